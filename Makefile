@@ -1,0 +1,68 @@
+# Entry points. Everything that they need from Debian is installed on the way; cargo must be there.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# VMs, taps and namespaces need root.
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+LAB := $(ROOT) $(TARGET)/release/floodway-lab
+# Seconds that each fuzz target runs.
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS = $(shell cd fuzz && $(CARGO) +nightly fuzz list)
+
+# Tests that boot VMs run as root, too.
+ifneq ($(ROOT),)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
+endif
+
+.PHONY: help demo test lint unit bench fuzz docs experiments build compiler ready
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ready ## Floodway beside Linux bridge and tap, on two VMs: one table, out/demo/report.json
+	$(LAB) demo
+
+test: compiler lint build ready unit ## Everything that must pass: lints, all tests, end to end with VMs
+
+lint: compiler ## Formatting, clippy, licences and sources of dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	tools/deny
+
+unit: build ready ## Unit, property, documentation and end-to-end tests
+	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
+
+bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path
+	$(LAB) doctor --install --bench
+	$(CARGO) bench --workspace --locked
+	$(LAB) bench
+
+experiments: build ready ## Every experiment in experiments/, then their verdicts
+	for file in experiments/*.toml; do $(LAB) real $$file; done
+	status=0; for file in experiments/*.toml; do \
+	  $(LAB) check out/$$(basename $$file .toml)/report.json || status=1; done; exit $$status
+
+fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fuzz)
+	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
+	for target in $(FUZZ_TARGETS); do \
+	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+	  (cd fuzz && $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)); done
+
+docs: compiler ## API documentation, and the book in docs/ if mdbook is there
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	@if command -v mdbook >/dev/null; then mdbook build docs; \
+	else echo "book not built: mdbook is missing (cargo install mdbook)"; fi
+
+build: compiler
+	$(CARGO) build --release --locked -p floodway -p floodway-lab
+
+# What the lab needs at run time. It says what it installs.
+ready: build
+	$(LAB) doctor --install
+
+compiler:
+	@tools/compiler

@@ -1,0 +1,307 @@
+/*
+ * vhgen: measures how fast a vhost-user switch carries frames from one port to another.
+ *
+ * One thread plays both guests with DPDK's virtio-user ports. It keeps port A's transmit ring full and empties port B's
+ * receive ring, so the switch is the bottleneck; `full_bursts` (bursts that found no room) shows whether it was. Frames
+ * that take many receive buffers would overrun B's ring in one burst; there a window bounds the frames in flight, as
+ * TCP's does. A frame is in flight until it or a later one arrives, or until nothing has arrived for WRITE_OFF_S.
+ * Phases: announce both MAC addresses until they cross (the switch has connected and learnt), warm up, measure, drain.
+ * The rate counts frames received inside the measurement; loss counts the whole run, after the drain.
+ * Prints one line of JSON. Exit status: 0 measured, 1 the switch or DPDK failed, 2 bad command line.
+ */
+#include <rte_cycles.h>
+#include <rte_ethdev.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "frame.h"
+#include "options.h"
+#include "ports.h"
+
+#define BURST 32u
+#define LEARN_TIMEOUT_S 15.0
+#define DRAIN_S 0.25
+#define WRITE_OFF_S 0.2
+
+struct traffic {
+	struct frame_kind kind;
+	struct port a, b;
+	struct rte_mbuf *waiting[BURST]; /* built, not yet taken by A's ring: waiting[first..BURST] */
+	unsigned first;
+	uint32_t next_sequence, next_flow;
+	uint32_t expected;               /* sequence number that B should see next */
+	uint32_t window;                 /* frames in flight at most; 0: no bound */
+	uint32_t oldest_in_flight;       /* sequence number */
+	uint64_t last_arrival;           /* TSC */
+};
+
+struct counters {
+	uint64_t sent, bursts, full_bursts, unbuilt;
+	uint64_t received, foreign, cut, corrupt, reordered;
+	double seconds, cpu_seconds; /* of the phase; the difference went to other programs on this core */
+};
+
+static volatile sig_atomic_t stopped;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	stopped = 1;
+}
+
+static uint64_t cycles(double seconds)
+{
+	return seconds * rte_get_tsc_hz();
+}
+
+static double cpu_seconds(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	return used.tv_sec + used.tv_nsec / 1e9;
+}
+
+static struct rte_mbuf *new_chain(struct rte_mempool *pool, unsigned segments)
+{
+	struct rte_mbuf *head = rte_pktmbuf_alloc(pool), *tail = head;
+
+	for (unsigned i = 1; head && i < segments; i++) {
+		tail->next = rte_pktmbuf_alloc(pool);
+		if (!tail->next) {
+			rte_pktmbuf_free(head);
+			return NULL;
+		}
+		tail = tail->next;
+		head->nb_segs++;
+	}
+	return head;
+}
+
+/* True if a whole burst of empty buffers is in `waiting`. */
+static bool take_buffers(struct traffic *t)
+{
+	unsigned segments = frame_segments(&t->kind);
+
+	if (segments == 1)
+		return rte_pktmbuf_alloc_bulk(t->a.tx_pool, t->waiting, BURST) == 0;
+	for (unsigned i = 0; i < BURST; i++) {
+		t->waiting[i] = new_chain(t->a.tx_pool, segments);
+		if (!t->waiting[i]) {
+			rte_pktmbuf_free_bulk(t->waiting, i);
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool build_burst(struct traffic *t)
+{
+	if (!take_buffers(t))
+		return false;
+	for (unsigned i = 0; i < BURST; i++) {
+		frame_write(&t->kind, t->waiting[i], t->next_sequence++, t->next_flow);
+		if (++t->next_flow == t->kind.flows)
+			t->next_flow = 0;
+	}
+	t->first = 0;
+	return true;
+}
+
+static inline uint32_t next_to_send(const struct traffic *t)
+{
+	return t->next_sequence - (BURST - t->first);
+}
+
+/* Frames that the window lets go now. */
+static inline unsigned allowance(const struct traffic *t)
+{
+	uint32_t in_flight = next_to_send(t) - t->oldest_in_flight;
+
+	return t->window ? t->window - RTE_MIN(t->window, in_flight) : BURST;
+}
+
+static inline void send_burst(struct traffic *t, struct counters *c)
+{
+	if (t->first == BURST && !build_burst(t)) {
+		c->unbuilt++;
+		return;
+	}
+	unsigned count = BURST - t->first;
+	unsigned taken = rte_eth_tx_burst(t->a.id, 0, t->waiting + t->first, RTE_MIN(count, allowance(t)));
+
+	t->first += taken;
+	c->sent += taken;
+	c->bursts++;
+	c->full_bursts += taken < count;
+}
+
+static inline void count_frame(struct traffic *t, struct counters *c, struct rte_mbuf *m)
+{
+	uint32_t sequence;
+
+	switch (frame_check(&t->kind, m, &sequence)) {
+	case FRAME_GOOD: break;
+	case FRAME_CORRUPT: c->corrupt++; break;
+	case FRAME_CUT: c->cut++; return;
+	case FRAME_FOREIGN: c->foreign++; return;
+	}
+	c->received++;
+	c->reordered += (int32_t)(sequence - t->expected) < 0;
+	t->expected = t->oldest_in_flight = sequence + 1;
+}
+
+static inline unsigned receive_burst(struct traffic *t, struct counters *c)
+{
+	struct rte_mbuf *frames[BURST];
+	unsigned count = rte_eth_rx_burst(t->b.id, 0, frames, BURST);
+
+	for (unsigned i = 0; i < count; i++) {
+		if (i + 4 < count)
+			rte_prefetch0(rte_pktmbuf_mtod(frames[i + 4], void *));
+		count_frame(t, c, frames[i]);
+	}
+	rte_pktmbuf_free_bulk(frames, count);
+	return count;
+}
+
+/* Forgets frames in flight that the switch must have dropped. */
+static void write_off(struct traffic *t, uint64_t arrivals, uint64_t now)
+{
+	if (!arrivals && now - t->last_arrival < cycles(WRITE_OFF_S))
+		return;
+	if (!arrivals)
+		t->oldest_in_flight = next_to_send(t);
+	t->last_arrival = now;
+}
+
+/* Frames that a switch floods to A (none of ours) must not fill its ring. */
+static unsigned discard(const struct port *port)
+{
+	struct rte_mbuf *frames[BURST];
+	unsigned count = rte_eth_rx_burst(port->id, 0, frames, BURST);
+
+	rte_pktmbuf_free_bulk(frames, count);
+	return count;
+}
+
+static void announce(const struct port *port)
+{
+	struct rte_mbuf *m = rte_pktmbuf_alloc(port->tx_pool);
+
+	if (!m)
+		return;
+	frame_write_announcement(m, port->mac);
+	if (rte_eth_tx_burst(port->id, 0, &m, 1) == 0)
+		rte_pktmbuf_free(m);
+}
+
+/* Announces both ports until each has heard the other. */
+static bool learn(struct traffic *t)
+{
+	uint64_t deadline = rte_rdtsc() + cycles(LEARN_TIMEOUT_S), next = 0;
+	bool a_hears = false, b_hears = false;
+
+	while (!stopped && rte_rdtsc() < deadline && !(a_hears && b_hears)) {
+		if (rte_rdtsc() >= next) {
+			announce(&t->a);
+			announce(&t->b);
+			next = rte_rdtsc() + cycles(0.02);
+		}
+		a_hears |= discard(&t->a) > 0;
+		b_hears |= discard(&t->b) > 0;
+	}
+	return a_hears && b_hears;
+}
+
+/* Sends and receives for `seconds`. */
+static void run(struct traffic *t, struct counters *c, double seconds)
+{
+	double cpu_start = cpu_seconds();
+	uint64_t start = rte_rdtsc(), now = start, end = start + cycles(seconds);
+
+	t->last_arrival = start;
+
+	while (now < end && !stopped) {
+		uint64_t arrivals = 0;
+
+		for (unsigned i = 0; i < 64; i++) {
+			send_burst(t, c);
+			arrivals += receive_burst(t, c);
+		}
+		discard(&t->a);
+		now = rte_rdtsc();
+		write_off(t, arrivals, now);
+	}
+	c->seconds = (double)(now - start) / rte_get_tsc_hz();
+	c->cpu_seconds = cpu_seconds() - cpu_start;
+}
+
+/* Receives until nothing has come for DRAIN_S. */
+static void drain(struct traffic *t, struct counters *c)
+{
+	uint64_t quiet_since = rte_rdtsc();
+
+	while (!stopped && rte_rdtsc() - quiet_since < cycles(DRAIN_S))
+		if (receive_burst(t, c))
+			quiet_since = rte_rdtsc();
+}
+
+static void print_report(const struct options *o, const struct counters *c, const struct counters *all)
+{
+	double rate = c->received / c->seconds;
+
+	printf("{\"size\":%u,\"flows\":%u,\"tso_mss\":%u,\"touch_all\":%s,\"seconds\":%.6f,\"cpu_seconds\":%.6f,\"tsc_hz\":%lu,"
+	       "\"sent\":%lu,\"received\":%lu,\"mpps\":%.6f,\"gbps\":%.6f,"
+	       "\"bursts\":%lu,\"full_bursts\":%lu,\"unbuilt_bursts\":%lu,"
+	       "\"total_sent\":%lu,\"total_received\":%lu,\"lost\":%ld,\"reordered\":%lu,\"cut\":%lu,\"corrupt\":%lu,"
+	       "\"foreign\":%lu}\n",
+	       o->size, o->flows, o->mss, o->touch_all ? "true" : "false", c->seconds, c->cpu_seconds,
+	       rte_get_tsc_hz(), c->sent, c->received, rate / 1e6, rate * o->size * 8 / 1e9, c->bursts, c->full_bursts, c->unbuilt, all->sent,
+	       all->received, (long)(all->sent - all->received), all->reordered, all->cut, all->corrupt, all->foreign);
+}
+
+static void add(struct counters *sum, const struct counters *c)
+{
+	sum->sent += c->sent;
+	sum->received += c->received;
+	sum->foreign += c->foreign;
+	sum->cut += c->cut;
+	sum->corrupt += c->corrupt;
+	sum->reordered += c->reordered;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = options_parse(argc, argv);
+	static struct traffic t = { .first = BURST };
+	struct counters warmup = { 0 }, measured = { 0 }, all = { 0 };
+
+	ports_start(&o, &t.a, &t.b);
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
+	t.kind = frame_kind_new(o.size, o.flows, o.mss, o.touch_all, t.a.mac, t.b.mac);
+	t.window = o.window;
+	bool learnt = learn(&t);
+	if (learnt) {
+		run(&t, &warmup, o.warmup_s);
+		run(&t, &measured, o.seconds);
+		add(&all, &warmup);
+		add(&all, &measured);
+		drain(&t, &all);
+		if (!stopped)
+			print_report(&o, &measured, &all);
+	}
+	ports_stop(&t.a, &t.b);
+	if (stopped) {
+		fputs("vhgen: interrupted\n", stderr);
+		return 1;
+	}
+	if (!learnt) {
+		fprintf(stderr, "vhgen: the switch carried no frames between the ports within %.0f s\n", LEARN_TIMEOUT_S);
+		return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,111 @@
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frame.h"
+
+static const char usage_text[] =
+	"usage: vhgen --port-a SOCKET --port-b SOCKET [options]\n"
+	"Sends frames into a vhost-user switch on port A and counts them on port B, on one core.\n"
+	"  --server          create the sockets and wait for the switch to connect\n"
+	"  --core N          CPU to run on (1)\n"
+	"  --size BYTES      frame length without FCS (64)\n"
+	"  --flows N         distinct source ports, 1 to 60000 (1)\n"
+	"  --tso MSS         send TCP super-frames to be segmented at MSS bytes\n"
+	"  --touch-all       write every cache line when sending, read and verify it when receiving\n"
+	"  --window N        frames in flight at most; without it, port A's ring is kept full\n"
+	"  --queue-size N    descriptors per virtqueue (256)\n"
+	"  --memory MB       hugepage memory (512)\n"
+	"  --warmup S        seconds before the measurement (1)\n"
+	"  --seconds S       seconds of measurement (3)\n"
+	"  --verbose         DPDK's debug log on stderr\n";
+
+static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
+{
+	va_list args;
+
+	fputs("vhgen: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputs("\n", stderr);
+	exit(2);
+}
+
+static unsigned long parse_number(const char *name, const char *text, unsigned long low, unsigned long high)
+{
+	char *end;
+
+	errno = 0;
+	unsigned long value = strtoul(text, &end, 10);
+	if (errno || end == text || *end || value < low || value > high)
+		fail("--%s %s: give a whole number from %lu to %lu", name, text, low, high);
+	return value;
+}
+
+static double parse_seconds(const char *name, const char *text)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= 0.01 && value <= 3600))
+		fail("--%s %s: give seconds from 0.01 to 3600", name, text);
+	return value;
+}
+
+static void check(const struct options *o)
+{
+	if (!o->port_a || !o->port_b)
+		fail("--port-a and --port-b are required\n%s", usage_text);
+	if (strchr(o->port_a, ',') || strchr(o->port_b, ','))
+		fail("a socket path must not contain a comma (DPDK's device arguments use it)");
+	uint32_t smallest = frame_smallest(o->mss != 0);
+	if (o->size < smallest || o->size > FRAME_MAX)
+		fail("--size %u: give %u to %u bytes", o->size, smallest, FRAME_MAX);
+	if (o->queue_size & (o->queue_size - 1))
+		fail("--queue-size %u: give a power of two", o->queue_size);
+}
+
+struct options options_parse(int argc, char **argv)
+{
+	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, QUEUE, MEMORY, WARMUP, SECONDS, VERBOSE };
+	static const struct option names[] = {
+		{ "port-a", 1, NULL, PORT_A }, { "port-b", 1, NULL, PORT_B }, { "server", 0, NULL, SERVER },
+		{ "core", 1, NULL, CORE }, { "size", 1, NULL, SIZE }, { "flows", 1, NULL, FLOWS },
+		{ "tso", 1, NULL, TSO }, { "touch-all", 0, NULL, TOUCH }, { "window", 1, NULL, WINDOW }, { "queue-size", 1, NULL, QUEUE },
+		{ "memory", 1, NULL, MEMORY }, { "warmup", 1, NULL, WARMUP }, { "seconds", 1, NULL, SECONDS },
+		{ "verbose", 0, NULL, VERBOSE }, { NULL, 0, NULL, 0 },
+	};
+	struct options o = { .core = 1, .size = 64, .flows = 1, .queue_size = 256, .memory_mb = 512,
+			     .warmup_s = 1, .seconds = 3 };
+	int index, option;
+
+	while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
+		switch (option) {
+		case PORT_A: o.port_a = optarg; break;
+		case PORT_B: o.port_b = optarg; break;
+		case SERVER: o.server = true; break;
+		case CORE: o.core = parse_number("core", optarg, 0, 1023); break;
+		case SIZE: o.size = parse_number("size", optarg, 1, FRAME_MAX); break;
+		case FLOWS: o.flows = parse_number("flows", optarg, 1, 60000); break;
+		case TSO: o.mss = parse_number("tso", optarg, 88, 9000); break;
+		case TOUCH: o.touch_all = true; break;
+		case WINDOW: o.window = parse_number("window", optarg, 1, 1u << 20); break;
+		case QUEUE: o.queue_size = parse_number("queue-size", optarg, 64, 1024); break;
+		case MEMORY: o.memory_mb = parse_number("memory", optarg, 64, 65536); break;
+		case WARMUP: o.warmup_s = parse_seconds("warmup", optarg); break;
+		case SECONDS: o.seconds = parse_seconds("seconds", optarg); break;
+		case VERBOSE: o.verbose = true; break;
+		default: fputs(usage_text, stderr); exit(2);
+		}
+	}
+	if (optind != argc)
+		fail("unexpected argument %s", argv[optind]);
+	check(&o);
+	return o;
+}

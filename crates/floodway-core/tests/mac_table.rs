@@ -1,0 +1,283 @@
+//! The forwarding database against a reference model, and its promises to the other ports.
+
+use std::collections::BTreeMap;
+
+use floodway_core::l2::{EntryKind, Learned, MacTable, Observed, PortId, PortKind, Refusal};
+use floodway_core::time::{Duration, Instant};
+use floodway_wire::ethernet::MacAddr;
+use proptest::prelude::*;
+
+const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
+const TICK_NS: u64 = 1 << 30;
+const MAX_IDLE: u64 = 3;
+const LIMIT: usize = 6;
+const LOCAL: [PortId; 3] = [PortId(0), PortId(1), PortId(2)];
+const UPLINK: PortId = PortId(3);
+
+fn mac(n: u64) -> MacAddr {
+    let [_, _, _, b, c, d, e, f] = n.to_be_bytes();
+    MacAddr([0x02, b, c, d, e, f])
+}
+
+fn at(tick: u64) -> Instant {
+    Instant::from_nanos(tick * TICK_NS)
+}
+
+fn table() -> MacTable {
+    let mut table = MacTable::new(SEED, Duration::from_nanos(MAX_IDLE * TICK_NS));
+    for port in LOCAL {
+        table.add_port(port, PortKind::Local, LIMIT as u32);
+    }
+    table.add_port(UPLINK, PortKind::Uplink, LIMIT as u32);
+    table
+}
+
+/// Runs the sweep to the end of its pass.
+fn age(table: &mut MacTable, tick: u64) -> usize {
+    let mut dropped = 0;
+    while table.age_due(at(tick)) {
+        dropped += table.age(at(tick));
+    }
+    dropped
+}
+
+/// What the documentation says, in a map. `None` as the time means static.
+#[derive(Default)]
+struct Model(BTreeMap<MacAddr, (PortId, Option<u64>)>);
+
+impl Model {
+    fn learned_by(&self, port: PortId) -> usize {
+        self.0.values().filter(|&&(p, seen)| p == port && seen.is_some()).count()
+    }
+
+    fn learn(&mut self, mac: MacAddr, port: PortId, announcement: bool, tick: u64) -> Learned {
+        let full = self.learned_by(port) >= LIMIT;
+        let outcome = match self.0.get(&mac) {
+            Some(&(p, None)) if p == port => return Learned::Known,
+            Some(&(p, Some(_))) if p == port => Learned::Known,
+            Some((_, None)) => return Learned::Refused(Refusal::Static),
+            Some(&(from, Some(seen))) => {
+                let live = tick - seen <= MAX_IDLE;
+                if from != UPLINK && port == UPLINK && live && !announcement {
+                    return Learned::Refused(Refusal::Reflected);
+                }
+                Learned::Moved { from }
+            }
+            None => Learned::New,
+        };
+        if full && outcome != Learned::Known {
+            return Learned::Refused(Refusal::PortLimit);
+        }
+        self.0.insert(mac, (port, Some(tick)));
+        outcome
+    }
+
+    fn age(&mut self, tick: u64) -> usize {
+        let before = self.0.len();
+        self.0.retain(|_, (_, seen)| seen.is_none_or(|seen| tick - seen <= MAX_IDLE));
+        before - self.0.len()
+    }
+
+    fn forget(&mut self, port: PortId) -> usize {
+        let before = self.0.len();
+        self.0.retain(|_, (p, _)| *p != port);
+        before - self.0.len()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn { mac: u64, port: u16, announcement: bool },
+    Observe { mac: u64, port: u16, announcement: bool },
+    Pin { mac: u64, port: u16 },
+    Forget { port: u16 },
+    Advance { ticks: u64 },
+    Age,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let frame = (0_u64..30, 0_u16..4, any::<bool>());
+    prop_oneof![
+        8 => frame.clone().prop_map(|(mac, port, announcement)| Op::Learn { mac, port, announcement }),
+        4 => frame.prop_map(|(mac, port, announcement)| Op::Observe { mac, port, announcement }),
+        1 => (0_u64..30, 0_u16..4).prop_map(|(mac, port)| Op::Pin { mac, port }),
+        1 => (0_u16..4).prop_map(|port| Op::Forget { port }),
+        3 => (0_u64..3).prop_map(|ticks| Op::Advance { ticks }),
+        2 => Just(Op::Age),
+    ]
+}
+
+/// What `observe` has to say when `learn` would say `learned`.
+fn announced(learned: Learned) -> Observed {
+    match learned {
+        Learned::Known => Observed::Known,
+        Learned::New | Learned::Moved { .. } => Observed::Changed,
+        Learned::Refused(reason) => Observed::Refused(reason),
+    }
+}
+
+fn assert_same(table: &MacTable, model: &Model, tick: u64) {
+    for n in 0..30 {
+        assert_eq!(table.lookup(mac(n)), model.0.get(&mac(n)).map(|&(port, _)| port));
+    }
+    let listed = table.entries(at(tick)).into_iter().map(|e| (e.mac, e.port, e.kind));
+    let expected = model.0.iter().map(|(&mac, &(port, seen))| {
+        let idle = |seen| Duration::from_nanos((tick - seen) * TICK_NS);
+        (mac, port, seen.map_or(EntryKind::Static, |s| EntryKind::Learned { idle: idle(s) }))
+    });
+    assert!(listed.eq(expected));
+    for port in LOCAL.into_iter().chain([UPLINK]) {
+        assert_eq!(table.learned_by(port) as usize, model.learned_by(port));
+        assert!(model.learned_by(port) <= LIMIT);
+    }
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_the_model(ops in proptest::collection::vec(op(), 1..200)) {
+        let (mut table, mut model, mut tick) = (table(), Model::default(), 0);
+        for op in ops {
+            match op {
+                Op::Learn { mac: n, port, announcement } => {
+                    let learned = table.learn(mac(n), PortId(port), announcement, at(tick));
+                    prop_assert_eq!(learned, model.learn(mac(n), PortId(port), announcement, tick));
+                }
+                Op::Observe { mac: n, port, announcement } => {
+                    let seen = table.observe(mac(n), PortId(port), announcement, at(tick));
+                    let mut after = Model(model.0.clone());
+                    let learned = after.learn(mac(n), PortId(port), announcement, tick);
+                    prop_assert_eq!(seen, announced(learned));
+                    if learned == Learned::Known {
+                        model = after;
+                    }
+                }
+                Op::Pin { mac: n, port } => {
+                    prop_assert_eq!(table.pin(mac(n), PortId(port)), Ok(()));
+                    model.0.insert(mac(n), (PortId(port), None));
+                }
+                Op::Forget { port } => {
+                    prop_assert_eq!(table.forget_port(PortId(port)), model.forget(PortId(port)));
+                }
+                Op::Advance { ticks } => tick += ticks,
+                Op::Age => {
+                    prop_assert_eq!(age(&mut table, tick), model.age(tick));
+                }
+            }
+            assert_same(&table, &model, tick);
+        }
+    }
+
+    /// Whatever one port sends, the others keep their entries and can learn up to their limits.
+    #[test]
+    fn a_flood_costs_nobody_else_anything(flood in proptest::collection::vec(any::<u64>(), 1..500)) {
+        let mut table = table();
+        for n in 0..LIMIT as u64 - 1 {
+            prop_assert_eq!(table.learn(mac(n), LOCAL[1], false, at(0)), Learned::New);
+            prop_assert_eq!(table.learn(mac(100 + n), UPLINK, false, at(0)), Learned::New);
+        }
+        for n in &flood {
+            table.learn(mac(1000 + (n >> 16)), LOCAL[0], true, at(0));
+        }
+        prop_assert!(table.learned_by(LOCAL[0]) as usize <= LIMIT);
+        for n in 0..LIMIT as u64 - 1 {
+            prop_assert_eq!(table.lookup(mac(n)), Some(LOCAL[1]));
+            prop_assert_eq!(table.lookup(mac(100 + n)), Some(UPLINK));
+        }
+        prop_assert_eq!(table.learn(mac(50), LOCAL[1], false, at(0)), Learned::New);
+        prop_assert_eq!(table.learn(mac(150), UPLINK, false, at(0)), Learned::New);
+        prop_assert!(table.len() <= 3 * LIMIT);
+    }
+}
+
+#[test]
+fn the_network_cannot_steal_a_guests_address() {
+    let mut table = table();
+    assert_eq!(table.learn(mac(1), LOCAL[0], false, at(0)), Learned::New);
+    let reflected = Refusal::Reflected;
+    assert_eq!(table.learn(mac(1), UPLINK, false, at(1)), Learned::Refused(reflected));
+    assert_eq!(table.lookup(mac(1)), Some(LOCAL[0]));
+    // It moved to another host and says so; later it comes back, with any frame.
+    assert_eq!(table.learn(mac(1), UPLINK, true, at(1)), Learned::Moved { from: LOCAL[0] });
+    assert_eq!(table.learn(mac(1), LOCAL[2], false, at(2)), Learned::Moved { from: UPLINK });
+    // Silent for the ageing time, though no sweep has run: then any frame will do.
+    let expired = at(2 + MAX_IDLE + 1);
+    assert_eq!(table.learn(mac(1), UPLINK, false, expired), Learned::Moved { from: LOCAL[2] });
+}
+
+#[test]
+fn a_pinned_address_stays() {
+    let mut table = table();
+    assert_eq!(table.learn(mac(1), LOCAL[1], false, at(0)), Learned::New);
+    assert_eq!(table.pin(mac(1), LOCAL[0]), Ok(()));
+    assert_eq!((table.learned_by(LOCAL[0]), table.learned_by(LOCAL[1])), (0, 0));
+    for port in [LOCAL[1], UPLINK] {
+        let refused = Learned::Refused(Refusal::Static);
+        assert_eq!(table.learn(mac(1), port, true, at(1)), refused);
+    }
+    assert_eq!(table.observe(mac(1), LOCAL[0], false, at(1)), Observed::Known);
+    assert_eq!(age(&mut table, 1000), 0);
+    assert_eq!(table.entries(at(1000))[0].kind, EntryKind::Static);
+    assert_eq!(table.forget_port(LOCAL[0]), 1);
+    assert_eq!(table.learn(mac(1), LOCAL[1], false, at(1)), Learned::New);
+}
+
+#[test]
+fn what_is_no_source_is_refused() {
+    let mut table = table();
+    for bad in [MacAddr::BROADCAST, MacAddr([1, 0, 0x5e, 0, 0, 1]), MacAddr([0; 6])] {
+        let refused = Refusal::NotUnicast;
+        assert_eq!(table.learn(bad, LOCAL[0], true, at(0)), Learned::Refused(refused));
+        assert_eq!(table.observe(bad, LOCAL[0], true, at(0)), Observed::Refused(refused));
+        assert_eq!(table.pin(bad, LOCAL[0]), Err(refused));
+        assert_eq!(table.lookup(bad), None);
+    }
+    for stranger in [PortId(4), PortId::MAX, PortId(u16::MAX)] {
+        let refused = Refusal::UnknownPort;
+        assert_eq!(table.learn(mac(1), stranger, true, at(0)), Learned::Refused(refused));
+        assert_eq!(table.pin(mac(1), stranger), Err(refused));
+    }
+    table.remove_port(LOCAL[2]);
+    let refused = Learned::Refused(Refusal::UnknownPort);
+    assert_eq!(table.learn(mac(1), LOCAL[2], true, at(0)), refused);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn the_sweep_is_bounded_and_ends() {
+    const ENTRIES: u64 = 10_000;
+    let mut table = MacTable::new(SEED, Duration::from_secs(300));
+    table.add_port(UPLINK, PortKind::Uplink, ENTRIES as u32);
+    for n in 0..ENTRIES {
+        assert_eq!(table.learn(mac(n), UPLINK, false, at(0)), Learned::New);
+    }
+    // Half of them are seen again, by readers who share the table.
+    for n in 0..ENTRIES / 2 {
+        assert_eq!(table.observe(mac(n), UPLINK, false, at(200)), Observed::Known);
+    }
+    // 300 s are 280 ticks: nothing goes early.
+    assert_eq!(age(&mut table, 280), 0);
+    let (mut calls, mut dropped) = (0, 0);
+    while table.age_due(at(282)) {
+        let n = table.age(at(282));
+        assert!(n <= 1024);
+        dropped += n;
+        calls += 1;
+    }
+    assert_eq!(dropped as u64, ENTRIES / 2);
+    assert!((20..=60).contains(&calls), "{calls} calls for 32768 slots and the entries dropped");
+    assert!((0..ENTRIES / 2).all(|n| table.lookup(mac(n)) == Some(UPLINK)));
+}
+
+#[test]
+fn the_same_steps_give_the_same_report_whatever_the_seed() {
+    let report = |seed| {
+        let mut table = MacTable::new(seed, MacTable::DEFAULT_AGEING);
+        table.add_port(LOCAL[0], PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+        for n in 0..300 {
+            table.learn(mac(n * 7919), LOCAL[0], false, at(n));
+        }
+        table.entries(at(300))
+    };
+    assert_eq!(report(SEED), report([1, 2]));
+    assert_eq!(report(SEED).len(), MacTable::DEFAULT_LOCAL_LIMIT as usize);
+}

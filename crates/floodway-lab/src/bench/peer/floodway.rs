@@ -1,0 +1,59 @@
+//! The switch under test, as an operator would run it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::{Setup, Switch};
+use crate::switch_process;
+
+const NAME: &str = "floodway";
+/// Never sleeps between bursts: the others poll without end, too.
+const POLL_US: u64 = 1_000_000;
+
+#[derive(Serialize)]
+struct Config<'a> {
+    control: &'a Path,
+    worker: [Worker; 1],
+    port: [Port<'a>; 2],
+}
+
+#[derive(Serialize)]
+struct Worker {
+    core: usize,
+    poll_us: u64,
+}
+
+#[derive(Serialize)]
+struct Port<'a> {
+    name: &'static str,
+    socket: &'a Path,
+    mode: &'static str,
+    mtu: u32,
+}
+
+pub fn missing() -> Option<String> {
+    switch_process::binary().err().map(|error| format!("{error:#}"))
+}
+
+pub fn start(setup: &Setup) -> Result<Switch> {
+    let path = setup.dir.join("floodway.toml");
+    let control = setup.dir.join("control.sock");
+    fs::write(&path, toml::to_string(&config(setup, &control))?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let process = setup.spawn(NAME, &switch_process::binary()?, |command| {
+        command.arg("run").arg("--config").arg(&path);
+    })?;
+    Ok(Switch { processes: vec![process], log: setup.log(NAME) })
+}
+
+fn config<'a>(setup: &'a Setup, control: &'a Path) -> Config<'a> {
+    let port = |name, socket| Port { name, socket, mode: "client", mtu: setup.profile.mtu() };
+    Config {
+        control,
+        worker: [Worker { core: setup.core, poll_us: POLL_US }],
+        port: [port("a", setup.socket_a.as_path()), port("b", setup.socket_b.as_path())],
+    }
+}

@@ -1,0 +1,150 @@
+//! The switches that are compared, each started fresh on one core with two vhost-user ports.
+//!
+//! All of them are clients of the sockets that `vhgen` makes, and connect again when it comes
+//! back: OVS offers TSO only so, and it makes the three alike.
+
+mod floodway;
+mod ovs;
+mod testpmd;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::case::Profile;
+use crate::process::Process;
+
+/// Last bytes of a log that an error quotes.
+const LOG_TAIL: usize = 2000;
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerKind {
+    /// The switch under test.
+    #[value(skip)]
+    Floodway,
+    /// DPDK's testpmd in io mode: from port to port, without looking at frames.
+    Testpmd,
+    /// Open vSwitch on DPDK with the NORMAL action: a learning switch.
+    #[value(name = "ovs", alias = "ovs-dpdk")]
+    OvsDpdk,
+}
+
+impl fmt::Display for PeerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Floodway => "floodway",
+            Self::Testpmd => "testpmd",
+            Self::OvsDpdk => "ovs-dpdk",
+        })
+    }
+}
+
+impl PeerKind {
+    /// Why it cannot be measured here, if so.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Self::Floodway => floodway::missing(),
+            Self::Testpmd => testpmd::missing(),
+            Self::OvsDpdk => ovs::missing(),
+        }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it does not start; the error quotes its log.
+    pub fn start(self, setup: &Setup) -> Result<Switch> {
+        match self {
+            Self::Floodway => floodway::start(setup),
+            Self::Testpmd => testpmd::start(setup),
+            Self::OvsDpdk => ovs::start(setup),
+        }
+    }
+}
+
+/// Where and how a switch runs.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Private to the switch: its sockets, logs and databases.
+    pub dir: PathBuf,
+    pub socket_a: PathBuf,
+    pub socket_b: PathBuf,
+    pub core: usize,
+    pub profile: Profile,
+}
+
+impl Setup {
+    /// With both sockets in `dir`.
+    pub fn new(dir: &Path, core: usize, profile: Profile) -> Self {
+        let (socket_a, socket_b) = (dir.join("a.sock"), dir.join("b.sock"));
+        Self { dir: dir.into(), socket_a, socket_b, core, profile }
+    }
+
+    /// Starts a program whose every thread stays on the switch's core, with its output in `NAME.log`.
+    fn spawn(
+        &self,
+        name: &str,
+        program: &Path,
+        configure: impl FnOnce(&mut Command),
+    ) -> Result<Process> {
+        let mut command = Command::new("taskset");
+        command.arg("-c").arg(self.core.to_string()).arg(program);
+        configure(&mut command);
+        let log = File::create(self.log(name))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Process::spawn(name, command)
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.log"))
+    }
+}
+
+/// A running switch, killed when dropped.
+#[derive(Debug)]
+pub struct Switch {
+    /// The one that forwards first; killed in this order.
+    processes: Vec<Process>,
+    log: PathBuf,
+}
+
+impl Switch {
+    /// Processes that it consists of.
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::id).collect()
+    }
+
+    /// The end of the log of the one that forwards.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log)
+    }
+
+    /// Ends it. Nothing that it made outlives it, so it need not be asked.
+    ///
+    /// # Errors
+    /// When a process does not go.
+    pub fn stop(self) -> Result<()> {
+        self.processes.into_iter().try_for_each(Process::kill)
+    }
+}
+
+/// The end of a log, empty when there is none.
+pub fn tail(log: &Path) -> String {
+    let log = fs::read(log).unwrap_or_default();
+    let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
+    String::from_utf8_lossy(tail).trim().to_owned()
+}
+
+/// `None` when a program is in `PATH`.
+fn missing_program(name: &str, package: &str) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
+    (!found).then(|| format!("{name} is missing: apt-get install {package}"))
+}

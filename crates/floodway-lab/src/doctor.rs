@@ -1,0 +1,300 @@
+//! What this machine lacks to run the lab, and how to get it.
+//!
+//! # Theory of operation
+//!
+//! Each check looks at the thing itself: a program is searched in `PATH`, and the network
+//! features are probed by building a throw-away namespace with a bridge, a tap and a shaped link,
+//! as experiments do. What is missing comes with the way to get it. Programs come from Debian
+//! packages, which [`install`] fetches with `apt-get`; the rest (rights, memory, kernel features) is for the
+//! operator. What only the benchmark against other switches needs is reported, and installed only
+//! when asked for.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use crate::kernel::{Kernel, Series};
+use crate::net::{self, Namespace, Rate};
+use crate::switch_process;
+
+/// What something is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Need {
+    /// Every experiment.
+    Lab,
+    /// Only `floodway-lab bench`.
+    Bench,
+}
+
+/// Result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked for.
+    pub what: String,
+    /// What needs it.
+    pub need: Need,
+    /// What is wrong; `None` when it is there.
+    pub problem: Option<String>,
+    /// How to get it.
+    pub fix: String,
+    /// Debian package that brings it, when one does.
+    pub package: Option<&'static str>,
+}
+
+impl Finding {
+    /// Missing, and no experiment runs without it.
+    #[must_use]
+    pub fn blocks(&self) -> bool {
+        self.need == Need::Lab && self.problem.is_some()
+    }
+}
+
+/// A program, the package that brings it, and what needs it.
+const PROGRAMS: [(&str, &str, Need); 14] = [
+    ("qemu-system-x86_64", "qemu-system-x86", Need::Lab),
+    ("iperf3", "iperf3", Need::Lab),
+    ("busybox", "busybox-static", Need::Lab),
+    ("ip", "iproute2", Need::Lab),
+    ("tc", "iproute2", Need::Lab),
+    ("ss", "iproute2", Need::Lab),
+    ("ethtool", "ethtool", Need::Lab),
+    ("tcpdump", "tcpdump", Need::Lab),
+    ("xz", "xz-utils", Need::Lab),
+    ("cpio", "cpio", Need::Lab),
+    ("make", "make", Need::Bench),
+    ("pkg-config", "pkg-config", Need::Bench),
+    ("dpdk-testpmd", "dpdk-dev", Need::Bench),
+    ("ovs-vsctl", "openvswitch-switch-dpdk", Need::Bench),
+];
+
+/// A header of DPDK, and the package that brings it.
+const DPDK_HEADERS: (&str, &str) = ("/usr/include/dpdk/rte_eal.h", "libdpdk-dev");
+
+/// Directories that root's `PATH` may lack in a plain shell.
+const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+/// Eight guests of 300 MB, the lab, and the page cache for their images.
+const MEMORY_MIB: u64 = 3072;
+/// Memory of the packet generator and of the other switches.
+const HUGE_PAGES_MIB: u64 = 1024;
+
+/// Looks at everything.
+#[must_use]
+pub fn examine() -> Vec<Finding> {
+    let mut findings: Vec<Finding> = PROGRAMS.iter().map(|entry| program(*entry)).collect();
+    findings.push(rights());
+    findings.push(network());
+    findings.push(shared_memory());
+    findings.push(memory());
+    findings.push(huge_pages());
+    findings.push(dpdk_headers());
+    findings.push(switch());
+    findings.extend(Series::ALL.map(guest_kernel));
+    findings
+}
+
+/// Gets what can be got, up to what `need` asks for: Debian packages with apt's own progress, and the
+/// guests' kernels. Does nothing when nothing is missing.
+///
+/// # Errors
+/// When not root, not on Debian, or `apt-get` fails.
+pub fn install(findings: &[Finding], need: Need) -> Result<()> {
+    let packages: BTreeSet<&str> = findings
+        .iter()
+        .filter(|finding| finding.problem.is_some() && finding.need <= need)
+        .filter_map(|finding| finding.package)
+        .collect();
+    if !packages.is_empty() {
+        ensure!(is_root(), "cannot install {}: not root", join(&packages));
+        eprintln!("installing {}", join(&packages));
+        apt_get(&["update", "-q"])?;
+        let options = ["install", "-q", "-y", "--no-install-recommends"];
+        apt_get(&options.into_iter().chain(packages).collect::<Vec<_>>())?;
+    }
+    for series in Series::ALL {
+        if Kernel::cached(series).is_none() {
+            eprintln!("fetching the guests' kernel {series}");
+            Kernel::fetch(series)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the findings for people; those that are fine in one line.
+#[must_use]
+pub fn render(findings: &[Finding]) -> String {
+    let fine: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.problem.is_none())
+        .map(|finding| finding.what.as_str())
+        .collect();
+    let mut lines = vec![format!("ok: {}", fine.join(", "))];
+    for finding in findings {
+        let Some(problem) = &finding.problem else { continue };
+        let grade = if finding.need == Need::Lab { "MISSING" } else { "missing for the benchmark" };
+        lines.push(format!("{grade}: {}: {problem}\n    fix: {}", finding.what, finding.fix));
+    }
+    lines.join("\n")
+}
+
+fn join(packages: &BTreeSet<&str>) -> String {
+    packages.iter().copied().collect::<Vec<_>>().join(" ")
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let status = Command::new("apt-get")
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(std::process::Stdio::null())
+        .status()
+        .context("cannot start apt-get; the lab installs from Debian only")?;
+    if !status.success() {
+        bail!("apt-get {} failed ({status})", args.join(" "));
+    }
+    Ok(())
+}
+
+fn program((name, package, need): (&str, &'static str, Need)) -> Finding {
+    Finding {
+        what: name.into(),
+        need,
+        problem: (!in_path(name)).then(|| "not in PATH".into()),
+        fix: format!("apt-get install {package}"),
+        package: Some(package),
+    }
+}
+
+fn in_path(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(SYSTEM_DIRS.iter().map(Into::into))
+        .any(|dir| dir.join(name).is_file())
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn other(what: &str, need: Need, problem: Option<String>, fix: &str) -> Finding {
+    Finding { what: what.into(), need, problem, fix: fix.into(), package: None }
+}
+
+fn rights() -> Finding {
+    let problem = (!is_root()).then(|| "taps and namespaces need it".into());
+    other("root", Need::Lab, problem, "run as root, for example with sudo")
+}
+
+/// Builds in small what experiments build.
+fn network() -> Finding {
+    let problem = if in_path("ip") && in_path("tc") && is_root() {
+        probe_network().err().map(|error| format!("{error:#}"))
+    } else {
+        Some("cannot be probed without ip, tc and root".into())
+    };
+    let fix = "a kernel with TUN, BRIDGE, VETH, NET_NS, NET_SCH_TBF (any Debian kernel)";
+    other("kernel networking", Need::Lab, problem, fix)
+}
+
+fn probe_network() -> Result<()> {
+    let missing = net::missing_kernel_features();
+    ensure!(missing.is_empty(), "no {}", missing.join(", "));
+    let [left, right] = [Namespace::create("probe-a")?, Namespace::create("probe-b")?];
+    left.bridge("br0")?;
+    left.tap("tap0")?;
+    net::join(&left, &right, "link0", Rate { mbit: 100, queue_bytes: 1 << 20 })
+}
+
+fn shared_memory() -> Finding {
+    // SAFETY: the name is a C string; the descriptor is closed at once.
+    let works = unsafe {
+        let descriptor = libc::memfd_create(c"floodway-lab".as_ptr(), libc::MFD_CLOEXEC);
+        descriptor >= 0 && libc::close(descriptor) == 0
+    };
+    let problem = (!works).then(|| std::io::Error::last_os_error().to_string());
+    other("memfd", Need::Lab, problem, "a kernel with MEMFD_CREATE (any Debian kernel)")
+}
+
+fn memory() -> Finding {
+    let available = meminfo_kib("MemAvailable").unwrap_or(0) / 1024;
+    let problem = (available < MEMORY_MIB)
+        .then(|| format!("{available} MiB available, eight guests need {MEMORY_MIB}"));
+    other("memory", Need::Lab, problem, "end other programs, or use a larger machine")
+}
+
+fn huge_pages() -> Finding {
+    let free = meminfo_kib("HugePages_Free").unwrap_or(0);
+    let size = meminfo_kib("Hugepagesize").unwrap_or(0);
+    let mib = free * size / 1024;
+    let problem = if !Path::new("/dev/hugepages").is_dir() {
+        Some("/dev/hugepages is not mounted".into())
+    } else if mib < HUGE_PAGES_MIB {
+        Some(format!("{mib} MiB of huge pages are free, {HUGE_PAGES_MIB} are needed"))
+    } else {
+        None
+    };
+    let fix = "mount -t hugetlbfs none /dev/hugepages; sysctl vm.nr_hugepages=512";
+    other("huge pages", Need::Bench, problem, fix)
+}
+
+fn meminfo_kib(key: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn dpdk_headers() -> Finding {
+    let (path, package) = DPDK_HEADERS;
+    Finding {
+        package: Some(package),
+        ..other(
+            "DPDK headers",
+            Need::Bench,
+            (!Path::new(path).is_file()).then(|| format!("no {path}")),
+            &format!("apt-get install {package}"),
+        )
+    }
+}
+
+fn guest_kernel(series: Series) -> Finding {
+    let problem = Kernel::cached(series).is_none().then(|| "not fetched yet".into());
+    let fix = "floodway-lab doctor --install fetches it from Debian";
+    other(&format!("guest kernel {series}"), Need::Lab, problem, fix)
+}
+
+fn switch() -> Finding {
+    let problem = switch_process::binary().err().map(|error| format!("{error:#}"));
+    other("floodway", Need::Lab, problem, "cargo build --release -p floodway")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_nobody_has_is_missing_with_its_package() {
+        let finding = program(("no-such-program", "some-package", Need::Lab));
+        assert!(finding.blocks());
+        assert_eq!(finding.fix, "apt-get install some-package");
+        assert!(!program(("sh", "dash", Need::Lab)).blocks());
+    }
+
+    #[test]
+    fn only_what_the_lab_needs_blocks() {
+        assert!(!program(("no-such-program", "some-package", Need::Bench)).blocks());
+    }
+
+    #[test]
+    fn problems_are_printed_with_their_fix() {
+        let findings =
+            [program(("sh", "dash", Need::Lab)), program(("no-such", "some-package", Need::Lab))];
+        let text = render(&findings);
+        assert!(text.starts_with("ok: sh\n"), "{text}");
+        assert!(text.contains("MISSING: no-such") && text.contains("apt-get install some-package"));
+    }
+}

@@ -1,0 +1,53 @@
+//! What an experiment ran on, for the report.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread::available_parallelism;
+
+use serde_json::Value;
+
+use crate::process;
+
+/// Facts that decide figures: processors, memory, kernel, emulator. What cannot be read is left out.
+#[must_use]
+pub fn facts() -> BTreeMap<String, Value> {
+    let first_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
+    let qemu = process::run(&["qemu-system-x86_64", "--version"]).ok().and_then(first_line);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
+    let facts = [
+        ("cpus", available_parallelism().ok().map(|count| count.get().into())),
+        ("cpu_model", field("/proc/cpuinfo", "model name").map(Value::from)),
+        ("memory_kib", memory_kib().map(Value::from)),
+        ("kernel", kernel.map(Value::from)),
+        ("qemu", qemu.map(Value::from)),
+        ("accelerator", Some("tcg".into())),
+        ("floodway_lab", Some(env!("CARGO_PKG_VERSION").into())),
+    ];
+    facts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn memory_kib() -> Option<u64> {
+    field("/proc/meminfo", "MemTotal")?.split_whitespace().next()?.parse().ok()
+}
+
+fn field(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let (_, value) = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.trim() == key)?;
+    Some(value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described() {
+        let facts = facts();
+        assert!(facts["cpus"].as_u64() > Some(0));
+        assert!(facts["memory_kib"].as_u64() > Some(0));
+        assert!(facts["kernel"].is_string());
+    }
+}

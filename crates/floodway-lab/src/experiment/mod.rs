@@ -1,0 +1,311 @@
+//! Experiments: one TOML file each, measured on real VMs, judged against bands.
+//!
+//! # Theory of operation
+//!
+//! A file says what to do (the [`Scenario`], by `kind`) and which figures are accepted (the
+//! [`Band`]s). Running it yields rows and the samples behind them; the bands then draw the
+//! verdicts. A band names rows by a pattern, and one that meets no row is an error, so that a renamed row
+//! cannot lose its verdict in silence.
+//!
+//! Scenarios compare in one run: each guest has a card on every network under comparison
+//! ([`testbed`]), and the arms take turns within each round, so that both see the same machine.
+
+pub mod all_pairs;
+pub mod host;
+pub mod idle;
+mod iperf;
+pub mod switch_restart;
+pub mod testbed;
+pub mod throughput;
+pub mod vm_restart;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::html;
+use crate::kernel::Series;
+use crate::progress::Progress;
+use crate::report::{self, Report, Row, Samples, World};
+
+pub use all_pairs::AllPairs;
+pub use idle::Idle;
+pub use switch_restart::SwitchRestart;
+pub use throughput::Throughput;
+pub use vm_restart::VmRestart;
+
+/// An experiment file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Name of the report and of its directory: lower-case letters, digits and dashes.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// What to do.
+    pub scenario: Scenario,
+    /// Which figures are accepted.
+    #[serde(default)]
+    pub band: Vec<Band>,
+}
+
+/// What an experiment does.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Scenario {
+    /// Rates between VMs and with the host, through the switch and through a Linux bridge.
+    Throughput(Throughput),
+    /// Kills the switch under a TCP connection.
+    SwitchRestart(SwitchRestart),
+    /// Kills a VM and boots it again.
+    VmRestart(VmRestart),
+    /// Every VM sends to every other.
+    AllPairs(AllPairs),
+    /// What the switch uses while nobody sends.
+    Idle(Idle),
+}
+
+/// The accepted range of some rows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// Names of rows; `*` stands for any text.
+    pub rows: String,
+    /// Least accepted ratio, or value where there is no baseline.
+    pub low: Option<f64>,
+    /// Greatest accepted one.
+    pub high: Option<f64>,
+    /// What the paper says.
+    pub paper: Option<f64>,
+}
+
+/// What a scenario is handed.
+#[derive(Debug)]
+pub struct Run {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Where to say how far it is.
+    pub progress: Progress,
+}
+
+/// What a scenario found.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The figures, not yet judged.
+    pub rows: Vec<Row>,
+    /// What they were computed from.
+    pub samples: Vec<Samples>,
+}
+
+impl Measured {
+    /// Adds samples, and the row of their medians.
+    pub fn add_samples(&mut self, samples: Samples) {
+        self.rows.push(samples.median_row());
+        self.samples.push(samples);
+    }
+
+    /// Adds a figure without samples.
+    pub fn add_value(&mut self, name: impl Into<String>, unit: &str, value: f64) {
+        self.rows.push(Row::value(name, unit, Some(value)));
+    }
+}
+
+impl Scenario {
+    /// Steps that its run reports.
+    fn steps(&self) -> u64 {
+        match self {
+            Self::Throughput(scenario) => scenario.steps(),
+            Self::SwitchRestart(scenario) => scenario.steps(),
+            Self::VmRestart(scenario) => scenario.steps(),
+            Self::AllPairs(scenario) => scenario.steps(),
+            Self::Idle(scenario) => scenario.steps(),
+        }
+    }
+
+    fn run(&self, run: &Run) -> Result<Measured> {
+        match self {
+            Self::Throughput(scenario) => scenario.run(run),
+            Self::SwitchRestart(scenario) => scenario.run(run),
+            Self::VmRestart(scenario) => scenario.run(run),
+            Self::AllPairs(scenario) => scenario.run(run),
+            Self::Idle(scenario) => scenario.run(run),
+        }
+    }
+}
+
+impl Experiment {
+    /// Reads an experiment file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not an experiment; the error names the key.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read experiment {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("experiment {}", path.display()))
+    }
+
+    /// Reads an experiment from text.
+    ///
+    /// # Errors
+    /// When it is not an experiment; the error names the key.
+    pub fn parse(text: &str) -> Result<Self> {
+        let experiment: Self = toml::from_str(text)?;
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        ensure!(
+            !experiment.name.is_empty() && experiment.name.chars().all(fits),
+            "name = {:?}: use lower-case letters, digits and dashes",
+            experiment.name
+        );
+        Ok(experiment)
+    }
+
+    /// Runs it on real VMs.
+    ///
+    /// # Errors
+    /// When the machine lacks something, or a part of the testbed fails; a figure out of its band is no
+    /// error, but a verdict.
+    pub fn run_real(&self, seed: u64) -> Result<(Report, Vec<Samples>)> {
+        let run = Run { seed, progress: Progress::start(self.scenario.steps()) };
+        let mut measured = self.scenario.run(&run)?;
+        judge(&mut measured.rows, &self.band)?;
+        let report = Report {
+            experiment: self.name.clone(),
+            world: World::Real,
+            seed,
+            host: host::facts(),
+            rows: measured.rows,
+        };
+        Ok((report, measured.samples))
+    }
+
+    /// Refuses: no scenario has a simulated form so far.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn run_sim(&self) -> Result<Report> {
+        bail!("experiment `{}` has no simulated form; run it with `floodway-lab real`", self.name)
+    }
+}
+
+/// Writes report, samples and page into `dir`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(report: &Report, samples: &[Samples], dir: &Path) -> Result<()> {
+    report.write(dir)?;
+    report::write_samples(dir, samples)?;
+    html::write(report, samples, dir)
+}
+
+/// All experiment files of a directory, by name.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn judge(rows: &mut [Row], bands: &[Band]) -> Result<()> {
+    for band in bands {
+        let mut met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).peekable();
+        ensure!(met.peek().is_some(), "band.rows = {:?}: no row has such a name", band.rows);
+        met.for_each(|row| row.judge(band.low, band.high, band.paper));
+    }
+    Ok(())
+}
+
+/// Whether `pattern`, in which `*` stands for any text, describes all of `name`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| matches(after, &rest[at..]))
+        }),
+    }
+}
+
+/// Reads a kernel series such as `"6.1"`.
+fn series<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Series, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// Reads a list of kernel series.
+fn series_list<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Series>, D::Error> {
+    Vec::<String>::deserialize(deserializer)?
+        .iter()
+        .map(|text| text.parse().map_err(serde::de::Error::custom))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    const IDLE: &str = r#"
+        name = "idle"
+        title = "t"
+        [scenario]
+        kind = "idle"
+        kernel = "6.1"
+        vms = 2
+        settle_s = 1
+        window_s = 1
+    "#;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("a/*/c", "a/b/c"));
+        assert!(matches("*", ""));
+        assert!(matches("*/vm-to-vm", "debian-6.1/vm-to-vm"));
+        assert!(!matches("*/vm-to-vm", "debian-6.1/vm-to-vm retransmits"));
+        assert!(!matches("a", "ab"));
+    }
+
+    #[test]
+    fn a_band_that_meets_no_row_is_an_error() {
+        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
+        let mut rows = [Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
+        judge(&mut rows, &[band("a")]).unwrap();
+        assert_eq!(rows[0].verdict, Some(Verdict::Short));
+        assert_eq!(rows[1].verdict, None);
+        assert!(judge(&mut rows, &[band("c")]).unwrap_err().to_string().contains("\"c\""));
+    }
+
+    #[test]
+    fn a_wrong_file_names_the_key() {
+        for (from, to, expected) in [
+            ("window_s = 1", "windows_s = 1", "windows_s"),
+            ("\"6.1\"", "\"5.4\"", "5.4"),
+            ("\"idle\"\n        title", "\"Id le\"\n        title", "Id le"),
+            ("kind = \"idle\"", "kind = \"idel\"", "idel"),
+        ] {
+            let error = format!("{:#}", Experiment::parse(&IDLE.replace(from, to)).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(Experiment::parse(IDLE).is_ok());
+    }
+
+    #[test]
+    fn every_experiment_of_the_project_can_be_read() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let files = files(&dir).unwrap();
+        assert!(!files.is_empty());
+        for file in files {
+            let experiment = Experiment::load(&file).unwrap();
+            assert_eq!(Some(experiment.name.as_str()), file.file_stem().and_then(|s| s.to_str()));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Kills the switch under a TCP connection between two VMs, and starts it again.
+//!
+//! Each cycle sends a stream of pseudo-random bytes; when a part of it has arrived, the switch is
+//! killed (SIGKILL) and started again. The connection must carry the rest: the stream is one connection, and
+//! both ends compare SHA-256. The *outage* is the time from the kill until the receiver's kernel
+//! counts new bytes, so it includes the start of the new process and the sender's retransmission
+//! timer.
+//!
+//! Leaks are looked for where a lost back-end could leave something: descriptors of the QEMU
+//! processes, and of the new switch.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use floodway_guest::stream::{Received, Sent};
+use serde::Deserialize;
+
+use super::testbed::{Network, Testbed};
+use super::{Measured, Run};
+use crate::kernel::Series;
+use crate::report::Samples;
+use crate::switch_process::{self, Switch};
+use crate::vm::Vm;
+
+/// Ends a run that hangs: longer than TCP's own patience in the guests is not needed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often the receiver's counters are read. Its share of an outage's error.
+const POLL: Duration = Duration::from_millis(20);
+/// New bytes that prove that the stream runs again: more than acknowledgements or neighbour
+/// discovery could add up to.
+const PROGRESS_BYTES: i64 = 100_000;
+
+/// The scenario's parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRestart {
+    /// Kernel of the guests.
+    #[serde(deserialize_with = "super::series")]
+    pub kernel: Series,
+    /// Kills, at least 2.
+    pub cycles: u32,
+    /// Bytes of one stream in MB, at least 10.
+    pub transfer_mb: u64,
+}
+
+/// What one cycle showed.
+struct Cycle {
+    outage: Duration,
+    start: Duration,
+    intact: bool,
+}
+
+impl SwitchRestart {
+    pub(super) fn steps(&self) -> u64 {
+        1 + u64::from(self.cycles)
+    }
+
+    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+        ensure!(self.cycles >= 2, "cycles = {}: at least 2, to see a leak", self.cycles);
+        ensure!(self.transfer_mb >= 10, "transfer_mb = {}: at least 10", self.transfer_mb);
+        run.progress.step("booting two guests");
+        let mut testbed = Testbed::start("srestart", &[self.kernel; 2], &[Network::Floodway])?;
+        let mut outage = samples("outage", "s");
+        let mut start = samples("start of the switch", "s");
+        let mut broken = 0_u32;
+        let mut descriptors = Vec::new();
+        for cycle in 0..self.cycles {
+            run.progress.step(&format!("kill {}/{}", cycle + 1, self.cycles));
+            let seed = run.seed.wrapping_add(cycle.into());
+            let result =
+                self.cycle(&mut testbed, seed).with_context(|| format!("cycle {}", cycle + 1))?;
+            outage.value.push(result.outage.as_secs_f64());
+            start.value.push(result.start.as_secs_f64());
+            broken += u32::from(!result.intact);
+            descriptors.push(open_descriptors(&testbed)?);
+        }
+        let mut measured = Measured::default();
+        let longest = outage.value.iter().copied().fold(0.0, f64::max);
+        measured.add_samples(outage);
+        measured.add_samples(start);
+        measured.add_value("longest outage", "s", longest);
+        measured.add_value("kills survived", "streams", (self.cycles - broken).into());
+        measured.add_value("streams broken", "streams", broken.into());
+        measured.add_value("descriptors leaked", "descriptors", growth(&descriptors));
+        Ok(measured)
+    }
+
+    fn cycle(&self, testbed: &mut Testbed, seed: u64) -> Result<Cycle> {
+        let address = Network::Floodway.guest_address(1)? + ":0";
+        let (guests, switch) = testbed.split()?;
+        let [sender, receiver] = [&guests[0], &guests[1]];
+        let listening = receiver.agent().stream_listen(address.parse()?)?;
+        let bytes = self.transfer_mb * 1_000_000;
+        let cycle = thread::scope(|scope| {
+            let received =
+                scope.spawn(|| receiver.agent().stream_receive(&listening, STALL_TIMEOUT));
+            let sent = scope.spawn(|| {
+                sender.agent().stream_send(listening.address, bytes, seed, STALL_TIMEOUT)
+            });
+            let (outage, start) = kill_in_the_middle(switch, receiver, bytes, &|| {
+                received.is_finished() || sent.is_finished()
+            })?;
+            let intact = is_intact(joined(received), joined(sent));
+            Ok(Cycle { outage, start, intact })
+        });
+        receiver.agent().stream_close(&listening)?;
+        cycle
+    }
+}
+
+/// Waits for a quarter of the stream, kills the switch, starts it, and waits for the stream to go on. Returns
+/// the outage and the new process's start-up time.
+fn kill_in_the_middle(
+    switch: &mut Switch,
+    receiver: &Vm,
+    bytes: u64,
+    ended: &dyn Fn() -> bool,
+) -> Result<(Duration, Duration)> {
+    let begin = received_bytes(receiver)?;
+    let quarter = i64::try_from(bytes / 4)?;
+    wait_for_bytes(receiver, begin + quarter, ended).context("before the kill")?;
+    let killed = Instant::now();
+    switch.kill()?;
+    let seen = settled_bytes(receiver)?;
+    let start = switch.restart()?;
+    wait_for_bytes(receiver, seen + PROGRESS_BYTES, ended).context("after the restart")?;
+    Ok((killed.elapsed(), start))
+}
+
+fn wait_for_bytes(receiver: &Vm, target: i64, ended: &dyn Fn() -> bool) -> Result<()> {
+    let deadline = Instant::now() + STALL_TIMEOUT;
+    while received_bytes(receiver)? < target {
+        ensure!(!ended(), "the stream has ended already; raise transfer_mb");
+        ensure!(Instant::now() < deadline, "the stream stands still for {STALL_TIMEOUT:?}");
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The count once it has stopped growing: what the dead switch had put into the ring still has to
+/// be taken out of it, and is no sign of life. The time that this takes is part of the outage.
+fn settled_bytes(receiver: &Vm) -> Result<i64> {
+    let mut seen = received_bytes(receiver)?;
+    loop {
+        thread::sleep(POLL);
+        let now = received_bytes(receiver)?;
+        if now == seen {
+            return Ok(seen);
+        }
+        seen = now;
+    }
+}
+
+/// Bytes of IP packets that the guest's kernel has received.
+fn received_bytes(guest: &Vm) -> Result<i64> {
+    let counters = guest.agent().counters()?;
+    counters.get("IpExtInOctets").copied().context("the guest has no counter IpExtInOctets")
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("a thread panicked"))?
+}
+
+/// A stream that broke off is a result of the experiment, told by its message, not an error of the lab.
+fn is_intact(received: Result<Received>, sent: Result<Sent>) -> bool {
+    match (received, sent) {
+        (Ok(received), Ok(sent)) => received.sha256 == sent.sha256,
+        (received, sent) => {
+            let messages = [received.err(), sent.err()].into_iter().flatten();
+            messages.for_each(|error| eprintln!("stream broken: {error:#}"));
+            false
+        }
+    }
+}
+
+fn open_descriptors(testbed: &Testbed) -> Result<usize> {
+    let mut sum = testbed.switch()?.usage()?.descriptors;
+    for guest in testbed.guests() {
+        sum += switch_process::usage(guest.pid())?.descriptors;
+    }
+    Ok(sum)
+}
+
+/// Last minus first; the first cycle may still open what is opened once.
+#[expect(clippy::cast_precision_loss, reason = "counts of descriptors")]
+pub(super) fn growth(counts: &[usize]) -> f64 {
+    let at = |count: Option<&usize>| count.map_or(0.0, |count| *count as f64);
+    at(counts.last()) - at(counts.first())
+}
+
+pub(super) fn samples(name: &str, unit: &str) -> Samples {
+    Samples { name: name.into(), unit: unit.into(), ..Samples::default() }
+}

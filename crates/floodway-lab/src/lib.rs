@@ -1,0 +1,25 @@
+//! The lab: boots real VMs on the switch or on Linux bridge and tap, runs experiments on them, and
+//! writes reports.
+//!
+//! The switch under test is always the `floodway` binary, never linked in: what is measured is
+//! what an operator runs.
+
+pub mod agent;
+pub mod bench;
+pub mod cache;
+pub mod cleanup;
+pub mod demo;
+pub mod doctor;
+pub mod experiment;
+pub mod guest_image;
+pub mod html;
+pub mod kernel;
+pub mod net;
+pub mod process;
+pub mod progress;
+pub mod report;
+pub mod stats;
+pub mod switch_process;
+pub mod table;
+pub mod vcpu;
+pub mod vm;

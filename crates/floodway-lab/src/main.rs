@@ -1,0 +1,160 @@
+//! Command line of the lab.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use floodway_lab::doctor::{self, Need};
+use floodway_lab::experiment::{self, Experiment};
+use floodway_lab::report::{REPORT_FILE, Report};
+use floodway_lab::{bench, cleanup, demo, html, table};
+
+/// Experiments with Floodway, the virtual switch, on real VMs.
+#[derive(Parser)]
+#[command(name = "floodway-lab", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run an experiment on QEMU virtual machines. Needs root
+    Real {
+        /// Experiment, for example experiments/demo.toml
+        file: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Run an experiment in virtual time
+    Sim {
+        /// Experiment, or `all` for every one in experiments/ that has a simulated form
+        file: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Exit with 1 if a figure of a report is short of its band
+    Check {
+        /// A report.json
+        report: PathBuf,
+    },
+    /// Compare the switch with Linux bridge and tap on this machine, in minutes. Needs root
+    Demo {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Compare the switch with testpmd and OVS-DPDK on one core. Needs root, DPDK and huge pages
+    Bench(bench::Args),
+    /// Say what this machine lacks, and how to get it. Exit with 1 if the lab cannot run
+    Doctor {
+        /// Install missing Debian packages
+        #[arg(long)]
+        install: bool,
+        /// Install also what only the benchmark against other switches needs
+        #[arg(long, requires = "install")]
+        bench: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(clap::Args)]
+struct Output {
+    /// Seed of everything random in the run
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for report.json, samples.json and report.html [default: out/EXPERIMENT]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Print the report as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("floodway-lab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Real { file, output } => real(&Experiment::load(&file)?, &output),
+        Command::Sim { file, .. } => simulate(&file),
+        Command::Check { report } => check(&report),
+        Command::Demo { output } => real(&demo::experiment()?, &output),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Doctor { install, bench, json } => run_doctor(install, bench, json),
+        Command::Completions { shell } => {
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "floodway-lab", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Runs an experiment and writes its report. A short figure is no failure of the run: see `check`.
+fn real(experiment: &Experiment, output: &Output) -> Result<ExitCode> {
+    cleanup::install()?;
+    eprintln!("{}: {}", experiment.name, experiment.title);
+    let (report, samples) = experiment.run_real(output.seed)?;
+    let dir = output.out.clone().unwrap_or_else(|| Path::new("out").join(&experiment.name));
+    experiment::write(&report, &samples, &dir)?;
+    if output.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{}", table::render(&report));
+    }
+    eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn simulate(file: &Path) -> Result<ExitCode> {
+    if file != Path::new("all") {
+        Experiment::load(file)?.run_sim()?;
+    }
+    bail!("no experiment in experiments/ has a simulated form so far")
+}
+
+fn check(path: &Path) -> Result<ExitCode> {
+    let report = Report::read(path)?;
+    let short: Vec<_> = report.short().collect();
+    for row in &short {
+        let headline = row.headline().map_or_else(|| "not measured".into(), table::number);
+        println!("short: {} is {headline}, accepted is {}", row.name, table::band(row));
+    }
+    if short.is_empty() {
+        println!("{}: all figures with a band are ok", report.experiment);
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+fn run_doctor(install: bool, bench: bool, json: bool) -> Result<ExitCode> {
+    let mut findings = doctor::examine();
+    if install {
+        let need = if bench { Need::Bench } else { Need::Lab };
+        doctor::install(&findings, need).context("cannot install what is missing")?;
+        findings = doctor::examine();
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        println!("{}", doctor::render(&findings));
+    }
+    let blocked = findings.iter().any(doctor::Finding::blocks);
+    Ok(if blocked { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,382 @@
+//! The switch under test: a `floodway` process with a configuration of the lab's making.
+//!
+//! # Theory of operation
+//!
+//! The lab starts the binary that an operator would run ([`binary`]) inside the namespace of the
+//! host that it plays, and speaks to it as an operator would: a TOML file, `floodway status --json`,
+//! signals. A [`Switch`] is *up* when `status` answers. It can be killed without warning and started again with
+//! the same configuration, which is what the restart experiments do; ports are in client mode, so that a
+//! new process finds the sockets of the running VMs.
+//!
+//! CPU time and memory come from `/proc`, so they are what the kernel charged, whatever the switch
+//! says of itself.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::net::Namespace;
+use crate::process::{self, Process};
+use crate::vcpu;
+
+/// Overrides which binary is the switch under test.
+pub const BINARY_VARIABLE: &str = "FLOODWAY_BIN";
+/// How long a new process may take until `status` answers.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a starting process is asked.
+const START_POLL: Duration = Duration::from_millis(10);
+/// Last bytes of the log that an error quotes.
+const LOG_TAIL: usize = 2000;
+
+/// What the switch reads; see the operator's guide for the meaning and defaults.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// Control socket.
+    pub control: PathBuf,
+    /// At least one; ports and uplinks name it by index.
+    pub worker: Vec<Worker>,
+    /// One for each VM interface.
+    pub port: Vec<Port>,
+    /// Ways off this host.
+    pub uplink: Vec<Uplink>,
+}
+
+/// A thread that moves frames.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Worker {
+    /// Core to pin to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<usize>,
+    /// Poll budget in microseconds; the switch's default when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll_us: Option<u64>,
+}
+
+/// A VM's interface. Always in client mode: QEMU listens, the switch connects.
+#[derive(Clone, Debug, Serialize)]
+pub struct Port {
+    /// Unique name.
+    pub name: String,
+    /// QEMU's listening socket.
+    pub socket: PathBuf,
+    /// Who connects.
+    pub mode: &'static str,
+    /// Source MAC address that the guest must use.
+    pub mac: String,
+    /// Broadcast, multicast and flooded frames per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm_pps: Option<u32>,
+    /// Index of the worker that serves it.
+    pub worker: usize,
+}
+
+impl Port {
+    /// A port served by worker 0 for a guest with this MAC address.
+    #[must_use]
+    pub fn new(name: &str, socket: &Path, mac: &str) -> Self {
+        Self {
+            name: name.into(),
+            socket: socket.into(),
+            mode: "client",
+            mac: mac.into(),
+            storm_pps: None,
+            worker: 0,
+        }
+    }
+}
+
+/// A way off the host.
+#[derive(Clone, Debug, Serialize)]
+pub struct Uplink {
+    /// Unique name.
+    pub name: String,
+    /// `tap` or `packet`.
+    pub kind: &'static str,
+    /// Network interface.
+    pub device: String,
+    /// Index of the worker that serves it.
+    pub worker: usize,
+}
+
+impl Uplink {
+    /// A tap that the switch creates.
+    #[must_use]
+    pub fn tap(name: &str, device: &str) -> Self {
+        Self { name: name.into(), kind: "tap", device: device.into(), worker: 0 }
+    }
+
+    /// An interface that exists.
+    #[must_use]
+    pub fn packet(name: &str, device: &str) -> Self {
+        Self { name: name.into(), kind: "packet", device: device.into(), worker: 0 }
+    }
+}
+
+/// What the kernel says of a process at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// User and system time of all threads, also of those that ended.
+    pub cpu: Duration,
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Anonymous memory that is resident. Guests' memory is shared, and not part of it.
+    pub anonymous_kib: u64,
+    /// Files and devices that are mapped, guests' memory among them.
+    pub mappings: usize,
+}
+
+/// A running switch, killed when dropped.
+#[derive(Debug)]
+pub struct Switch {
+    name: String,
+    dir: PathBuf,
+    control: PathBuf,
+    namespace: Option<String>,
+    process: Option<Process>,
+}
+
+impl Switch {
+    /// Writes the configuration into `dir`, starts the switch in `namespace` (the lab's own when
+    /// none is given), and waits until it is up. `name` is unique in `dir`.
+    ///
+    /// # Errors
+    /// When there is no binary, or it ends or does not answer in time; the error quotes its log.
+    pub fn start(
+        name: &str,
+        dir: &Path,
+        config: &Config,
+        namespace: Option<&Namespace>,
+    ) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let mut switch = Self {
+            name: name.into(),
+            dir: dir.into(),
+            control: config.control.clone(),
+            namespace: namespace.map(|namespace| namespace.name().to_owned()),
+            process: None,
+        };
+        let path = switch.config_path();
+        fs::write(&path, toml::to_string(config)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        switch.restart()?;
+        Ok(switch)
+    }
+
+    /// Starts it again with the same configuration; kills it first when it runs. Returns the time
+    /// from the start of the new process until it was up.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    pub fn restart(&mut self) -> Result<Duration> {
+        self.kill()?;
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = self.command(&binary()?);
+        command.arg("run").arg("--config").arg(self.config_path());
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let started = Instant::now();
+        self.process = Some(Process::spawn(format!("switch {}", self.name), command)?);
+        self.wait_until_up(started + START_TIMEOUT)?;
+        Ok(started.elapsed())
+    }
+
+    /// Kills it (SIGKILL): no farewell to guests or uplinks. Does nothing when it does not run.
+    ///
+    /// # Errors
+    /// When it does not go.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.take().map_or(Ok(()), Process::kill)
+    }
+
+    /// What `floodway status --json` says.
+    ///
+    /// # Errors
+    /// When the switch does not answer.
+    pub fn status(&self) -> Result<Value> {
+        let mut command = Command::new(binary()?);
+        command.args(["status", "--json", "--control"]).arg(&self.control);
+        let text = process::run_command(command)?;
+        serde_json::from_str(&text).context("`floodway status --json` did not print JSON")
+    }
+
+    /// Frames that were dropped since its start, by reason, over all ports and uplinks.
+    ///
+    /// # Errors
+    /// As [`Switch::status`].
+    pub fn drops(&self) -> Result<BTreeMap<String, f64>> {
+        let mut sums = BTreeMap::new();
+        add_drops(&self.status()?, &mut sums);
+        Ok(sums)
+    }
+
+    /// CPU time, descriptors and memory of the process.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn usage(&self) -> Result<Usage> {
+        let process = self.process.as_ref().context("the switch does not run")?;
+        usage(process.id()).with_context(|| format!("switch {}", self.name))
+    }
+
+    /// Process ID, `None` when it does not run.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.toml", self.name))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.log", self.name))
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let Some(namespace) = &self.namespace else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(program);
+        command
+    }
+
+    fn wait_until_up(&self, deadline: Instant) -> Result<()> {
+        loop {
+            let answer = self.status();
+            let Err(error) = answer else { return Ok(()) };
+            let ended = match &self.process {
+                Some(process) => process.try_wait()?,
+                None => bail!("the switch was not started"),
+            };
+            if let Some(status) = ended {
+                bail!("the switch ended ({status}); its log ends with:\n{}", self.log_tail());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "the switch is not up after {START_TIMEOUT:?}: {error:#}; its log ends with:\n{}",
+                self.log_tail()
+            );
+            sleep(START_POLL);
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
+        String::from_utf8_lossy(tail).trim().to_owned()
+    }
+}
+
+/// The binary under test: `$FLOODWAY_BIN`, or the release build in the directory of this
+/// program's own build.
+///
+/// # Errors
+/// When there is none; the error says how to build it.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(BINARY_VARIABLE).map(PathBuf::from) {
+        ensure!(path.is_file(), "{BINARY_VARIABLE}={}: no such file", path.display());
+        return Ok(path);
+    }
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    own.ancestors()
+        .skip(1)
+        .take(3)
+        .flat_map(|dir| [dir.join("floodway"), dir.join("release/floodway")])
+        .find(|candidate| candidate.is_file() && candidate.components().any(|part| part.as_os_str() == "release"))
+        .context("no release build of floodway; build one: cargo build --release -p floodway, or name one in FLOODWAY_BIN")
+}
+
+/// Adds up the objects of drop counters, wherever they are in the status.
+fn add_drops(status: &Value, sums: &mut BTreeMap<String, f64>) {
+    match status {
+        Value::Array(entries) => entries.iter().for_each(|entry| add_drops(entry, sums)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::Object(drops) if key == "drops" || key == "undelivered" => {
+                        for (reason, count) in drops {
+                            *sums.entry(reason.clone()).or_default() +=
+                                count.as_f64().unwrap_or(0.0);
+                        }
+                    }
+                    other => add_drops(other, sums),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What the kernel says of a process.
+///
+/// # Errors
+/// When there is no such process.
+pub fn usage(pid: u32) -> Result<Usage> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let status = fs::read_to_string(proc.join("status")).context("it has ended")?;
+    Ok(Usage {
+        // Not /proc/PID/stat: its 10 ms ticks would show an idle switch as 0.
+        cpu: vcpu::process_cpu_time(pid)?,
+        descriptors: fs::read_dir(proc.join("fd"))?.count(),
+        anonymous_kib: anonymous_kib(&status).context("cannot read /proc/PID/status")?,
+        mappings: fs::read_to_string(proc.join("maps"))?.lines().count(),
+    })
+}
+
+fn anonymous_kib(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anonymous_memory_is_told_from_shared() {
+        let status = "VmRSS:\t  9000 kB\nRssAnon:\t    1200 kB\nRssShmem:\t 7000 kB\n";
+        assert_eq!(anonymous_kib(status), Some(1200));
+        assert_eq!(anonymous_kib("VmRSS: 1 kB"), None);
+    }
+
+    #[test]
+    fn drops_are_added_up_by_reason() {
+        let status = serde_json::json!({
+            "ports": [
+                {"undelivered": {"storm": 1}, "queues": [{"rx": {"drops": {"storm": 2, "runt": 3}}}]},
+                {"queues": [{"rx": {"drops": {"runt": 4}}}]},
+            ],
+            "uplinks": [{"tx": {"drops": {"uplink_full": 5}}}],
+        });
+        let mut sums = BTreeMap::new();
+        add_drops(&status, &mut sums);
+        let expected = [("runt", 7.0), ("storm", 3.0), ("uplink_full", 5.0)];
+        assert_eq!(sums, expected.map(|(reason, count)| (reason.to_owned(), count)).into());
+    }
+
+    #[test]
+    fn the_usage_of_a_live_process_can_be_read() {
+        let usage = usage(std::process::id()).unwrap();
+        assert!(usage.descriptors > 0 && usage.anonymous_kib > 0 && usage.mappings > 0);
+    }
+
+    #[test]
+    fn a_configuration_reads_as_an_operator_would_write_it() {
+        let config = Config {
+            control: "/run/x/control.sock".into(),
+            worker: vec![Worker { core: Some(0), poll_us: None }],
+            port: vec![Port::new("vm1", Path::new("/run/x/vm1.sock"), "52:54:00:00:00:01")],
+            uplink: vec![Uplink::tap("host", "fw0")],
+        };
+        let text = toml::to_string(&config).unwrap();
+        let tree: toml::Table = text.parse().unwrap();
+        assert_eq!(tree["port"][0]["mode"].as_str(), Some("client"));
+        assert_eq!(tree["worker"][0].get("poll_us"), None);
+        assert_eq!(tree["uplink"][0]["kind"].as_str(), Some("tap"));
+    }
+}

@@ -1,0 +1,235 @@
+//! Threads on the host's CPUs: where they may run, how long they run at a time, and how long they ran.
+//!
+//! vCPU threads are ordinary host threads, so all of this works for any thread, such as a worker of
+//! the switch. Times come from the kernel's accounting, not from clocks.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+/// Shortest and longest slice that EEVDF takes.
+const SLICES: std::ops::RangeInclusive<Duration> =
+    Duration::from_micros(100)..=Duration::from_millis(100);
+/// Length of a round-robin turn, in ms, for all SCHED_RR threads of the machine.
+const RR_TIMESLICE: &str = "/proc/sys/kernel/sched_rr_timeslice_ms";
+
+/// The kernel's account of one thread (`/proc/PID/task/TID/schedstat`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SchedStat {
+    /// Time on a CPU.
+    pub run: Duration,
+    /// Time ready to run, waiting for a CPU.
+    pub wait: Duration,
+    /// Number of times on a CPU.
+    pub slices: u64,
+}
+
+/// Threads of a process.
+///
+/// # Errors
+/// When it does not exist.
+pub fn threads(pid: u32) -> Result<Vec<i32>> {
+    let dir = format!("/proc/{pid}/task");
+    let mut threads = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| format!("process {pid}"))? {
+        threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    threads.sort_unstable();
+    Ok(threads)
+}
+
+/// Lets a thread run on these host CPUs only.
+///
+/// # Errors
+/// When there is no such thread, or none of the CPUs exists.
+pub fn pin(thread: i32, cpus: &[usize]) -> Result<()> {
+    // SAFETY: a cpu_set_t is plain bits, for which zeros are the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        ensure!(cpu < libc::CPU_SETSIZE as usize, "CPU {cpu}: must be below {}", libc::CPU_SETSIZE);
+        // SAFETY: `cpu` is below CPU_SETSIZE, so the bit is inside the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: the pointer and size are those of `set`, which lives through the call.
+    let result = unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &raw const set) };
+    outcome(result.into()).with_context(|| format!("cannot pin thread {thread} to CPUs {cpus:?}"))
+}
+
+/// Makes a thread an ordinary one (SCHED_OTHER, nice 0) with this EEVDF slice: how long it runs before
+/// others of its kind get their turn. Wake-ups of others may still preempt it.
+///
+/// # Errors
+/// When `slice` is not between 0.1 and 100 ms, there is no such thread, or the kernel is older than 6.12.
+pub fn set_slice(thread: i32, slice: Duration) -> Result<()> {
+    ensure!(
+        SLICES.contains(&slice),
+        "slice {slice:?}: must be between {:?} and {:?}",
+        SLICES.start(),
+        SLICES.end()
+    );
+    let runtime = u64::try_from(slice.as_nanos())?;
+    set_attributes(thread, &SchedAttr { runtime, ..SchedAttr::new(libc::SCHED_OTHER) })
+        .with_context(|| format!("cannot set the slice of thread {thread}"))
+}
+
+/// The EEVDF slice of an ordinary thread.
+///
+/// # Errors
+/// When there is no such thread.
+pub fn slice(thread: i32) -> Result<Duration> {
+    let mut attributes = SchedAttr::new(0);
+    // SAFETY: the pointer is to a sched_attr of the size that is given, which the kernel fills.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, attributes.size, 0)
+    };
+    outcome(result).with_context(|| format!("cannot read the slice of thread {thread}"))?;
+    Ok(Duration::from_nanos(attributes.runtime))
+}
+
+/// Makes a thread a round-robin real-time one: never preempted by ordinary threads, nor by its equals before its turn is
+/// over. The turn's length is [`set_round_robin_turn`]'s.
+///
+/// # Errors
+/// When `priority` is not 1 to 99, there is no such thread, or the lab may not (not root).
+pub fn set_round_robin(thread: i32, priority: u32) -> Result<()> {
+    ensure!((1..=99).contains(&priority), "priority {priority}: must be between 1 and 99");
+    set_attributes(thread, &SchedAttr { priority, ..SchedAttr::new(libc::SCHED_RR) })
+        .with_context(|| format!("cannot make thread {thread} round-robin"))
+}
+
+/// Sets the turn of all round-robin threads of the machine, until the guard is dropped.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn set_round_robin_turn(turn: Duration) -> Result<crate::cleanup::Guard> {
+    let before = fs::read_to_string(RR_TIMESLICE).context(RR_TIMESLICE)?;
+    let guard = crate::cleanup::register("the length of round-robin turns", move || {
+        Ok(fs::write(RR_TIMESLICE, before)?)
+    })?;
+    fs::write(RR_TIMESLICE, turn.as_millis().to_string()).context(RR_TIMESLICE)?;
+    Ok(guard)
+}
+
+/// The kernel's account of a thread. While the thread runs, it lags by up to a scheduler tick.
+///
+/// # Errors
+/// When there is no such thread.
+pub fn schedstat(thread: i32) -> Result<SchedStat> {
+    let path = format!("/proc/{thread}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("thread {thread}: {path}"))?;
+    parse_schedstat(&text).with_context(|| format!("{path}: `{}`", text.trim()))
+}
+
+fn parse_schedstat(text: &str) -> Option<SchedStat> {
+    let mut fields = text.split_whitespace().map(str::parse::<u64>);
+    let mut next = || fields.next()?.ok();
+    let (run, wait, slices) = (next()?, next()?, next()?);
+    Some(SchedStat { run: Duration::from_nanos(run), wait: Duration::from_nanos(wait), slices })
+}
+
+/// CPU time of a process so far, user and system, of all its threads including those that have ended.
+///
+/// # Errors
+/// When there is no such process.
+pub fn process_cpu_time(pid: u32) -> Result<Duration> {
+    let mut clock = 0;
+    // SAFETY: the pointer is to a clockid_t that lives through the call.
+    let error = unsafe { libc::clock_getcpuclockid(i32::try_from(pid)?, &raw mut clock) };
+    ensure!(error == 0, "process {pid}: {}", io::Error::from_raw_os_error(error));
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec that lives through the call.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    outcome(result.into()).with_context(|| format!("process {pid}"))?;
+    Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
+}
+
+/// `struct sched_attr` of the kernel (sched_setattr(2)), first version.
+#[repr(C)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+impl SchedAttr {
+    fn new(policy: i32) -> Self {
+        Self {
+            size: size_of::<Self>() as u32,
+            policy: policy.unsigned_abs(),
+            flags: 0,
+            nice: 0,
+            priority: 0,
+            runtime: 0,
+            deadline: 0,
+            period: 0,
+        }
+    }
+}
+
+fn set_attributes(thread: i32, attributes: &SchedAttr) -> Result<()> {
+    // SAFETY: the pointer is to a sched_attr that says its own size and lives through the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const *attributes, 0) };
+    outcome(result)
+}
+
+fn outcome(result: libc::c_long) -> Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn this_thread() -> i32 {
+        // SAFETY: gettid takes no arguments and cannot fail.
+        unsafe { libc::gettid() }
+    }
+
+    #[test]
+    fn schedstat_is_read() {
+        let stat = parse_schedstat("5000000 7 42\n").unwrap();
+        let expected =
+            SchedStat { run: Duration::from_millis(5), wait: Duration::from_nanos(7), slices: 42 };
+        assert_eq!(stat, expected);
+        assert_eq!(parse_schedstat("1 2"), None);
+        // A running thread's account is brought up to date when it leaves the CPU.
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(schedstat(this_thread()).unwrap().run > Duration::ZERO);
+        assert!(process_cpu_time(std::process::id()).unwrap() > Duration::ZERO);
+        assert!(threads(std::process::id()).unwrap().contains(&this_thread()));
+    }
+
+    #[test]
+    fn a_thread_can_be_pinned_and_sliced() {
+        std::thread::spawn(|| {
+            pin(this_thread(), &[0]).unwrap();
+            let allowed = fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = allowed.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+            assert_eq!(line.split_whitespace().last(), Some("0"));
+            set_slice(this_thread(), Duration::from_millis(30)).unwrap();
+            assert_eq!(slice(this_thread()).unwrap(), Duration::from_millis(30));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn senseless_values_are_refused_by_name() {
+        let text = |result: Result<()>| result.unwrap_err().to_string();
+        assert!(text(set_slice(this_thread(), Duration::from_secs(1))).starts_with("slice 1s"));
+        assert!(text(set_round_robin(this_thread(), 100)).starts_with("priority 100"));
+        assert!(text(pin(this_thread(), &[5000])).starts_with("CPU 5000"));
+        assert!(text(pin(i32::MAX, &[0])).contains("thread 2147483647"));
+    }
+}

@@ -1,0 +1,148 @@
+//! Guest to guest through the whole pipeline, in one thread: transmit ring, headers, table, copy,
+//! receive ring. What the guests do themselves is not timed.
+//!
+//! A time is that of one frame in a batch of 32. Rings and frames stay in the cache, as between
+//! guests that share a core's memory; on a real host a frame's bytes come from farther away.
+
+#![allow(missing_docs, reason = "criterion's macros generate public functions")]
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use floodway_switch::config::{Config, L2Config, PortConfig, SocketMode, WorkerConfig};
+use floodway_switch::forward::Forwarder;
+use floodway_switch::ring::Ring;
+use floodway_switch::switch::Shared;
+use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
+use floodway_switch::testing::{Guest, GuestConfig, TxShape};
+use floodway_switch::tx::{BATCH, Batch};
+use floodway_switch::vhost::features;
+use floodway_switch::virtqueue::Virtqueue;
+use floodway_wire::vnet::VnetHdr;
+
+fn port(n: u8) -> PortConfig {
+    PortConfig {
+        name: format!("vm{n}"),
+        socket: PathBuf::from("unused"),
+        mode: SocketMode::Server,
+        mac: Some(mac(n)),
+        ips: Vec::new(),
+        queue_pairs: 1,
+        mtu: 1500,
+        queue_bytes: 4 << 20,
+        storm_pps: 0,
+        worker: 0,
+    }
+}
+
+/// Two guests on a switch without threads.
+struct Bench {
+    shared: Arc<Shared>,
+    forwarder: Forwarder,
+    batch: Batch,
+    sender: Guest,
+    receiver: Guest,
+}
+
+impl Bench {
+    fn new(tx_shape: TxShape) -> Self {
+        let config = Config {
+            control: PathBuf::from("unused"),
+            l2: L2Config { ageing: Duration::from_secs(300) },
+            workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
+            ports: vec![port(1), port(2)],
+            uplinks: Vec::new(),
+        };
+        let shared = Shared::without_threads(&config).expect("a switch");
+        let guest = |ring_size| {
+            // The guests poll: no interrupts.
+            let config = GuestConfig { ring_size, tx_shape, ..GuestConfig::default() };
+            let mut guest = Guest::new(config);
+            for pair in &mut guest.pairs {
+                pair.rx.driver.disable_interrupts();
+                pair.tx.driver.disable_interrupts();
+            }
+            guest
+        };
+        let mut bench = Self {
+            forwarder: Forwarder::new(Arc::clone(&shared)),
+            shared,
+            batch: Batch::default(),
+            sender: guest(256),
+            // Room for 32 super-frames.
+            receiver: guest(2048),
+        };
+        bench.receiver.auto_refill = false;
+        bench.attach(0);
+        bench.attach(1);
+        bench
+    }
+
+    fn attach(&self, port: usize) {
+        let guest = if port == 0 { &self.sender } else { &self.receiver };
+        let memory = Arc::new(guest.memory.map());
+        let ring = |index| {
+            let driver = &guest.queue(index).driver;
+            let memory = Arc::clone(&memory);
+            let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
+            Ring { queue: queue.expect("good rings"), call: None }
+        };
+        let port = &self.shared.ports[port];
+        let negotiated = guest.config.features;
+        port.pairs[0].rx().start(ring(0), features::rx(negotiated));
+        port.pairs[0].tx().start(ring(1), features::tx(negotiated));
+        port.pairs[0].tx().set_enabled(true);
+        port.update_rx_running();
+    }
+
+    /// Forwards a batch of `frame`; answers the time that the switch took.
+    fn run(&mut self, vnet: &VnetHdr, frame: &[u8]) -> Duration {
+        for _ in 0..BATCH {
+            assert!(self.sender.send_quietly(0, vnet, frame), "room to transmit");
+        }
+        let port = &self.shared.ports[0];
+        let now = self.shared.now();
+        let start = Instant::now();
+        let mut tx = port.pairs[0].tx();
+        tx.fill(&mut self.batch);
+        self.forwarder.forward_batch(port, &mut self.batch, now);
+        tx.complete(&mut self.batch);
+        let took = start.elapsed();
+        drop(tx);
+        for _ in 0..BATCH {
+            black_box(self.receiver.recv(0).expect("every frame arrives"));
+        }
+        self.receiver.refill(0, usize::MAX);
+        took
+    }
+}
+
+fn forward(c: &mut Criterion) {
+    let mut group = c.benchmark_group("forward");
+    let super_frame = tcp(1, 2, false).build_partial(&pattern(0, 65_000));
+    let udp = |frame_len: usize| numbered(1, 2, 0, frame_len - 42);
+    let cases = [
+        ("64 B", TxShape::Single, VnetHdr::default(), udp(64)),
+        ("64 B, header apart", TxShape::HeaderApart, VnetHdr::default(), udp(64)),
+        ("64 B, indirect", TxShape::Indirect(1), VnetHdr::default(), udp(64)),
+        ("1500 B", TxShape::Single, VnetHdr::default(), udp(1514)),
+        ("64 KB TSO", TxShape::Indirect(17), partial(&super_frame, 1448), super_frame),
+    ];
+    for (name, shape, vnet, frame) in cases {
+        let mut bench = Bench::new(shape);
+        group.throughput(Throughput::Bytes(frame.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter_custom(|iterations| {
+                let batches = iterations.div_ceil(BATCH as u64);
+                let total: Duration = (0..batches).map(|_| bench.run(&vnet, &frame)).sum();
+                total.mul_f64(iterations as f64 / (batches * BATCH as u64) as f64)
+            });
+        });
+    }
+}
+
+criterion_group!(benches, forward);
+criterion_main!(benches);

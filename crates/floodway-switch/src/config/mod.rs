@@ -1,0 +1,151 @@
+//! The configuration file of `floodway run`.
+//!
+//! # Theory of operation
+//! The goal is that a wrong file is understood from its one error message. The text goes through
+//! three steps: the `toml` crate parses it into a tree whose every key and value knows its place
+//! in the text; `section` takes typed values out of a table by key; `parse` says, one line for
+//! each key, which type, range and default it has, and what must hold between sections.
+//! The first thing that is wrong ends the work with a [`ConfigError`] that names the file and line,
+//! the key with its full path, the value, and the fix.
+//!
+//! A derived `Deserialize` would do the same with less control: its errors know neither the
+//! section's name nor the range that the value should have been in.
+//!
+//! Invariants: a [`Config`] that exists was checked, so its users need not check again. What only
+//! the running host can tell (does the core exist, is the device there) is checked at the start.
+//! Keys that the file may not hold are errors, never ignored.
+
+mod error;
+mod parse;
+mod section;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use floodway_wire::ethernet::MacAddr;
+
+pub use error::ConfigError;
+
+/// Where the control socket is unless the configuration says otherwise.
+pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
+
+/// A checked configuration of the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Path of the control socket, at most 107 bytes. Default [`DEFAULT_CONTROL_SOCKET`].
+    pub control: PathBuf,
+    /// MAC learning.
+    pub l2: L2Config,
+    /// Workers; ports and uplinks name them by index. Never empty.
+    pub workers: Vec<WorkerConfig>,
+    /// Ports, one for each VM interface.
+    pub ports: Vec<PortConfig>,
+    /// Uplinks. There is at least one port or uplink.
+    pub uplinks: Vec<UplinkConfig>,
+}
+
+/// MAC learning: the section `[l2]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct L2Config {
+    /// A learnt address is forgotten when it was not seen for this long, 1 s to 1 000 000 s. Default 300 s.
+    pub ageing: Duration,
+}
+
+/// One thread that moves frames: a section `[[worker]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// Core that the thread is pinned to, 0 to 1023; `None` leaves it to the scheduler. Whether the core
+    /// exists is known only at the start.
+    pub core: Option<usize>,
+    /// How long to keep polling after the last frame before sleeping, at most (0 to 1 s); less while
+    /// that does not pay. Zero sleeps at once.
+    /// Default 50 µs.
+    pub poll: Duration,
+}
+
+/// Which side of a port's socket listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketMode {
+    /// Floodway listens, the VMM connects.
+    #[default]
+    Server,
+    /// The VMM listens, Floodway connects, and connects again for ever when the connection ends.
+    Client,
+}
+
+/// A VM's interface: a section `[[port]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Name in status, metrics and logs; unique among ports and uplinks.
+    pub name: String,
+    /// Path of the vhost-user socket; unique, at most 107 bytes.
+    pub socket: PathBuf,
+    /// Which side listens.
+    pub mode: SocketMode,
+    /// The guest's unicast address; frames from any other source are dropped. `None` checks nothing.
+    pub mac: Option<MacAddr>,
+    /// The guest's addresses; IP packets and ARP from any other source are dropped, save IPv6
+    /// link-local. Empty checks nothing.
+    pub ips: Vec<IpAddr>,
+    /// Queue pairs offered to the guest, 1 to 16. Default 1.
+    pub queue_pairs: u16,
+    /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
+    pub mtu: u16,
+    /// Bound in bytes of the queue of frames that wait for the guest's receive buffers,
+    /// 128 KiB (two super-frames) to 1 GiB. Default 4 MiB.
+    pub queue_bytes: usize,
+    /// Frames per second from this guest that may be broadcast, multicast or flooded; the burst is the
+    /// same number. Zero is no limit. Default 1000.
+    pub storm_pps: u32,
+    /// Index of the worker that serves the port. Default 0.
+    pub worker: usize,
+}
+
+/// What an uplink's device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UplinkKind {
+    /// A TAP device, created if it is not there.
+    Tap,
+    /// An existing interface, through `AF_PACKET`.
+    Packet,
+}
+
+/// A way off the host's switch: a section `[[uplink]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UplinkConfig {
+    /// Name in status, metrics and logs; unique among ports and uplinks.
+    pub name: String,
+    /// What the device is.
+    pub kind: UplinkKind,
+    /// Name of the network interface, 1 to 15 bytes; unique among the uplinks.
+    pub device: String,
+    /// Index of the worker that serves the uplink. Default 0.
+    pub worker: usize,
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, or is not a valid configuration.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks `text`; `path` is the file that errors name.
+    ///
+    /// # Errors
+    /// The text is not TOML, or is not a valid configuration.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        parse::document(text).map_err(|fault| ConfigError::Invalid {
+            path: path.to_owned(),
+            line: fault.line(text),
+            fault: fault.to_string(),
+        })
+    }
+}

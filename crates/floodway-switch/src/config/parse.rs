@@ -1,0 +1,244 @@
+//! Every key of the file: its type, its range, its default, and what must hold between sections.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use floodway_wire::ethernet::MacAddr;
+use toml::de::DeTable;
+
+use super::error::Fault;
+use super::section::Section;
+use super::{
+    Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
+    WorkerConfig,
+};
+
+/// Keys of each section, in the order in which errors list them.
+pub(super) const ROOT_KEYS: &[&str] = &["control", "l2", "worker", "port", "uplink"];
+pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
+pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
+pub(super) const PORT_KEYS: &[&str] = &[
+    "name",
+    "socket",
+    "mode",
+    "mac",
+    "ips",
+    "queue_pairs",
+    "mtu",
+    "queue_bytes",
+    "storm_pps",
+    "worker",
+];
+pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker"];
+
+/// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
+const MAX_SOCKET_PATH: usize = 107;
+/// Bytes of an interface's name: `IFNAMSIZ` without the closing NUL.
+const MAX_DEVICE_NAME: usize = libc::IFNAMSIZ - 1;
+/// Characters of a port's or uplink's name; it is in every metric and log line.
+const MAX_NAME: usize = 64;
+/// Ports and uplinks together; the forwarding table numbers them with 16 bits.
+const MAX_PORTS: usize = 4096;
+/// Highest core that an affinity mask of the C library can name.
+const MAX_CORE: usize = libc::CPU_SETSIZE as usize - 1;
+
+/// The configuration that `text` says.
+pub(super) fn document(text: &str) -> Result<Config, Fault> {
+    let document = DeTable::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or(0..0);
+        Fault::new(span, format!("not valid TOML: {}", error.message()))
+    })?;
+    let root = Section::root(text, &document);
+    root.allow(ROOT_KEYS)?;
+    let mut taken = Taken::default();
+    let control =
+        socket(&root, "control", root.string("control")?.unwrap_or(DEFAULT_CONTROL_SOCKET))?;
+    taken.sockets.claim(&root, "control", control.display().to_string())?;
+    let l2 = l2(&root)?;
+    let workers = workers(&root)?;
+    let ports = (root.tables("port")?.iter())
+        .map(|section| port(section, workers.len(), &mut taken))
+        .collect::<Result<Vec<_>, _>>()?;
+    let uplinks = (root.tables("uplink")?.iter())
+        .map(|section| uplink(section, workers.len(), &mut taken))
+        .collect::<Result<Vec<_>, _>>()?;
+    check_port_count(ports.len() + uplinks.len())?;
+    Ok(Config { control, l2, workers, ports, uplinks })
+}
+
+fn check_port_count(count: usize) -> Result<(), Fault> {
+    let problem = match count {
+        0 => "there is nothing to switch; add a [[port]] or an [[uplink]] section".to_owned(),
+        1..=MAX_PORTS => return Ok(()),
+        _ => format!("{count} ports and uplinks are too many; one switch takes {MAX_PORTS}"),
+    };
+    Err(Fault::new(0..0, problem).at("port"))
+}
+
+fn l2(root: &Section<'_, '_>) -> Result<L2Config, Fault> {
+    let mut ageing = None;
+    if let Some(section) = root.table("l2")? {
+        section.allow(L2_KEYS)?;
+        ageing = section.integer("ageing_s", 1..=1_000_000)?;
+    }
+    Ok(L2Config { ageing: Duration::from_secs(ageing.unwrap_or(300)) })
+}
+
+fn workers(root: &Section<'_, '_>) -> Result<Vec<WorkerConfig>, Fault> {
+    let mut workers = Vec::new();
+    for section in root.tables("worker")? {
+        section.allow(WORKER_KEYS)?;
+        workers.push(WorkerConfig {
+            core: section.integer("core", 0..=MAX_CORE)?,
+            poll: Duration::from_micros(section.integer("poll_us", 0..=1_000_000)?.unwrap_or(50)),
+        });
+    }
+    if workers.is_empty() {
+        workers.push(WorkerConfig { core: None, poll: Duration::from_micros(50) });
+    }
+    Ok(workers)
+}
+
+fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<PortConfig, Fault> {
+    section.allow(PORT_KEYS)?;
+    let name = name(section, "vm1", taken)?;
+    let example = format!("/run/floodway/{name}.sock");
+    let socket = socket(section, "socket", section.required("socket", &example)?)?;
+    taken.sockets.claim(section, "socket", socket.display().to_string())?;
+    let modes = [("server", SocketMode::Server), ("client", SocketMode::Client)];
+    Ok(PortConfig {
+        name,
+        socket,
+        mode: section.choice("mode", &modes)?.unwrap_or_default(),
+        mac: mac(section, taken)?,
+        ips: ips(section)?,
+        queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(1),
+        mtu: section.integer("mtu", 68..=65535)?.unwrap_or(1500),
+        queue_bytes: section.integer("queue_bytes", 128 << 10..=1 << 30)?.unwrap_or(4 << 20),
+        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(1000),
+        worker: worker(section, workers)?,
+    })
+}
+
+fn uplink(
+    section: &Section<'_, '_>,
+    workers: usize,
+    taken: &mut Taken,
+) -> Result<UplinkConfig, Fault> {
+    section.allow(UPLINK_KEYS)?;
+    let name = name(section, "up0", taken)?;
+    let kinds = [("tap", UplinkKind::Tap), ("packet", UplinkKind::Packet)];
+    let missing = || section.fault("kind", "missing; add kind = \"tap\" or kind = \"packet\"");
+    let kind = section.choice("kind", &kinds)?.ok_or_else(missing)?;
+    let device = section.required("device", "fw0")?;
+    if !is_device_name(device) {
+        let problem = format!(
+            "must be an interface name: 1 to {MAX_DEVICE_NAME} bytes without spaces, \"/\", \":\" or \"%\""
+        );
+        return Err(section.fault("device", problem));
+    }
+    taken.devices.claim(section, "device", device.to_owned())?;
+    Ok(UplinkConfig { name, kind, device: device.to_owned(), worker: worker(section, workers)? })
+}
+
+fn name(section: &Section<'_, '_>, example: &str, taken: &mut Taken) -> Result<String, Fault> {
+    let name = section.required("name", example)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
+        let problem = format!("must be 1 to {MAX_NAME} letters, digits, \"-\", \"_\" or \".\"");
+        return Err(section.fault("name", problem));
+    }
+    taken.names.claim(section, "name", name.to_owned())?;
+    Ok(name.to_owned())
+}
+
+fn socket(section: &Section<'_, '_>, key: &str, path: &str) -> Result<PathBuf, Fault> {
+    if path.is_empty() || path.contains('\0') || Path::new(path).file_name().is_none() {
+        return Err(section.fault(key, "must be the path of a socket file"));
+    }
+    if path.len() > MAX_SOCKET_PATH {
+        let problem = format!(
+            "is {} bytes long; the system takes at most {MAX_SOCKET_PATH}, choose a shorter path",
+            path.len()
+        );
+        return Err(section.fault(key, problem));
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn mac(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Option<MacAddr>, Fault> {
+    let must = "must be six hexadecimal octets like \"52:54:00:00:00:01\"";
+    let Some(mac) = section.parsed::<MacAddr>("mac", must)? else {
+        return Ok(None);
+    };
+    if mac.is_multicast() || mac == MacAddr::default() {
+        let problem =
+            "must be a unicast address; its first octet must be even, as in \"52:54:00:00:00:01\"";
+        return Err(section.fault("mac", problem));
+    }
+    taken.macs.claim(section, "mac", mac.to_string())?;
+    Ok(Some(mac))
+}
+
+fn ips(section: &Section<'_, '_>) -> Result<Vec<IpAddr>, Fault> {
+    let must = "must be a unicast IPv4 or IPv6 address like \"10.0.0.2\" or \"fd00::2\", without prefix length";
+    let ips = section.parsed_list("ips", must, is_unicast)?;
+    Ok(ips.unwrap_or_default())
+}
+
+fn worker(section: &Section<'_, '_>, workers: usize) -> Result<usize, Fault> {
+    let Some(index) = section.integer("worker", 0..=usize::MAX >> 1)? else {
+        return Ok(0);
+    };
+    if index < workers {
+        return Ok(index);
+    }
+    let have = match workers {
+        1 => "there is only worker 0".to_owned(),
+        n => format!("the workers are 0 to {}", n - 1),
+    };
+    Err(section.fault("worker", format!("{have}; name one of them or add a [[worker]] section")))
+}
+
+/// What the kernel takes for a name (`dev_valid_name`), without "%", which makes a pattern of a TAP's.
+fn is_device_name(name: &str) -> bool {
+    let forbidden = |c: char| c.is_whitespace() || c.is_control() || "/:%".contains(c);
+    (1..=MAX_DEVICE_NAME).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && !name.contains(forbidden)
+}
+
+fn is_unicast(ip: &IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !(broadcast || ip.is_multicast() || ip.is_unspecified())
+}
+
+/// Values that only one section may have.
+#[derive(Default)]
+struct Taken {
+    names: Claims,
+    sockets: Claims,
+    macs: Claims,
+    devices: Claims,
+}
+
+/// Who has which value. The lists are short: sections of one file.
+#[derive(Default)]
+struct Claims(Vec<(String, String)>);
+
+impl Claims {
+    /// Gives `value` of `key` to `section`, unless another one has it.
+    fn claim(&mut self, section: &Section<'_, '_>, key: &str, value: String) -> Result<(), Fault> {
+        if let Some((_, owner)) = self.0.iter().find(|(taken, _)| *taken == value) {
+            return Err(section.fault(key, format!("already used by {owner}; choose another one")));
+        }
+        let owner = match section.path() {
+            "" => key.to_owned(),
+            path => path.to_owned(),
+        };
+        self.0.push((value, owner));
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! What files are accepted, and the exact words for those that are not.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
+use super::{Config, ConfigError, SocketMode, UplinkKind};
+
+const FULL: &str = r#"
+control = "/tmp/c.sock"
+[l2]
+ageing_s = 60
+[[worker]]
+core = 1
+poll_us = 0
+[[worker]]
+[[port]]
+name = "vm1"
+socket = "/tmp/vm1.sock"
+mode = "client"
+mac = "52:54:00:00:00:01"
+ips = ["10.0.0.2", "fd00::2"]
+queue_pairs = 16
+mtu = 0xffff
+queue_bytes = 1_000_000
+storm_pps = 0
+worker = 1
+[[uplink]]
+name = "up0"
+kind = "packet"
+device = "eth0"
+worker = 1
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("f.toml"))
+}
+
+fn error(text: &str) -> String {
+    match parse(text) {
+        Ok(config) => panic!("accepted {text:?} as {config:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A port section with `extra` on line 4, behind the keys that it must have.
+fn port_with(extra: &str) -> String {
+    format!("[[port]]\nname = \"vm1\"\nsocket = \"/tmp/vm1.sock\"\n{extra}\n")
+}
+
+fn uplink_with(device: &str) -> String {
+    format!("[[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"{device}\"\n")
+}
+
+#[test]
+fn every_key_reaches_the_configuration() {
+    let config = parse(FULL).unwrap();
+    assert_eq!(config.control, Path::new("/tmp/c.sock"));
+    assert_eq!(config.l2.ageing, Duration::from_secs(60));
+    assert_eq!(config.workers.len(), 2);
+    assert_eq!(config.workers[0].core, Some(1));
+    assert_eq!(config.workers[0].poll, Duration::ZERO);
+    assert_eq!(config.workers[1].core, None);
+    assert_eq!(config.workers[1].poll, Duration::from_micros(50));
+    let port = &config.ports[0];
+    assert_eq!(port.name, "vm1");
+    assert_eq!(port.socket, Path::new("/tmp/vm1.sock"));
+    assert_eq!(port.mode, SocketMode::Client);
+    assert_eq!(port.mac, "52:54:00:00:00:01".parse().ok());
+    assert_eq!(port.ips, [[10, 0, 0, 2].into(), "fd00::2".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (16, 65535, 1_000_000));
+    assert_eq!((port.storm_pps, port.worker), (0, 1));
+    let uplink = &config.uplinks[0];
+    assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
+    assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let config = parse(&port_with("")).unwrap();
+    assert_eq!(config.control, Path::new("/run/floodway/control.sock"));
+    assert_eq!(config.l2.ageing, Duration::from_secs(300));
+    assert_eq!(config.workers.len(), 1);
+    assert_eq!((config.workers[0].core, config.workers[0].poll.as_micros()), (None, 50));
+    let port = &config.ports[0];
+    assert_eq!((port.mode, port.mac, port.ips.len()), (SocketMode::Server, None, 0));
+    assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (1, 1500, 4_194_304));
+    assert_eq!((port.storm_pps, port.worker), (1000, 0));
+}
+
+#[test]
+fn faults_of_one_port_name_key_value_and_fix() {
+    let long = format!("socket = \"/{}\"", "x".repeat(107));
+    let integer = "must be an integer from";
+    let cases = [
+        ("queue_pairs = 17", format!("queue_pairs = 17: {integer} 1 to 16")),
+        ("queue_pairs = -1", format!("queue_pairs = -1: {integer} 1 to 16")),
+        ("queue_pairs = \"two\"", format!("queue_pairs = \"two\": {integer} 1 to 16")),
+        ("mtu = 67", format!("mtu = 67: {integer} 68 to 65535")),
+        ("mtu = 65536", format!("mtu = 65536: {integer} 68 to 65535")),
+        ("mtu = 1500.0", format!("mtu = 1500.0: {integer} 68 to 65535")),
+        ("queue_bytes = 0", format!("queue_bytes = 0: {integer} 131072 to 1073741824")),
+        ("storm_pps = 4294967296", format!("storm_pps = 4294967296: {integer} 0 to 4294967295")),
+        (
+            "worker = 1",
+            "worker = 1: there is only worker 0; name one of them or add a [[worker]] section".into(),
+        ),
+        (
+            "mode = \"servr\"",
+            "mode = \"servr\": must be \"server\" or \"client\"; did you mean \"server\"?".into(),
+        ),
+        ("mode = 1", "mode = 1: must be a string in quotes".into()),
+        (
+            "mac = \"52:54:00:00:01\"",
+            "mac = \"52:54:00:00:01\": must be six hexadecimal octets like \"52:54:00:00:00:01\"".into(),
+        ),
+        (
+            "mac = \"53:54:00:00:00:01\"",
+            "mac = \"53:54:00:00:00:01\": must be a unicast address; its first octet must be even, \
+             as in \"52:54:00:00:00:01\""
+                .into(),
+        ),
+        (
+            "ips = [\"10.0.0.2\", \"10.0.0.3/24\"]",
+            "ips[1] = \"10.0.0.3/24\": must be a unicast IPv4 or IPv6 address like \"10.0.0.2\" or \
+             \"fd00::2\", without prefix length"
+                .into(),
+        ),
+        (
+            "ips = [\"ff02::1\"]",
+            "ips[0] = \"ff02::1\": must be a unicast IPv4 or IPv6 address like \"10.0.0.2\" or \
+             \"fd00::2\", without prefix length"
+                .into(),
+        ),
+        (
+            "ips = []",
+            "ips = []: must be a list of at least one string, or left out".into(),
+        ),
+        ("queue_pair = 2", "queue_pair: unknown key; did you mean \"queue_pairs\"?".into()),
+        (
+            "vlan = 2",
+            "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
+             queue_pairs, mtu, queue_bytes, storm_pps, worker"
+                .into(),
+        ),
+    ];
+    for (extra, expected) in cases {
+        assert_eq!(error(&port_with(extra)), format!("f.toml:4: port[0] \"vm1\".{expected}"));
+    }
+    let too_long = error(&format!("[[port]]\nname = \"vm1\"\n{long}\n"));
+    assert!(too_long.starts_with("f.toml:3: port[0] \"vm1\".socket = \"/xxxx"), "{too_long}");
+    let fix = "...: is 108 bytes long; the system takes at most 107, choose a shorter path";
+    assert!(too_long.ends_with(fix), "{too_long}");
+}
+
+#[test]
+fn faults_of_the_other_sections() {
+    let port = port_with("");
+    let cases = [
+        ("", "1: port: there is nothing to switch; add a [[port]] or an [[uplink]] section"),
+        ("[l2]\nageing_s = 0", "2: l2.ageing_s = 0: must be an integer from 1 to 1000000"),
+        ("[l2]\nageing = 3", "2: l2.ageing: unknown key; did you mean \"ageing_s\"?"),
+        ("[[l2]]\nageing_s = 3", "1: l2: must be one section: write [l2]"),
+        ("[port]\nname = \"a\"", "1: port: must be a list of sections: write [[port]]"),
+        ("port = [1]", "1: port: must be a list of sections: write [[port]]"),
+        ("[[ports]]", "1: ports: unknown key; did you mean \"port\"?"),
+        ("[[worker]]\ncore = 1024", "2: worker[0].core = 1024: must be an integer from 0 to 1023"),
+        (
+            "[[worker]]\npoll_us = 1000001",
+            "2: worker[0].poll_us = 1000001: must be an integer from 0 to 1000000",
+        ),
+        ("[[port]]", "1: port[0].name: missing; add name = \"vm1\""),
+        (
+            "[[port]]\nname = \"vm7\"",
+            "1: port[0] \"vm7\".socket: missing; add socket = \"/run/floodway/vm7.sock\"",
+        ),
+        (
+            "[[port]]\nname = \"vm 7\"",
+            "2: port[0] \"vm 7\".name = \"vm 7\": must be 1 to 64 letters, digits, \"-\", \"_\" or \".\"",
+        ),
+        (
+            "[[port]]\nname = \"vm7\"\nsocket = \"\"",
+            "3: port[0] \"vm7\".socket = \"\": must be the path of a socket file",
+        ),
+        (
+            "[[uplink]]\nname = \"up0\"",
+            "1: uplink[0] \"up0\".kind: missing; add kind = \"tap\" or kind = \"packet\"",
+        ),
+        (
+            "[[uplink]]\nname = \"up0\"\nkind = \"tun\"",
+            "3: uplink[0] \"up0\".kind = \"tun\": must be \"tap\" or \"packet\"",
+        ),
+        (
+            "[[uplink]]\nname = \"up0\"\nkind = \"tap\"",
+            "1: uplink[0] \"up0\".device: missing; add device = \"fw0\"",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error(text), format!("f.toml:{expected}"));
+    }
+    assert_eq!(
+        error(&format!("control = \"/tmp/vm1.sock\"\n{port}")),
+        "f.toml:4: port[0] \"vm1\".socket = \"/tmp/vm1.sock\": already used by control; choose another one"
+    );
+}
+
+#[test]
+fn broken_toml_is_one_line_with_its_place() {
+    let message = error("[l2]\nageing_s = = 3\n");
+    assert!(message.starts_with("f.toml:2: not valid TOML: "), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn duplicates_name_the_other_owner() {
+    let first = port_with("mac = \"52:54:00:00:00:01\"");
+    let second = |keys: &str| format!("{first}[[port]]\n{keys}\n");
+    let cases = [
+        (
+            second("name = \"vm1\""),
+            "f.toml:6: port[1] \"vm1\".name = \"vm1\": already used by port[0] \"vm1\"; choose another one",
+        ),
+        (
+            second("name = \"vm2\"\nsocket = \"/tmp/vm1.sock\""),
+            "f.toml:7: port[1] \"vm2\".socket = \"/tmp/vm1.sock\": already used by port[0] \"vm1\"; choose another one",
+        ),
+        (
+            second("name = \"vm2\"\nsocket = \"/tmp/vm2.sock\"\nmac = \"52:54:00:00:00:01\""),
+            "f.toml:8: port[1] \"vm2\".mac = \"52:54:00:00:00:01\": already used by port[0] \"vm1\"; choose another one",
+        ),
+        (
+            format!("{first}[[uplink]]\nname = \"vm1\"\n"),
+            "f.toml:6: uplink[0] \"vm1\".name = \"vm1\": already used by port[0] \"vm1\"; choose another one",
+        ),
+        (
+            uplink_with("fw0") + "[[uplink]]\nname = \"up1\"\nkind = \"tap\"\ndevice = \"fw0\"\n",
+            "f.toml:8: uplink[1] \"up1\".device = \"fw0\": already used by uplink[0] \"up0\"; choose another one",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error(&text), expected);
+    }
+}
+
+#[test]
+fn device_names_are_those_of_the_kernel() {
+    for good in ["eth0", "fw0", "a23456789012345"] {
+        assert!(parse(&uplink_with(good)).is_ok(), "{good}");
+    }
+    for bad in ["", "a234567890123456", "a/b", "a:b", "a b", "fw%d", ".", ".."] {
+        let message = error(&uplink_with(bad));
+        assert!(
+            message
+                .starts_with(&format!("f.toml:4: uplink[0] \"up0\".device = \"{bad}\": must be")),
+            "{message}"
+        );
+    }
+}
+
+/// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
+#[test]
+fn every_allowed_key_is_read() {
+    let sections = [
+        ("", "", ROOT_KEYS),
+        ("[l2]", "l2.", L2_KEYS),
+        ("[[worker]]", "worker[0].", WORKER_KEYS),
+        ("[[port]]", "port[0]", PORT_KEYS),
+        ("[[uplink]]", "uplink[0]", UPLINK_KEYS),
+    ];
+    for (header, path, keys) in sections {
+        for key in keys.iter().filter(|&&key| key != "l2") {
+            let required = [
+                ("name", "\"n1\""),
+                ("socket", "\"/tmp/n1.sock\""),
+                ("kind", "\"tap\""),
+                ("device", "\"fw0\""),
+            ];
+            let others = required.iter().filter(|(other, _)| other != key && keys.contains(other));
+            let others: String =
+                others.map(|(other, value)| format!("{other} = {value}\n")).collect();
+            let message = error(&format!("{header}\n{key} = {{}}\n{others}"));
+            assert!(message.starts_with(&format!("f.toml:2: {path}")), "{message}");
+            assert!(message.contains(key), "{message}");
+        }
+    }
+}
+
+#[test]
+fn long_values_are_cut_in_messages() {
+    let message = error(&port_with(&format!("mode = \"{}\"", "\u{e9}".repeat(5000))));
+    assert!(message.len() < 300, "{message}");
+    assert!(message.contains("...: must be \"server\""), "{message}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("none.toml");
+    let message = Config::load(&path).unwrap_err().to_string();
+    assert!(
+        message.starts_with(&format!("{}: cannot read the configuration: ", path.display())),
+        "{message}"
+    );
+}

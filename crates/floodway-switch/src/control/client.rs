@@ -1,0 +1,144 @@
+//! A client of the control socket, for the command line.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::runtime::{self, Runtime};
+use tokio::time::timeout;
+
+use super::{ErrorBody, Version};
+use crate::status::Status;
+
+/// A switch that is alive answers in milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer that is read: the status of thousands of ports.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens on the socket.
+    #[error("floodway is not running or uses another control socket: {} (set --control)", .0.display())]
+    NotRunning(PathBuf),
+    /// The socket is there, but not for this user.
+    #[error("no permission to use control socket {} (run as its owner or a member of its group)", .0.display())]
+    PermissionDenied(PathBuf),
+    /// It took longer than 5 s.
+    #[error("no answer on control socket {} within {} s", .0.display(), TIMEOUT.as_secs())]
+    TimedOut(PathBuf),
+    /// The system refused.
+    #[error("control socket {}: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The answer is not that of a switch of this version.
+    #[error("control socket {}: {problem}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with the answer.
+        problem: String,
+    },
+}
+
+/// Asks a running switch. Each call makes its own connection and blocks for at most 5 s.
+#[derive(Debug)]
+pub struct ControlClient {
+    path: PathBuf,
+    runtime: Runtime,
+}
+
+impl ControlClient {
+    /// A client of the socket at `path`; nothing is connected yet.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn new(path: &Path) -> Result<Self, ClientError> {
+        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime =
+            runtime.map_err(|source| ClientError::Io { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), runtime })
+    }
+
+    /// The status of the switch.
+    ///
+    /// # Errors
+    /// There is no answer, or not one of this version.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get("/v1/status")
+    }
+
+    /// The version of the switch.
+    ///
+    /// # Errors
+    /// There is no answer, or not one of this version.
+    pub fn version(&self) -> Result<Version, ClientError> {
+        self.get("/v1/version")
+    }
+
+    fn get<T: DeserializeOwned>(&self, route: &str) -> Result<T, ClientError> {
+        let body = self.get_bytes(route)?;
+        serde_json::from_slice(&body).map_err(|error| {
+            self.bad_answer(format!("{route} is not of this version of floodway: {error}"))
+        })
+    }
+
+    /// The body of the answer to `GET route`.
+    pub(super) fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
+        let exchange = async { timeout(TIMEOUT, self.exchange(route)).await };
+        let answer = self.runtime.block_on(exchange);
+        let (code, body) = answer.map_err(|_| ClientError::TimedOut(self.path.clone()))??;
+        if code == StatusCode::OK {
+            return Ok(body);
+        }
+        let error = serde_json::from_slice::<ErrorBody>(&body).map(|body| body.error);
+        Err(self.bad_answer(error.unwrap_or_else(|_| format!("{route} answers {code}"))))
+    }
+
+    async fn exchange(&self, route: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.path).await.map_err(|error| self.refused(error))?;
+        let failed = |error: hyper::Error| self.bad_answer(error.to_string());
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(failed)?;
+        let request = Request::get(route)
+            .header(header::HOST, "floodway")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| self.bad_answer(error.to_string()))?;
+        let answer = async move {
+            let answer = sender.send_request(request).await.map_err(failed)?;
+            let code = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            let body = body.map_err(|error| self.bad_answer(error.to_string()))?;
+            Ok((code, body.to_bytes()))
+        };
+        // The connection moves the bytes until the request, which owns the sender, is done with it.
+        // Its own errors reach the request too.
+        let (answer, _) = tokio::join!(answer, connection);
+        answer
+    }
+
+    fn refused(&self, source: io::Error) -> ClientError {
+        let path = self.path.clone();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning(path)
+            }
+            io::ErrorKind::PermissionDenied => ClientError::PermissionDenied(path),
+            _ => ClientError::Io { path, source },
+        }
+    }
+
+    fn bad_answer(&self, problem: String) -> ClientError {
+        ClientError::Answer { path: self.path.clone(), problem }
+    }
+}

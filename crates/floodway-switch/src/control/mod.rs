@@ -1,0 +1,46 @@
+//! The control socket: HTTP/1.1 over a Unix stream socket.
+//!
+//! # Theory of operation
+//! The goal is that operators, scripts and Prometheus can ask a running switch, without a way to
+//! slow its workers down. The server has one thread with a runtime of its own; it reads a
+//! [`StatusSource`](crate::status::StatusSource) and answers:
+//!
+//! | route | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
+//! | `GET /v1/version` | [`Version`] as JSON |
+//! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
+//!
+//! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:
+//! `curl --unix-socket /run/floodway/control.sock http://floodway/v1/status`.
+//!
+//! Invariants: one live process per socket path (a second one is refused, a dead one's file is
+//! replaced, a file that is no socket is never touched); the socket's mode is 0660, so its
+//! directory's and file's owner and group decide who may ask; a stop never waits for clients.
+
+mod client;
+mod metrics;
+mod routes;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{ClientError, ControlClient};
+pub use server::ControlServer;
+pub use socket::{BindError, ControlListener};
+
+/// Who answers on the control socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Version of Floodway.
+    pub version: String,
+}
+
+/// The body of every answer that is not a success.
+#[derive(Debug, Serialize, Deserialize)]
+struct ErrorBody {
+    error: String,
+}

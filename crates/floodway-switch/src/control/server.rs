@@ -1,0 +1,77 @@
+//! The server's thread.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tokio::net::UnixListener;
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use super::routes;
+use super::socket::{BindError, ControlListener, SocketFile, failed};
+use crate::status::StatusSource;
+
+/// A running control server. Dropping it removes the socket and stops the thread, and with it lets
+/// go of the source.
+#[derive(Debug)]
+pub struct ControlServer {
+    file: Option<SocketFile>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlServer {
+    /// Answers on `listener` from `source`, until dropped.
+    ///
+    /// # Errors
+    /// Threads or descriptors have run out.
+    pub fn start(
+        listener: ControlListener,
+        source: Arc<dyn StatusSource>,
+    ) -> Result<Self, BindError> {
+        let ControlListener { listener, file } = listener;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(failed(&file.0, "start its runtime"))?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || serve(&runtime, listener, source, stopped))
+            .map_err(failed(&file.0, "start its thread"))?;
+        Ok(Self { file: Some(file), stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // The file goes first: from here on a client finds no switch rather than a dying one.
+        drop(self.file.take());
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+fn serve(
+    runtime: &runtime::Runtime,
+    listener: std::os::unix::net::UnixListener,
+    source: Arc<dyn StatusSource>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let served = runtime.block_on(async {
+        let listener = UnixListener::from_std(listener)?;
+        // Not axum's graceful shutdown, which waits for clients that keep their connection open.
+        tokio::select! {
+            served = axum::serve(listener, routes::router(source)).into_future() => served,
+            _ = stopped => Ok(()),
+        }
+    });
+    if let Err(error) = served {
+        tracing::error!(%error, "the control socket failed");
+    }
+}

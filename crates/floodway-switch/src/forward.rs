@@ -1,0 +1,368 @@
+//! Forwarding: from a frame to the ports and uplinks that get it.
+//!
+//! # Theory of operation
+//! **Classify**: each frame of a batch gets a verdict: the source is checked against the
+//! port's policy and the table, and the destination is looked up, under one shared hold of the
+//! table's lock. Only sources that are new or have moved need the lock for themselves, once a batch.
+//! Group addresses and unknown destinations are flooded, within the port's storm limit.
+//!
+//! **Deliver**: frames of a batch that go to the same place are delivered together, in order, under
+//! one hold of that receive queue's lock, and the guest hears of them once. Between co-resident
+//! guests that is the only copy. Frames of one flow from one transmit queue never overtake each
+//! other: with several receive queues a flow always takes the same. A flooded frame may be overtaken
+//! by a unicast frame of its batch; their destination addresses differ, so 802.1Q allows it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use floodway_core::l2::{MacTable, Observed, PortId, Refusal};
+use floodway_core::time::Instant;
+use floodway_wire::vnet::{self, VnetHdr};
+use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
+
+use crate::frame::{self, Frame};
+use crate::offload::Offloads;
+use crate::port::{Port, lock};
+use crate::rx::RxQueue;
+use crate::stats::DropReason;
+use crate::switch::Shared;
+use crate::tx::{BATCH, Batch};
+use crate::uplink::slot::UplinkReceiver;
+
+/// Most frames that are taken from an uplink before others have their turn.
+const UPLINK_BATCH: usize = 64;
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// To a port, by one of its receive queues, or to an uplink (whose queue is always 0).
+    To {
+        dst: PortId,
+        pair: u16,
+    },
+    Flood,
+    Drop(DropReason),
+}
+
+/// When the guest hears of delivered frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    /// At once: no more of the batch goes there.
+    Now,
+    /// By [`Forwarder::flush`], when the batch is over.
+    Later,
+}
+
+/// One worker's forwarding state.
+pub struct Forwarder {
+    shared: Arc<Shared>,
+    /// Receive queues with frames that their guests do not see yet: (port, pair).
+    unflushed: Vec<(usize, u16)>,
+}
+
+impl Forwarder {
+    /// A forwarder over the switch's ports and table.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, unflushed: Vec::new() }
+    }
+
+    /// Forwards every frame of `batch`, which came from `ingress`. Dropped frames are marked.
+    #[inline]
+    pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
+        let mut verdicts = [Verdict::Flood; BATCH];
+        // One bit for each frame that has to be delivered.
+        let mut left = self.classify_batch(ingress, batch, now, &mut verdicts);
+        while left != 0 {
+            let verdict = verdicts[left.trailing_zeros() as usize];
+            let same =
+                bits(left).filter(|&i| verdicts[i] == verdict).fold(0, |mask, i| mask | 1 << i);
+            left &= !same;
+            match verdict {
+                Verdict::To { dst, pair } => {
+                    self.deliver(dst, pair, Flush::Now, || frames(batch, same));
+                }
+                Verdict::Flood => self.flood(ingress.id, || frames(batch, same)),
+                Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
+            }
+        }
+        self.flush();
+    }
+
+    /// Fills in the verdicts; answers a mask of the frames that have one.
+    #[inline]
+    fn classify_batch(
+        &self,
+        ingress: &Port,
+        batch: &Batch,
+        now: Instant,
+        verdicts: &mut [Verdict; BATCH],
+    ) -> u32 {
+        let (mut valid, mut changed) = (0, 0);
+        {
+            let table = self.shared.table();
+            for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
+                if let Some(frame) = batch.frame(i) {
+                    valid |= 1 << i;
+                    let source = self.observe(&table, ingress, &frame, now);
+                    changed |= u32::from(source == Ok(Source::Changed)) << i;
+                    *verdict = match source {
+                        Ok(_) => self.judge(&table, ingress, &frame, now),
+                        Err(reason) => Verdict::Drop(reason),
+                    };
+                }
+            }
+        }
+        if changed != 0 {
+            let mut table = self.shared.table_mut();
+            for frame in frames(batch, changed) {
+                table.learn(addresses(&frame).1, ingress.id, false, now);
+            }
+        }
+        valid
+    }
+
+    /// Checks the source of a frame from a VM.
+    #[inline]
+    fn observe(
+        &self,
+        table: &MacTable,
+        ingress: &Port,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> Result<Source, DropReason> {
+        let (_, src) = addresses(frame);
+        ingress.policy.check_mac(src)?;
+        if ingress.policy.looks_inside() {
+            ingress.policy.check(frame.prefix)?;
+        }
+        observed(table.observe(src, ingress.id, false, now))
+    }
+
+    /// What becomes of a frame from a VM whose source is in order.
+    #[inline]
+    fn judge(&self, table: &MacTable, ingress: &Port, frame: &Frame<'_>, now: Instant) -> Verdict {
+        let verdict = self.towards(table, ingress.id, frame);
+        if verdict == Verdict::Flood && !lock(&ingress.storm).admit(now) {
+            return Verdict::Drop(DropReason::Storm);
+        }
+        verdict
+    }
+
+    /// What becomes of a frame from an uplink.
+    fn judge_received(&self, ingress: PortId, frame: &Frame<'_>, now: Instant) -> Verdict {
+        let (_, src) = addresses(frame);
+        let meta = parse(frame.prefix, frame.len as usize);
+        // What it announces must be where it comes from; anything else is a lie or a mistake.
+        let announcement = meta.is_ok_and(|m| announced_mac(frame.prefix, &m) == Some(src));
+        let source = observed(self.shared.table().observe(src, ingress, announcement, now));
+        match source {
+            Ok(Source::Known) => {}
+            Ok(Source::Changed) => {
+                self.shared.table_mut().learn(src, ingress, announcement, now);
+            }
+            Err(reason) => return Verdict::Drop(reason),
+        }
+        self.towards(&self.shared.table(), ingress, frame)
+    }
+
+    #[inline]
+    fn towards(&self, table: &MacTable, ingress: PortId, frame: &Frame<'_>) -> Verdict {
+        let (dst, _) = addresses(frame);
+        if dst.is_multicast() {
+            return self.flood_from(ingress);
+        }
+        match table.lookup(dst) {
+            None => self.flood_from(ingress),
+            Some(dst) if dst == ingress => Verdict::Drop(DropReason::Hairpin),
+            Some(dst) => Verdict::To { dst, pair: self.spread(dst, frame) },
+        }
+    }
+
+    /// The verdict for a frame that goes to everybody else, if there is anybody.
+    #[cold]
+    fn flood_from(&self, ingress: PortId) -> Verdict {
+        let shared = &self.shared;
+        let port = shared.ports.iter().any(|p| p.id != ingress && p.rx_running() > 0);
+        if port || shared.uplinks.iter().any(|u| u.id != ingress) {
+            Verdict::Flood
+        } else {
+            Verdict::Drop(DropReason::NoDestination)
+        }
+    }
+
+    /// The receive queue of `dst` that the frame's flow belongs to.
+    #[inline]
+    fn spread(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
+        match self.shared.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
+            0 | 1 => 0,
+            n => (flow_hash(frame) % u64::from(n)) as u16,
+        }
+    }
+
+    /// Forwards what has arrived on an uplink; answers whether there was anything.
+    pub fn forward_uplink(&mut self, uplink: &mut UplinkReceiver, now: Instant) -> bool {
+        let mut received = 0;
+        while received < UPLINK_BATCH
+            && let Some(arrived) = uplink.recv()
+        {
+            received += 1;
+            frame::with_slice(arrived.vnet, arrived.frame, |frame| {
+                if let Err(reason) = self.forward_received(arrived.slot.id, frame, now) {
+                    arrived.slot.received.count_drop(reason, 1);
+                } else {
+                    arrived.slot.received.count(u64::from(frame.len));
+                }
+            });
+        }
+        self.flush();
+        received > 0
+    }
+
+    fn forward_received(
+        &mut self,
+        ingress: PortId,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        if (frame.len as usize) < ethernet::HEADER_LEN {
+            return Err(DropReason::Runt);
+        }
+        let vnet = check_received(frame)?;
+        let frame = Frame { vnet, ..*frame };
+        match self.judge_received(ingress, &frame, now) {
+            Verdict::To { dst, pair } => {
+                self.deliver(dst, pair, Flush::Later, || std::iter::once(frame));
+            }
+            Verdict::Flood => self.flood(ingress, || std::iter::once(frame)),
+            Verdict::Drop(reason) => return Err(reason),
+        }
+        Ok(())
+    }
+
+    /// Hands frames to every port and uplink but the one they came from.
+    #[cold]
+    fn flood<'f, I>(&mut self, ingress: PortId, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let shared = Arc::clone(&self.shared);
+        for port in shared.ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
+            self.deliver(port.id, 0, Flush::Later, &frames);
+        }
+        for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
+            uplink.send(frames());
+        }
+    }
+
+    #[inline]
+    fn deliver<'f, I>(&mut self, dst: PortId, pair: u16, flush: Flush, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let i = dst.index();
+        let Some(port) = self.shared.ports.get(i) else {
+            if let Some(uplink) = self.shared.uplink(dst) {
+                uplink.send(frames());
+            }
+            return;
+        };
+        if pair >= port.rx_running() {
+            return lock(&port.undelivered)
+                .count_drop(DropReason::PortDown, frames().count() as u64);
+        }
+        let mut rx = port.pairs[usize::from(pair)].rx();
+        for frame in frames() {
+            if port.admits(&frame) {
+                rx.deliver(&frame);
+            } else {
+                rx.traffic.count_drop(DropReason::Oversize, 1);
+            }
+        }
+        match flush {
+            Flush::Now => finish(port, &mut rx),
+            Flush::Later if self.unflushed.contains(&(i, pair)) => {}
+            Flush::Later => self.unflushed.push((i, pair)),
+        }
+    }
+
+    /// Lets guests see what was delivered.
+    #[inline]
+    fn flush(&mut self) {
+        for (i, pair) in self.unflushed.drain(..) {
+            let port = &self.shared.ports[i];
+            finish(port, &mut port.pairs[usize::from(pair)].rx());
+        }
+    }
+}
+
+/// A hash that is the same for all frames of a flow.
+fn flow_hash(frame: &Frame<'_>) -> u64 {
+    parse(frame.prefix, frame.len as usize).map_or(0, |meta| meta.flow.hash(0))
+}
+
+/// What the table says of a source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Known,
+    /// It has to be learned.
+    Changed,
+}
+
+/// A source that the table refuses is not served; one that it merely has no room for is.
+#[inline]
+fn observed(observed: Observed) -> Result<Source, DropReason> {
+    match observed {
+        Observed::Known | Observed::Refused(Refusal::PortLimit | Refusal::UnknownPort) => {
+            Ok(Source::Known)
+        }
+        Observed::Changed => Ok(Source::Changed),
+        Observed::Refused(Refusal::Reflected) => Err(DropReason::Reflected),
+        Observed::Refused(Refusal::Static) => Err(DropReason::SpoofedMac),
+        Observed::Refused(Refusal::NotUnicast) => Err(DropReason::InvalidSource),
+    }
+}
+
+/// Lets the guest see what was delivered, and its worker what was not.
+#[inline]
+fn finish(port: &Port, rx: &mut RxQueue) {
+    if rx.pending().0 > 0 && !port.waiting.swap(true, Ordering::AcqRel) {
+        // The guest was asked for a kick before its worker could know what for. If the kick came in
+        // between, the buffers that it announced are here now.
+        rx.drain();
+    }
+    rx.flush();
+}
+
+/// Destination and source address; the caller knows that the frame has them.
+#[inline]
+fn addresses(frame: &Frame<'_>) -> (MacAddr, MacAddr) {
+    let mac = |at: usize| {
+        let mut octets = [0; 6];
+        octets.copy_from_slice(&frame.prefix[at..at + 6]);
+        MacAddr(octets)
+    };
+    (mac(0), mac(6))
+}
+
+/// The header of a frame from the host's kernel: checked like a guest's, but the kernel may say
+/// that it has validated the checksum.
+fn check_received(frame: &Frame<'_>) -> Result<VnetHdr, DropReason> {
+    let validated = frame.vnet.flags & vnet::F_DATA_VALID;
+    let checked = Offloads::ALL.check(frame.vnet, frame.prefix, frame.len)?;
+    Ok(VnetHdr { flags: checked.flags | validated, ..checked })
+}
+
+/// The indices of the bits that are set in `mask`, lowest first.
+fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let i = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (i < u32::BITS).then_some(i as usize)
+    })
+}
+
+/// The frames of `batch` whose bits are set in `mask`.
+fn frames(batch: &Batch, mask: u32) -> impl Iterator<Item = Frame<'_>> {
+    bits(mask).filter_map(|i| batch.frame(i))
+}

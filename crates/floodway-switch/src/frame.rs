@@ -1,0 +1,57 @@
+//! A frame on its way through the pipeline.
+
+use floodway_wire::vnet::VnetHdr;
+
+use crate::segment::Segment;
+
+/// Bytes of a frame that are copied out of guest memory before anything looks at them. Enough for
+/// Ethernet, two VLAN tags, IPv6 and TCP with all its options (122 bytes).
+pub const PREFIX_LEN: usize = 128;
+
+/// Longest frame: the largest IP packet behind an Ethernet header with two VLAN tags.
+pub const MAX_FRAME_LEN: u32 = 65_535 + 14 + 8;
+
+/// A borrowed frame: headers that hold still, and the rest where it lies.
+///
+/// A guest can rewrite its buffers while we forward them. So the first [`PREFIX_LEN`] bytes are a
+/// copy of ours; what was checked there is what the receiver gets. The rest is payload to us: it is
+/// copied once, from the sender's memory to the receiver's.
+#[derive(Clone, Copy)]
+pub struct Frame<'a> {
+    /// Offload state: is the checksum still to be filled in, is it a super-frame?
+    pub vnet: VnetHdr,
+    /// The first bytes of the frame; the same bytes as `parts[0]`.
+    pub prefix: &'a [u8],
+    /// All bytes of the frame, in order.
+    pub parts: &'a [Segment<'a>],
+    /// Length of the frame in bytes, the sum of `parts`.
+    pub len: u32,
+}
+
+impl Frame<'_> {
+    /// Copies the whole frame to the end of `buffer`.
+    pub fn append_to(&self, buffer: &mut Vec<u8>) {
+        buffer.reserve(self.len as usize);
+        for part in self.parts {
+            let end = buffer.len();
+            // Zeroed first, then overwritten: this is not the hot path.
+            buffer.resize(end + part.len(), 0);
+            // SAFETY: the segment is readable, the destination was just made long enough, and our
+            // own vector does not overlap guest memory or a borrowed slice.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    part.as_ptr(),
+                    buffer.as_mut_ptr().add(end),
+                    part.len(),
+                );
+            }
+        }
+    }
+}
+
+/// Calls `f` with `bytes` as a frame.
+pub fn with_slice<R>(vnet: VnetHdr, bytes: &[u8], f: impl FnOnce(&Frame<'_>) -> R) -> R {
+    let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
+    let parts = [Segment::from_slice(bytes)];
+    f(&Frame { vnet, prefix, parts: &parts, len: bytes.len() as u32 })
+}

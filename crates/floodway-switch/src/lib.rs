@@ -1,0 +1,43 @@
+//! The vhost-user switch: ports, uplinks, workers, control socket.
+//!
+//! # Layers
+//! From the operator's file down to the bytes of a guest:
+//!
+//! | layer | modules | knows |
+//! |---|---|---|
+//! | operator | [`config`], [`control`], [`status`] | names, units, the control socket |
+//! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
+//! | forwarding | [`forward`], [`frame`], [`offload`] | frames and where they go |
+//! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
+//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
+//!
+//! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
+//! forwarding table where each frame goes, and [`rx`] or an [`uplink`] takes it there. Each module
+//! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
+
+pub mod config;
+pub mod control;
+pub mod forward;
+pub mod frame;
+pub mod memory;
+pub mod offload;
+pub mod polling;
+pub mod port;
+pub mod ring;
+pub mod rx;
+pub mod segment;
+mod snapshot;
+pub mod stats;
+pub mod status;
+pub mod switch;
+pub mod tx;
+pub mod uplink;
+pub mod vhost;
+pub mod virtqueue;
+pub mod worker;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use config::Config;
+pub use switch::Switch;

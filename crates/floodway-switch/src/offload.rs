@@ -1,0 +1,139 @@
+//! Offloads: what a sender may leave undone, what a receiver may be left with, and doing it in
+//! software in between.
+//!
+//! A virtio-net header is a sender's claim about its frame. [`Offloads::check`] compares the claim
+//! with what was negotiated and with the frame's own headers, so that a lie stops here: a receiver,
+//! guest or kernel, only ever sees headers that fit the frame.
+
+use std::cell::RefCell;
+
+use floodway_wire::segmentation::Segmenter;
+use floodway_wire::vnet::{self, VnetHdr};
+use floodway_wire::{Network, checksum, ethernet, parse};
+
+use crate::frame::{Frame, MAX_FRAME_LEN};
+use crate::stats::DropReason;
+
+/// Where the checksum is in a TCP header, in bytes.
+const TCP_CHECKSUM_OFFSET: u16 = 16;
+
+/// Smallest payload per segment that is believed, in bytes: Linux's own floor for an MSS. It bounds
+/// the frames that one super-frame can become.
+const MIN_GSO_SIZE: u16 = 48;
+
+/// A set of offloads: what one side negotiated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Checksums may be unfinished.
+    pub csum: bool,
+    /// IPv4 TCP super-frames.
+    pub tso4: bool,
+    /// IPv6 TCP super-frames.
+    pub tso6: bool,
+    /// Super-frames with CWR set.
+    pub ecn: bool,
+}
+
+impl Offloads {
+    /// All of them.
+    pub const ALL: Self = Self { csum: true, tso4: true, tso6: true, ecn: true };
+
+    /// A receiver with these offloads can take a frame with this header.
+    #[inline]
+    #[must_use]
+    pub fn allow(&self, vnet: &VnetHdr) -> bool {
+        let csum = self.csum || !vnet.needs_csum();
+        let gso = match vnet.gso_kind() {
+            vnet::GSO_NONE => return csum,
+            vnet::GSO_TCPV4 => self.tso4,
+            vnet::GSO_TCPV6 => self.tso6,
+            _ => false,
+        };
+        csum && gso && (self.ecn || vnet.gso_type & vnet::GSO_ECN == 0)
+    }
+
+    /// The header flags that a receiver with these offloads understands.
+    #[inline]
+    #[must_use]
+    pub fn rx_flags(&self) -> u8 {
+        if self.csum { vnet::F_NEEDS_CSUM | vnet::F_DATA_VALID } else { 0 }
+    }
+
+    /// Checks a sender's header against what it negotiated and against its frame (`prefix` and
+    /// `len` as in [`Frame`]). Answers the header to go on with: `hdr_len` is ours.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`].
+    #[inline]
+    pub fn check(&self, vnet: VnetHdr, prefix: &[u8], len: u32) -> Result<VnetHdr, DropReason> {
+        // Only a device may say that a checksum was validated.
+        let flags = vnet.flags & vnet::F_NEEDS_CSUM;
+        if flags == 0 && vnet.gso_type == vnet::GSO_NONE {
+            return Ok(VnetHdr::default());
+        }
+        let vnet = VnetHdr { flags, num_buffers: 0, ..vnet };
+        if !self.allow(&vnet) || !vnet.needs_csum() {
+            return Err(DropReason::BadOffload);
+        }
+        let field_end = u32::from(vnet.csum_start) + u32::from(vnet.csum_offset) + 2;
+        if field_end > len || usize::from(vnet.csum_start) < ethernet::HEADER_LEN {
+            return Err(DropReason::BadOffload);
+        }
+        if vnet.is_gso() {
+            check_super_frame(vnet, prefix, len)
+        } else {
+            Ok(VnetHdr { gso_type: vnet::GSO_NONE, gso_size: 0, hdr_len: 0, ..vnet })
+        }
+    }
+}
+
+/// A super-frame must be TCP over the IP version that it names, unfragmented, with its checksum
+/// left to be filled in at the TCP header.
+fn check_super_frame(vnet: VnetHdr, prefix: &[u8], len: u32) -> Result<VnetHdr, DropReason> {
+    let bad = DropReason::BadOffload;
+    let meta = parse(prefix, len as usize).map_err(|_| bad)?;
+    let version = if vnet.gso_kind() == vnet::GSO_TCPV4 { Network::Ipv4 } else { Network::Ipv6 };
+    let csum_fits =
+        vnet.csum_start == meta.transport_offset && vnet.csum_offset == TCP_CHECKSUM_OFFSET;
+    if meta.tcp().is_none() || meta.network != version || !csum_fits || vnet.gso_size < MIN_GSO_SIZE
+    {
+        return Err(bad);
+    }
+    Ok(VnetHdr { hdr_len: meta.payload_offset, ..vnet })
+}
+
+/// Finishes in software what `offloads` does not allow in `frame`, and calls `emit` with each
+/// resulting frame.
+///
+/// # Errors
+/// The frame cannot be segmented: [`DropReason::BadOffload`].
+pub fn finish(
+    frame: &Frame<'_>,
+    offloads: Offloads,
+    mut emit: impl FnMut(VnetHdr, &[u8]),
+) -> Result<(), DropReason> {
+    thread_local! {
+        /// The frame in one piece, and one segment of it.
+        static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::default();
+    }
+    debug_assert!(!offloads.allow(&frame.vnet));
+    SCRATCH.with_borrow_mut(|(linear, segment)| {
+        linear.clear();
+        frame.append_to(linear);
+        if frame.vnet.is_gso() {
+            segment.resize(MAX_FRAME_LEN as usize, 0);
+            let mut segmenter =
+                Segmenter::new(linear, frame.vnet.gso_size).map_err(|_| DropReason::BadOffload)?;
+            while let Some(len) =
+                segmenter.write_next(segment).map_err(|_| DropReason::BadOffload)?
+            {
+                emit(VnetHdr::default(), &segment[..len]);
+            }
+        } else {
+            checksum::complete(linear, frame.vnet.csum_start, frame.vnet.csum_offset)
+                .map_err(|_| DropReason::BadOffload)?;
+            emit(VnetHdr::default(), linear);
+        }
+        Ok(())
+    })
+}

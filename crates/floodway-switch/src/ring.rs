@@ -1,0 +1,51 @@
+//! A running virtqueue with the event descriptors that go with it.
+
+use std::sync::Arc;
+
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::stats::Counter;
+use crate::virtqueue::Virtqueue;
+
+/// Interrupts to the guest, sent and saved.
+#[derive(Debug, Default)]
+pub struct Interrupts {
+    /// Interrupts sent.
+    pub sent: Counter,
+    /// Publications that needed none, because the guest was polling or already told.
+    pub suppressed: Counter,
+}
+
+/// A running virtqueue.
+#[derive(Debug)]
+pub struct Ring {
+    /// The ring itself.
+    pub queue: Virtqueue,
+    /// Where to interrupt the guest; without it the guest polls.
+    pub call: Option<Arc<EventFd>>,
+}
+
+impl Ring {
+    /// Makes used entries visible and interrupts the guest if it wants that.
+    #[inline]
+    pub fn publish(&mut self, interrupts: &Interrupts) {
+        if !self.queue.has_unpublished() {
+            return;
+        }
+        self.queue.publish();
+        if self.queue.take_interrupt() {
+            interrupts.sent.add(1);
+            self.interrupt();
+        } else {
+            interrupts.suppressed.add(1);
+        }
+    }
+
+    /// Interrupts the guest.
+    pub fn interrupt(&self) {
+        if let Some(call) = &self.call {
+            // An eventfd write fails only when 2^64 - 2 interrupts are already waiting.
+            let _ = call.write(1);
+        }
+    }
+}

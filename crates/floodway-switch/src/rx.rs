@@ -1,0 +1,358 @@
+//! A receive queue: frames into a guest.
+//!
+//! # Theory of operation
+//! **Goal**: put a frame into the guest's receive buffers with one copy, from wherever it lies.
+//!
+//! **Placing**: receive chains are taken until they hold the virtio-net header and the frame: one
+//! chain, or with `MRG_RXBUF` as many as it takes. If the guest has too few, all are put back and
+//! the frame waits in `pending`, a queue bounded in bytes; when that is full the frame is dropped
+//! and counted as `queue_full`. Frames never overtake those that wait. A frame that would not fit if
+//! the whole ring were free, or only in more than `MAX_PIECES` pieces, is dropped at once. A
+//! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
+//!
+//! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
+//! software first (`offload`): checksums filled in, super-frames segmented.
+//!
+//! **Who calls**: any worker delivers, under the queue's lock; the port's own worker drains
+//! `pending` when the guest has refilled its ring. While frames wait, the guest is asked for kicks.
+//!
+//! **Visibility**: placed frames become visible, and the guest is interrupted, in
+//! [`RxQueue::flush`], once per batch.
+//!
+//! **Invariants**: `pending` holds at most its bound; every frame handed to [`RxQueue::deliver`]
+//! is placed, pending, or counted as dropped.
+
+use std::collections::VecDeque;
+
+use floodway_wire::vnet::{self, VnetHdr};
+
+use crate::frame::{self, Frame};
+use crate::offload::{self, Offloads};
+use crate::ring::{Interrupts, Ring};
+use crate::segment::Segment;
+use crate::stats::{DropReason, Traffic};
+use crate::virtqueue::{Access, Chain, Pop, RingBroken};
+
+/// Most pieces of guest memory that one frame is written to. A guest with smaller buffers than this
+/// allows would have us walk its whole ring for each frame.
+const MAX_PIECES: usize = 2048;
+
+/// What one waiting frame costs its queue at least, in bytes, so that tiny frames are bounded too.
+const MIN_CHARGE: usize = 1024;
+
+/// What the guest negotiated, as far as its receive queues care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxFeatures {
+    /// A frame may fill several chains.
+    pub mergeable: bool,
+    /// Bytes of the virtio-net header: 10 or 12.
+    pub hdr_len: usize,
+    /// What may be left to the guest.
+    pub offloads: Offloads,
+}
+
+/// A frame that waits for receive buffers.
+struct PendingFrame {
+    vnet: VnetHdr,
+    bytes: Box<[u8]>,
+}
+
+/// Frames that wait for receive buffers, bounded in bytes.
+#[derive(Default)]
+struct Pending {
+    frames: VecDeque<PendingFrame>,
+    charged: usize,
+    bound: usize,
+}
+
+impl Pending {
+    fn charge(len: usize) -> usize {
+        len.max(MIN_CHARGE)
+    }
+
+    /// Answers whether the frame was taken.
+    fn push(&mut self, frame: &Frame<'_>) -> bool {
+        let charge = Self::charge(frame.len as usize);
+        if self.charged + charge > self.bound {
+            return false;
+        }
+        let mut bytes = Vec::with_capacity(frame.len as usize);
+        frame.append_to(&mut bytes);
+        self.frames.push_back(PendingFrame { vnet: frame.vnet, bytes: bytes.into_boxed_slice() });
+        self.charged += charge;
+        true
+    }
+
+    fn pop(&mut self) {
+        if let Some(frame) = self.frames.pop_front() {
+            self.charged -= Self::charge(frame.bytes.len());
+        }
+    }
+
+    /// Forgets all frames; answers how many there were.
+    fn clear(&mut self) -> u64 {
+        let n = self.frames.len() as u64;
+        self.frames = VecDeque::new();
+        self.charged = 0;
+        n
+    }
+}
+
+/// What came of one attempt to place a frame.
+enum Placed {
+    Yes,
+    /// The guest has too few buffers now.
+    NoBuffers,
+    /// It will never fit.
+    Never(DropReason),
+}
+
+/// One receive queue of a port. See the module's theory of operation.
+pub struct RxQueue {
+    ring: Option<Ring>,
+    features: RxFeatures,
+    pending: Pending,
+    /// Scratch of `place`: chains taken and their pieces. Empty between calls.
+    chains: Vec<Chain>,
+    pieces: Vec<Segment<'static>>,
+    /// Traffic to the guest through this queue.
+    pub traffic: Traffic,
+    /// Interrupts of this queue.
+    pub interrupts: Interrupts,
+}
+
+impl RxQueue {
+    /// A queue without a guest, whose waiting frames are bounded to `queue_bytes`.
+    #[must_use]
+    pub fn new(queue_bytes: usize) -> Self {
+        Self {
+            ring: None,
+            features: RxFeatures::default(),
+            pending: Pending { bound: queue_bytes, ..Pending::default() },
+            chains: Vec::new(),
+            pieces: Vec::new(),
+            traffic: Traffic::default(),
+            interrupts: Interrupts::default(),
+        }
+    }
+
+    /// Serves `ring` from now on.
+    pub fn start(&mut self, ring: Ring, features: RxFeatures) {
+        // The guest may have missed an interrupt of a back-end that died.
+        ring.interrupt();
+        self.ring = Some(ring);
+        if features != self.features {
+            // What waits was meant for a guest that could take it as it is.
+            self.drop_pending();
+            self.features = features;
+        }
+    }
+
+    /// Stops serving; answers the ring. Frames that wait are dropped and counted.
+    pub fn stop(&mut self) -> Option<Ring> {
+        self.flush();
+        self.drop_pending();
+        self.ring.take()
+    }
+
+    fn drop_pending(&mut self) {
+        let waiting = self.pending.clear();
+        if waiting > 0 {
+            self.traffic.count_drop(DropReason::PortDown, waiting);
+        }
+    }
+
+    /// The running ring, to change its event descriptors.
+    pub fn ring_mut(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut()
+    }
+
+    /// The guest can receive.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Frames and bytes that wait for buffers.
+    #[must_use]
+    pub fn pending(&self) -> (usize, usize) {
+        (self.pending.frames.len(), self.pending.charged)
+    }
+
+    /// Delivers one frame: placed, pending, or dropped and counted.
+    #[inline]
+    pub fn deliver(&mut self, frame: &Frame<'_>) {
+        if self.features.offloads.allow(&frame.vnet) {
+            self.deliver_as_is(frame);
+        } else {
+            self.deliver_in_software(frame);
+        }
+    }
+
+    #[cold]
+    fn deliver_in_software(&mut self, frame: &Frame<'_>) {
+        let offloads = self.features.offloads;
+        let finished = offload::finish(frame, offloads, |vnet, bytes| {
+            frame::with_slice(vnet, bytes, |frame| self.deliver_as_is(frame));
+        });
+        if let Err(reason) = finished {
+            self.traffic.count_drop(reason, 1);
+        }
+    }
+
+    #[inline]
+    fn deliver_as_is(&mut self, frame: &Frame<'_>) {
+        if self.ring.is_none() {
+            return self.traffic.count_drop(DropReason::PortDown, 1);
+        }
+        if self.pending.frames.is_empty() {
+            match self.place(frame) {
+                Ok(Placed::Yes) => return,
+                Ok(Placed::Never(reason)) => return self.traffic.count_drop(reason, 1),
+                Ok(Placed::NoBuffers) => {}
+                Err(RingBroken) => {
+                    self.traffic.count_drop(DropReason::BadDescriptor, 1);
+                    return self.break_ring();
+                }
+            }
+        }
+        self.wait(frame);
+    }
+
+    /// Lets a frame wait for buffers.
+    #[cold]
+    fn wait(&mut self, frame: &Frame<'_>) {
+        if !self.pending.push(frame) {
+            self.traffic.count_drop(DropReason::QueueFull, 1);
+        }
+        if self.pending.frames.len() == 1 {
+            self.drain();
+        }
+    }
+
+    /// Places frames that wait, as far as the guest has buffers. While some remain, the guest is
+    /// asked to kick when it adds buffers.
+    pub fn drain(&mut self) {
+        if self.pending.frames.is_empty() {
+            return;
+        }
+        loop {
+            if let Err(RingBroken) = self.drain_once() {
+                return self.break_ring();
+            }
+            let Some(ring) = &mut self.ring else { return };
+            if self.pending.frames.is_empty() {
+                ring.queue.disable_kick();
+                return;
+            }
+            // Too few buffers for the next frame: try again only if there are more than before.
+            let before = ring.queue.available_cached();
+            match ring.queue.enable_kick() {
+                Ok(_) if ring.queue.available_cached() > before => {}
+                Ok(_) => return,
+                Err(RingBroken) => return self.break_ring(),
+            }
+        }
+    }
+
+    fn drain_once(&mut self) -> Result<(), RingBroken> {
+        while let Some(waiting) = self.pending.frames.pop_front() {
+            let placed = frame::with_slice(waiting.vnet, &waiting.bytes, |f| self.place(f));
+            self.pending.frames.push_front(waiting);
+            match placed? {
+                Placed::Yes => {}
+                Placed::NoBuffers => return Ok(()),
+                Placed::Never(reason) => self.traffic.count_drop(reason, 1),
+            }
+            self.pending.pop();
+        }
+        Ok(())
+    }
+
+    /// Makes what was placed visible to the guest and interrupts it if it wants that.
+    #[inline]
+    pub fn flush(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.publish(&self.interrupts);
+        }
+    }
+
+    #[cold]
+    fn break_ring(&mut self) {
+        tracing::warn!("a guest broke its receive ring; it stops until the guest resets it");
+        self.stop();
+    }
+
+    /// Writes `frame` into receive chains, if the guest has enough of them.
+    #[inline]
+    fn place(&mut self, frame: &Frame<'_>) -> Result<Placed, RingBroken> {
+        let Some(ring) = &mut self.ring else { return Ok(Placed::NoBuffers) };
+        let queue = &mut ring.queue;
+        let need = self.features.hdr_len + frame.len as usize;
+        let mark = queue.next_avail();
+        let mut room = 0;
+        self.chains.clear();
+        self.pieces.clear();
+        while room < need {
+            let chain = match queue.pop(Access::Write, &mut self.pieces)? {
+                Pop::Chain(chain) => chain,
+                Pop::Malformed { .. } => return Err(RingBroken),
+                Pop::Empty => {
+                    queue.rewind(mark);
+                    return Ok(Placed::NoBuffers);
+                }
+            };
+            room += chain.len as usize;
+            self.chains.push(chain);
+            let no_more = !self.features.mergeable
+                || self.chains.len() == usize::from(queue.size())
+                || self.pieces.len() > MAX_PIECES;
+            if room < need && no_more {
+                queue.rewind(mark);
+                return Ok(Placed::Never(DropReason::NoLargeBuffer));
+            }
+        }
+        let vnet = VnetHdr {
+            flags: frame.vnet.flags & self.features.offloads.rx_flags(),
+            num_buffers: self.chains.len() as u16,
+            ..frame.vnet
+        };
+        let hdr = vnet.to_bytes();
+        write(&self.pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        let mut left = need as u32;
+        for chain in &self.chains {
+            let written = chain.len.min(left);
+            left -= written;
+            queue.push_used(chain.head, written);
+        }
+        self.traffic.count(u64::from(frame.len));
+        if frame.vnet.is_gso() {
+            self.traffic.gso_packets.add(1);
+        }
+        Ok(Placed::Yes)
+    }
+}
+
+/// Writes `hdr` and then `parts` into `pieces`, which are long enough together.
+#[inline]
+fn write(pieces: &[Segment<'static>], hdr: &[u8], parts: &[Segment<'_>]) {
+    let mut pieces = pieces.iter().copied();
+    let mut to = Segment::from_slice(&[]);
+    for from in std::iter::once(&Segment::from_slice(hdr)).chain(parts) {
+        let mut from = *from;
+        while !from.is_empty() {
+            if to.is_empty() {
+                let Some(next) = pieces.next() else { return };
+                to = next;
+                continue;
+            }
+            let n = from.len().min(to.len());
+            // SAFETY: both ranges were checked by `translate` or are slices, and are at least n
+            // long; `to` is guest memory for writing. Two guests, or one guest's buffers, may name
+            // the same bytes: `copy` allows overlap.
+            unsafe { std::ptr::copy(from.as_ptr(), to.as_mut_ptr(), n) };
+            from = from.skip(n);
+            to = to.skip(n);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The status of the running switch, read while its workers go on.
+
+use floodway_core::l2::{Entry, EntryKind};
+
+use crate::port::{Port, QueuePair, lock};
+use crate::ring::Interrupts;
+use crate::rx::RxQueue;
+use crate::status::{
+    L2Entry, Notifications, PortState, PortStatus, QueuePairStatus, RxQueueStatus, Status,
+    StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, WorkerStatus, drops,
+};
+use crate::switch::{Shared, WorkerInfo};
+use crate::tx::TxQueue;
+use crate::uplink::slot::UplinkSlot;
+use crate::vhost::features;
+
+impl StatusSource for Shared {
+    fn status(&self) -> Status {
+        let now = self.now();
+        let uptime_s = now.as_nanos() as f64 / 1e9;
+        let entries = self.table().entries(now);
+        Status {
+            switch: SwitchStatus {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                uptime_s,
+            },
+            workers: self
+                .workers
+                .iter()
+                .enumerate()
+                .map(|(index, info)| worker(index, info, uptime_s))
+                .collect(),
+            ports: self.ports.iter().map(|p| port(p)).collect(),
+            uplinks: self.uplinks.iter().map(|u| uplink(u)).collect(),
+            l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
+        }
+    }
+}
+
+impl Shared {
+    fn l2_entry(&self, entry: &Entry) -> L2Entry {
+        let port = match self.ports.get(entry.port.index()) {
+            Some(port) => port.config.name.clone(),
+            None => self.uplink(entry.port).map(|u| u.config.name.clone()).unwrap_or_default(),
+        };
+        let age_s = match entry.kind {
+            EntryKind::Static => None,
+            EntryKind::Learned { idle } => Some(idle.as_secs_f64()),
+        };
+        L2Entry { mac: entry.mac.to_string(), port, age_s }
+    }
+}
+
+fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
+    let stats = &info.stats;
+    let slept_s = stats.slept_ns.get() as f64 / 1e9;
+    WorkerStatus {
+        index,
+        core: info.core,
+        polls: stats.polls.get(),
+        busy_polls: stats.busy_polls.get(),
+        sleeps: stats.sleeps.get(),
+        awake: (1.0 - slept_s / uptime_s.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0),
+    }
+}
+
+fn port(port: &Port) -> PortStatus {
+    let running = port.rx_running();
+    let state = match (running, port.is_connected()) {
+        (1.., _) => PortState::Running,
+        (0, true) => PortState::Connected,
+        (0, false) => PortState::Down,
+    };
+    PortStatus {
+        name: port.config.name.clone(),
+        worker: port.config.worker,
+        state,
+        mac: port.config.mac.map(|mac| mac.to_string()),
+        features: features::names(port.features()).into_iter().map(str::to_owned).collect(),
+        queue_pairs_offered: port.config.queue_pairs,
+        queue_pairs_enabled: running,
+        queues: port.pairs.iter().map(queue_pair).collect(),
+        undelivered: drops(&lock(&port.undelivered)),
+    }
+}
+
+fn queue_pair(pair: &QueuePair) -> QueuePairStatus {
+    // One lock at a time.
+    let rx = rx_queue(&pair.rx());
+    let tx = tx_queue(&pair.tx());
+    QueuePairStatus { rx, tx }
+}
+
+fn rx_queue(queue: &RxQueue) -> RxQueueStatus {
+    let (frames, bytes) = queue.pending();
+    RxQueueStatus {
+        traffic: (&queue.traffic).into(),
+        notifications: notifications(&queue.interrupts),
+        pending_frames: frames as u64,
+        pending_bytes: bytes as u64,
+    }
+}
+
+fn tx_queue(queue: &TxQueue) -> TxQueueStatus {
+    TxQueueStatus {
+        traffic: (&queue.traffic).into(),
+        notifications: notifications(&queue.interrupts),
+    }
+}
+
+fn notifications(interrupts: &Interrupts) -> Notifications {
+    Notifications { sent: interrupts.sent.get(), suppressed: interrupts.suppressed.get() }
+}
+
+fn uplink(slot: &UplinkSlot) -> UplinkStatus {
+    UplinkStatus {
+        name: slot.config.name.clone(),
+        worker: slot.config.worker,
+        device: slot.config.device.clone(),
+        rx: (&slot.received).into(),
+        tx: (&slot.sent).into(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Counters: what went through each queue, and why what did not was dropped.
+//!
+//! Every counter has one writer at a time (the holder of the queue's lock, or the worker that
+//! owns the uplink), so an increment is a relaxed load and store, not a locked instruction.
+//! Readers (the control socket) see each counter whole, but not all of them at one moment.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use floodway_core::l2::Spoof;
+
+/// A counter with a single writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the counter's one writer may call this.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a frame was dropped. No frame is ever dropped without one of these being counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl DropReason {
+            /// All reasons, in the order in which they are reported.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name in `floodway status` and in metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The descriptor chain was malformed: a bad index, a loop, an address outside memory, a
+    /// writable buffer where a readable one belongs, or longer than a frame can be.
+    BadDescriptor = "bad_descriptor",
+    /// The virtio-net header asked for something that was not negotiated or makes no sense.
+    BadOffload = "bad_offload",
+    /// Shorter than an Ethernet header.
+    Runt = "runt",
+    /// Larger than the port's MTU allows and not a super-frame.
+    Oversize = "oversize",
+    /// The source MAC address is not the port's.
+    SpoofedMac = "spoofed_mac",
+    /// The source MAC address is a group address or all zeros.
+    InvalidSource = "invalid_source",
+    /// A frame of one of our own guests came back from the network.
+    Reflected = "reflected",
+    /// The source IP address is not one of the port's.
+    SpoofedIp = "spoofed_ip",
+    /// The port's broadcast storm limit.
+    Storm = "storm",
+    /// The destination's bounded queue was full: its guest gives no buffers back.
+    QueueFull = "queue_full",
+    /// A group or unknown address, and no other port or uplink that could take the frame.
+    NoDestination = "no_destination",
+    /// The destination port has no running guest.
+    PortDown = "port_down",
+    /// The frame fits no receive buffer of the guest (which did not negotiate mergeable ones).
+    NoLargeBuffer = "no_large_buffer",
+    /// The destination is the port that the frame came from.
+    Hairpin = "hairpin",
+    /// The uplink's device did not take the frame.
+    UplinkFull = "uplink_full",
+    /// The uplink's device failed.
+    UplinkError = "uplink_error",
+}
+
+impl From<Spoof> for DropReason {
+    fn from(spoof: Spoof) -> Self {
+        match spoof {
+            Spoof::Mac => Self::SpoofedMac,
+            Spoof::Ip => Self::SpoofedIp,
+        }
+    }
+}
+
+/// Traffic of one direction of one queue, port or uplink.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Frames; a super-frame is one.
+    pub packets: Counter,
+    /// Bytes of the frames, without virtio-net headers.
+    pub bytes: Counter,
+    /// Super-frames among the packets.
+    pub gso_packets: Counter,
+    drops: [Counter; DropReason::ALL.len()],
+}
+
+impl Traffic {
+    /// Counts one frame of `bytes` that went through.
+    #[inline]
+    pub fn count(&self, bytes: u64) {
+        self.packets.add(1);
+        self.bytes.add(bytes);
+    }
+
+    /// Counts `n` dropped frames.
+    #[cold]
+    pub fn count_drop(&self, reason: DropReason, n: u64) {
+        self.drops[reason as usize].add(n);
+    }
+
+    /// Frames dropped for `reason`.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].get()
+    }
+}

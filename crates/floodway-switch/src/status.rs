@@ -1,0 +1,310 @@
+//! The status document: what `GET /v1/status` answers and `floodway status` shows.
+//!
+//! Directions are the guest's, as in virtio: `rx` is what the guest receives (queues `receiveq`),
+//! `tx` what it sends (`transmitq`). An uplink's are the interface's: `rx` came in from the network.
+//!
+//! Counters only grow, from zero at the switch's start. Each is read whole, but not all at one
+//! moment: sums of a busy switch may differ by the frames in between.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{DropReason, Traffic};
+
+/// Something that knows its status: the running switch.
+pub trait StatusSource: Send + Sync {
+    /// The status now.
+    fn status(&self) -> Status;
+}
+
+/// The status of a switch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process.
+    pub switch: SwitchStatus,
+    /// Workers, in the order of the configuration.
+    pub workers: Vec<WorkerStatus>,
+    /// Ports, in the order of the configuration.
+    pub ports: Vec<PortStatus>,
+    /// Uplinks, in the order of the configuration.
+    pub uplinks: Vec<UplinkStatus>,
+    /// The forwarding table.
+    pub l2: Vec<L2Entry>,
+}
+
+/// The process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Version of Floodway.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since the switch started.
+    pub uptime_s: f64,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Position in the configuration, from 0.
+    pub index: usize,
+    /// The core that it is pinned to.
+    pub core: Option<usize>,
+    /// Rounds over all its ports and uplinks.
+    pub polls: u64,
+    /// Rounds that found something to do.
+    pub busy_polls: u64,
+    /// Times that it went to sleep.
+    pub sleeps: u64,
+    /// Share of the uptime in which it was not asleep, 0 to 1: what it takes of a core.
+    pub awake: f64,
+}
+
+/// Where a port is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// No front-end is connected.
+    #[default]
+    Down,
+    /// A front-end is connected; the guest's driver is not running.
+    Connected,
+    /// The guest's driver is running.
+    Running,
+}
+
+impl PortState {
+    /// The name in the status document.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Connected => "connected",
+            Self::Running => "running",
+        }
+    }
+}
+
+/// A port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// As configured.
+    pub name: String,
+    /// Index of the worker that serves it.
+    pub worker: usize,
+    /// Where it is in its life.
+    pub state: PortState,
+    /// The configured address, if there is one.
+    pub mac: Option<String>,
+    /// Negotiated virtio features by name; empty unless the guest's driver is running.
+    pub features: Vec<String>,
+    /// Queue pairs offered to the guest.
+    pub queue_pairs_offered: u16,
+    /// Queue pairs that the guest uses.
+    pub queue_pairs_enabled: u16,
+    /// Offered queue pairs, by index.
+    pub queues: Vec<QueuePairStatus>,
+    /// Frames to the guest that were dropped before they came to a queue, by reason.
+    pub undelivered: Drops,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueuePairStatus {
+    /// To the guest.
+    pub rx: RxQueueStatus,
+    /// From the guest.
+    pub tx: TxQueueStatus,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RxQueueStatus {
+    /// Frames to the guest.
+    #[serde(flatten)]
+    pub traffic: TrafficStatus,
+    /// Interrupts of the guest.
+    pub notifications: Notifications,
+    /// Frames that wait for buffers of the guest now.
+    pub pending_frames: u64,
+    /// Bytes that those frames take of the queue's bound.
+    pub pending_bytes: u64,
+}
+
+/// A transmit queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TxQueueStatus {
+    /// Frames from the guest.
+    #[serde(flatten)]
+    pub traffic: TrafficStatus,
+    /// Interrupts of the guest.
+    pub notifications: Notifications,
+}
+
+/// Interrupts of a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notifications {
+    /// Sent.
+    pub sent: u64,
+    /// Not needed: the guest was polling, or already told.
+    pub suppressed: u64,
+}
+
+/// An uplink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UplinkStatus {
+    /// As configured.
+    pub name: String,
+    /// Index of the worker that serves it.
+    pub worker: usize,
+    /// The network interface.
+    pub device: String,
+    /// Frames that came in through the interface.
+    pub rx: TrafficStatus,
+    /// Frames that left through the interface.
+    pub tx: TrafficStatus,
+}
+
+/// An address in the forwarding table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct L2Entry {
+    /// The address.
+    pub mac: String,
+    /// Name of the port or uplink behind which it is.
+    pub port: String,
+    /// Seconds since it was last seen; none for a configured address, which does not age.
+    pub age_s: Option<f64>,
+}
+
+/// Frames dropped, by name of the reason. Every reason is there, also those with zero.
+pub type Drops = BTreeMap<String, u64>;
+
+/// Frames of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficStatus {
+    /// Frames; a super-frame is one.
+    pub packets: u64,
+    /// Bytes of the frames, without virtio-net headers.
+    pub bytes: u64,
+    /// Super-frames among the packets.
+    pub gso_packets: u64,
+    /// Frames dropped; they are not among the packets.
+    pub drops: Drops,
+}
+
+impl TrafficStatus {
+    /// Frames dropped for any reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.drops.values().sum()
+    }
+}
+
+impl From<&Traffic> for TrafficStatus {
+    fn from(traffic: &Traffic) -> Self {
+        Self {
+            packets: traffic.packets.get(),
+            bytes: traffic.bytes.get(),
+            gso_packets: traffic.gso_packets.get(),
+            drops: drops(traffic),
+        }
+    }
+}
+
+/// Frames of `traffic` that were dropped.
+#[must_use]
+pub fn drops(traffic: &Traffic) -> Drops {
+    let count = |&reason: &DropReason| (reason.name().to_owned(), traffic.drops(reason));
+    DropReason::ALL.iter().map(count).collect()
+}
+
+impl AddAssign<&Self> for TrafficStatus {
+    fn add_assign(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.gso_packets += other.gso_packets;
+        add_drops(&mut self.drops, &other.drops);
+    }
+}
+
+fn add_drops(sum: &mut Drops, more: &Drops) {
+    for (reason, n) in more {
+        *sum.entry(reason.clone()).or_default() += n;
+    }
+}
+
+impl PortStatus {
+    /// Frames to the guest, of all queues, with those that came to no queue among the drops.
+    #[must_use]
+    pub fn rx(&self) -> TrafficStatus {
+        let mut sum = TrafficStatus::default();
+        self.queues.iter().for_each(|queue| sum += &queue.rx.traffic);
+        add_drops(&mut sum.drops, &self.undelivered);
+        sum
+    }
+
+    /// Frames from the guest, of all queues.
+    #[must_use]
+    pub fn tx(&self) -> TrafficStatus {
+        let mut sum = TrafficStatus::default();
+        self.queues.iter().for_each(|queue| sum += &queue.tx.traffic);
+        sum
+    }
+
+    /// Frames and bytes that wait for buffers of the guest.
+    #[must_use]
+    pub fn pending(&self) -> (u64, u64) {
+        let add = |(frames, bytes), queue: &QueuePairStatus| {
+            (frames + queue.rx.pending_frames, bytes + queue.rx.pending_bytes)
+        };
+        self.queues.iter().fold((0, 0), add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_reason_is_in_the_document() {
+        let traffic = Traffic::default();
+        traffic.count(60);
+        traffic.count_drop(DropReason::Storm, 3);
+        let status = TrafficStatus::from(&traffic);
+        assert_eq!(status.drops.len(), DropReason::ALL.len());
+        assert_eq!((status.packets, status.bytes, status.dropped()), (1, 60, 3));
+        assert_eq!(status.drops["storm"], 3);
+    }
+
+    #[test]
+    fn a_port_is_the_sum_of_its_queues_and_what_came_to_none() {
+        let queue = |n: u64| {
+            let drops = Drops::from([("queue_full".to_owned(), n)]);
+            let traffic = TrafficStatus { packets: n, bytes: 100 * n, gso_packets: 1, drops };
+            let rx = RxQueueStatus { traffic, pending_frames: n, ..Default::default() };
+            QueuePairStatus { rx, ..Default::default() }
+        };
+        let port = PortStatus {
+            queues: vec![queue(1), queue(2)],
+            undelivered: Drops::from([("port_down".to_owned(), 4)]),
+            ..Default::default()
+        };
+        let rx = port.rx();
+        assert_eq!((rx.packets, rx.bytes, rx.gso_packets), (3, 300, 2));
+        assert_eq!((rx.drops["queue_full"], rx.drops["port_down"]), (3, 4));
+        assert_eq!((port.pending(), port.tx().packets), ((3, 0), 0));
+    }
+
+    #[test]
+    fn the_document_survives_json() {
+        let mut status = Status::default();
+        status.ports.push(PortStatus { state: PortState::Running, ..Default::default() });
+        status.ports[0].queues.push(QueuePairStatus::default());
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["ports"][0]["state"], PortState::Running.name());
+        assert_eq!(json["ports"][0]["queues"][0]["rx"]["packets"], 0);
+        assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
+    }
+}

@@ -1,0 +1,303 @@
+//! The switch as a whole: built from a configuration, running until it is stopped.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::{self, JoinHandle};
+use std::time;
+
+use floodway_core::l2::{MacTable, PortId, PortKind};
+use floodway_core::time::Instant;
+
+use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::polling::Polling;
+use crate::port::Port;
+use crate::status::StatusSource;
+use crate::uplink::{self, slot::UplinkReceiver, slot::UplinkSlot};
+use crate::vhost::connection::Connection;
+use crate::worker::{Waker, Worker, WorkerStats};
+
+/// What everybody may know of a worker.
+#[derive(Default)]
+pub struct WorkerInfo {
+    /// The core that it is pinned to.
+    pub core: Option<usize>,
+    /// What it has done.
+    pub stats: Arc<WorkerStats>,
+}
+
+/// What all workers share.
+pub struct Shared {
+    /// VM ports; a port's number is its index.
+    pub ports: Vec<Arc<Port>>,
+    /// Uplinks; their numbers follow the ports'.
+    pub uplinks: Vec<Arc<UplinkSlot>>,
+    /// Workers, in the order of the configuration.
+    pub workers: Vec<WorkerInfo>,
+    /// Which address is where.
+    table: Arc<RwLock<MacTable>>,
+    started: time::Instant,
+}
+
+impl Shared {
+    /// The switch of `config` without sockets and threads: for benches, which are its worker.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn without_threads(config: &Config) -> Result<Arc<Self>, StartError> {
+        let failed = |index| move |source| StartError::Worker { index, source };
+        let wakers = (0..config.workers.len())
+            .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
+        open(config, &wakers, &mut receivers).map(Arc::new)
+    }
+
+    /// Time since the switch started.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        // 2^64 ns are 584 years.
+        Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// The uplink with number `id`.
+    #[inline]
+    pub fn uplink(&self, id: PortId) -> Option<&Arc<UplinkSlot>> {
+        self.uplinks.get(id.index().checked_sub(self.ports.len())?)
+    }
+
+    /// The forwarding table, for look-ups and refreshing.
+    #[inline]
+    pub fn table(&self) -> RwLockReadGuard<'_, MacTable> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The forwarding table, for changes.
+    pub fn table_mut(&self) -> RwLockWriteGuard<'_, MacTable> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why the switch did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port's socket cannot be had.
+    #[error("port \"{name}\": cannot open socket {}: {source}", path.display())]
+    Socket {
+        /// The port.
+        name: String,
+        /// Its socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An uplink's device cannot be opened.
+    #[error("uplink \"{name}\": {source}")]
+    Uplink {
+        /// The uplink.
+        name: String,
+        /// What is wrong, and the fix.
+        source: uplink::OpenError,
+    },
+    /// A worker cannot be pinned to its core.
+    #[error(
+        "worker[{index}].core = {core}: cannot run there: {source}; this host has cores 0 to {last}"
+    )]
+    Core {
+        /// The worker.
+        index: usize,
+        /// The core.
+        core: usize,
+        /// The host's last core.
+        last: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Threads or descriptors have run out.
+    #[error("cannot start worker[{index}]: {source}")]
+    Worker {
+        /// The worker.
+        index: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A running switch.
+pub struct Switch {
+    shared: Arc<Shared>,
+    workers: Vec<RunningWorker>,
+    connections: Vec<Connection>,
+    stop: Arc<AtomicBool>,
+}
+
+struct RunningWorker {
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Switch {
+    /// Opens every socket and device and starts every worker.
+    ///
+    /// # Errors
+    /// The first thing that cannot be opened or started; nothing is left running then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let failed = |index| move |source| StartError::Worker { index, source };
+        let wakers = (0..config.workers.len())
+            .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
+        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+
+        let mut switch = Self {
+            shared,
+            workers: Vec::new(),
+            connections: Vec::new(),
+            stop: Arc::new(AtomicBool::new(false)),
+        };
+        for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
+            let worker = switch.start_worker(&config.workers[index], index, waker, uplinks)?;
+            switch.workers.push(worker);
+        }
+        for port in &switch.shared.ports {
+            let connection =
+                Connection::start(Arc::clone(port)).map_err(|source| StartError::Socket {
+                    name: port.config.name.clone(),
+                    path: port.config.socket.clone(),
+                    source,
+                })?;
+            switch.connections.push(connection);
+        }
+        Ok(switch)
+    }
+
+    fn start_worker(
+        &self,
+        config: &WorkerConfig,
+        index: usize,
+        waker: Arc<Waker>,
+        uplinks: Vec<UplinkReceiver>,
+    ) -> Result<RunningWorker, StartError> {
+        let failed = |source| StartError::Worker { index, source };
+        for uplink in &uplinks {
+            waker.watch_uplink(uplink).map_err(failed)?;
+        }
+        let mine = |port: &&Arc<Port>| port.config.worker == index;
+        let worker = Worker {
+            shared: Arc::clone(&self.shared),
+            waker: Arc::clone(&waker),
+            ports: self.shared.ports.iter().filter(mine).cloned().collect(),
+            uplinks,
+            polling: Polling::new(config.poll),
+            stats: Arc::clone(&self.shared.workers[index].stats),
+            stop: Arc::clone(&self.stop),
+            housekeeper: index == 0,
+        };
+        let thread = thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || worker.run())
+            .map_err(failed)?;
+        if let Some(core) = config.core {
+            pin(&thread, core).map_err(|source| StartError::Core {
+                index,
+                core,
+                last: thread::available_parallelism().map_or(0, |n| n.get() - 1),
+                source,
+            })?;
+        }
+        Ok(RunningWorker { waker, thread: Some(thread) })
+    }
+
+    /// Who can tell what the switch is doing, also while it is stopping.
+    #[must_use]
+    pub fn status_source(&self) -> Arc<dyn StatusSource> {
+        Arc::clone(&self.shared) as Arc<dyn StatusSource>
+    }
+
+    /// Ends all connections and threads. Front-ends see their sockets close; their guests' rings
+    /// are left as they stand, for the next switch to go on with.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        for connection in self.connections.drain(..) {
+            connection.stop();
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        for worker in &mut self.workers {
+            worker.waker.wake();
+            if let Some(thread) = worker.thread.take()
+                && thread.join().is_err()
+            {
+                tracing::error!("a worker thread panicked");
+            }
+        }
+    }
+}
+
+/// Makes the ports and opens the uplinks.
+fn open(
+    config: &Config,
+    wakers: &[Arc<Waker>],
+    receivers: &mut [Vec<UplinkReceiver>],
+) -> Result<Shared, StartError> {
+    let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
+    let port = |(i, c): (usize, &PortConfig)| {
+        Arc::new(Port::new(
+            port_id(i),
+            c.clone(),
+            Arc::clone(&wakers[c.worker]),
+            Arc::clone(&table),
+        ))
+    };
+    let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
+    let mut uplinks = Vec::new();
+    for (i, c) in config.uplinks.iter().enumerate() {
+        let failed = |source| StartError::Uplink { name: c.name.clone(), source };
+        let id = port_id(ports.len() + i);
+        let (slot, receiver) = UplinkSlot::open(id, c.clone()).map_err(failed)?;
+        receivers[c.worker].push(receiver);
+        uplinks.push(slot);
+    }
+    let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
+    let workers = config.workers.iter().map(worker).collect();
+    let shared = Shared { ports, uplinks, workers, table, started: time::Instant::now() };
+    for port in &shared.ports {
+        shared.table_mut().add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+    }
+    for uplink in &shared.uplinks {
+        shared.table_mut().add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
+    }
+    Ok(shared)
+}
+
+/// Ports and uplinks are numbered together; the configuration's limits keep the number in range.
+fn port_id(index: usize) -> PortId {
+    u16::try_from(index).map_or(PortId::MAX, PortId)
+}
+
+/// Numbers that guests cannot guess, so that they cannot make addresses collide in the table.
+fn hash_seed() -> [u64; 2] {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new();
+    [random.hash_one(0), random.hash_one(1)]
+}
+
+fn pin(thread: &JoinHandle<()>, core: usize) -> io::Result<()> {
+    use std::os::unix::thread::JoinHandleExt;
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: an all-zero cpu_set_t is an empty set; `core` is inside it; the thread is not joined.
+    let failed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &raw const set)
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+}

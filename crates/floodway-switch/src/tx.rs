@@ -1,0 +1,340 @@
+//! A transmit queue: frames out of a guest.
+//!
+//! # Theory of operation
+//! **Goal**: take a batch of frames from the guest, look at each header once, and give the
+//! descriptors back when the frames have been copied to where they go.
+//!
+//! [`TxQueue::fill`] takes up to [`BATCH`] chains in two passes, so that the memory of one pass is
+//! on its way into the cache while the other works: first the descriptors, then for each frame its
+//! virtio-net header and its first [`PREFIX_LEN`] bytes, copied into the batch. The worker then
+//! forwards the batch's frames; their remaining bytes are still in guest memory.
+//! [`TxQueue::complete`] gives the descriptors back, in order, and interrupts the guest if it wants.
+//!
+//! **Invariants**: a batch keeps the guest memory alive that its frames point into. Every chain
+//! that was taken is given back, forwarded or not; every frame is forwarded or its drop counted.
+
+use std::sync::Arc;
+
+use floodway_wire::ethernet;
+use floodway_wire::vnet::{self, VnetHdr};
+
+use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
+use crate::memory::GuestMemory;
+use crate::offload::Offloads;
+use crate::ring::{Interrupts, Ring};
+use crate::segment::Segment;
+use crate::stats::{DropReason, Traffic};
+use crate::virtqueue::{self, Access, Pop, RingBroken};
+
+/// Most frames that are taken from one queue at a time.
+pub const BATCH: usize = 32;
+
+/// What the guest negotiated, as far as its transmit queues care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxFeatures {
+    /// Bytes of the virtio-net header: 10 or 12.
+    pub hdr_len: usize,
+    /// What the guest may leave undone.
+    pub offloads: Offloads,
+}
+
+/// One frame of a batch.
+struct TxFrame {
+    head: u16,
+    prefix_len: u8,
+    vnet: VnetHdr,
+    /// Bytes of the frame.
+    len: u32,
+    /// Its pieces are `batch.segments[parts.0..parts.1]`; the first is the prefix.
+    parts: (u32, u32),
+    dropped: Option<DropReason>,
+    prefix: [u8; PREFIX_LEN],
+}
+
+/// Frames taken from a transmit queue and not yet given back.
+pub struct Batch {
+    frames: Vec<TxFrame>,
+    segments: Vec<Segment<'static>>,
+    /// Keeps mapped what `segments` point into.
+    memory: Option<Arc<GuestMemory>>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { frames: Vec::with_capacity(BATCH), segments: Vec::new(), memory: None }
+    }
+}
+
+impl Batch {
+    /// Frames in the batch, dropped ones included; at most [`BATCH`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// No frames.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The `i`-th frame, unless it was dropped.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, i: usize) -> Option<Frame<'_>> {
+        let f = self.frames.get(i)?;
+        if f.dropped.is_some() {
+            return None;
+        }
+        let parts = &self.segments[f.parts.0 as usize..f.parts.1 as usize];
+        Some(Frame {
+            vnet: f.vnet,
+            prefix: &f.prefix[..usize::from(f.prefix_len)],
+            parts,
+            len: f.len,
+        })
+    }
+
+    /// Marks the `i`-th frame as dropped.
+    pub fn drop_frame(&mut self, i: usize, reason: DropReason) {
+        self.frames[i].dropped = Some(reason);
+    }
+
+    /// Lets go of the guest's memory, which else stays mapped until another guest sends.
+    pub fn release(&mut self) {
+        self.frames.clear();
+        self.segments.clear();
+        self.memory = None;
+    }
+
+    fn reset(&mut self, memory: &Arc<GuestMemory>) {
+        self.frames.clear();
+        self.segments.clear();
+        if !self.memory.as_ref().is_some_and(|m| Arc::ptr_eq(m, memory)) {
+            self.memory = Some(Arc::clone(memory));
+        }
+    }
+}
+
+/// One transmit queue of a port. See the module's theory of operation.
+#[derive(Default)]
+pub struct TxQueue {
+    ring: Option<Ring>,
+    features: TxFeatures,
+    /// Started and not enabled: frames are taken and discarded (vhost-user's rule for transmit).
+    enabled: bool,
+    /// Traffic from the guest through this queue.
+    pub traffic: Traffic,
+    /// Interrupts of this queue.
+    pub interrupts: Interrupts,
+}
+
+impl TxQueue {
+    /// Serves `ring` from now on.
+    pub fn start(&mut self, ring: Ring, features: TxFeatures) {
+        // The guest may have missed an interrupt of a back-end that died.
+        ring.interrupt();
+        self.ring = Some(ring);
+        self.features = features;
+    }
+
+    /// Stops serving; answers the ring.
+    pub fn stop(&mut self) -> Option<Ring> {
+        self.ring.take()
+    }
+
+    /// Forwards frames (`true`) or takes and discards them (`false`).
+    pub fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    /// The running ring, to change its event descriptors.
+    pub fn ring_mut(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut()
+    }
+
+    /// The guest can transmit.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Asks for a kick before the worker sleeps; answers whether there is work already.
+    pub fn enable_kick(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        match ring.queue.enable_kick() {
+            Ok(more) => more,
+            Err(RingBroken) => {
+                self.break_ring();
+                false
+            }
+        }
+    }
+
+    /// The worker polls: no kicks needed.
+    pub fn disable_kick(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.queue.disable_kick();
+        }
+    }
+
+    /// Fills `batch` with what the guest has made available.
+    #[inline]
+    pub fn fill(&mut self, batch: &mut Batch) {
+        batch.frames.clear();
+        let Some(ring) = &mut self.ring else { return };
+        match ring.queue.available() {
+            Ok(0) => {}
+            Ok(_) => {
+                if self.take(batch).is_err() {
+                    self.break_ring();
+                    batch.frames.clear();
+                }
+            }
+            Err(RingBroken) => self.break_ring(),
+        }
+    }
+
+    fn take(&mut self, batch: &mut Batch) -> Result<(), RingBroken> {
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        let queue = &mut ring.queue;
+        batch.reset(queue.memory());
+        queue.prefetch(BATCH as u16);
+        while batch.frames.len() < BATCH {
+            // Room for the prefix, which takes the place of what it copies.
+            let start = batch.segments.len();
+            batch.segments.push(Segment::from_slice(&[]));
+            let (head, len, dropped) = match queue.pop(Access::Read, &mut batch.segments) {
+                Ok(Pop::Chain(chain)) => (chain.head, chain.len, None),
+                Ok(Pop::Malformed { head, error }) => {
+                    tracing::debug!(%error, "malformed transmit descriptor chain");
+                    (head, 0, Some(DropReason::BadDescriptor))
+                }
+                Ok(Pop::Empty) => break,
+                // What came before is good. The ring is found broken again next time.
+                Err(RingBroken) if !batch.frames.is_empty() => break,
+                Err(RingBroken) => return Err(RingBroken),
+            };
+            if let Some(first) = batch.segments.get(start + 1) {
+                virtqueue::prefetch(first.as_ptr());
+            }
+            batch.frames.push(TxFrame {
+                head,
+                prefix_len: 0,
+                vnet: VnetHdr::default(),
+                len,
+                parts: (start as u32, batch.segments.len() as u32),
+                dropped,
+                prefix: [0; PREFIX_LEN],
+            });
+        }
+        let features = self.features;
+        for frame in &mut batch.frames {
+            let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
+            if frame.dropped.is_none()
+                && let Err(reason) = frame.read_headers(&mut batch.segments[start..end], &features)
+            {
+                frame.dropped = Some(reason);
+            }
+            if frame.dropped.is_none() && !self.enabled {
+                frame.dropped = Some(DropReason::PortDown);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the batch's descriptors back and counts its frames.
+    #[inline]
+    pub fn complete(&mut self, batch: &mut Batch) {
+        let Some(ring) = &mut self.ring else { return };
+        let (mut packets, mut bytes, mut gso) = (0, 0, 0);
+        for frame in &batch.frames {
+            ring.queue.push_used(frame.head, 0);
+            match frame.dropped {
+                None => {
+                    packets += 1;
+                    bytes += u64::from(frame.len);
+                    gso += u64::from(frame.vnet.is_gso());
+                }
+                Some(reason) => self.traffic.count_drop(reason, 1),
+            }
+        }
+        batch.frames.clear();
+        ring.publish(&self.interrupts);
+        self.traffic.packets.add(packets);
+        self.traffic.bytes.add(bytes);
+        self.traffic.gso_packets.add(gso);
+    }
+
+    #[cold]
+    fn break_ring(&mut self) {
+        self.traffic.count_drop(DropReason::BadDescriptor, 1);
+        tracing::warn!("a guest broke its transmit ring; it stops until the guest resets it");
+        self.stop();
+    }
+}
+
+impl TxFrame {
+    /// Copies the virtio-net header and the prefix out of the frame's pieces, of which the first is
+    /// spare, and makes the pieces start with the prefix.
+    #[inline]
+    fn read_headers(
+        &mut self,
+        pieces: &mut [Segment<'static>],
+        features: &TxFeatures,
+    ) -> Result<(), DropReason> {
+        let hdr_len = features.hdr_len;
+        let len = self.len.checked_sub(hdr_len as u32).ok_or(DropReason::BadDescriptor)?;
+        self.len = len;
+        if len > MAX_FRAME_LEN {
+            return Err(DropReason::BadDescriptor);
+        }
+        if (len as usize) < ethernet::HEADER_LEN {
+            return Err(DropReason::Runt);
+        }
+        let mut hdr = [0; vnet::LEN];
+        let mut reader = Reader { pieces: &mut pieces[1..], next: 0 };
+        reader.read(&mut hdr[..hdr_len]);
+        let prefix_len = (len as usize).min(PREFIX_LEN);
+        reader.read(&mut self.prefix[..prefix_len]);
+        self.prefix_len = prefix_len as u8;
+        // `next` pieces are used up; the one before the rest becomes the prefix.
+        let at = reader.next;
+        // SAFETY: the prefix is part of the batch, whose frames do not move until it is refilled:
+        // its vector has room for a whole batch from the start. It is only read while the batch is.
+        pieces[at] = unsafe { Segment::from_raw(self.prefix.as_ptr(), prefix_len) };
+        self.parts.0 += at as u32;
+        self.vnet =
+            features.offloads.check(VnetHdr::from_bytes(&hdr), &self.prefix[..prefix_len], len)?;
+        Ok(())
+    }
+}
+
+/// Copies bytes from the front of a list of pieces.
+struct Reader<'a> {
+    pieces: &'a mut [Segment<'static>],
+    /// Pieces that are used up.
+    next: usize,
+}
+
+impl Reader<'_> {
+    /// Fills `out`; the caller knows that the pieces are long enough.
+    #[inline]
+    fn read(&mut self, out: &mut [u8]) {
+        let mut filled = 0;
+        while filled < out.len() && self.next < self.pieces.len() {
+            let piece = self.pieces[self.next];
+            let n = piece.len().min(out.len() - filled);
+            // SAFETY: the piece was checked by `translate` and is at least n long; the destination
+            // has n bytes left and is ours.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), out.as_mut_ptr().add(filled), n);
+            }
+            filled += n;
+            self.pieces[self.next] = piece.skip(n);
+            if n == piece.len() {
+                self.next += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A port's socket: one thread that serves one front-end after the other.
+
+use std::cell::Cell;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use vhost::vhost_user::{BackendReqHandler, Error};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::device::Device;
+use super::messages;
+use crate::config::SocketMode;
+use crate::port::{Port, lock};
+
+/// How long a client waits before it tries to reach its front-end again.
+const RECONNECT: Duration = Duration::from_millis(100);
+
+/// A port's socket thread.
+pub struct Connection {
+    port: Arc<Port>,
+    stop: Arc<EventFd>,
+    current: Arc<Current>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The stream being served, so that a front-end that stops in mid-message cannot hold up a stop.
+type Current = Mutex<Option<UnixStream>>;
+
+impl Connection {
+    /// Starts to serve `port`. A server socket is bound before this returns.
+    ///
+    /// # Errors
+    /// The socket cannot be bound, or no thread can be had.
+    pub fn start(port: Arc<Port>) -> io::Result<Self> {
+        let stop = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
+        let listener = match port.config.mode {
+            SocketMode::Server => Some(bind(&port.config.socket)?),
+            SocketMode::Client => None,
+        };
+        let current = Arc::new(Current::default());
+        let server = Server {
+            current: Arc::clone(&current),
+            device: Arc::new(Mutex::new(Device::new(Arc::clone(&port)))),
+            port: Arc::clone(&port),
+            stop: Arc::clone(&stop),
+            last_try: Cell::new(None),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("vhost-{}", port.config.name))
+            .spawn(move || server.run(listener.as_ref()))?;
+        Ok(Self { port, stop, current, thread: Some(thread) })
+    }
+
+    /// Ends the connection and the thread, and removes a server's socket.
+    pub fn stop(mut self) {
+        // Cannot fail: nobody else writes, and one write does not fill an eventfd.
+        let _ = self.stop.write(1);
+        if let Some(stream) = &*lock(&self.current) {
+            // Fails when the front-end has hung up already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(port = self.port.config.name, "the port's socket thread panicked");
+        }
+        if self.port.config.mode == SocketMode::Server {
+            let _ = std::fs::remove_file(&self.port.config.socket);
+        }
+    }
+}
+
+/// Binds a listening socket, in place of one that a dead switch left behind.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Connects without waiting for a listener whose backlog is full: it may never accept.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+struct Server {
+    device: Arc<Mutex<Device>>,
+    port: Arc<Port>,
+    stop: Arc<EventFd>,
+    current: Arc<Current>,
+    /// When a client last tried to connect.
+    last_try: Cell<Option<Instant>>,
+}
+
+impl Server {
+    fn run(&self, listener: Option<&UnixListener>) {
+        let name = &self.port.config.name;
+        while !self.stopped() {
+            let stream = match listener {
+                Some(listener) => self.accept(listener),
+                None => self.connect(),
+            };
+            match stream {
+                Ok(Some(stream)) => {
+                    tracing::info!(port = name, "front-end connected");
+                    self.port.set_connected(true);
+                    if let Err(error) = self.serve(stream) {
+                        tracing::warn!(port = name, %error, "socket failed");
+                    }
+                    *lock(&self.current) = None;
+                    lock(&self.device).disconnect();
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(port = name, %error, "socket failed; trying again");
+                    self.wait(None, RECONNECT);
+                }
+            }
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        // Never drained, so it stays readable for every later look.
+        poll(&[self.stop.as_raw_fd()], Some(Duration::ZERO)).is_some()
+    }
+
+    /// Waits until `fd` is readable, the switch stops, or the time is over.
+    fn wait(&self, fd: Option<RawFd>, timeout: Duration) {
+        poll(&[self.stop.as_raw_fd(), fd.unwrap_or(-1)], Some(timeout));
+    }
+
+    fn accept(&self, listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+        poll(&[self.stop.as_raw_fd(), listener.as_raw_fd()], None);
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                Ok(Some(stream))
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn connect(&self) -> io::Result<Option<UnixStream>> {
+        use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
+        // Not at once after the last connection: a front-end that hangs up when it has accepted
+        // must not keep us busy.
+        self.wait(None, self.reconnect_in());
+        self.last_try.set(Some(Instant::now()));
+        match connect(&self.port.config.socket) {
+            Ok(stream) => Ok(Some(stream)),
+            // No VM yet, or not any more, or one that does not accept.
+            Err(e) if matches!(e.kind(), NotFound | ConnectionRefused | WouldBlock) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn reconnect_in(&self) -> Duration {
+        let since = self.last_try.get().map_or(RECONNECT, |last| last.elapsed());
+        RECONNECT.saturating_sub(since)
+    }
+
+    /// Handles messages until the front-end is gone or says something that cannot be understood.
+    fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
+        let name = &self.port.config.name;
+        *lock(&self.current) = Some(stream.try_clone()?);
+        let mut handler =
+            BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&self.device));
+        loop {
+            if poll(&[self.stop.as_raw_fd(), stream.as_raw_fd()], None) == Some(0) {
+                return Ok(());
+            }
+            if messages::handle(&mut stream, &mut lock(&self.device))? {
+                continue;
+            }
+            match handler.handle_request() {
+                Ok(()) => {}
+                Err(Error::Disconnected | Error::SocketBroken(_)) => {
+                    tracing::info!(port = name, "front-end disconnected");
+                    return Ok(());
+                }
+                // The message was understood and refused; the front-end was told if it asked.
+                Err(
+                    error @ (Error::InvalidParam
+                    | Error::InvalidOperation(_)
+                    | Error::InactiveFeature(_)
+                    | Error::InactiveOperation(_)
+                    | Error::ReqHandlerError(_)),
+                ) => tracing::warn!(port = name, %error, "vhost-user request refused"),
+                Err(error) => {
+                    tracing::warn!(port = name, %error, "vhost-user protocol error; disconnecting");
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// The index of the first descriptor that is readable or hung up, or `None` after `timeout`.
+fn poll(fds: &[RawFd], timeout: Option<Duration>) -> Option<usize> {
+    let mut polled: Vec<_> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let timeout = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: the pointer and the count describe `polled`.
+    let n = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
+    if n <= 0 { None } else { polled.iter().position(|p| p.revents != 0) }
+}

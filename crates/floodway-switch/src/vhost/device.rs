@@ -1,0 +1,423 @@
+//! The virtio-net device of one port, as vhost-user messages set it up.
+
+use std::fs::File;
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::sync::Arc;
+
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::features;
+use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
+use crate::port::Port;
+use crate::ring::Ring;
+use crate::virtqueue::{RingAddresses, Virtqueue};
+
+/// One vring as the front-end has described it so far.
+#[derive(Default)]
+struct Vring {
+    size: u16,
+    addresses: Option<RingAddresses>,
+    /// The avail index at which the ring goes on, as far as it is known without looking at the ring.
+    base: u16,
+    kick: Option<Arc<EventFd>>,
+    call: Option<Arc<EventFd>>,
+    /// `SET_VRING_KICK` has come, with or without a descriptor.
+    started: bool,
+    enabled: bool,
+    /// It has been enabled since the front-end connected.
+    was_enabled: bool,
+}
+
+/// Rings come in pairs: even indices are receive rings, odd ones transmit.
+fn is_rx(index: usize) -> bool {
+    index.is_multiple_of(2)
+}
+
+/// The virtio-net device of one port.
+pub struct Device {
+    port: Arc<Port>,
+    memory: Arc<GuestMemory>,
+    features: u64,
+    /// The virtio device status, as the front-end last told it.
+    status: u8,
+    vrings: Vec<Vring>,
+}
+
+impl Device {
+    /// A device that nobody has set up yet.
+    #[must_use]
+    pub fn new(port: Arc<Port>) -> Self {
+        let vrings = (0..2 * port.pairs.len()).map(|_| Vring::default()).collect();
+        Self { port, memory: Arc::default(), features: 0, status: 0, vrings }
+    }
+
+    /// Forgets everything that a front-end has set up: it is gone.
+    pub fn disconnect(&mut self) {
+        self.reset();
+        self.memory = Arc::default();
+        self.status = 0;
+        self.features = 0;
+        self.port.set_features(0);
+        self.port.set_connected(false);
+    }
+
+    /// The virtio device status, as the front-end last told it.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// Notes the virtio device status. Zero resets the device.
+    ///
+    /// # Errors
+    /// More than a status has bits.
+    pub fn set_status(&mut self, status: u64) -> Result<()> {
+        self.status = u8::try_from(status).map_err(|_| Error::InvalidParam)?;
+        if self.status == 0 {
+            self.reset_device()?;
+        }
+        Ok(())
+    }
+
+    /// The front-end will tell its guest this MTU.
+    ///
+    /// # Errors
+    /// Larger than the port's, which would drop the guest's frames.
+    pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
+        let limit = self.port.config.mtu;
+        if mtu > u64::from(limit) {
+            tracing::warn!(
+                port = self.port.config.name,
+                mtu,
+                limit,
+                "front-end's MTU is too large"
+            );
+            return Err(Error::InvalidParam);
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        for index in 0..self.vrings.len() {
+            self.stop(index);
+            self.set_kick(index, None);
+            self.vrings[index] = Vring::default();
+        }
+    }
+
+    fn vring(&mut self, index: u32) -> Result<(usize, &mut Vring)> {
+        let index = index as usize;
+        let vring = self.vrings.get_mut(index).ok_or(Error::InvalidParam)?;
+        Ok((index, vring))
+    }
+
+    /// Starts, restarts or stops the ring, whichever the vring's description asks for.
+    fn update(&mut self, index: usize) -> Result<()> {
+        let vring = &self.vrings[index];
+        let pair = &self.port.pairs[index / 2];
+        // A transmit ring that is disabled is emptied and its frames discarded. But not before it was
+        // ever enabled: then it may hold frames from before the switch started again.
+        let runs = vring.started && (vring.enabled || (vring.was_enabled && !is_rx(index)));
+        let (true, Some(addresses)) = (runs, vring.addresses) else {
+            self.stop(index);
+            return Ok(());
+        };
+        let event_idx = self.features & features::EVENT_IDX != 0;
+        let memory = Arc::clone(&self.memory);
+        let call = vring.call.clone();
+        // The old ring, if there is one, finishes its work before the new one reads where it stood.
+        let start = || match Virtqueue::new(memory, vring.size, addresses, event_idx) {
+            Ok(queue) => Ok(Ring { queue, call }),
+            Err(error) => {
+                tracing::warn!(port = self.port.config.name, vring = index, %error, "cannot start");
+                Err(Error::InvalidParam)
+            }
+        };
+        let started = if is_rx(index) {
+            let mut rx = pair.rx();
+            rx.flush();
+            start().map(|ring| rx.start(ring, features::rx(self.features)))
+        } else {
+            let mut tx = pair.tx();
+            tx.set_enabled(vring.enabled);
+            start().map(|ring| tx.start(ring, features::tx(self.features)))
+        };
+        if started.is_err() {
+            self.stop(index);
+        }
+        self.port.update_rx_running();
+        self.port.waker.wake();
+        started
+    }
+
+    /// Stops the ring and notes where it can go on.
+    fn stop(&mut self, index: usize) {
+        let pair = &self.port.pairs[index / 2];
+        let ring = if is_rx(index) { pair.rx().stop() } else { pair.tx().stop() };
+        self.port.update_rx_running();
+        if let Some(ring) = ring {
+            self.vrings[index].base = ring.queue.next_avail();
+        }
+    }
+
+    /// Sets up again, in the memory as it is now, every ring that runs or should. One that cannot
+    /// run there stops: the front-end may be about to add the memory that it lies in.
+    fn update_all(&mut self) {
+        for index in 0..self.vrings.len() {
+            // The reason was logged.
+            let _ = self.update(index);
+        }
+    }
+
+    fn set_memory(&mut self, memory: GuestMemory) {
+        self.memory = Arc::new(memory);
+        self.update_all();
+    }
+
+    fn set_kick(&mut self, index: usize, kick: Option<EventFd>) {
+        let vring = &mut self.vrings[index];
+        if let Some(old) = vring.kick.take() {
+            self.port.waker.unwatch(&*old);
+        }
+        if let Some(kick) = kick {
+            self.port.waker.watch(&kick);
+            vring.kick = Some(Arc::new(kick));
+        }
+    }
+
+    fn refuse(&self, error: &dyn std::error::Error) -> Error {
+        tracing::warn!(port = self.port.config.name, %error, "front-end refused");
+        Error::InvalidParam
+    }
+}
+
+fn layout(region: &VhostUserMemoryRegion) -> RegionLayout {
+    RegionLayout {
+        gpa: region.guest_phys_addr,
+        size: region.memory_size,
+        frontend_addr: region.user_addr,
+        file_offset: region.mmap_offset,
+    }
+}
+
+fn event_fd(file: File) -> EventFd {
+    // SAFETY: `into_raw_fd` gives up the descriptor, so the EventFd is its only owner. If the
+    // front-end sent something else than an eventfd, reads and writes fail or harm only its file.
+    unsafe { EventFd::from_raw_fd(file.into_raw_fd()) }
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        self.features = 0;
+        self.port.set_features(0);
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(features::offered(self.port.config.queue_pairs))
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !features::offered(self.port.config.queue_pairs) != 0 {
+            return Err(Error::InvalidParam);
+        }
+        self.features = features;
+        self.port.set_features(features);
+        if features & features::PROTOCOL_FEATURES == 0 {
+            // Without protocol features there is no SET_VRING_ENABLE: rings are enabled at once.
+            for vring in &mut self.vrings {
+                vring.enabled = true;
+                vring.was_enabled = true;
+            }
+        }
+        self.update_all();
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
+        let memory =
+            GuestMemory::map(regions.iter().map(layout).zip(files)).map_err(|e| self.refuse(&e))?;
+        self.set_memory(memory);
+        Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
+        let memory = self.memory.with_region(layout(region), file).map_err(|e| self.refuse(&e))?;
+        self.set_memory(memory);
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let memory = self
+            .memory
+            .without_region(region.guest_phys_addr, region.memory_size)
+            .map_err(|e| self.refuse(&e))?;
+        self.set_memory(memory);
+        Ok(())
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let size = u16::try_from(num).map_err(|_| Error::InvalidParam)?;
+        self.vring(index)?.1.size = size;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let (index, vring) = self.vring(index)?;
+        vring.addresses = Some(RingAddresses { desc: descriptor, avail: available, used });
+        self.update(index)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        // The used ring says where to go on, also after a crash, when the front-end can only guess.
+        // This is what it is told if the ring never runs.
+        self.vring(index)?.1.base = base as u16;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        // There is no way to refuse this one but to hang up: the front-end waits for the answer.
+        let (i, vring) = self.vring(index).map_err(|_| Error::FrontendInternalError)?;
+        vring.started = false;
+        self.stop(i);
+        self.set_kick(i, None);
+        self.vrings[i].call = None;
+        Ok(VhostUserVringState::new(index, u32::from(self.vrings[i].base)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let (index, vring) = self.vring(u32::from(index))?;
+        vring.started = true;
+        self.set_kick(index, fd.map(event_fd));
+        self.update(index)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let (index, vring) = self.vring(u32::from(index))?;
+        let call = fd.map(|file| Arc::new(event_fd(file)));
+        vring.call.clone_from(&call);
+        let pair = &self.port.pairs[index / 2];
+        let change = |ring: &mut Ring| {
+            ring.call = call;
+            // An interrupt sent to the old descriptor may never have arrived.
+            ring.interrupt();
+        };
+        if is_rx(index) {
+            pair.rx().ring_mut().map(change);
+        } else {
+            pair.tx().ring_mut().map(change);
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Result<()> {
+        self.vring(u32::from(index)).map(|_| ())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(features::protocol())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        if features & !features::protocol().bits() != 0 {
+            return Err(Error::InvalidParam);
+        }
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.port.pairs.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let (index, vring) = self.vring(index)?;
+        vring.enabled = enable;
+        vring.was_enabled |= enable;
+        self.update(index)
+    }
+
+    // What follows belongs to protocol features that are not offered.
+
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::CONFIG))
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::CONFIG))
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        Err(Error::InvalidOperation("this is a network device"))
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::SHARED_OBJECT))
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::INFLIGHT_SHMFD))
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::INFLIGHT_SHMFD))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::DEVICE_STATE))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::DEVICE_STATE))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::SHMEM))
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(Error::InactiveOperation(VhostUserProtocolFeatures::LOG_SHMFD))
+    }
+}

@@ -1,0 +1,138 @@
+//! Feature bits: what is offered, and what the guest's choice means for its queues.
+//!
+//! Offered protocol features and why not the others:
+//! * `INFLIGHT_SHMFD` would add a log write per descriptor; chains complete in order here, so the
+//!   used ring itself says what is in flight (see [`crate::virtqueue`]).
+//! * `LOG_SHMFD` belongs to live migration.
+
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+
+use crate::offload::Offloads;
+use crate::rx::RxFeatures;
+use crate::tx::TxFeatures;
+
+macro_rules! virtio_features {
+    ($($(#[doc = $doc:literal])+ $name:ident = $bit:literal,)+) => {
+        $($(#[doc = $doc])+ pub const $name: u64 = 1 << $bit;)+
+
+        /// Names of the bits in `features`, lowest bit first.
+        #[must_use]
+        pub fn names(features: u64) -> Vec<&'static str> {
+            [$((stringify!($name), $name),)+]
+                .into_iter()
+                .filter(|(_, bit)| features & bit != 0)
+                .map(|(name, _)| name)
+                .collect()
+        }
+    };
+}
+
+virtio_features! {
+    /// The guest may send frames whose checksum is not filled in.
+    CSUM = 0,
+    /// The guest takes frames whose checksum is not filled in.
+    GUEST_CSUM = 1,
+    /// The device's configuration holds its MTU.
+    MTU = 3,
+    /// The guest takes IPv4 TCP super-frames.
+    GUEST_TSO4 = 7,
+    /// The guest takes IPv6 TCP super-frames.
+    GUEST_TSO6 = 8,
+    /// The guest takes super-frames with CWR set.
+    GUEST_ECN = 9,
+    /// The guest may send IPv4 TCP super-frames.
+    HOST_TSO4 = 11,
+    /// The guest may send IPv6 TCP super-frames.
+    HOST_TSO6 = 12,
+    /// The guest may send super-frames with CWR set.
+    HOST_ECN = 13,
+    /// A received frame may fill several descriptor chains.
+    MRG_RXBUF = 15,
+    /// The guest can announce itself after a migration.
+    GUEST_ANNOUNCE = 21,
+    /// Several queue pairs.
+    MQ = 22,
+    /// The virtio-net header and the frame may share descriptors.
+    ANY_LAYOUT = 27,
+    /// Descriptor tables outside the ring.
+    INDIRECT_DESC = 28,
+    /// Notifications by index.
+    EVENT_IDX = 29,
+    /// The vhost-user protocol has features of its own.
+    PROTOCOL_FEATURES = 30,
+    /// virtio 1.x.
+    VERSION_1 = 32,
+}
+
+/// Everything that a port with one queue pair offers.
+const OFFERED: u64 = CSUM
+    | GUEST_CSUM
+    | MTU
+    | GUEST_TSO4
+    | GUEST_TSO6
+    | GUEST_ECN
+    | HOST_TSO4
+    | HOST_TSO6
+    | HOST_ECN
+    | MRG_RXBUF
+    | GUEST_ANNOUNCE
+    | ANY_LAYOUT
+    | INDIRECT_DESC
+    | EVENT_IDX
+    | PROTOCOL_FEATURES
+    | VERSION_1;
+
+/// The virtio features that a port with `queue_pairs` offers.
+#[must_use]
+pub fn offered(queue_pairs: u16) -> u64 {
+    if queue_pairs > 1 { OFFERED | MQ } else { OFFERED }
+}
+
+/// The vhost-user protocol features that every port offers.
+#[must_use]
+pub fn protocol() -> Protocol {
+    Protocol::MQ
+        | Protocol::REPLY_ACK
+        | Protocol::MTU
+        | Protocol::CONFIGURE_MEM_SLOTS
+        | Protocol::RESET_DEVICE
+        | Protocol::STATUS
+}
+
+fn hdr_len(features: u64) -> usize {
+    use floodway_wire::vnet;
+    if features & (VERSION_1 | MRG_RXBUF) != 0 { vnet::LEN } else { vnet::LEGACY_LEN }
+}
+
+/// What the guest's choice means for its receive queues.
+#[must_use]
+pub fn rx(features: u64) -> RxFeatures {
+    let has = |bit| features & bit != 0;
+    let csum = has(GUEST_CSUM);
+    RxFeatures {
+        mergeable: has(MRG_RXBUF),
+        hdr_len: hdr_len(features),
+        // Super-frames come with unfinished checksums.
+        offloads: Offloads {
+            csum,
+            tso4: csum && has(GUEST_TSO4),
+            tso6: csum && has(GUEST_TSO6),
+            ecn: has(GUEST_ECN),
+        },
+    }
+}
+
+/// What the guest's choice means for its transmit queues.
+#[must_use]
+pub fn tx(features: u64) -> TxFeatures {
+    let has = |bit| features & bit != 0;
+    TxFeatures {
+        hdr_len: hdr_len(features),
+        offloads: Offloads {
+            csum: has(CSUM),
+            tso4: has(HOST_TSO4),
+            tso6: has(HOST_TSO6),
+            ecn: has(HOST_ECN),
+        },
+    }
+}

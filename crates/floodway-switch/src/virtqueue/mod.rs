@@ -1,0 +1,320 @@
+//! The device side of a split virtqueue (virtio 1.2, section 2.7).
+//!
+//! # Theory of operation
+//! **Goal**: take descriptor chains that a guest makes available, and give them back as used, at a
+//! few cycles each, believing nothing that the guest writes.
+//!
+//! **Rings**: the guest writes the descriptor table and the avail ring; we write the used ring.
+//! `next_avail` is the next avail entry that we shall read, `next_used` the next used entry that we
+//! shall write. Used entries are written freely and become visible to the guest together, by one
+//! release store of `used.idx` in [`Virtqueue::publish`], once a batch.
+//!
+//! **In order**: chains are given back in the order in which they were taken. So everything before
+//! `used.idx` is finished and everything from there on is not, and a switch that starts again after
+//! a crash finds its place in guest memory alone: `next_avail` starts at `used.idx`. At worst the
+//! frames of one batch are sent twice; none is skipped, no descriptor leaks, and no in-flight log
+//! has to be kept on the packet path.
+//!
+//! **Notifications**: towards us, the guest is asked for a kick only by
+//! [`Virtqueue::enable_kick`]: before the worker sleeps, and while frames wait for receive buffers.
+//! Towards the guest,
+//! [`Virtqueue::take_interrupt`] says whether what was published since the last answer needs an
+//! interrupt. Both follow the event index when it was negotiated and the flags when not.
+//!
+//! **Hostile guests**: every index is masked or compared with the ring's size, every address goes
+//! through [`GuestMemory`], descriptors are read once (a guest cannot change one between check and
+//! use), a chain is at most as long as its table, and frames at most [`MAX_CHAIN`] pieces. An avail
+//! index or head that cannot be right breaks the ring ([`RingBroken`]): it stops until the
+//! front-end sets it up again. Any other malformed chain is the caller's to judge: transmit queues
+//! give it back unused and count it, receive queues break.
+
+mod chain;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+use chain::Descriptor;
+pub use chain::{Access, Chain, ChainError, MAX_CHAIN, Pop};
+
+use crate::memory::GuestMemory;
+
+/// Largest ring that virtio allows.
+pub const MAX_SIZE: u16 = 32768;
+
+const AVAIL_F_NO_INTERRUPT: u16 = 1;
+const USED_F_NO_NOTIFY: u16 = 1;
+
+/// Where a ring lies, in the front-end's address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// Descriptor table.
+    pub desc: u64,
+    /// Avail ring.
+    pub avail: u64,
+    /// Used ring.
+    pub used: u64,
+}
+
+/// Why a ring cannot be used as the front-end set it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// Not a power of two between 1 and [`MAX_SIZE`].
+    #[error("ring size {0} is not a power of two between 1 and {MAX_SIZE}")]
+    Size(u16),
+    /// A part of the ring is not inside one region of guest memory, or not aligned.
+    #[error("the ring's {0} is misaligned or outside guest memory")]
+    Address(&'static str),
+}
+
+/// The guest wrote an index that no correct driver can write; the ring is dead until set up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guest wrote an impossible ring index")]
+pub struct RingBroken;
+
+/// One split virtqueue. See the module's theory of operation.
+#[derive(Debug)]
+pub struct Virtqueue {
+    memory: Arc<GuestMemory>,
+    region_hint: usize,
+    size: u16,
+    event_idx: bool,
+    desc: *const Descriptor,
+    /// `flags`, `idx`, `ring[size]`, `used_event`.
+    avail: *mut u16,
+    /// `flags`, `idx`, `ring[size]` of (u32, u32), `avail_event`.
+    used: *mut u16,
+    next_avail: u16,
+    /// The guest's avail index when last read; entries before it may be taken.
+    avail_idx: u16,
+    next_used: u16,
+    /// `used.idx` as the guest sees it.
+    published: u16,
+    /// `used.idx` when the guest was last considered for an interrupt.
+    considered: u16,
+}
+
+// SAFETY: the pointers lead into mappings that `memory` keeps alive; the queue is used by one
+// thread at a time (`&mut self`), and the guest's side is accessed with atomics and raw copies.
+unsafe impl Send for Virtqueue {}
+
+impl Virtqueue {
+    /// Sets up a ring of `size` entries, to go on where its used ring says that work stopped.
+    ///
+    /// # Errors
+    /// The size or an address is impossible.
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        size: u16,
+        addresses: RingAddresses,
+        event_idx: bool,
+    ) -> Result<Self, RingError> {
+        if !size.is_power_of_two() || size > MAX_SIZE {
+            return Err(RingError::Size(size));
+        }
+        let entries = u64::from(size);
+        let part = |name, addr, len, align: usize| {
+            memory
+                .translate_frontend(addr, len)
+                .filter(|p| p.addr().is_multiple_of(align))
+                .ok_or(RingError::Address(name))
+        };
+        let desc = part("descriptor table", addresses.desc, 16 * entries, 16)?;
+        let avail = part("avail ring", addresses.avail, 6 + 2 * entries, 2)?;
+        let used = part("used ring", addresses.used, 6 + 8 * entries, 4)?;
+        let mut queue = Self {
+            memory,
+            region_hint: 0,
+            size,
+            event_idx,
+            desc: desc.cast_const().cast(),
+            avail: avail.cast(),
+            used: used.cast(),
+            next_avail: 0,
+            avail_idx: 0,
+            next_used: 0,
+            published: 0,
+            considered: 0,
+        };
+        let start = queue.used_u16(1).load(Ordering::Acquire);
+        queue.next_avail = start;
+        queue.avail_idx = start;
+        queue.next_used = start;
+        queue.published = start;
+        queue.considered = start;
+        queue.disable_kick();
+        Ok(queue)
+    }
+
+    /// The memory that this ring's addresses are translated in.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// The avail index at which a later back-end has to go on.
+    #[must_use]
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// Chains that the guest has made available and that were not taken yet.
+    ///
+    /// # Errors
+    /// The guest claims more than the ring can hold.
+    #[inline]
+    pub fn available(&mut self) -> Result<u16, RingBroken> {
+        // Acquire: the entries and descriptors behind the index are read after it.
+        self.avail_idx = self.avail_u16(1).load(Ordering::Acquire);
+        let n = self.avail_idx.wrapping_sub(self.next_avail);
+        if n > self.size { Err(RingBroken) } else { Ok(n) }
+    }
+
+    /// Chains available as of the last look at the guest's index.
+    #[inline]
+    #[must_use]
+    pub fn available_cached(&self) -> u16 {
+        self.avail_idx.wrapping_sub(self.next_avail)
+    }
+
+    /// Goes back to avail index `next_avail`, for chains that were taken but not used. Only indices
+    /// of chains taken since the last [`Virtqueue::push_used`] make sense.
+    #[inline]
+    pub fn rewind(&mut self, next_avail: u16) {
+        self.next_avail = next_avail;
+    }
+
+    /// Starts fetching the descriptors of the next `n` available chains into the cache.
+    #[inline]
+    pub fn prefetch(&self, n: u16) {
+        for i in 0..n.min(self.available_cached()) {
+            let head = self.avail_entry(self.next_avail.wrapping_add(i)) & (self.size - 1);
+            // SAFETY: the masked index is inside the table; prefetching reads nothing anyway.
+            prefetch(unsafe { self.desc.add(usize::from(head)) });
+        }
+    }
+
+    /// Gives a chain back: `len` bytes were written into it. Not visible before
+    /// [`Virtqueue::publish`].
+    #[inline]
+    pub fn push_used(&mut self, head: u16, len: u32) {
+        let slot = usize::from(self.next_used & (self.size - 1));
+        let element = u64::from(head) | (u64::from(len) << 32);
+        // SAFETY: slot < size, so the element lies in the used ring that `new` checked. It is
+        // 4-byte aligned; the guest reads it only after the release store of the index.
+        unsafe { self.used.add(2 + 4 * slot).cast::<u64>().write_unaligned(element) };
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Used entries were written that the guest cannot see yet.
+    #[inline]
+    #[must_use]
+    pub fn has_unpublished(&self) -> bool {
+        self.next_used != self.published
+    }
+
+    /// Makes all used entries visible to the guest.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.published = self.next_used;
+        // Release: the entries, and the bytes in their buffers, are written before the index.
+        self.used_u16(1).store(self.published, Ordering::Release);
+    }
+
+    /// Whether the guest wants an interrupt for what was published since this was last asked.
+    #[inline]
+    pub fn take_interrupt(&mut self) -> bool {
+        let (old, new) = (self.considered, self.published);
+        if old == new {
+            return false;
+        }
+        // The store of used.idx must be visible before the guest's wish is read: the guest writes
+        // its wish and then looks at used.idx once more, and one of us must see the other.
+        fence(Ordering::SeqCst);
+        self.considered = new;
+        if self.event_idx {
+            let used_event = self.avail_u16(2 + usize::from(self.size)).load(Ordering::Relaxed);
+            need_event(used_event, new, old)
+        } else {
+            self.avail_u16(0).load(Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
+        }
+    }
+
+    /// Asks the guest to kick when it makes available more than was seen so far. Answers whether
+    /// there are chains already: what was added since the last look may bring no kick.
+    ///
+    /// # Errors
+    /// As [`Virtqueue::available`].
+    pub fn enable_kick(&mut self) -> Result<bool, RingBroken> {
+        if self.event_idx {
+            // Not `next_avail`: a guest that has chains available already, only too few, passed that.
+            self.set_avail_event(self.avail_idx);
+        } else {
+            self.used_u16(0).store(0, Ordering::Relaxed);
+        }
+        // The wish must be visible before the index is read again; see `take_interrupt`.
+        fence(Ordering::SeqCst);
+        Ok(self.available()? > 0)
+    }
+
+    /// Tells the guest that kicks are not needed: somebody polls.
+    pub fn disable_kick(&mut self) {
+        if self.event_idx {
+            // The event index cannot say "never"; half a ring of indices away is as far as it goes.
+            self.set_avail_event(self.next_avail.wrapping_add(MAX_SIZE));
+        } else {
+            self.used_u16(0).store(USED_F_NO_NOTIFY, Ordering::Relaxed);
+        }
+    }
+
+    fn set_avail_event(&self, value: u16) {
+        self.used_u16(2 + 4 * usize::from(self.size)).store(value, Ordering::Relaxed);
+    }
+
+    /// Entry of the avail ring for avail index `index`: the head of a chain, unchecked.
+    #[inline]
+    fn avail_entry(&self, index: u16) -> u16 {
+        self.avail_u16(2 + usize::from(index & (self.size - 1))).load(Ordering::Relaxed)
+    }
+
+    /// The `i`-th 16-bit word of the avail ring, `i` <= size + 2.
+    #[inline]
+    fn avail_u16(&self, i: usize) -> &AtomicU16 {
+        debug_assert!(i <= usize::from(self.size) + 2);
+        // SAFETY: `new` checked alignment and that 3 + size words are there; `memory` keeps them.
+        unsafe { AtomicU16::from_ptr(self.avail.add(i)) }
+    }
+
+    /// The `i`-th 16-bit word of the used ring, `i` <= 4 * size + 2.
+    #[inline]
+    fn used_u16(&self, i: usize) -> &AtomicU16 {
+        debug_assert!(i <= 4 * usize::from(self.size) + 2);
+        // SAFETY: as `avail_u16`, for 3 + 4 * size words.
+        unsafe { AtomicU16::from_ptr(self.used.add(i)) }
+    }
+}
+
+/// Whether moving the index from `old` to `new` passed `event` (virtio 1.2, section 2.7.7.2).
+#[inline]
+fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// Starts fetching the cache line at `p`.
+#[inline]
+pub(crate) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is allowed; it does not fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}

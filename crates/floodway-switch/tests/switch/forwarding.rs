@@ -1,0 +1,230 @@
+//! Which frames get where.
+
+use floodway_switch::status::PortState;
+use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, tcp};
+use floodway_switch::testing::{GuestConfig, wait_until};
+use floodway_wire::build::Link;
+use floodway_wire::{MacAddr, arp, ethernet};
+
+use crate::net::{Net, port};
+
+fn broadcast(src: u8, number: u32) -> Vec<u8> {
+    let mut frame = numbered(src, 0, number, 64);
+    frame[..6].copy_from_slice(&MacAddr::BROADCAST.0);
+    frame
+}
+
+#[test]
+fn unknown_destinations_are_flooded_and_known_ones_are_not() {
+    let unlearned = |n| floodway_switch::config::PortConfig { mac: None, ..port(n) };
+    let net = Net::start((1..=3).map(unlearned).collect());
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+
+    let flooded = numbered(1, 2, 0, 100);
+    a.send(&flooded);
+    b.expect(&flooded);
+    c.expect(&flooded);
+
+    let reply = numbered(2, 1, 1, 100);
+    b.send(&reply);
+    a.expect(&reply);
+
+    let known = numbered(1, 2, 2, 100);
+    a.send(&known);
+    b.expect(&known);
+
+    // Had `reply` or `known` been flooded, VM 3 would see them before these.
+    for (vm, number) in [(&mut a, 3), (&mut b, 4)] {
+        let frame = broadcast(vm.n, number);
+        vm.send(&frame);
+        c.expect(&frame);
+    }
+}
+
+#[test]
+fn configured_addresses_are_known_from_the_start_and_broadcasts_come_to_all() {
+    let net = Net::of(3);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    let unicast = numbered(1, 2, 0, 1000);
+    let to_all = broadcast(1, 1);
+    a.send(&unicast);
+    a.send(&to_all);
+    b.expect(&unicast);
+    b.expect(&to_all);
+    c.expect(&to_all);
+    let back = numbered(2, 1, 2, 10);
+    b.send(&back);
+    // A sender does not get its own broadcast.
+    a.expect(&back);
+}
+
+#[test]
+fn frames_to_the_senders_own_port_are_counted() {
+    let net = Net::of(2);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    a.send(&numbered(1, 1, 0, 64));
+    let fence = numbered(1, 2, 1, 64);
+    a.send(&fence);
+    b.expect(&fence);
+    wait_until("counters", || net.tx_drops(1, "hairpin") == 1);
+}
+
+#[test]
+fn spoofed_sources_are_dropped() {
+    let restricted = floodway_switch::config::PortConfig { ips: vec![ipv4(1)], ..port(1) };
+    let net = Net::start(vec![restricted, port(2)]);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+
+    let mut wrong_mac = numbered(1, 2, 0, 64);
+    wrong_mac[6..12].copy_from_slice(&mac(9).0);
+    a.send(&wrong_mac);
+
+    let mut wrong_ip = numbered(3, 2, 1, 64);
+    wrong_ip[6..12].copy_from_slice(&mac(1).0);
+    a.send(&wrong_ip);
+
+    let as_somebody_else = arp::Packet {
+        operation: arp::REPLY,
+        sender_mac: mac(1),
+        sender_ip: "10.0.0.9".parse().unwrap(),
+        target_mac: mac(2),
+        target_ip: "10.0.0.2".parse().unwrap(),
+    };
+    a.send(&Link::new(mac(1), mac(2)).arp(&as_somebody_else));
+
+    let honest = numbered(1, 2, 2, 64);
+    a.send(&honest);
+    b.expect(&honest);
+    wait_until("counters", || {
+        net.tx_drops(1, "spoofed_mac") == 1 && net.tx_drops(1, "spoofed_ip") == 2
+    });
+}
+
+#[test]
+fn a_storm_is_limited_and_unicast_is_not() {
+    let limited = floodway_switch::config::PortConfig { storm_pps: 1, ..port(1) };
+    let net = Net::start(vec![limited, port(2)]);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    let total = 500;
+    for number in 0..total {
+        a.send(&broadcast(1, number));
+    }
+    a.send(&numbered(1, 2, total, 64));
+    // A unicast frame may overtake broadcasts: count until all are accounted for.
+    let (mut received, mut unicast) = (0, false);
+    wait_until("all frames to be accounted for", || {
+        while let Some((_, frame)) = b.guest.recv(0) {
+            unicast |= number_of(&frame) == Some(total);
+            received += 1;
+        }
+        received + net.tx_drops(1, "storm") == u64::from(total) + 1
+    });
+    assert!(unicast, "unicast is not limited");
+    assert!(received > 1, "the burst passes");
+    assert!(net.tx_drops(1, "storm") > 0, "a frame per second passed 500 at once");
+}
+
+#[test]
+fn frames_larger_than_the_receivers_mtu_are_dropped_unless_they_are_super_frames() {
+    let small = floodway_switch::config::PortConfig { mtu: 1400, ..port(2) };
+    let net = Net::start(vec![port(1), small]);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    let ip_packet = |len: usize| numbered(1, 2, 0, len - 28);
+    assert_eq!(ip_packet(1400).len(), 1400 + ethernet::HEADER_LEN);
+
+    a.send(&ip_packet(1401));
+    a.send(&ip_packet(1400));
+    b.expect(&ip_packet(1400));
+
+    let mut tagged = ip_packet(1400);
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    a.send(&tagged);
+    b.expect(&tagged);
+
+    let super_frame = tcp(1, 2, false).build_partial(&[7; 20_000]);
+    a.send_with(&partial(&super_frame, 1300), &super_frame);
+    assert_eq!(b.recv().1, super_frame);
+    wait_until("counters", || net.rx_drops(2, "oversize") == 1);
+}
+
+#[test]
+fn the_address_of_a_guest_that_is_gone_is_unknown() {
+    // It may be on another host by now: the network has to hear of it.
+    let net = Net::of(3);
+    let [mut a, b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    drop(b);
+    wait_until("the port to go down", || net.port(2).state == PortState::Down);
+    let frame = numbered(1, 2, 0, 64);
+    a.send(&frame);
+    c.expect(&frame);
+}
+
+#[test]
+fn runts_are_dropped() {
+    let net = Net::of(2);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    a.send(&[0x52; 13]);
+    let shortest = numbered(1, 2, 0, 4)[..14].to_vec();
+    a.send(&shortest);
+    b.expect(&shortest);
+    wait_until("counters", || net.tx_drops(1, "runt") == 1);
+}
+
+/// Every frame that a guest hands over is received or counted as dropped, and a receiver sees the
+/// frames of a sender in order.
+#[test]
+fn nothing_is_lost_uncounted() {
+    const FRAMES: u32 = 20_000;
+    let workers = |n: u8| floodway_switch::config::PortConfig {
+        worker: usize::from(n % 2),
+        queue_bytes: 128 << 10,
+        ..port(n)
+    };
+    let net = Net::start((1..=4).map(workers).collect());
+    let mut vms = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    // This one never reads.
+    let _stuck = net.boot(4, GuestConfig { ring_size: 64, ..GuestConfig::default() });
+    let mut sent_to = [0u64; 5];
+    let mut received = [0u64; 5];
+    let mut newest = [[None; 5]; 5];
+    let mut collect = |vms: &mut [crate::net::Vm; 3]| {
+        for vm in vms {
+            while let Some((_, frame)) = vm.guest.recv(0) {
+                let (from, to) = (usize::from(frame[11]), usize::from(vm.n));
+                let number = number_of(&frame).unwrap();
+                assert!(newest[from][to] < Some(number), "from {from} to {to} out of order");
+                newest[from][to] = Some(number);
+                received[to] += 1;
+            }
+        }
+        received
+    };
+    for number in 0..FRAMES {
+        let from = number as usize % 3;
+        let to = 1 + (number / 3 % 4) as u8;
+        let len = 10 + (number as usize * 7919) % 1400;
+        if to != vms[from].n {
+            vms[from].send(&numbered(vms[from].n, to, number, len));
+            sent_to[usize::from(to)] += 1;
+        }
+        if number % 64 == 0 {
+            collect(&mut vms);
+        }
+    }
+    wait_until("all frames to be accounted for", || {
+        let received = collect(&mut vms);
+        (1..=4u8).all(|n| {
+            let (rx, (waiting, _)) = (net.port(n).rx(), net.port(n).pending());
+            let i = usize::from(n);
+            (n == 4 || rx.packets == received[i])
+                && rx.packets + rx.dropped() + waiting == sent_to[i]
+        })
+    });
+    let status = net.status();
+    let total: u64 = sent_to.iter().sum();
+    assert_eq!(status.ports.iter().map(|p| p.tx().packets).sum::<u64>(), total);
+    let stuck = net.port(4);
+    assert_eq!(stuck.rx().packets, 64);
+    assert!(stuck.pending().0 > 0 && stuck.pending().1 <= 128 << 10);
+    assert!(stuck.rx().drops["queue_full"] > 0);
+}

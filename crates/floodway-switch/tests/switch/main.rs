@@ -1,0 +1,10 @@
+//! The switch as VMs see it: real sockets, real shared memory, real threads; guests and front-ends
+//! in this process.
+
+mod forwarding;
+mod hostile;
+mod multiqueue;
+mod net;
+mod offloads;
+mod queueing;
+mod reconnect;

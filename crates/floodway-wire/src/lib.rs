@@ -1,0 +1,32 @@
+//! Packet formats, as views over bytes that somebody else owns.
+//!
+//! The crate knows formats and nothing else: no time, no state between packets, no I/O.
+//! Malformed input is an error value, never a panic.
+//!
+//! [`parse()`] is the way in for the packet path: one pass from bytes to [`Meta`]. The modules named
+//! after protocols hold views of and edits to single headers. [`checksum`], [`segmentation`] and
+//! [`coalescing`] do in software what network cards call offloads. [`build`] writes whole frames.
+
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod build;
+mod bytes;
+pub mod checksum;
+pub mod coalescing;
+mod error;
+pub mod ethernet;
+pub mod flow;
+pub mod icmp;
+pub mod ipv4;
+pub mod ipv6;
+pub mod parse;
+pub mod segmentation;
+pub mod tcp;
+pub mod udp;
+pub mod vnet;
+
+pub use error::{Error, Layer};
+pub use ethernet::MacAddr;
+pub use flow::FiveTuple;
+pub use parse::{Meta, Network, TcpMeta, Transport, announced_mac, parse};

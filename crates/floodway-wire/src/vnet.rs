@@ -1,0 +1,116 @@
+//! The virtio-net header (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6) that travels before
+//! each frame on virtqueues, on TAP devices with `IFF_VNET_HDR` and on packet sockets with
+//! `PACKET_VNET_HDR`. All fields are little-endian here: virtio 1.x and every host we run on.
+
+/// Length with the `num_buffers` field: `VERSION_1` or `MRG_RXBUF` negotiated.
+pub const LEN: usize = 12;
+/// Length without it: a legacy device, TAP or packet socket.
+pub const LEGACY_LEN: usize = 10;
+
+/// `flags`: the checksum from `csum_start` on is not filled in yet.
+pub const F_NEEDS_CSUM: u8 = 1;
+/// `flags`: the checksums of the packet have been validated.
+pub const F_DATA_VALID: u8 = 2;
+
+/// `gso_type`: an ordinary frame.
+pub const GSO_NONE: u8 = 0;
+/// `gso_type`: an IPv4 TCP super-frame.
+pub const GSO_TCPV4: u8 = 1;
+/// `gso_type`: an IPv4 UDP super-frame to be fragmented (never offered by us).
+pub const GSO_UDP: u8 = 3;
+/// `gso_type`: an IPv6 TCP super-frame.
+pub const GSO_TCPV6: u8 = 4;
+/// `gso_type`: a UDP super-frame to be segmented (never offered by us).
+pub const GSO_UDP_L4: u8 = 5;
+/// Bit in `gso_type`: the TCP super-frame has CWR set (RFC 3168).
+pub const GSO_ECN: u8 = 0x80;
+
+/// One virtio-net header in host representation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetHdr {
+    /// `F_*` bits.
+    pub flags: u8,
+    /// `GSO_*` value, possibly with [`GSO_ECN`].
+    pub gso_type: u8,
+    /// Bytes of link, network and transport headers (a hint; may be zero).
+    pub hdr_len: u16,
+    /// Payload bytes per segment of a super-frame.
+    pub gso_size: u16,
+    /// Where the checksummed area starts, in bytes from the start of the frame.
+    pub csum_start: u16,
+    /// Where the checksum field is, in bytes from `csum_start`.
+    pub csum_offset: u16,
+    /// Descriptor chains that the frame fills (receive side only).
+    pub num_buffers: u16,
+}
+
+impl VnetHdr {
+    /// Reads the fields from wire order; `num_buffers` is zero for a legacy header.
+    #[must_use]
+    pub fn from_bytes(b: &[u8; LEN]) -> Self {
+        let le = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
+        Self {
+            flags: b[0],
+            gso_type: b[1],
+            hdr_len: le(2),
+            gso_size: le(4),
+            csum_start: le(6),
+            csum_offset: le(8),
+            num_buffers: le(10),
+        }
+    }
+
+    /// The fields in wire order; a legacy header is the first [`LEGACY_LEN`] bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; LEN] {
+        let mut b = [0; LEN];
+        b[0] = self.flags;
+        b[1] = self.gso_type;
+        for (i, v) in
+            [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers]
+                .into_iter()
+                .enumerate()
+        {
+            b[2 + 2 * i..4 + 2 * i].copy_from_slice(&v.to_le_bytes());
+        }
+        b
+    }
+
+    /// The checksum of the frame still has to be completed.
+    #[must_use]
+    pub const fn needs_csum(&self) -> bool {
+        self.flags & F_NEEDS_CSUM != 0
+    }
+
+    /// `gso_type` without the ECN bit.
+    #[must_use]
+    pub const fn gso_kind(&self) -> u8 {
+        self.gso_type & !GSO_ECN
+    }
+
+    /// The frame is a super-frame.
+    #[must_use]
+    pub const fn is_gso(&self) -> bool {
+        self.gso_kind() != GSO_NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        let hdr = VnetHdr {
+            flags: F_NEEDS_CSUM,
+            gso_type: GSO_TCPV4 | GSO_ECN,
+            hdr_len: 66,
+            gso_size: 1448,
+            csum_start: 34,
+            csum_offset: 16,
+            num_buffers: 2,
+        };
+        assert_eq!(VnetHdr::from_bytes(&hdr.to_bytes()), hdr);
+        assert!(hdr.is_gso() && hdr.gso_kind() == GSO_TCPV4);
+    }
+}

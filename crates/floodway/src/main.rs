@@ -1,0 +1,51 @@
+//! `floodway`: the operator's command line.
+//!
+//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration. Errors are one line
+//! on standard error.
+
+mod cli;
+mod run;
+mod status;
+mod table;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use floodway_switch::config::ConfigError;
+
+use cli::{Cli, Command};
+
+/// Exit code of wrong usage, which is also clap's, and of a wrong configuration.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match execute(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has seen enough, as in `floodway status | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("floodway: {error}");
+            if error.is::<ConfigError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
+            Ok(())
+        }
+        Command::Version => {
+            println!("floodway {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

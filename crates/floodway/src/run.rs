@@ -1,0 +1,67 @@
+//! `floodway run`: the switch in the foreground, from its configuration to a signal.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use floodway_switch::control::{ControlListener, ControlServer};
+use floodway_switch::{Config, Switch};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::RunArgs;
+
+/// Runs the switch until SIGINT or SIGTERM, or only checks its configuration.
+///
+/// # Errors
+/// The configuration is not valid, or a socket, device or thread cannot be had.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    if args.check {
+        return Ok(writeln!(
+            io::stdout(),
+            "{}: valid: {}",
+            args.config.display(),
+            summary(&config)
+        )?);
+    }
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(EnvFilter::try_new(&args.log)?)
+        .init();
+    // Before there is anything to clean up: from here on a signal ends the wait below, not the
+    // process. Once stopping, it ends the process again, in case the stop hangs.
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_default(signal, Arc::clone(&stopping))?;
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+
+    // Before any port is touched: a second switch with this configuration goes no further.
+    let listener = ControlListener::bind(&config.control)?;
+    let switch = Switch::start(&config)?;
+    let control = ControlServer::start(listener, switch.status_source())?;
+    tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
+
+    let signal = signals.forever().next().and_then(signal_name);
+    stopping.store(true, Ordering::Relaxed);
+    tracing::info!(signal, "stopping");
+    drop(control);
+    switch.stop();
+    Ok(())
+}
+
+/// What the configuration describes, in numbers.
+fn summary(config: &Config) -> String {
+    let count = |n: usize, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let workers = count(config.workers.len(), "worker");
+    let ports = count(config.ports.len(), "port");
+    format!("{workers}, {ports}, {}", count(config.uplinks.len(), "uplink"))
+}

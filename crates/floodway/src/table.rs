@@ -1,0 +1,341 @@
+//! The status as aligned tables for people. Scripts use `--json`.
+//!
+//! Only what is there is shown: drop reasons that occurred, sections with rows. Counters are exact
+//! numbers, so that two looks can be subtracted.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use floodway_switch::status::{
+    Drops, L2Entry, Notifications, PortStatus, Status, TrafficStatus, UplinkStatus, WorkerStatus,
+};
+
+/// Most addresses shown; the forwarding table can hold tens of thousands.
+const MAX_ADDRESSES: usize = 64;
+
+/// The whole status, without a final newline.
+#[must_use]
+pub fn render(status: &Status) -> String {
+    let sections = [
+        Some(summary(status)),
+        workers(status),
+        ports(status),
+        queues(status),
+        uplinks(status),
+        drops(status),
+        features(status),
+        addresses(status),
+    ];
+    let shown: Vec<String> = sections.into_iter().flatten().collect();
+    shown.join("\n\n")
+}
+
+fn summary(status: &Status) -> String {
+    let switch = &status.switch;
+    format!(
+        "floodway {}, pid {}, up {}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
+        switch.version,
+        switch.pid,
+        duration(switch.uptime_s),
+    )
+}
+
+/// Seconds as `3d 04:05:06`.
+fn duration(seconds: f64) -> String {
+    // A float to integer cast saturates; negative uptimes become zero.
+    let s = seconds as u64;
+    let clock = format!("{:02}:{:02}:{:02}", s / 3600 % 24, s / 60 % 60, s % 60);
+    match s / 86_400 {
+        0 => clock,
+        days => format!("{days}d {clock}"),
+    }
+}
+
+/// A table with a header, its first `left` columns aligned to the left and the others to the right.
+/// None without rows.
+fn table<const N: usize>(header: [&str; N], left: usize, rows: Vec<[String; N]>) -> Option<String> {
+    if rows.is_empty() {
+        return None;
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header).add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if index >= left {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    Some(table.trim_fmt())
+}
+
+fn workers(status: &Status) -> Option<String> {
+    let header = ["WORKER", "CORE", "AWAKE", "POLLS", "BUSY POLLS", "SLEEPS"];
+    let row = |w: &WorkerStatus| {
+        [
+            w.index.to_string(),
+            w.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
+            format!("{:.1}%", w.awake * 100.0),
+            w.polls.to_string(),
+            w.busy_polls.to_string(),
+            w.sleeps.to_string(),
+        ]
+    };
+    table(header, 1, status.workers.iter().map(row).collect())
+}
+
+fn ports(status: &Status) -> Option<String> {
+    let header = [
+        "PORT",
+        "STATE",
+        "MAC",
+        "WORKER",
+        "QUEUES",
+        "RX FRAMES",
+        "RX BYTES",
+        "RX DROPS",
+        "WAITING",
+        "TX FRAMES",
+        "TX BYTES",
+        "TX DROPS",
+    ];
+    let row = |port: &PortStatus| {
+        let (rx, tx) = (port.rx(), port.tx());
+        [
+            port.name.clone(),
+            port.state.name().to_owned(),
+            port.mac.clone().unwrap_or_else(|| "any".to_owned()),
+            port.worker.to_string(),
+            format!("{}/{}", port.queue_pairs_enabled, port.queue_pairs_offered),
+            rx.packets.to_string(),
+            rx.bytes.to_string(),
+            rx.dropped().to_string(),
+            port.pending().0.to_string(),
+            tx.packets.to_string(),
+            tx.bytes.to_string(),
+            tx.dropped().to_string(),
+        ]
+    };
+    table(header, 3, status.ports.iter().map(row).collect())
+}
+
+/// Queues one by one, without those that were never used.
+fn queues(status: &Status) -> Option<String> {
+    let header = [
+        "QUEUE",
+        "DIRECTION",
+        "FRAMES",
+        "BYTES",
+        "SUPER-FRAMES",
+        "DROPS",
+        "WAITING",
+        "WAITING BYTES",
+        "NOTIFIED",
+        "SUPPRESSED",
+    ];
+    let mut rows = Vec::new();
+    for port in &status.ports {
+        for (index, queue) in port.queues.iter().enumerate() {
+            let (rx, tx) = (&queue.rx, &queue.tx);
+            let name = format!("{}/{index}", port.name);
+            if rx.pending_frames > 0 || is_used(&rx.traffic, rx.notifications) {
+                let waiting = [rx.pending_frames.to_string(), rx.pending_bytes.to_string()];
+                rows.push(queue_row(&name, "rx", &rx.traffic, waiting, rx.notifications));
+            }
+            if is_used(&tx.traffic, tx.notifications) {
+                let waiting = ["-".to_owned(), "-".to_owned()];
+                rows.push(queue_row(&name, "tx", &tx.traffic, waiting, tx.notifications));
+            }
+        }
+    }
+    table(header, 2, rows)
+}
+
+fn is_used(traffic: &TrafficStatus, notifications: Notifications) -> bool {
+    traffic.packets > 0 || traffic.dropped() > 0 || notifications != Notifications::default()
+}
+
+fn queue_row(
+    name: &str,
+    direction: &str,
+    traffic: &TrafficStatus,
+    [frames, bytes]: [String; 2],
+    notifications: Notifications,
+) -> [String; 10] {
+    [
+        name.to_owned(),
+        direction.to_owned(),
+        traffic.packets.to_string(),
+        traffic.bytes.to_string(),
+        traffic.gso_packets.to_string(),
+        traffic.dropped().to_string(),
+        frames,
+        bytes,
+        notifications.sent.to_string(),
+        notifications.suppressed.to_string(),
+    ]
+}
+
+fn uplinks(status: &Status) -> Option<String> {
+    let header = [
+        "UPLINK",
+        "DEVICE",
+        "WORKER",
+        "RX FRAMES",
+        "RX BYTES",
+        "RX DROPS",
+        "TX FRAMES",
+        "TX BYTES",
+        "TX DROPS",
+    ];
+    let row = |uplink: &UplinkStatus| {
+        [
+            uplink.name.clone(),
+            uplink.device.clone(),
+            uplink.worker.to_string(),
+            uplink.rx.packets.to_string(),
+            uplink.rx.bytes.to_string(),
+            uplink.rx.dropped().to_string(),
+            uplink.tx.packets.to_string(),
+            uplink.tx.bytes.to_string(),
+            uplink.tx.dropped().to_string(),
+        ]
+    };
+    table(header, 2, status.uplinks.iter().map(row).collect())
+}
+
+/// Reasons that occurred.
+fn drops(status: &Status) -> Option<String> {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, direction: &str, drops: &Drops| {
+        let occurred = drops.iter().filter(|&(_, &n)| n > 0);
+        rows.extend(occurred.map(|(reason, n)| {
+            [name.to_owned(), direction.to_owned(), reason.clone(), n.to_string()]
+        }));
+    };
+    for port in &status.ports {
+        add(&port.name, "rx", &port.rx().drops);
+        add(&port.name, "tx", &port.tx().drops);
+    }
+    for uplink in &status.uplinks {
+        add(&uplink.name, "rx", &uplink.rx.drops);
+        add(&uplink.name, "tx", &uplink.tx.drops);
+    }
+    table(["DROPPED AT", "DIRECTION", "REASON", "FRAMES"], 3, rows)
+}
+
+/// What each running guest negotiated.
+fn features(status: &Status) -> Option<String> {
+    let running = status.ports.iter().filter(|port| !port.features.is_empty());
+    let row = |port: &PortStatus| [port.name.clone(), port.features.join(" ")];
+    table(["PORT", "FEATURES"], 2, running.map(row).collect())
+}
+
+fn addresses(status: &Status) -> Option<String> {
+    let row = |entry: &L2Entry| {
+        let age = entry.age_s.map_or_else(|| "static".to_owned(), |age| format!("{age:.0} s"));
+        [entry.mac.clone(), entry.port.clone(), age]
+    };
+    let shown = status.l2.iter().take(MAX_ADDRESSES).map(row).collect();
+    let mut text = table(["ADDRESS", "BEHIND", "AGE"], 2, shown)?;
+    let hidden = status.l2.len().saturating_sub(MAX_ADDRESSES);
+    if hidden > 0 {
+        text += &format!("\n... and {hidden} more, which --json shows");
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use floodway_switch::status::{
+        PortState, QueuePairStatus, RxQueueStatus, SwitchStatus, TxQueueStatus,
+    };
+
+    use super::*;
+
+    fn traffic(packets: u64, bytes: u64, drops: &[(&str, u64)]) -> TrafficStatus {
+        let drops = drops.iter().map(|&(reason, n)| (reason.to_owned(), n)).collect();
+        TrafficStatus { packets, bytes, gso_packets: packets / 2, drops }
+    }
+
+    fn running_port() -> PortStatus {
+        let drops = [("queue_full", 3), ("storm", 0)];
+        let rx = RxQueueStatus {
+            traffic: traffic(1_000, 1_500_000, &drops),
+            notifications: Notifications { sent: 40, suppressed: 960 },
+            pending_frames: 2,
+            pending_bytes: 3_028,
+        };
+        let tx = TxQueueStatus {
+            traffic: traffic(12, 720, &[("spoofed_mac", 1)]),
+            ..Default::default()
+        };
+        let unused = RxQueueStatus { traffic: traffic(0, 0, &drops[1..]), ..Default::default() };
+        PortStatus {
+            name: "vm1".into(),
+            worker: 0,
+            state: PortState::Running,
+            mac: Some("52:54:00:00:00:01".into()),
+            features: vec!["CSUM".into(), "MRG_RXBUF".into()],
+            queue_pairs_offered: 2,
+            queue_pairs_enabled: 1,
+            queues: vec![
+                QueuePairStatus { rx, tx },
+                QueuePairStatus { rx: unused, ..Default::default() },
+            ],
+            undelivered: Drops::from([("port_down".to_owned(), 4)]),
+        }
+    }
+
+    #[test]
+    fn a_switch_with_everything() {
+        let down =
+            PortStatus { name: "database-2".into(), queue_pairs_offered: 1, ..Default::default() };
+        let status = Status {
+            switch: SwitchStatus { version: "1.2.3".into(), pid: 42, uptime_s: 93_784.5 },
+            workers: vec![
+                WorkerStatus {
+                    polls: 123_456,
+                    busy_polls: 99,
+                    awake: 0.0349,
+                    core: Some(1),
+                    ..Default::default()
+                },
+                WorkerStatus { index: 1, ..Default::default() },
+            ],
+            ports: vec![running_port(), down],
+            uplinks: vec![UplinkStatus {
+                name: "up0".into(),
+                device: "eth0".into(),
+                worker: 1,
+                rx: traffic(7, 700, &[]),
+                tx: traffic(0, 0, &[("uplink_full", 5)]),
+            }],
+            l2: vec![
+                L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None },
+                L2Entry { mac: "02:00:00:00:00:99".into(), port: "up0".into(), age_s: Some(12.8) },
+            ],
+        };
+        insta::assert_snapshot!(render(&status));
+    }
+
+    #[test]
+    fn empty_sections_are_left_out() {
+        let text = render(&Status::default());
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_long_forwarding_table_is_cut_and_says_so() {
+        let status =
+            Status { l2: vec![L2Entry::default(); MAX_ADDRESSES + 3], ..Default::default() };
+        let text = render(&status);
+        assert!(text.ends_with("\n... and 3 more, which --json shows"), "{text}");
+    }
+
+    #[test]
+    fn durations_are_read_like_a_clock() {
+        assert_eq!(duration(0.9), "00:00:00");
+        assert_eq!(duration(3_661.0), "01:01:01");
+        assert_eq!(duration(3.0 * 86_400.0 + 59.0), "3d 00:00:59");
+    }
+}

@@ -1,0 +1,164 @@
+//! The built command: what it prints, where, and with which exit code.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far beyond what a start or stop takes; only a failed test waits this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory with a configuration of one port, whose guest never comes.
+struct Scene {
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { directory: tempfile::tempdir().unwrap() };
+        scene.configure("mtu = 1500");
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn configure(&self, extra: &str) {
+        let text = format!(
+            "control = {:?}\n[[port]]\nname = \"vm1\"\nsocket = {:?}\n{extra}\n",
+            self.path("control.sock"),
+            self.path("vm1.sock"),
+        );
+        fs::write(self.path("switch.toml"), text).unwrap();
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
+        command.args(words).env_remove("FLOODWAY_LOG");
+        command.env("FLOODWAY_CONTROL", self.path("control.sock"));
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    fn output(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// A switch that answers on its control socket.
+    fn start(&self) -> Running {
+        let mut command = self.command(&["run", "--config", "switch.toml"]);
+        let mut running = Running(command.spawn().unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        while !self.output(&["status"]).status.success() {
+            assert_eq!(running.0.try_wait().unwrap(), None, "the switch ended by itself");
+            assert!(Instant::now() < deadline, "the switch does not answer");
+            thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+}
+
+/// A switch in the background, killed when the test is over however it ends.
+struct Running(Child);
+
+impl Running {
+    fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.0.id()).unwrap();
+        // SAFETY: kill takes plain numbers; the child is not yet waited for, so the id is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn check_accepts_a_valid_configuration_and_opens_nothing() {
+    let scene = Scene::new();
+    let output = scene.output(&["run", "--config", "switch.toml", "--check"]);
+    assert_eq!(stdout(&output), "switch.toml: valid: 1 worker, 1 port, 0 uplinks\n");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(!scene.path("control.sock").exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_one_line_and_exit_code_2() {
+    let scene = Scene::new();
+    scene.configure("mtu = 20");
+    let expected =
+        "floodway: switch.toml:5: port[0] \"vm1\".mtu = 20: must be an integer from 68 to 65535\n";
+    for extra in [&["--check"][..], &[]] {
+        let output = scene.output(&[&["run", "--config", "switch.toml"], extra].concat());
+        assert_eq!((stderr(&output).as_str(), output.status.code()), (expected, Some(2)));
+    }
+}
+
+#[test]
+fn status_without_a_switch_says_so_with_exit_code_1() {
+    let scene = Scene::new();
+    let output = scene.output(&["status", "--control", "none.sock"]);
+    let expected = "floodway: floodway is not running or uses another control socket: none.sock (set --control)\n";
+    assert_eq!((stderr(&output).as_str(), output.status.code()), (expected, Some(1)));
+}
+
+#[test]
+fn a_switch_answers_refuses_a_second_and_stops_cleanly() {
+    let scene = Scene::new();
+    let mut running = scene.start();
+
+    let table = stdout(&scene.output(&["status"]));
+    assert!(table.lines().any(|line| line.starts_with("vm1   down   any")), "{table}");
+    let json = scene.output(&["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["switch"]["pid"], running.0.id());
+    assert_eq!(json["ports"][0]["queue_pairs_offered"], 1);
+
+    let second = scene.output(&["run", "--config", "switch.toml"]);
+    assert!(
+        stderr(&second).starts_with("floodway: floodway is already running on control socket ")
+    );
+    assert_eq!(second.status.code(), Some(1));
+    assert!(scene.output(&["status"]).status.success());
+
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    assert!(!scene.path("control.sock").exists());
+}
+
+#[test]
+fn a_killed_switch_is_replaced() {
+    let scene = Scene::new();
+    let mut killed = scene.start();
+    killed.signal(libc::SIGKILL);
+    assert_eq!(killed.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(Path::exists(&scene.path("control.sock")));
+
+    let mut running = scene.start();
+    running.signal(libc::SIGINT);
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn completions_and_version() {
+    let scene = Scene::new();
+    assert!(stdout(&scene.output(&["completions", "bash"])).contains("complete -F _floodway"));
+    let version = format!("floodway {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&scene.output(&["version"])), version);
+    assert_eq!(stdout(&scene.output(&["--version"])), version);
+    assert_eq!(scene.output(&["run"]).status.code(), Some(2));
+}
