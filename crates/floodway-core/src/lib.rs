@@ -8,5 +8,6 @@
 #![forbid(unsafe_code)]
 
 pub mod l2;
+pub mod seq;
 pub mod time;
 pub mod token_bucket;
