@@ -3,6 +3,8 @@
 mod netns;
 
 use std::net::UdpSocket;
+use std::thread;
+use std::time::Instant;
 
 use floodway_switch::segment::Segment;
 use floodway_switch::uplink::tap::{self, TapReceiver, TapSender};
@@ -12,8 +14,16 @@ use netns::{Direction, Halves, Seen};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
+/// Opens the tap. It may be busy for a moment after it was closed: a child that another test of
+/// this process starts has our descriptors until it runs its own program.
 fn open() -> (TapReceiver, TapSender) {
-    tap::open("fwt0").expect("open the tap")
+    let deadline = Instant::now() + netns::PATIENCE;
+    loop {
+        match tap::open("fwt0") {
+            Err(OpenError::Busy { .. }) if Instant::now() < deadline => thread::yield_now(),
+            halves => return halves.expect("open the tap"),
+        }
+    }
 }
 
 /// The tap with the host's address 10.77.0.1 and a neighbour 10.77.0.2 that is us.
