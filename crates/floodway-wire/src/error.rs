@@ -27,6 +27,8 @@ pub enum Layer {
     Icmp,
     /// `ICMPv6` message.
     Icmpv6,
+    /// Notice of the switch to a guest.
+    Notice,
 }
 
 impl fmt::Display for Layer {
@@ -43,6 +45,7 @@ impl fmt::Display for Layer {
             Self::Udp => "UDP header",
             Self::Icmp => "ICMP message",
             Self::Icmpv6 => "ICMPv6 message",
+            Self::Notice => "notice",
         })
     }
 }
