@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use arbitrary::Arbitrary;
 use floodway_switch::frame;
-use floodway_switch::offload::{self, Offloads};
+use floodway_switch::vnet_offload::{self, Offloads};
 use floodway_switch::testing::frames::partial;
 use floodway_wire::build::{Link, Tcp};
 use floodway_wire::checksum::{Verification, verify_transport};
@@ -106,7 +106,7 @@ fuzz_target!(|input: Input<'_>| {
     }
     frame::with_slice(checked, &bytes, |frame| {
         let mut count = 0;
-        let finished = offload::finish(frame, receiver, |vnet, out| {
+        let finished = vnet_offload::finish(frame, receiver, |vnet, out| {
             count += 1;
             assert!(receiver.allow(&vnet));
             if checked.is_gso() || is_honest {

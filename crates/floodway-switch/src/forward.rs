@@ -21,13 +21,13 @@ use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
 use crate::frame::{self, Frame};
-use crate::offload::Offloads;
 use crate::port::{Port, lock};
 use crate::rx::RxQueue;
 use crate::stats::DropReason;
 use crate::switch::Shared;
 use crate::tx::{BATCH, Batch};
 use crate::uplink::slot::UplinkReceiver;
+use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | operator | [`config`], [`control`], [`status`] | names, units, the control socket |
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
-//! | forwarding | [`forward`], [`frame`], [`offload`] | frames and where they go |
+//! | forwarding | [`forward`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
 //! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
 //!
@@ -20,7 +20,6 @@ pub mod control;
 pub mod forward;
 pub mod frame;
 pub mod memory;
-pub mod offload;
 pub mod polling;
 pub mod port;
 pub mod ring;
@@ -34,6 +33,7 @@ pub mod tx;
 pub mod uplink;
 pub mod vhost;
 pub mod virtqueue;
+pub mod vnet_offload;
 pub mod worker;
 
 #[cfg(any(test, feature = "testing"))]

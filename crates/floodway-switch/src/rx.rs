@@ -11,7 +11,7 @@
 //! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
 //!
 //! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
-//! software first (`offload`): checksums filled in, super-frames segmented.
+//! software first (`vnet_offload`): checksums filled in, super-frames segmented.
 //!
 //! **Who calls**: any worker delivers, under the queue's lock; the port's own worker drains
 //! `pending` when the guest has refilled its ring. While frames wait, the guest is asked for kicks.
@@ -27,11 +27,11 @@ use std::collections::VecDeque;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{self, Frame};
-use crate::offload::{self, Offloads};
 use crate::ring::{Interrupts, Ring};
 use crate::segment::Segment;
 use crate::stats::{DropReason, Traffic};
 use crate::virtqueue::{Access, Chain, Pop, RingBroken};
+use crate::vnet_offload::{self, Offloads};
 
 /// Most pieces of guest memory that one frame is written to. A guest with smaller buffers than this
 /// allows would have us walk its whole ring for each frame.
@@ -192,7 +192,7 @@ impl RxQueue {
     #[cold]
     fn deliver_in_software(&mut self, frame: &Frame<'_>) {
         let offloads = self.features.offloads;
-        let finished = offload::finish(frame, offloads, |vnet, bytes| {
+        let finished = vnet_offload::finish(frame, offloads, |vnet, bytes| {
             frame::with_slice(vnet, bytes, |frame| self.deliver_as_is(frame));
         });
         if let Err(reason) = finished {

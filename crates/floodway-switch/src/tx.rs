@@ -20,11 +20,11 @@ use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
-use crate::offload::Offloads;
 use crate::ring::{Interrupts, Ring};
 use crate::segment::Segment;
 use crate::stats::{DropReason, Traffic};
 use crate::virtqueue::{self, Access, Pop, RingBroken};
+use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from one queue at a time.
 pub const BATCH: usize = 32;

@@ -15,9 +15,9 @@ use floodway_wire::vnet::VnetHdr;
 use super::{OpenError, Received, Receiver, SendError, Sender};
 use crate::config::UplinkConfig;
 use crate::frame::{self, Frame};
-use crate::offload::{self, Offloads};
 use crate::port::lock;
 use crate::stats::{DropReason, Traffic};
+use crate::vnet_offload::{self, Offloads};
 
 /// The half that sends, and the counters of both.
 pub struct UplinkSlot {
@@ -64,7 +64,7 @@ impl UplinkSlot {
                 self.send_one(&mut **sender, &frame);
                 continue;
             }
-            let finished = offload::finish(&frame, offloads, |vnet, bytes| {
+            let finished = vnet_offload::finish(&frame, offloads, |vnet, bytes| {
                 frame::with_slice(vnet, bytes, |frame| self.send_one(&mut **sender, frame));
             });
             if let Err(reason) = finished {

@@ -7,9 +7,9 @@
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
-use crate::offload::Offloads;
 use crate::rx::RxFeatures;
 use crate::tx::TxFeatures;
+use crate::vnet_offload::Offloads;
 
 macro_rules! virtio_features {
     ($($(#[doc = $doc:literal])+ $name:ident = $bit:literal,)+) => {
