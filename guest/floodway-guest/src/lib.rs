@@ -4,3 +4,4 @@
 pub mod frame;
 pub mod protocol;
 pub mod stream;
+pub mod transfer;

@@ -116,6 +116,23 @@ pub enum Request {
         /// Longest wait without any progress.
         timeout_ms: u64,
     },
+    /// Runs timed transfers to their end. Value: list of [`crate::transfer::Sent`].
+    TransferSend(crate::transfer::Plan),
+    /// Opens a sink for timed transfers. Value: [`Listening`].
+    TransferListen {
+        /// Address; port 0 lets the kernel choose.
+        address: SocketAddr,
+    },
+    /// Takes what has come whole at a sink since the last time. Value: list of [`crate::transfer::Arrival`].
+    TransferArrivals {
+        /// From [`Listening`].
+        listener: u64,
+    },
+    /// Closes a sink. Value: null.
+    TransferClose {
+        /// From [`Listening`].
+        listener: u64,
+    },
     /// Starts CPU hogs, in place of any that run. Value: null.
     HogStart(Hog),
     /// Stops the hogs. Value: list of [`HogUse`], one per vCPU; empty when none ran.

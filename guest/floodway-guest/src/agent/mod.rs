@@ -9,6 +9,7 @@ mod file;
 mod hog;
 mod jobs;
 mod listeners;
+mod sinks;
 
 use std::any::Any;
 use std::fs::File;
@@ -24,7 +25,7 @@ use floodway_guest::frame::{self, Decoder, Frame};
 use floodway_guest::protocol::{
     Clock, Hello, OutputStream, Reply, ReplyMessage, Request, RequestMessage, UNSOLICITED,
 };
-use floodway_guest::stream;
+use floodway_guest::{stream, transfer};
 use rustix::system::{RebootCommand, reboot, uname};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -57,6 +58,7 @@ struct Agent {
     jobs: jobs::Jobs,
     hogs: hog::Hogs,
     listeners: listeners::Listeners,
+    sinks: sinks::Sinks,
 }
 
 fn serve(mut port: File, agent: &Arc<Agent>) -> Result<()> {
@@ -145,6 +147,10 @@ impl Agent {
             Request::StreamSend { address, bytes, seed, timeout_ms } => {
                 done(stream::send(address, bytes, seed, Duration::from_millis(timeout_ms))?)
             }
+            Request::TransferSend(plan) => done(transfer::send(&plan)?),
+            Request::TransferListen { address } => done(self.sinks.open(address)?),
+            Request::TransferArrivals { listener } => done(self.sinks.take(listener)?),
+            Request::TransferClose { listener } => done(self.sinks.close(listener)?),
             Request::HogStart(hog) => done(self.hogs.start(&hog)?),
             Request::HogStop => done(self.hogs.stop()?),
             Request::Counters => done(counters::read()?),
