@@ -1,0 +1,12 @@
+//! Discrete-event simulation of hosts that run many VMs per core, of their CPU schedulers, networks and
+//! TCP stacks, in virtual time.
+//!
+//! [`engine`] knows time, events and seeds. The models stand beside it; each file opens with its
+//! theory of operation. Nothing here looks at a clock, the operating system or the network: the same seed
+//! gives the same bytes.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+
+pub use floodway_core::time::{Duration, Instant};
