@@ -118,7 +118,9 @@ impl FiveTuple {
             | u64::from(self.dst_port) << 16
             | u64::from(self.protocol) << 8
             | u64::from(self.is_ipv6);
-        let high = mix((src >> 64) as u64 ^ SECRET[0], (dst >> 64) as u64 ^ seed);
+        // The seed is on both sides: a factor that a peer can make zero would hide the other one.
+        let high =
+            mix((src >> 64) as u64 ^ SECRET[0] ^ seed.rotate_left(16), (dst >> 64) as u64 ^ seed);
         let low = mix(src as u64 ^ SECRET[1] ^ seed, dst as u64 ^ SECRET[2] ^ high);
         mix(low ^ SECRET[3], last ^ high ^ seed.rotate_left(32))
     }
