@@ -221,6 +221,13 @@ impl OptionSummary {
     pub fn sack_blocks(&self) -> &[SackBlock] {
         &self.sack[..usize::from(self.sack_count)]
     }
+
+    /// Sets the SACK blocks to the first [`MAX_SACK_BLOCKS`] of `blocks`.
+    pub fn set_sack_blocks(&mut self, blocks: &[SackBlock]) {
+        self.sack_count = blocks.len().min(MAX_SACK_BLOCKS) as u8;
+        self.sack = [SackBlock::default(); MAX_SACK_BLOCKS];
+        self.sack.iter_mut().zip(blocks).for_each(|(to, from)| *to = *from);
+    }
 }
 
 #[cfg(test)]
@@ -255,6 +262,11 @@ mod tests {
         assert_eq!(unknown, TcpOption::Unknown { kind: 254, data });
         let summary = OptionSummary::parse(&bytes).unwrap();
         assert_eq!(summary.sack_blocks(), expected);
+        let mut same = OptionSummary::default();
+        same.set_sack_blocks(&[expected[0]; 5]);
+        assert_eq!(same.sack_blocks(), [expected[0]; 4]);
+        same.set_sack_blocks(&expected);
+        assert_eq!(same, summary);
     }
 
     #[test]
