@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod congestion;
 pub mod l2;
+pub mod rtt;
 pub mod seq;
 pub mod time;
 pub mod token_bucket;

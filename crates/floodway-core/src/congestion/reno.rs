@@ -1,0 +1,103 @@
+//! Reno and NewReno.
+//!
+//! # Theory of operation
+//! RFC 5681. Slow start adds the bytes that are acknowledged; congestion avoidance adds one MSS for
+//! each window of bytes that is acknowledged; a loss or a mark halves the window, not below two MSS.
+//! There is no limit on the growth per ACK (RFC 3465 has two MSS in slow start), since a peer with
+//! receive coalescing acknowledges 64 KB at a time.
+//!
+//! Both algorithms share this law. They differ in how fast recovery ends for a peer without SACK, which
+//! is the sender's business: see [`PartialAck`](super::PartialAck).
+
+use super::hystart::HyStart;
+use super::{Ack, CongestionControl, Window};
+
+/// State of Reno and NewReno.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reno {
+    slow_start: HyStart,
+    increase: AdditiveIncrease,
+}
+
+impl Reno {
+    /// Before the first ACK; `hystart` switches HyStart++ on.
+    #[must_use]
+    pub fn new(hystart: bool) -> Self {
+        Self { slow_start: HyStart::new(hystart), increase: AdditiveIncrease::default() }
+    }
+}
+
+impl CongestionControl for Reno {
+    #[inline]
+    fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
+        let rest = self.slow_start.on_ack(ack, w);
+        self.increase.on_ack(rest, w);
+    }
+}
+
+/// One MSS for each window that is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AdditiveIncrease {
+    /// Bytes acknowledged since the last increase, less than `cwnd`.
+    acked: u32,
+}
+
+impl AdditiveIncrease {
+    #[inline]
+    pub(super) fn on_ack(&mut self, bytes: u32, w: &mut Window) {
+        // What was counted towards a larger window is worth one MSS of this one.
+        self.acked = self.acked.min(w.cwnd).saturating_add(bytes);
+        if bytes > 0 && self.acked >= w.cwnd {
+            let windows = self.acked / w.cwnd.max(1);
+            self.acked -= windows * w.cwnd;
+            w.grow(w.segments(windows));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Path, ack, segments};
+    use super::*;
+
+    #[test]
+    fn slow_start_doubles_per_round_trip() {
+        let (mut reno, mut w) = (Reno::new(false), segments(10, u32::MAX));
+        let mut path = Path::default();
+        for expected in [20, 40, 80, 160] {
+            path.round(&mut reno, &mut w, 100);
+            assert_eq!(w.cwnd, expected * 1000);
+        }
+    }
+
+    #[test]
+    fn avoidance_adds_one_mss_per_round_trip() {
+        let (mut reno, mut w) = (Reno::new(true), segments(10, 10));
+        let mut path = Path::default();
+        for expected in 11..40 {
+            path.round(&mut reno, &mut w, 100);
+            assert_eq!(w.cwnd, expected * 1000);
+        }
+    }
+
+    #[test]
+    fn whole_windows_in_one_ack_count_in_full() {
+        let mut w = segments(8, 12);
+        let mut reno = Reno::new(false);
+        // Eight segments: four of them reach ssthresh, the other four are a third of a window.
+        reno.on_ack(&ack(8000, &w), &mut w);
+        assert_eq!(w.cwnd, 12_000);
+        reno.on_ack(&ack(7999, &w), &mut w);
+        assert_eq!(w.cwnd, 12_000);
+        reno.on_ack(&ack(1, &w), &mut w);
+        assert_eq!(w.cwnd, 13_000);
+    }
+
+    #[test]
+    fn after_a_timeout_a_jump_over_arrived_data_counts_what_was_in_flight() {
+        let mut w = segments(1, 20);
+        let mut reno = Reno::new(false);
+        reno.on_ack(&Ack { flight: 1000, ..ack(500_000, &w) }, &mut w);
+        assert_eq!(w.cwnd, 2000);
+    }
+}
