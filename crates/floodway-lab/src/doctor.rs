@@ -56,7 +56,7 @@ impl Finding {
 }
 
 /// A program, the package that brings it, and what needs it.
-const PROGRAMS: [(&str, &str, Need); 14] = [
+const PROGRAMS: [(&str, &str, Need); 15] = [
     ("qemu-system-x86_64", "qemu-system-x86", Need::Lab),
     ("iperf3", "iperf3", Need::Lab),
     ("busybox", "busybox-static", Need::Lab),
@@ -67,14 +67,20 @@ const PROGRAMS: [(&str, &str, Need); 14] = [
     ("tcpdump", "tcpdump", Need::Lab),
     ("xz", "xz-utils", Need::Lab),
     ("cpio", "cpio", Need::Lab),
-    ("make", "make", Need::Bench),
-    ("pkg-config", "pkg-config", Need::Bench),
+    // The lab builds the guests' program, if it is not there, with libbpf and BPF programs in it.
+    ("clang", "clang", Need::Lab),
+    ("make", "make", Need::Lab),
+    ("pkg-config", "pkg-config", Need::Lab),
     ("dpdk-testpmd", "dpdk-dev", Need::Bench),
     ("ovs-vsctl", "openvswitch-switch-dpdk", Need::Bench),
 ];
 
-/// A header of DPDK, and the package that brings it.
-const DPDK_HEADERS: (&str, &str) = ("/usr/include/dpdk/rte_eal.h", "libdpdk-dev");
+/// Files that builds need: what they are, where they are, the package that brings them, and what needs them.
+const FILES: [(&str, &str, &str, Need); 3] = [
+    ("libelf", "/usr/lib/x86_64-linux-gnu/libelf.a", "libelf-dev", Need::Lab),
+    ("zlib", "/usr/lib/x86_64-linux-gnu/libz.a", "zlib1g-dev", Need::Lab),
+    ("DPDK headers", "/usr/include/dpdk/rte_eal.h", "libdpdk-dev", Need::Bench),
+];
 
 /// Directories that root's `PATH` may lack in a plain shell.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
@@ -92,7 +98,7 @@ pub fn examine() -> Vec<Finding> {
     findings.push(shared_memory());
     findings.push(memory());
     findings.push(huge_pages());
-    findings.push(dpdk_headers());
+    findings.extend(FILES.map(file));
     findings.push(switch());
     findings.extend(Series::ALL.map(guest_kernel));
     findings
@@ -248,17 +254,10 @@ fn meminfo_kib(key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn dpdk_headers() -> Finding {
-    let (path, package) = DPDK_HEADERS;
-    Finding {
-        package: Some(package),
-        ..other(
-            "DPDK headers",
-            Need::Bench,
-            (!Path::new(path).is_file()).then(|| format!("no {path}")),
-            &format!("apt-get install {package}"),
-        )
-    }
+fn file((what, path, package, need): (&str, &str, &'static str, Need)) -> Finding {
+    let problem = (!Path::new(path).is_file()).then(|| format!("no {path}"));
+    let fix = format!("apt-get install {package}");
+    Finding { package: Some(package), ..other(what, need, problem, &fix) }
 }
 
 fn guest_kernel(series: Series) -> Finding {

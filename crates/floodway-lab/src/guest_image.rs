@@ -116,6 +116,7 @@ fn assemble(kernel: &Kernel, contents: &Contents) -> Result<Vec<u8>> {
     // The kernel opens it for process 1 before that mounts /dev.
     archive.character_device("/dev/console", 5, 1);
     add_file(&mut archive, &agent_binary::locate()?, "/init")?;
+    archive.symlink("/usr/bin/floodway-guest", "/init");
     for (source, target) in &contents.files {
         add_file(&mut archive, source, target)?;
     }

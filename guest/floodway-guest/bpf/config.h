@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Set by the loader before the programs are verified: constants to the verifier, which drops dead branches. */
+#ifndef FLOODWAY_CONFIG_H
+#define FLOODWAY_CONFIG_H
+
+#include "kernel.h"
+
+struct config {
+	__u8 cubic; /* the shadow window grows and is cut as in CUBIC instead of Reno */
+	__u8 plain; /* no flow ever goes online */
+	__u8 reserved[2];
+	__u32 initial_window; /* segments; 0 is the kernel's own (10, or the route's initcwnd) */
+};
+
+/* The reason for a section of its own: its bytes are exactly this structure. */
+const volatile struct config config SEC(".rodata.config") = {};
+
+#endif

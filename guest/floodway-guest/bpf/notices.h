@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the guest knows from notices. `notices.bpf.c`'s part fills it in, the congestion control asks.
+ *
+ * Theory of operation: `hellos` has the latest hello of each interface, `managed` the flows that the switch has
+ * named, with the interface and the epoch under which it did. A flow is online while the latest hello of
+ * that interface is of that epoch and younger than its lifetime; so a new epoch takes all flows of the old one
+ * offline at once, and silence does so by time alone. Entries of closed flows are deleted; whatever is left behind by
+ * lost notices ages out of the LRU map.
+ *
+ * Invariant: nothing but a notice makes a flow online. A reader may see half of a hello that is being written:
+ * a new epoch with the old time, or the old one with the new lifetime. The next event reads it whole.
+ */
+#ifndef FLOODWAY_NOTICES_H
+#define FLOODWAY_NOTICES_H
+
+#include "config.h"
+
+#define MAX_INTERFACES 64
+#define MAX_FLOWS 65536
+
+/* A flow as the guest transmits it; bytes 12 to 51 of a notice, with the reserved ones zero. */
+struct flow_key {
+	__u8 family; /* 4 or 6 */
+	__u8 reserved[3];
+	__be32 guest[4]; /* IPv4 as ::ffff:a.b.c.d */
+	__be32 peer[4];
+	__be16 guest_port;
+	__be16 peer_port;
+};
+
+struct hello {
+	__u64 arrival_ns; /* bpf_ktime_get_ns() */
+	__u64 lifetime_ns;
+	__u32 epoch;
+	__u32 reserved;
+};
+
+struct managed {
+	__u32 epoch;
+	__u32 ifindex;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__type(key, __u32); /* ifindex */
+	__type(value, struct hello);
+} hellos SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_FLOWS);
+	__type(key, struct flow_key);
+	__type(value, struct managed);
+} managed SEC(".maps");
+
+/* The loader prints them in this order. */
+enum counter {
+	COUNTER_HELLO,
+	COUNTER_MANAGED,
+	COUNTER_OFFLINE,
+	COUNTER_MALFORMED,
+	COUNTER_FLOW_ONLINE,
+	COUNTER_FLOW_OFFLINE,
+	COUNTERS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count(__u32 counter)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		(*value)++;
+}
+
+static __always_inline bool is_mapped(const __be32 *address)
+{
+	return address[0] == 0 && address[1] == 0 && address[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline void set_mapped(__be32 *mapped, __be32 address)
+{
+	mapped[2] = bpf_htonl(0xffff);
+	mapped[3] = address;
+}
+
+/* The key of a socket. An IPv6 socket with a mapped peer speaks IPv4. */
+static __always_inline void key_of(struct sock *sk, struct flow_key *key)
+{
+	struct sock_common *common = &sk->__sk_common;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	key->guest_port = bpf_htons(common->skc_num);
+	key->peer_port = common->skc_dport;
+	key->family = 4;
+	if (common->skc_family == AF_INET6) {
+		for (int i = 0; i < 4; i++) {
+			key->peer[i] = common->skc_v6_daddr.in6_u.u6_addr32[i];
+			key->guest[i] = common->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		}
+		if (!is_mapped(key->peer)) {
+			key->family = 6;
+			return;
+		}
+		__builtin_memset(key->guest, 0, sizeof(key->guest));
+	}
+	set_mapped(key->peer, common->skc_daddr);
+	set_mapped(key->guest, common->skc_rcv_saddr);
+}
+
+/* Whether the switch holds this flow back, as far as the guest knows now. */
+static __always_inline bool is_managed(struct sock *sk, __u64 now_ns)
+{
+	struct managed *named;
+	struct flow_key key;
+	struct hello *hello;
+	__u32 ifindex;
+
+	if (config.plain)
+		return false;
+	key_of(sk, &key);
+	named = bpf_map_lookup_elem(&managed, &key);
+	if (!named)
+		return false;
+	ifindex = named->ifindex;
+	hello = bpf_map_lookup_elem(&hellos, &ifindex);
+	return hello && hello->epoch == named->epoch &&
+	       now_ns - hello->arrival_ns < hello->lifetime_ns;
+}
+
+static __always_inline void forget(struct sock *sk)
+{
+	struct flow_key key;
+
+	if (config.plain)
+		return;
+	key_of(sk, &key);
+	bpf_map_delete_elem(&managed, &key);
+}
+
+#endif

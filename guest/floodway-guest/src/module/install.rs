@@ -1,0 +1,56 @@
+//! Installation.
+
+use std::os::fd::AsFd;
+
+use anyhow::{Context, Result};
+
+use super::interfaces::{self, Interface};
+use super::object::{self, Loaded};
+use super::record::Record;
+use super::{Options, congestion, kernel, remove};
+
+/// Installs, in place of what is installed.
+///
+/// # Errors
+/// When the kernel lacks something or refuses; nothing of the attempt stays then.
+pub fn install(options: &Options) -> Result<()> {
+    kernel::check()?;
+    kernel::mount_bpf()?;
+    object::capture_messages();
+    let settings = &options.settings;
+    let interfaces =
+        if settings.plain { Vec::new() } else { interfaces::select(&options.interface)? };
+    // Before anything changes: this is what fails on a kernel that is not fit.
+    let mut loaded = Loaded::load(settings).map_err(object::explain)?;
+    let previous_default = remove::take_back()?;
+    let installed = activate(&mut loaded, &interfaces).and_then(|()| {
+        let record = Record {
+            settings: settings.clone(),
+            previous_default: options.default.then_some(previous_default.clone()),
+        };
+        record.write()?;
+        if options.default { congestion::set_default(congestion::NAME) } else { Ok(()) }
+    });
+    installed.map_err(|error| {
+        let error = object::explain(error);
+        match remove::take_back() {
+            Ok(_) => error,
+            Err(second) => error.context(format!("and it could not be undone: {second:#}")),
+        }
+    })
+}
+
+fn activate(loaded: &mut Loaded, interfaces: &[Interface]) -> Result<()> {
+    // Pins first: only what is pinned can be taken back.
+    loaded.pin()?;
+    loaded.register()?;
+    let Some((reader, _)) = object::pinned_reader()? else { return Ok(()) };
+    let complaints = kernel::load_modules();
+    for interface in interfaces {
+        interfaces::attach(reader.as_fd(), interface).with_context(|| {
+            let missing = complaints.iter().map(|text| format!(" ({text})")).collect::<String>();
+            format!("cannot read notices on {}{missing}", interface.name)
+        })?;
+    }
+    Ok(())
+}

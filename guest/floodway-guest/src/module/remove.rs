@@ -1,0 +1,40 @@
+//! Removal.
+
+use std::os::fd::AsFd;
+
+use anyhow::Result;
+
+use super::record::Record;
+use super::{congestion, interfaces, kernel, object};
+
+/// Removes what is installed; nothing installed is fine.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn remove() -> Result<()> {
+    kernel::check()?;
+    object::capture_messages();
+    take_back().map_err(object::explain)?;
+    Ok(())
+}
+
+/// Takes everything back, and returns the default congestion control of then. Sockets that use `floodway`
+/// keep it, offline.
+pub fn take_back() -> Result<String> {
+    if congestion::default()? == congestion::NAME {
+        let previous = Record::read()?.and_then(|record| record.previous_default);
+        let previous = previous.filter(|name| name != congestion::NAME);
+        congestion::set_default(&previous.map_or_else(congestion::fallback, Ok)?)?;
+    }
+    if let Some((reader, id)) = object::pinned_reader()? {
+        for interface in interfaces::all()? {
+            if interfaces::is_attached(reader.as_fd(), id, &interface)? {
+                interfaces::detach(reader.as_fd(), &interface)?;
+            }
+        }
+    }
+    object::unregister()?;
+    object::unpin()?;
+    Record::delete()?;
+    congestion::default()
+}
