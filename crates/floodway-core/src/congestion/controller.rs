@@ -124,9 +124,11 @@ impl Controller {
 
     /// Fast recovery begins. Sets `ssthresh`; `cwnd` is [`Prr`](super::Prr)'s until
     /// [`Window::leave_recovery`]. If a mark has lowered the window in this round trip already, that was
-    /// the same congestion, and `ssthresh` stays (RFC 3168 section 6.1.2).
+    /// the same congestion, and `ssthresh` stays (RFC 3168 section 6.1.2; not so for DCTCP, whose marks may
+    /// lower it by next to nothing).
     pub fn on_loss(&mut self, event: &Congestion, w: &mut Window) {
-        if self.reduction == Reduction::Ecn && event.snd_una.before(self.reduced_until) {
+        let marked = self.reduction == Reduction::Ecn && event.snd_una.before(self.reduced_until);
+        if marked && self.law().mark_counts_as_loss() {
             self.reduction = Reduction::Loss;
             self.reduced_until = event.snd_nxt;
             return;
@@ -282,6 +284,15 @@ mod tests {
         w.leave_recovery();
         cc.on_loss(&at(2_000, 41_000, &w), &mut w);
         assert_eq!(w.ssthresh, 10_000);
+    }
+
+    #[test]
+    fn dctcp_counts_a_loss_after_a_mark() {
+        let (mut cc, mut w) = (Controller::new(Algorithm::Dctcp), segments(40, 40));
+        assert!(cc.on_ecn(&at(0, 40_000, &w), &mut w));
+        assert_eq!(w, segments(20, 20));
+        cc.on_loss(&at(1_000, 41_000, &w), &mut w);
+        assert_eq!(w, segments(20, 10));
     }
 
     #[test]

@@ -153,11 +153,13 @@ impl Cubic {
         } else {
             self.start_stage(w);
         }
-        self.grow_w_est(bytes, w);
+        // The part of a window that was acknowledged, in parts of 2^32. `bytes` is not more than `cwnd`.
+        let part = (u64::from(bytes) << 32) / u64::from(w.cwnd.max(1));
+        self.grow_w_est(part, w);
         if self.curve(self.offset, w) < self.w_est {
             w.grow(self.w_est.saturating_sub(w.cwnd).min(bytes));
         } else {
-            self.follow_curve(bytes, ack, w);
+            self.follow_curve(part, ack, w);
         }
     }
 
@@ -195,24 +197,21 @@ impl Cubic {
         bytes as u32
     }
 
-    fn grow_w_est(&mut self, bytes: u32, w: &Window) {
-        let product = u64::from(bytes) * u64::from(w.mss());
-        let product = if self.w_est >= self.cwnd_prior { product } else { product / 17 * 9 };
-        // Parts of 65536 of a byte. Not more than `mss` bytes, as `bytes` is not more than `cwnd`.
-        let parts = (u128::from(product) << 16) / u128::from(w.cwnd.max(1));
-        let whole = add_parts(&mut self.w_est_fraction, parts as u64);
+    fn grow_w_est(&mut self, part: u64, w: &Window) {
+        let parts = (part * u64::from(w.mss().min(1 << 30))) >> 16;
+        let parts = if self.w_est >= self.cwnd_prior { parts } else { parts * 9 / 17 };
+        let whole = add_parts(&mut self.w_est_fraction, parts);
         self.w_est = self.w_est.saturating_add(whole);
     }
 
-    fn follow_curve(&mut self, bytes: u32, ack: &Ack, w: &mut Window) {
+    fn follow_curve(&mut self, part: u64, ack: &Ack, w: &mut Window) {
         let rtt = ack.min_rtt.or(ack.rtt).map_or(0, micros).min(MAX_OFFSET);
         let ahead = i64::from(self.offset) + i64::from(rtt);
         let ahead = ahead.min(i64::from(MAX_OFFSET)) as i32;
         let most = w.cwnd.saturating_add(w.cwnd / 2);
         let step = self.curve(ahead, w).clamp(w.cwnd, most) - w.cwnd;
-        // At most a half, in parts of 2^32; the product fits, as `bytes` is not more than 2^32.
-        let share = (u64::from(step) << 32) / u64::from(w.cwnd.max(1));
-        let parts = (share * u64::from(bytes)) >> 16;
+        // Not more than half of `cwnd`: the product fits.
+        let parts = (part * u64::from(step)) >> 16;
         let whole = add_parts(&mut self.cwnd_fraction, parts);
         w.grow(whole);
     }

@@ -9,7 +9,8 @@
 //! ([`Controller`](super::Controller) sees to that). `alpha` starts at 1: until there is an estimate, a mark halves
 //! (section 4.2 of the RFC).
 //!
-//! Loss is Reno's business (section 3.5), and so is growth. HyStart++ is off: marks end slow start.
+//! Loss is Reno's business (section 3.5), even in a round trip in which a mark has lowered the window
+//! by a little, and so is growth. HyStart++ is off: marks end slow start.
 //!
 //! `alpha` is in parts of 2^20. A step of a sixteenth rounds to nothing only below 16 of those parts, so a
 //! path without marks gets within 0.002 % of zero.
@@ -64,6 +65,10 @@ impl CongestionControl for Dctcp {
         let cut = (u64::from(w.cwnd) * u64::from(self.alpha) / u64::from(2 * ONE)) as u32;
         w.lower_cwnd(w.cwnd - cut);
         w.set_ssthresh(w.cwnd);
+    }
+
+    fn mark_counts_as_loss(&self) -> bool {
+        false
     }
 }
 

@@ -80,6 +80,12 @@ pub trait CongestionControl {
         w.lower_cwnd(half);
     }
 
+    /// A mark lowers the window as much as a loss does, so that a loss in the same round trip is not
+    /// counted again.
+    fn mark_counts_as_loss(&self) -> bool {
+        true
+    }
+
     /// The flow starts again after idle time.
     fn on_idle(&mut self) {}
 

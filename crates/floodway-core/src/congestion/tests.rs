@@ -330,8 +330,8 @@ proptest! {
                         ecn_bytes: bytes, ece, cwnd_limited: limited,
                     };
                     cc.on_ack(&ack, &mut w);
-                    let twice = before.cwnd.saturating_mul(2);
-                    prop_assert!(w.cwnd <= twice.max(before.cwnd + 2 * w.mss));
+                    let most = before.cwnd.saturating_mul(2).saturating_add(2 * w.mss);
+                    prop_assert!(w.cwnd <= most);
                     prop_assert!(w.cwnd <= before.cwnd.max(MAX_CWND));
                     prop_assert!(limited && !ece || w.cwnd <= before.cwnd);
                     prop_assert!(w.cwnd >= before.cwnd || algorithm == Algorithm::Vegas);

@@ -33,9 +33,13 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Ends fast recovery: `cwnd` becomes `ssthresh` (RFC 5681 section 3.2 step 6, RFC 6937).
+    /// Ends fast recovery: `cwnd` becomes `ssthresh` (RFC 5681 section 3.2 step 6, RFC 6937). Does
+    /// nothing if there is no threshold, as after [`on_spurious`](super::Controller::on_spurious)
+    /// in the first slow start.
     pub fn leave_recovery(&mut self) {
-        self.cwnd = self.ssthresh.min(MAX_CWND).max(self.mss());
+        if self.ssthresh != u32::MAX {
+            self.cwnd = self.ssthresh.min(MAX_CWND).max(self.mss());
+        }
     }
 
     /// Sets `ssthresh`, but not below the two MSS of RFC 5681 equation 4.
@@ -155,7 +159,8 @@ impl Congestion {
 /// Counts round trips: one ends when what was sent at its start is acknowledged.
 ///
 /// A round's end always lies between `snd_una` and `snd_nxt`. If it does not, as before the
-/// first ACK, a new round begins: no flag is needed.
+/// first ACK, a new round begins: no flag is needed. (A flow whose first window has
+/// sequence number 0 in it has a first round that is too short, no more.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     end: Seq,
@@ -186,6 +191,16 @@ mod tests {
         assert_eq!(initial_window(0), 10);
         let w = Window::new(0, 0);
         assert_eq!((w.cwnd, w.mss), (1, 1));
+    }
+
+    #[test]
+    fn recovery_ends_at_the_threshold_if_there_is_one() {
+        let mut w = Window { cwnd: 3_000, ssthresh: 20_000, mss: 1000 };
+        w.leave_recovery();
+        assert_eq!(w.cwnd, 20_000);
+        w.ssthresh = u32::MAX;
+        w.leave_recovery();
+        assert_eq!(w.cwnd, 20_000);
     }
 
     #[test]
