@@ -8,8 +8,11 @@
 #![forbid(unsafe_code)]
 
 pub mod congestion;
+pub mod flow_table;
 pub mod l2;
+pub mod offload;
 pub mod rtt;
 pub mod seq;
 pub mod time;
+pub mod timer;
 pub mod token_bucket;

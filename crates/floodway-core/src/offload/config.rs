@@ -1,0 +1,48 @@
+//! What an operator chooses for a port.
+
+use std::time::Duration;
+
+use super::budget::BufferPolicy;
+use crate::congestion::Algorithm;
+
+/// Which halves of the offload are on, and how they behave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Congestion control for what the guest sends.
+    pub transmit: bool,
+    /// Acknowledgement of what the guest receives.
+    pub receive: bool,
+    /// The congestion control towards the network.
+    pub congestion: Algorithm,
+    /// First congestion window, in segments, 1 to 64 (RFC 6928: 10).
+    pub initial_window: u8,
+    /// How flows of the port share the budget.
+    pub buffer: BufferPolicy,
+    /// Bytes that the port's flows may have stored, unacknowledged or granted, 64 KiB to 1 GiB.
+    pub budget: u32,
+    /// Bytes kept of what was acknowledged for the guest.
+    pub receive_budget: u32,
+    /// Most flows that are known at once.
+    pub max_flows: u32,
+    /// Idle flows are forgotten after this.
+    pub idle: Duration,
+    /// Smallest retransmission time-out towards the network.
+    pub min_rto: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            transmit: false,
+            receive: false,
+            congestion: Algorithm::Cubic,
+            initial_window: 10,
+            buffer: BufferPolicy::Prioritised,
+            budget: 4 << 20,
+            receive_budget: 4 << 20,
+            max_flows: 65_536,
+            idle: Duration::from_secs(600),
+            min_rto: Duration::from_millis(200),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a port's offload has done.
+
+/// Declares the counters once: field, name on the control socket, meaning.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Events since the port was made. Each only grows.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Every counter with its name and meaning.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections seen from their first SYN.
+    flows_opened,
+    /// Connections that ended or were forgotten.
+    flows_closed,
+    /// Connections not followed, because the table was full.
+    flows_refused,
+    /// Flows whose congestion control the switch took over.
+    went_online,
+    /// Flows given back to the guest's own congestion control.
+    went_offline,
+    /// Transitions to `ACTIVE`.
+    to_active,
+    /// Transitions to `NO_BUFFER`.
+    to_no_buffer,
+    /// Transitions to `PACKET_LOSS`.
+    to_packet_loss,
+    /// Frames stored.
+    stored_frames,
+    /// Bytes of payload stored.
+    stored_bytes,
+    /// Ranges released to the network for the first time.
+    released,
+    /// Ranges sent again.
+    retransmitted,
+    /// Bytes of payload sent again.
+    retransmitted_bytes,
+    /// Retransmission time-outs at the switch.
+    timeouts,
+    /// Tail loss probes sent.
+    tail_loss_probes,
+    /// Probes of a closed receive window.
+    window_probes,
+    /// Fast recoveries entered.
+    fast_recoveries,
+    /// Reductions of the congestion window because of ECN.
+    ecn_reductions,
+    /// Recoveries that turned out to be needless and were undone.
+    undone,
+    /// Frames from the guest that were stored already.
+    absorbed_stored,
+    /// Frames from the guest that were acknowledged already.
+    absorbed_acknowledged,
+    /// Duplicate acknowledgements kept from the guest.
+    absorbed_dup_acks,
+    /// Frames dropped because the guest sent beyond its grant.
+    beyond_grant,
+    /// Frames dropped because the peer acknowledged what was never sent.
+    acks_unsent,
+    /// Window updates sent to the guest.
+    window_updates,
+    /// Managed notices sent to the guest.
+    managed_notices,
+    /// Offline notices sent to the guest.
+    offline_notices,
+    /// Acknowledgements sent for the guest.
+    acks_sent,
+    /// Acknowledgements that rode on released data.
+    acks_piggybacked,
+    /// Acknowledgements of the guest that said nothing new.
+    absorbed_acks,
+    /// Bytes acknowledged for the guest.
+    acknowledged_bytes,
+    /// Kept frames that were delivered again.
+    redelivered,
+    /// Receive side: transitions to `ACTIVE`.
+    rx_to_active,
+    /// Receive side: transitions to `NO_BUFFER`.
+    rx_to_no_buffer,
+    /// Receive side: transitions to `UNEXPECTED_SEQ`.
+    rx_to_unexpected_seq,
+}

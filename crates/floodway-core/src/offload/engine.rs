@@ -1,0 +1,398 @@
+//! The offload of one port: its flow table, its timers, and the order in which things happen.
+
+use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+
+use super::config::Config;
+use super::counters::Counters;
+use super::flow::Flow;
+use super::paths::Outcome;
+use super::port::{Call, Port};
+use super::segment::Segment;
+use super::sink::{Link, Sink, Verdict};
+use super::summary::{FlowSummary, Reason, TxState};
+use crate::flow_table::{FlowId, FlowRef, FlowTable};
+use crate::time::{Duration, Instant};
+use crate::timer::TimerQueue;
+
+/// Timers that one call handles at most.
+const TIMERS_PER_CALL: u32 = 64;
+/// Flows that are offered room when some comes free.
+const OFFERS_PER_CALL: usize = 4;
+/// How often old flows are looked for.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Flows that upkeep looks at when the budget is short.
+const UPKEEP_SCAN: u32 = 256;
+/// An online flow that was not used for this long gives its grant back when the budget is short.
+const UNUSED: Duration = Duration::from_secs(1);
+
+/// The offload of one port. See the [module](super) for how it works.
+#[derive(Debug)]
+pub struct Offload<B> {
+    flows: FlowTable<Flow<B>>,
+    timers: TimerQueue,
+    port: Port,
+    upkeep_at: Instant,
+    upkeep_cursor: u32,
+}
+
+impl<B> Offload<B> {
+    /// An offload without flows. `seed` must be secret: it keeps guests from making look-ups slow.
+    #[must_use]
+    pub fn new(config: Config, seed: u64) -> Self {
+        Self {
+            flows: FlowTable::new(config.max_flows, seed),
+            timers: TimerQueue::new(config.max_flows, Instant::ZERO),
+            port: Port::new(config),
+            upkeep_at: Instant::NEVER,
+            upkeep_cursor: 0,
+        }
+    }
+
+    /// How it is configured.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.port.config
+    }
+
+    /// Changes the configuration. Flows that may not stay online leave as soon as nothing of them is
+    /// stored; others come online when they are next idle. New flows follow it from their start.
+    /// `max_flows` stays as it was.
+    pub fn configure(&mut self, config: Config, now: Instant, sink: &mut impl Sink<B>) {
+        self.port.pool.budget.resize(config.budget);
+        self.port.config = config;
+        self.reconfigure_all(Reason::Disabled, now, sink);
+    }
+
+    /// Takes every flow offline, for migration, or ends that (`draining` false). Until then new flows stay
+    /// offline.
+    pub fn drain(&mut self, draining: bool, now: Instant, sink: &mut impl Sink<B>) {
+        self.port.draining = draining;
+        self.reconfigure_all(Reason::Draining, now, sink);
+    }
+
+    /// Drain was asked for, and no flow is online or has anything stored.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.port.draining && self.port.pool.online == 0 && self.port.kept == 0
+    }
+
+    fn reconfigure_all(&mut self, reason: Reason, now: Instant, sink: &mut impl Sink<B>) {
+        for index in 0..self.flows.slots() {
+            if let Some(id) = self.id_at(index) {
+                self.with_flow(id, now, sink, |flow, call| flow.reconfigure(reason, call));
+            }
+        }
+        self.flush(now, sink);
+    }
+
+    fn id_at(&self, index: u32) -> Option<FlowId> {
+        self.flows.iter_from(index, 1).next().map(|found| found.id)
+    }
+
+    /// A TCP segment from the guest towards the network. `flow` is its 5-tuple. `keep` is called at most once,
+    /// when the frame has to be stored; it answers `None` when there is no memory.
+    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
+    pub fn from_guest(
+        &mut self,
+        now: Instant,
+        flow: &FiveTuple,
+        link: &Link,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let Some(id) = self.find_or_open(now, flow, link, segment) else {
+            return Verdict::PASS;
+        };
+        let Some(outcome) = self.with_flow(id, now, sink, |entry, call| {
+            entry.link = *link;
+            entry.on_guest(segment, keep, call)
+        }) else {
+            return Verdict::PASS;
+        };
+        self.after(id, &outcome, now, sink);
+        if outcome.over && segment.has(Flags::SYN) {
+            // The ports are used again for a new connection.
+            self.find_or_open(now, flow, link, segment);
+            return self.from_guest_again(now, flow, segment, sink);
+        }
+        outcome.verdict
+    }
+
+    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
+    fn from_guest_again(
+        &mut self,
+        now: Instant,
+        flow: &FiveTuple,
+        segment: &Segment,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        if let Some(id) = self.flows.find(flow) {
+            self.with_flow(id, now, sink, |entry, call| entry.on_guest(segment, || None, call));
+        }
+        Verdict::PASS
+    }
+
+    /// A TCP segment from the network towards the guest. `flow` is its 5-tuple, as it is in the
+    /// packet. `keep` is as in [`Offload::from_guest`]. When the verdict is to pass, the frame must be
+    /// delivered or queued after what `sink` was told during this call.
+    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
+    pub fn from_network(
+        &mut self,
+        now: Instant,
+        flow: &FiveTuple,
+        link: &Link,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let flow = flow.reversed();
+        let Some(id) = self.find_or_open(now, &flow, link, segment) else {
+            return Verdict::PASS;
+        };
+        let free = self.port.pool.budget.free();
+        let outcome =
+            self.with_flow(id, now, sink, |entry, call| entry.on_network(segment, keep, call));
+        let Some(outcome) = outcome else { return Verdict::PASS };
+        self.after(id, &outcome, now, sink);
+        if self.port.pool.budget.free() > free {
+            self.offer_room(now, sink);
+        }
+        outcome.verdict
+    }
+
+    /// The flow of a segment; a SYN opens one, if the port wants any.
+    fn find_or_open(
+        &mut self,
+        now: Instant,
+        flow: &FiveTuple,
+        link: &Link,
+        segment: &Segment,
+    ) -> Option<FlowId> {
+        if let Some(id) = self.flows.find(flow) {
+            return Some(id);
+        }
+        let opens = segment.has(Flags::SYN)
+            && !segment.has(Flags::RST)
+            && !segment.has(Flags::ACK)
+            && (self.port.config.transmit || self.port.config.receive);
+        if !opens {
+            return None;
+        }
+        if self.flows.len() >= self.flows.capacity()
+            && let Some(mut gone) = self.flows.evict(|old| old.flow.may_go())
+        {
+            self.port.release(&mut gone.flow);
+            self.port.counters.flows_closed += 1;
+        }
+        match self.flows.insert(flow, now, Flow::new(*link)) {
+            Ok(id) => {
+                self.port.counters.flows_opened += 1;
+                self.upkeep_at = self.upkeep_at.min(now + UPKEEP_INTERVAL);
+                Some(id)
+            }
+            Err(_) => {
+                self.port.counters.flows_refused += 1;
+                None
+            }
+        }
+    }
+
+    /// Calls `f` with a flow, and moves its timer afterwards.
+    fn with_flow<S: Sink<B>, T>(
+        &mut self,
+        id: FlowId,
+        now: Instant,
+        sink: &mut S,
+        f: impl FnOnce(&mut Flow<B>, &mut Call<'_, S>) -> T,
+    ) -> Option<T> {
+        let tuple = *self.flows.entry(id)?.tuple;
+        let flow = self.flows.touch(id, now)?;
+        let mut call = Call { now, id, tuple: &tuple, port: &mut self.port, sink };
+        let answer = f(flow, &mut call);
+        let due = flow.next_timeout();
+        flow.deadline.set(due, id, &mut self.timers);
+        Some(answer)
+    }
+
+    /// Removes a flow that is over.
+    fn after(&mut self, id: FlowId, outcome: &Outcome, now: Instant, sink: &mut impl Sink<B>) {
+        if !outcome.over {
+            return;
+        }
+        // What it has to say, it says now.
+        self.with_flow(id, now, sink, Flow::flush);
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: FlowId) {
+        if let Some(mut gone) = self.flows.remove(id) {
+            self.port.release(&mut gone.flow);
+            self.port.counters.flows_closed += 1;
+        }
+    }
+
+    fn offer_room(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        for _ in 0..OFFERS_PER_CALL {
+            let Some(id) = self.port.waiting.pop_front() else { return };
+            let taken = self.with_flow(id, now, sink, Flow::offer_room);
+            if taken == Some(false) {
+                return;
+            }
+        }
+    }
+
+    /// Ends a batch of frames.
+    pub fn flush(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        while let Some(id) = self.port.flagged.pop() {
+            self.with_flow(id, now, sink, Flow::flush);
+        }
+    }
+
+    /// When [`Offload::handle_timeout`] is due; [`Instant::NEVER`] if nothing waits.
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        let timers = self.timers.next().unwrap_or(Instant::NEVER);
+        timers.min(self.port.hello_at).min(self.upkeep_at)
+    }
+
+    /// Does what is due. May stop early when much is: then [`Offload::next_timeout`] is not after `now`.
+    pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        let mut budget = TIMERS_PER_CALL;
+        while let Some(id) = self.timers.pop_due(now, &mut budget) {
+            let Some(flow) = self.flows.get_mut(id) else { continue };
+            if !flow.deadline.fired(now, id, &mut self.timers) {
+                continue;
+            }
+            let tuple = match self.flows.entry(id) {
+                Some(found) => *found.tuple,
+                None => continue,
+            };
+            let Some(flow) = self.flows.get_mut(id) else { continue };
+            let mut call = Call { now, id, tuple: &tuple, port: &mut self.port, sink };
+            flow.handle_timeout(&mut call);
+            let due = flow.next_timeout();
+            flow.deadline.set(due, id, &mut self.timers);
+        }
+        self.port.says_hello(now, sink);
+        self.keep_up(now, sink);
+        self.flush(now, sink);
+    }
+
+    /// Forgets idle flows, and asks unused ones for their grants when the budget is short.
+    fn keep_up(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        if now < self.upkeep_at {
+            return;
+        }
+        let idle = self.port.config.idle;
+        for _ in 0..TIMERS_PER_CALL {
+            let Some(mut gone) = self.flows.expire(now, idle, |old| old.flow.may_go()) else {
+                break;
+            };
+            self.port.release(&mut gone.flow);
+            self.port.counters.flows_closed += 1;
+        }
+        if std::mem::take(&mut self.port.short_of_room) {
+            self.reclaim(now, sink);
+        }
+        self.upkeep_at = if self.flows.is_empty() { Instant::NEVER } else { now + UPKEEP_INTERVAL };
+    }
+
+    fn reclaim(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        let unused = |found: &FlowRef<'_, Flow<B>>| {
+            now.since(found.last_used) >= UNUSED
+                && found.flow.connection().is_some_and(|c| c.tx.is_online() && c.tx.is_idle())
+        };
+        for _ in 0..UPKEEP_SCAN.min(self.flows.slots()) {
+            let found = self.flows.iter_from(self.upkeep_cursor, 1).find(unused).map(|f| f.id);
+            self.upkeep_cursor = (self.upkeep_cursor + 1) % self.flows.slots();
+            if let Some(id) = found {
+                self.with_flow(id, now, sink, |flow, call| flow.leave(Reason::NoRoom, call));
+            }
+        }
+    }
+
+    /// Forgets everything: the guest is gone.
+    pub fn reset(&mut self) {
+        for index in 0..self.flows.slots() {
+            if let Some(id) = self.id_at(index) {
+                self.forget(id);
+            }
+        }
+        self.port.flagged.clear();
+        self.port.waiting.clear();
+        self.port.hello_at = Instant::NEVER;
+        self.upkeep_at = Instant::NEVER;
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.port.counters
+    }
+
+    /// Flows known.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.flows.len()
+    }
+
+    /// No flow is known.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Flows online.
+    #[must_use]
+    pub const fn online(&self) -> u32 {
+        self.port.pool.online
+    }
+
+    /// Bytes of the budget in use, and bytes kept of what was acknowledged.
+    #[must_use]
+    pub const fn used(&self) -> (u32, u32) {
+        (self.port.pool.budget.used(), self.port.kept)
+    }
+
+    /// The flows in places `from` to `from + limit` of the table, and where the next page starts, if there
+    /// is one.
+    #[must_use]
+    pub fn flows(&self, from: u32, limit: u32) -> (Vec<FlowSummary>, Option<u32>) {
+        let page = self.flows.iter_from(from, limit).map(|found| summary(&found)).collect();
+        let next = from.saturating_add(limit);
+        (page, (next < self.flows.slots()).then_some(next))
+    }
+}
+
+fn summary<B>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
+    let mut summary = FlowSummary {
+        flow: *found.tuple,
+        tx: TxState::Offline,
+        rx: super::summary::RxState::Offline,
+        reason: Reason::Opened,
+        cwnd: 0,
+        ssthresh: 0,
+        held: 0,
+        in_flight: 0,
+        granted: 0,
+        srtt: None,
+        kept: found.flow.kept,
+    };
+    if let Some(connection) = found.flow.connection() {
+        let (tx, rx) = (&connection.tx, &connection.rx);
+        summary.tx = tx.state;
+        summary.rx = rx.state;
+        summary.reason = tx.reason;
+        summary.cwnd = tx.window.cwnd;
+        summary.ssthresh = tx.window.ssthresh;
+        summary.srtt = tx.rtt.srtt();
+        if tx.is_online() {
+            summary.held = tx.held();
+            summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
+            summary.granted = tx.told_edge.since(tx.snd_max);
+        }
+    }
+    summary
+}

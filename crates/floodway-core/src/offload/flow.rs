@@ -1,0 +1,206 @@
+//! One connection: its handshake, and the two machines that it gets when that is done.
+//!
+//! A connection is followed from its first SYN, whoever sends it, and simultaneous opens are
+//! followed like any other: both SYNs have to be seen, and an acknowledgement of the guest's. What the two
+//! SYNs agree on (scale, SACK, timestamps, ECN) is fixed from then on. SYNs with data (TCP Fast Open)
+//! make the connection one that is never offloaded.
+
+use floodway_wire::tcp::{Flags, OptionSummary};
+
+use super::config::Config;
+use super::receiver::Receiver;
+use super::segment::Segment;
+use super::sender::{Agreed, Sender};
+use super::sink::Link;
+use crate::seq::Seq;
+use crate::time::Instant;
+use crate::timer::Deadline;
+
+/// Largest shift that may be used (RFC 7323 section 2.3).
+const MAX_SCALE: u8 = 14;
+
+/// One side's SYN.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Syn {
+    /// Behind the SYN.
+    pub next: Seq,
+    pub flags: Flags,
+    pub window: u16,
+    pub options: OptionSummary,
+    has_data: bool,
+}
+
+impl Syn {
+    pub fn of(segment: &Segment) -> Self {
+        Self {
+            next: segment.seq + 1,
+            flags: segment.flags,
+            window: segment.window,
+            options: segment.options,
+            has_data: segment.len > 0,
+        }
+    }
+}
+
+/// Who sent a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Guest,
+    Peer,
+}
+
+/// SYNs seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handshake {
+    guest: Option<Syn>,
+    peer: Option<Syn>,
+}
+
+impl Handshake {
+    /// Takes in a SYN; false if it contradicts the one that was seen before.
+    pub fn on_syn(&mut self, side: Side, segment: &Segment) -> bool {
+        let seen = match side {
+            Side::Guest => &mut self.guest,
+            Side::Peer => &mut self.peer,
+        };
+        let syn = Syn::of(segment);
+        match seen {
+            Some(before) => before.next == syn.next,
+            None => {
+                *seen = Some(syn);
+                true
+            }
+        }
+    }
+
+    /// Both SYNs were seen, and `ack` acknowledges the guest's.
+    pub fn is_over(&self, ack: Seq) -> bool {
+        self.peer.is_some() && self.guest.is_some_and(|guest| !ack.before(guest.next))
+    }
+
+    /// The machines, if both SYNs were seen and `ack` of the peer acknowledges the guest's.
+    pub fn complete<B>(&self, ack: Seq, config: &Config) -> Option<Connection<B>> {
+        let (guest, peer) = (self.guest?, self.peer?);
+        if ack != guest.next || guest.has_data || peer.has_data {
+            return None;
+        }
+        let (scaled, sack, timestamps) = (
+            guest.options.window_scale.zip(peer.options.window_scale),
+            guest.options.sack_permitted && peer.options.sack_permitted,
+            guest.options.timestamps.is_some() && peer.options.timestamps.is_some(),
+        );
+        let (guest_scale, peer_scale) = scaled.unwrap_or((0, 0));
+        let agreed = Agreed {
+            sack,
+            timestamps,
+            ecn: offers_ecn(&guest, &peer) || offers_ecn(&peer, &guest),
+            peer_scale: peer_scale.min(MAX_SCALE),
+        };
+        let mut tx = Sender::new(guest.next, agreed, &peer.options, config);
+        let mut rx = Receiver::new(peer.next, guest_scale.min(MAX_SCALE));
+        if peer.flags.contains(Flags::ACK) {
+            // The window of a SYN-ACK is not scaled.
+            tx.follow_ack(guest.next, guest.next + u32::from(peer.window));
+        }
+        if guest.flags.contains(Flags::ACK) {
+            rx.first_window(guest.window);
+        }
+        Some(Connection { tx, rx })
+    }
+}
+
+/// `first` asked for ECN in its SYN and `second` agreed (RFC 3168 section 6.1.1).
+fn offers_ecn(first: &Syn, second: &Syn) -> bool {
+    const BOTH: Flags = Flags::ECE.with(Flags::CWR);
+    first.flags.contains(BOTH)
+        && second.flags.contains(Flags::ECE.with(Flags::ACK))
+        && !second.flags.contains(Flags::CWR)
+}
+
+/// An established connection.
+#[derive(Debug)]
+pub(super) struct Connection<B> {
+    pub tx: Sender<B>,
+    pub rx: Receiver<B>,
+}
+
+/// How far the connection is.
+#[derive(Debug)]
+pub(super) enum Phase<B> {
+    Opening(Handshake),
+    /// Boxed, so that a flood of SYNs costs little.
+    Established(Box<Connection<B>>),
+    /// It cannot be offloaded.
+    Excluded,
+}
+
+/// An entry of the flow table.
+#[derive(Debug)]
+pub(super) struct Flow<B> {
+    pub phase: Phase<B>,
+    pub link: Link,
+    pub deadline: Deadline,
+    /// What the pool has counted for it.
+    pub charged: u32,
+    /// What the pool has counted for what is kept of it.
+    pub kept: u32,
+    /// Behind the guest's FIN, and the peer's.
+    pub fins: [Option<Seq>; 2],
+    /// When the module is told once more that the flow is managed.
+    pub name_at: Instant,
+    /// Times that it will be told.
+    pub names_left: u8,
+    /// When a leaving flow may go offline.
+    pub leave_at: Instant,
+    /// It is on the list of flows that have something to send at the end of the batch.
+    pub flagged: bool,
+    /// A window update is due at the end of the batch.
+    pub update_due: bool,
+    /// It is on the list of flows that wait for room in the budget.
+    pub waiting: bool,
+}
+
+impl<B> Flow<B> {
+    pub fn new(link: Link) -> Self {
+        Self {
+            phase: Phase::Opening(Handshake::default()),
+            link,
+            deadline: Deadline::NEVER,
+            charged: 0,
+            kept: 0,
+            fins: [None; 2],
+            name_at: Instant::NEVER,
+            names_left: 0,
+            leave_at: Instant::NEVER,
+            flagged: false,
+            update_due: false,
+            waiting: false,
+        }
+    }
+
+    pub fn connection(&self) -> Option<&Connection<B>> {
+        match &self.phase {
+            Phase::Established(connection) => Some(connection),
+            Phase::Opening(_) | Phase::Excluded => None,
+        }
+    }
+
+    /// Nothing would be lost with it.
+    pub fn may_go(&self) -> bool {
+        self.connection().is_none_or(|c| !c.tx.is_online() && c.rx.is_settled())
+    }
+
+    /// Both sides have closed and acknowledged each other's FIN.
+    pub fn is_closed(&self) -> bool {
+        let [Some(guest), Some(peer)] = self.fins else { return false };
+        self.connection()
+            .is_some_and(|c| !c.tx.snd_una().before(guest) && !c.rx.guest_ack().before(peer))
+    }
+
+    /// Notes a FIN.
+    pub fn note_fin(&mut self, side: Side, segment: &Segment) {
+        if segment.has(Flags::FIN) {
+            self.fins[side as usize] = Some(segment.end());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The grant: how far the guest may send, told by the receive window of the ACKs that it gets.
+//!
+//! # Theory of operation
+//! The paper's eq. 2 and 3 let the VM send what can leave at once (`theta`: what `cwnd` and the receive
+//! window have left) and what the buffer has room for (`phi`). We grant a right edge in sequence
+//! space: `snd_una` plus the flow's share of the budget ([`super::budget`]), which counts both. It is limited
+//! further by
+//! - *drain time*: no more is stored than leaves within [`DRAIN_TIME`] at the flow's rate, for the time
+//!   that bytes are held becomes part of the guest's round trip;
+//! - *unsent grants*: what a flow may send is reserved for it, whether it sends or not. So it is granted
+//!   in portions, the smaller the more flows there are, and gets the next when half of one is used;
+//! - the *receiver*: while its window is under one MSS nothing new is granted.
+//!
+//! In `PACKET_LOSS` and `LEAVING` the edge stands still.
+//!
+//! A window is written in units of the peer's window scale. An edge that stands is rounded up, since
+//! rounding down would take it back (I3); an edge that moves is rounded down. With the ACK number as
+//! origin the told edge is then always a whole number of units away from `snd_una`, so that
+//! rounding up never adds to what the flow uses, except for the first time, after the unscaled window of a SYN-ACK.
+//! One unit is reserved for that: I4 holds exactly.
+
+use super::budget::Budget;
+use super::config::Config;
+use super::counters::Counters;
+use super::sender::Sender;
+use super::summary::{Reason, TxState};
+use crate::seq::Seq;
+use crate::time::Duration;
+
+/// What is stored leaves within this at the flow's rate.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+/// Bytes that a flow may always store whatever its rate: a young flow's rate is not known.
+const MIN_DRAIN: u32 = 64 << 10;
+/// Bounds of a portion.
+const PORTION: std::ops::RangeInclusive<u32> = (16 << 10)..=(512 << 10);
+/// Largest window that can be written, in units.
+const MAX_UNITS: u32 = u16::MAX as u32;
+
+/// What the flows of a port share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub budget: Budget,
+    /// Flows online.
+    pub online: u32,
+}
+
+impl Pool {
+    /// What a flow is granted beyond what it has sent.
+    fn portion(&self) -> u32 {
+        let portion = self.budget.total() / 8 / self.online.max(1);
+        portion.clamp(*PORTION.start(), *PORTION.end())
+    }
+}
+
+impl<B> Sender<B> {
+    fn unit(&self) -> u32 {
+        1 << self.agreed.peer_scale
+    }
+
+    /// Bytes of the budget that the flow uses.
+    pub fn usage(&self) -> u32 {
+        match self.state {
+            TxState::Offline => 0,
+            _ => self.told_edge.since(self.snd_una()) + self.unit(),
+        }
+    }
+
+    /// The budget has room for a flow that comes online now.
+    pub fn fits(&self, pool: &Pool) -> bool {
+        let granted = self.told_edge.since(self.snd_una()) + self.unit();
+        granted.max(*PORTION.start()) <= pool.budget.free()
+    }
+
+    /// Grants more, if it may; answers by how many bytes. `charged` is what the pool has counted for the
+    /// flow.
+    pub fn extend(
+        &mut self,
+        charged: &mut u32,
+        pool: &mut Pool,
+        config: &Config,
+        counters: &mut Counters,
+    ) -> u32 {
+        let before = self.told_edge;
+        if matches!(self.state, TxState::Active | TxState::NoBuffer) {
+            let available = pool.budget.free() + *charged;
+            self.move_edge(available, pool.portion(), config, counters);
+        }
+        self.charge(charged, pool);
+        self.told_edge.since(before)
+    }
+
+    fn move_edge(
+        &mut self,
+        available: u32,
+        portion: u32,
+        config: &Config,
+        counters: &mut Counters,
+    ) {
+        let in_window = self.window.cwnd.min(self.rwnd());
+        let share = config.buffer.share(available, in_window, self.rtt.srtt());
+        let by_budget = share.max(in_window.min(available)).saturating_sub(self.unit());
+        let una = self.snd_una();
+        if self.rwnd() >= self.window.mss {
+            let by_drain = in_window.saturating_add(self.drained());
+            let by_portion = self.snd_max.since(una).saturating_add(portion.max(in_window));
+            let units = by_budget.min(by_drain).min(by_portion) / self.unit();
+            let edge = una + units.min(MAX_UNITS) * self.unit();
+            self.told_edge = self.told_edge.max(edge);
+        }
+        let stuck = self.told_edge.since(self.snd_max) < self.window.mss;
+        if stuck && !(una + by_budget).after(self.told_edge) {
+            self.enter(TxState::NoBuffer, Reason::BudgetUsed, counters);
+        } else {
+            self.enter(TxState::Active, Reason::RoomAgain, counters);
+        }
+    }
+
+    /// Bytes that leave within [`DRAIN_TIME`].
+    fn drained(&self) -> u32 {
+        let Some(srtt) = self.rtt.srtt().filter(|rtt| !rtt.is_zero()) else { return u32::MAX };
+        let bytes = u128::from(self.window.cwnd) * DRAIN_TIME.as_nanos() / srtt.as_nanos();
+        u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_DRAIN)
+    }
+
+    /// Counts in the pool what the flow uses now.
+    pub fn charge(&self, charged: &mut u32, pool: &mut Pool) {
+        let now = self.usage();
+        pool.budget.change(*charged, now);
+        *charged = now;
+    }
+
+    /// The window field of an ACK to the guest that acknowledges up to `snd_una`.
+    pub fn window_field(&mut self) -> u16 {
+        let una = self.snd_una();
+        let units = self.told_edge.since(una).div_ceil(self.unit()).min(MAX_UNITS);
+        self.told_edge = self.told_edge.max(una + units * self.unit());
+        units as u16
+    }
+
+    /// Half of the flow's portion is used: it is time for the next.
+    pub fn wants_more(&self, pool: &Pool) -> bool {
+        self.told_edge.since(self.snd_max) < pool.portion() / 2
+    }
+
+    /// The right edge of a window as the peer wrote it.
+    pub fn edge_of(&self, ack: Seq, window: u16) -> Seq {
+        ack + (u32::from(window) << self.agreed.peer_scale)
+    }
+}

@@ -1,0 +1,61 @@
+//! TCP offload for one port: congestion control for what its guest sends, acknowledgement for what
+//! it receives, in one flow entry each.
+//!
+//! # Theory of operation
+//! A guest that waits for its CPU answers ACKs tens of milliseconds late. Its peer is a fraction of
+//! a millisecond away. So the switch, which always runs, takes over both control loops of TCP:
+//!
+//! - **Transmit** ([`sender`], vFlood): the guest sends far ahead of the congestion window; the switch
+//!   stores its segments and releases them under a congestion window of its own, and keeps each byte
+//!   until the peer has acknowledged it, so that it can repair losses itself. ACKs stay end to end: the
+//!   switch never acknowledges to its own guest.
+//! - **Receive** ([`receiver`], vSnoop): in-order data is acknowledged at once, in the guest's name, and
+//!   kept until the guest has acknowledged it itself.
+//!
+//! The guest hears of it through the receive window of the ACKs that it gets, which is the *grant*
+//! ([`grant`]), and through the notices of its module ([`Sink::name`], [`Sink::hello`]).
+//!
+//! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. All
+//! else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
+//!
+//! # Time
+//! Each call carries the time. [`Offload::next_timeout`] says when [`Offload::handle_timeout`] has to be
+//! called at the latest; earlier does no harm. [`Offload::flush`] ends a batch of frames: acknowledgements
+//! that found no data to ride on leave then.
+//!
+//! # Invariants
+//! - **I1** Bytes in flight never exceed the smaller of congestion window and receive window.
+//! - **I2** The receiver gets exactly what the guest sent.
+//! - **I3** A granted right edge is never taken back while the flow is online.
+//! - **I4** What the flows of a port use together never exceeds its budget ([`budget`]).
+//! - **I5** Offline flows pass byte for byte.
+//! - **I7** The guest never has to retransmit because of what the switch holds or repairs.
+//! - **R1** to **R7**: see [`receiver`].
+//!
+//! (I6, the way back when the switch is gone, is the guest module's.)
+//!
+//! Source: Gamage et al., "Opportunistic Flooding to Improve TCP Transmit Performance in Virtualized
+//! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 5681, 6298, 6582, 6675, 8985.
+
+pub mod budget;
+mod config;
+mod counters;
+mod engine;
+mod flow;
+mod grant;
+mod paths;
+mod port;
+mod receiver;
+mod segment;
+mod sender;
+mod sink;
+mod store;
+mod summary;
+
+pub use budget::BufferPolicy;
+pub use config::Config;
+pub use counters::Counters;
+pub use engine::Offload;
+pub use segment::{Ecn, Segment};
+pub use sink::{Edit, Link, Made, Naming, Refusal, Release, Sink, Verdict};
+pub use summary::{FlowSummary, Reason, RxState, TxState};

@@ -1,0 +1,356 @@
+//! The two ways through a flow: a segment from its guest, and one from its peer.
+
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::flow::{Connection, Flow, Phase, Side};
+use super::port::Call;
+use super::receiver::{Arrival, Own};
+use super::segment::Segment;
+use super::sender::{AckKind, Stored};
+use super::sink::{Edit, Refusal, Sink, Verdict};
+use super::summary::{Reason, RxState, TxState};
+
+/// What becomes of a segment, and of its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub verdict: Verdict,
+    /// The connection is over.
+    pub over: bool,
+}
+
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, over: false }
+    }
+}
+
+const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
+
+impl<B> Flow<B> {
+    /// A segment from the guest.
+    pub fn on_guest<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Outcome {
+        if segment.has(Flags::SYN) {
+            return self.on_syn(Side::Guest, segment);
+        }
+        self.note_fin(Side::Guest, segment);
+        let Phase::Established(connection) = &mut self.phase else {
+            return Outcome { over: segment.has(Flags::RST), ..Verdict::PASS.into() };
+        };
+        if segment.has(Flags::RST) {
+            let next = connection.tx.next_seq();
+            let seq = segment.seq.after(next).then_some(next);
+            return Outcome { verdict: Verdict::Pass(Edit { seq, ..Edit::default() }), over: true };
+        }
+        let own = connection.rx.on_guest(segment, call.now, &mut call.port.counters, call.sink);
+        let verdict = if !connection.tx.is_online() {
+            connection.tx.follow(segment.end());
+            pass_from_guest(connection, segment, own, call)
+        } else if segment.seq_len() == 0 {
+            pass_from_guest(connection, segment, own, call)
+        } else {
+            self.store(segment, own, keep, call)
+        };
+        self.count_kept(call);
+        Outcome { verdict, over: self.is_closed() }
+    }
+
+    fn store<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        own: Own,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+        rx.ack_due |= own == Own::News;
+        let outgoing = rx.outgoing();
+        let mut env = call.env(&self.link, outgoing);
+        let released = env.counters.released;
+        let stored = tx.on_data(segment, keep, &mut env);
+        if env.counters.released != released && rx.ack_due {
+            rx.told();
+            env.counters.acks_piggybacked += 1;
+        }
+        let port = &mut *call.port;
+        match stored {
+            Stored::BeyondGrant => {
+                port.counters.beyond_grant += 1;
+                return Verdict::Drop(Refusal::BeyondGrant);
+            }
+            // It has not heard of the latest ACK.
+            Stored::Acknowledged => self.update_due = true,
+            Stored::New if tx.wants_more(&port.pool) => {
+                let granted =
+                    tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+                self.update_due |= granted >= tx.window.mss;
+            }
+            Stored::New | Stored::Known => {}
+        }
+        tx.charge(&mut self.charged, &mut port.pool);
+        if self.update_due || rx.ack_due {
+            self.flag(call.id, call.port);
+        }
+        self.note_waiting(call);
+        Verdict::Absorb
+    }
+
+    /// A segment from the peer.
+    pub fn on_network<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Outcome {
+        if segment.has(Flags::SYN) && self.connection().is_some() {
+            // The guest answers a blind SYN with a challenge ACK (RFC 5961).
+            return Verdict::PASS.into();
+        }
+        if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment) {
+            return OVER;
+        }
+        if self.connection().is_none() {
+            self.complete(segment, call);
+        }
+        self.note_fin(Side::Peer, segment);
+        let Phase::Established(connection) = &mut self.phase else {
+            return Verdict::PASS.into();
+        };
+        if segment.has(Flags::RST) {
+            // One that the guest might not accept must not end what we do for it.
+            let (peer, guest) = (connection.rx.peer.nxt, connection.rx.guest_ack());
+            let exact = segment.seq == peer || segment.seq == guest;
+            return Outcome { over: exact, ..Verdict::PASS.into() };
+        }
+        if segment.has(Flags::SYN) {
+            if self.try_online(call) {
+                self.update_due = true;
+                self.flag(call.id, call.port);
+            }
+            return Verdict::PASS.into();
+        }
+        let arrival = self.receive(segment, keep, call);
+        let verdict = self.on_peer_ack(segment, arrival, call);
+        self.note_idle(call);
+        Outcome { verdict, over: self.is_closed() }
+    }
+
+    fn on_syn(&mut self, side: Side, segment: &Segment) -> Outcome {
+        if self.connection().is_none() && self.accept_syn(side, segment) {
+            Verdict::PASS.into()
+        } else if self.connection().is_some() && segment.has(Flags::ACK) {
+            // The guest's SYN-ACK once more: its own is still on its way.
+            Verdict::PASS.into()
+        } else {
+            OVER
+        }
+    }
+
+    fn accept_syn(&mut self, side: Side, segment: &Segment) -> bool {
+        match &mut self.phase {
+            Phase::Opening(handshake) => handshake.on_syn(side, segment),
+            Phase::Established(_) | Phase::Excluded => true,
+        }
+    }
+
+    /// The handshake ends with the ACK of the guest's SYN.
+    fn complete<S>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
+        let Phase::Opening(handshake) = &self.phase else { return };
+        if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
+            return;
+        }
+        match handshake.complete(segment.ack, &call.port.config) {
+            Some(mut connection) => {
+                if call.port.wants_receive() {
+                    connection.rx.start(&mut call.port.counters);
+                }
+                self.phase = Phase::Established(Box::new(connection));
+            }
+            None if handshake.is_over(segment.ack) => self.phase = Phase::Excluded,
+            None => {}
+        }
+    }
+
+    /// The receive side of a segment from the peer.
+    fn receive<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Arrival {
+        let Phase::Established(connection) = &mut self.phase else { return Arrival::Deliver };
+        let port = &mut *call.port;
+        let room = port.config.receive_budget.saturating_sub(port.kept);
+        let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
+        let due = connection.rx.ack_due;
+        self.count_kept(call);
+        if due {
+            self.flag(call.id, call.port);
+        }
+        arrival
+    }
+
+    fn count_kept<S>(&mut self, call: &mut Call<'_, S>) {
+        let kept = self.connection().map_or(0, |c| c.rx.kept_bytes());
+        call.port.kept = call.port.kept - self.kept + kept;
+        self.kept = kept;
+    }
+
+    /// The transmit side of a segment from the peer.
+    fn on_peer_ack<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        arrival: Arrival,
+        call: &mut Call<'_, S>,
+    ) -> Verdict {
+        let passes = |edit| match arrival {
+            Arrival::Deliver => Verdict::Pass(edit),
+            Arrival::Known => Verdict::Absorb,
+        };
+        if !segment.has(Flags::ACK) {
+            return passes(Edit::default());
+        }
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        if !connection.tx.is_online() {
+            let edge = connection.tx.edge_of(segment.ack, segment.window);
+            connection.tx.follow_ack(segment.ack, edge);
+            if !self.try_online(call) {
+                return passes(Edit::default());
+            }
+            return passes(self.edit_for_guest(segment));
+        }
+        let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+        let outgoing = rx.outgoing();
+        let mut env = call.env(&self.link, outgoing);
+        let released = env.counters.released;
+        let kind = tx.on_ack(segment, &mut env);
+        if env.counters.released != released && rx.ack_due {
+            rx.told();
+            env.counters.acks_piggybacked += 1;
+        }
+        if kind == AckKind::Unsent {
+            call.port.counters.acks_unsent += 1;
+            return Verdict::Drop(Refusal::AcksUnsent);
+        }
+        self.regrant(call);
+        let says_nothing = matches!(kind, AckKind::Duplicate | AckKind::Old);
+        if says_nothing && segment.is_pure_ack() {
+            call.port.counters.absorbed_dup_acks += 1;
+            return Verdict::Absorb;
+        }
+        if arrival == Arrival::Known && kind == AckKind::Advanced {
+            // The segment goes no further, but what it acknowledges does.
+            self.update_due = true;
+            self.flag(call.id, call.port);
+        }
+        passes(self.edit_for_guest(segment))
+    }
+
+    /// Grants what an ACK has made room for.
+    fn regrant<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let port = &mut *call.port;
+        connection.tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        self.note_waiting(call);
+    }
+
+    /// A flow without room waits for its turn.
+    fn note_waiting<S>(&mut self, call: &mut Call<'_, S>) {
+        let starved = self.connection().is_some_and(|c| c.tx.state == TxState::NoBuffer);
+        if starved && !self.waiting {
+            self.waiting = true;
+            call.port.waiting.push_back(call.id);
+        }
+    }
+
+    /// Room has come free: answers false if there was none for this flow.
+    pub fn offer_room<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        self.waiting = false;
+        let Phase::Established(connection) = &mut self.phase else { return true };
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        if tx.state != TxState::NoBuffer {
+            return true;
+        }
+        let granted =
+            tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        let worth_telling = granted >= tx.window.mss;
+        if worth_telling {
+            self.update_due = true;
+            self.flag(call.id, call.port);
+        }
+        self.note_waiting(call);
+        worth_telling
+    }
+
+    /// What the guest sees of a segment from the peer while the flow is online.
+    fn edit_for_guest(&mut self, segment: &Segment) -> Edit {
+        let Phase::Established(connection) = &mut self.phase else { return Edit::default() };
+        let tx = &mut connection.tx;
+        let window = tx.window_field();
+        let ece = tx.agreed.ecn && segment.has(Flags::ECE);
+        Edit {
+            ack: (segment.ack != tx.snd_una()).then_some(tx.snd_una()),
+            window: (segment.window != window).then_some(window),
+            flags: ece.then(|| segment.flags.without(Flags::ECE)),
+            strip_sack: !segment.options.sack_blocks().is_empty(),
+            ..Edit::default()
+        }
+    }
+
+    /// Applies a change of the configuration.
+    pub fn reconfigure<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
+        let receive = call.port.wants_receive();
+        let transmit = call.port.wants_transmit();
+        if let Phase::Established(connection) = &mut self.phase {
+            if receive {
+                connection.rx.start(&mut call.port.counters);
+            } else {
+                connection.rx.stop(&mut call.port.counters);
+            }
+        }
+        if !transmit {
+            self.leave(reason, call);
+        }
+    }
+}
+
+/// A segment of the guest that is not stored.
+fn pass_from_guest<B, S: Sink<B>>(
+    connection: &mut Connection<B>,
+    segment: &Segment,
+    own: Own,
+    call: &mut Call<'_, S>,
+) -> Verdict {
+    let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+    let plain = rx.state == RxState::Offline && rx.is_settled();
+    if !tx.is_online() && plain {
+        rx.told();
+        return Verdict::PASS;
+    }
+    if own == Own::Nothing && segment.is_pure_ack() {
+        call.port.counters.absorbed_acks += 1;
+        return Verdict::Absorb;
+    }
+    let outgoing = rx.outgoing();
+    let behind = segment.has(Flags::ACK) && outgoing.ack != segment.ack;
+    let next = tx.next_seq();
+    let overtakes = tx.is_online() && segment.seq.after(next);
+    let timestamps = segment.options.timestamps.map(|own| Timestamps {
+        value: tx.monotonic_tsval(own.value),
+        echo: if behind { outgoing.timestamps.echo } else { own.echo },
+    });
+    rx.told();
+    Verdict::Pass(Edit {
+        seq: overtakes.then_some(next),
+        ack: behind.then_some(outgoing.ack),
+        window: behind.then_some(outgoing.window),
+        timestamps: timestamps.filter(|_| timestamps != segment.options.timestamps),
+        ..Edit::default()
+    })
+}

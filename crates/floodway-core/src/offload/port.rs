@@ -1,0 +1,285 @@
+//! What all flows of a port share, and how a flow comes online and goes offline.
+//!
+//! # Theory of operation
+//! A flow comes online when nothing of it is on its way that is not stored, the budget has room, and
+//! the port wants it: at the end of the handshake, or later with the ACK that leaves it idle. The
+//! guest's module is told with a *managed* notice, which is repeated a few times, since a notice
+//! can get lost in a full queue; without the module's help the guest merely keeps to its own window.
+//!
+//! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
+//! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
+//! was granted and never sent is then taken back, with nothing in flight: beyond the receiver's own
+//! window there is nobody to take it.
+//!
+//! While flows are online, *hello* notices are sent every [`HELLO_INTERVAL`]; the module falls back when they
+//! stay away for [`HELLO_LIFETIME_MS`] (invariant I6).
+
+use std::collections::VecDeque;
+
+use floodway_wire::FiveTuple;
+
+use super::config::Config;
+use super::counters::Counters;
+use super::flow::{Flow, Phase};
+use super::grant::Pool;
+use super::sender::{Env, Outgoing};
+use super::sink::{Link, Made, Naming, Sink};
+use super::summary::{Reason, TxState};
+use crate::flow_table::FlowId;
+use crate::time::{Duration, Instant};
+
+pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const HELLO_LIFETIME_MS: u16 = 300;
+/// How long a guest gets to hear that a flow goes offline.
+const GRACE: Duration = Duration::from_millis(300);
+/// Repetitions of a managed notice.
+const NAME_REPEATS: u8 = 3;
+const NAME_INTERVAL: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(super) struct Port {
+    pub config: Config,
+    pub counters: Counters,
+    pub pool: Pool,
+    /// Bytes kept of what was acknowledged for the guest.
+    pub kept: u32,
+    /// Flows with something to send at the end of the batch.
+    pub flagged: Vec<FlowId>,
+    /// Flows that wait for room in the budget.
+    pub waiting: VecDeque<FlowId>,
+    pub hello_at: Instant,
+    pub hello_link: Link,
+    pub draining: bool,
+    /// Some flow could not come online for lack of room.
+    pub short_of_room: bool,
+}
+
+/// One call of a machine.
+pub(super) struct Call<'a, S> {
+    pub now: Instant,
+    pub id: FlowId,
+    /// In the guest's direction.
+    pub tuple: &'a FiveTuple,
+    pub port: &'a mut Port,
+    pub sink: &'a mut S,
+}
+
+impl<S> Call<'_, S> {
+    pub fn env<'e>(&'e mut self, link: &'e Link, outgoing: Outgoing) -> Env<'e, S> {
+        Env {
+            now: self.now,
+            config: &self.port.config,
+            counters: &mut self.port.counters,
+            sink: self.sink,
+            flow: self.tuple,
+            link,
+            outgoing,
+        }
+    }
+}
+
+impl Port {
+    pub fn new(config: Config) -> Self {
+        Self {
+            pool: Pool { budget: super::budget::Budget::new(config.budget), online: 0 },
+            counters: Counters::default(),
+            kept: 0,
+            flagged: Vec::new(),
+            waiting: VecDeque::new(),
+            hello_at: Instant::NEVER,
+            hello_link: Link::default(),
+            draining: false,
+            short_of_room: false,
+            config,
+        }
+    }
+
+    pub fn wants_transmit(&self) -> bool {
+        self.config.transmit && !self.draining
+    }
+
+    pub fn wants_receive(&self) -> bool {
+        self.config.receive && !self.draining
+    }
+
+    /// Gives back what a removed flow used.
+    pub fn release<B>(&mut self, flow: &mut Flow<B>) {
+        self.pool.budget.change(flow.charged, 0);
+        flow.charged = 0;
+        self.kept -= flow.kept;
+        flow.kept = 0;
+        if flow.connection().is_some_and(|c| c.tx.is_online()) {
+            self.pool.online -= 1;
+        }
+    }
+
+    pub fn says_hello<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {
+        if self.hello_at > now {
+            return;
+        }
+        if self.pool.online == 0 {
+            self.hello_at = Instant::NEVER;
+            return;
+        }
+        sink.hello(&self.hello_link, HELLO_LIFETIME_MS);
+        self.hello_at = now + HELLO_INTERVAL;
+    }
+}
+
+impl<B> Flow<B> {
+    /// Puts the flow on the list for the end of the batch.
+    pub fn flag(&mut self, id: FlowId, port: &mut Port) {
+        if !self.flagged {
+            self.flagged = true;
+            port.flagged.push(id);
+        }
+    }
+
+    /// Takes the flow online if that is possible now; answers whether it was.
+    pub fn try_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        let closing = self.fins != [None; 2];
+        let Phase::Established(connection) = &mut self.phase else { return false };
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        if tx.is_online() || !tx.is_idle() || !port.wants_transmit() || closing {
+            return false;
+        }
+        if !tx.fits(&port.pool) {
+            tx.reason = Reason::NoRoom;
+            port.short_of_room = true;
+            return false;
+        }
+        tx.enter(TxState::Active, Reason::Opened, &mut port.counters);
+        port.counters.went_online += 1;
+        port.pool.online += 1;
+        tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        port.hello_link = self.link;
+        if port.hello_at == Instant::NEVER {
+            port.hello_at = call.now;
+            port.says_hello(call.now, call.sink);
+        }
+        self.names_left = NAME_REPEATS;
+        self.name(call);
+        true
+    }
+
+    /// Tells the module that the flow is managed.
+    pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        call.sink.name(call.tuple, &self.link, Naming::Managed);
+        call.port.counters.managed_notices += 1;
+        self.name_at = Instant::NEVER;
+        if self.names_left > 0 {
+            self.names_left -= 1;
+            self.name_at = call.now + NAME_INTERVAL;
+        }
+    }
+
+    /// Begins to take the flow offline.
+    pub fn leave<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        if matches!(connection.tx.state, TxState::Offline | TxState::Leaving) {
+            return;
+        }
+        connection.tx.enter(TxState::Leaving, reason, &mut call.port.counters);
+        self.name_at = Instant::NEVER;
+        self.note_idle(call);
+    }
+
+    /// A leaving flow of which nothing is stored goes offline soon.
+    pub fn note_idle<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let tx = &connection.tx;
+        if tx.state != TxState::Leaving || !tx.is_idle() {
+            self.leave_at = Instant::NEVER;
+        } else if self.leave_at == Instant::NEVER {
+            call.sink.name(call.tuple, &self.link, Naming::Offline);
+            call.port.counters.offline_notices += 1;
+            self.leave_at = call.now + GRACE;
+        }
+    }
+
+    /// The grace of a leaving flow is over.
+    pub fn go_offline<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        self.leave_at = Instant::NEVER;
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        if tx.state != TxState::Leaving || !tx.is_idle() {
+            return;
+        }
+        let reason = tx.reason;
+        tx.enter(TxState::Offline, reason, &mut port.counters);
+        tx.told_edge = tx.rwnd_edge.max(tx.snd_max);
+        port.pool.online -= 1;
+        tx.charge(&mut self.charged, &mut port.pool);
+        // A guest that waits at the edge of its grant has to hear of the receiver's own window.
+        self.update_due = true;
+        self.flag(call.id, call.port);
+    }
+
+    /// The peer is dead: what is stored will never be acknowledged. The guest finds out by itself.
+    pub fn give_up<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        connection.tx.abort();
+        connection.tx.enter(TxState::Leaving, Reason::Timeout, &mut call.port.counters);
+        self.note_idle(call);
+    }
+
+    /// Sends what is due at the end of a batch.
+    pub fn flush<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        self.flagged = false;
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
+        if std::mem::take(&mut self.update_due) {
+            if tx.is_online() {
+                tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+            }
+            let made = tx.made_for_guest(call.tuple, &self.link, rx.peer);
+            call.sink.to_guest(&made);
+            port.counters.window_updates += 1;
+        }
+        if rx.ack_due {
+            let mut outgoing = rx.outgoing();
+            outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
+            call.sink.to_network(&Made {
+                flow: *call.tuple,
+                link: self.link,
+                seq: tx.next_seq(),
+                ack: outgoing.ack,
+                window: outgoing.window,
+                flags: rx.ack_flags(),
+                timestamps: tx.agreed.timestamps.then_some(outgoing.timestamps),
+            });
+            port.counters.acks_sent += 1;
+            rx.told();
+        }
+    }
+
+    /// The earliest time at which something of the flow is due.
+    pub fn next_timeout(&self) -> Instant {
+        let machines = self
+            .connection()
+            .map_or(Instant::NEVER, |c| c.tx.next_timeout().min(c.rx.next_timeout()));
+        machines.min(self.name_at).min(self.leave_at)
+    }
+
+    pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if let Phase::Established(connection) = &mut self.phase {
+            let outgoing = connection.rx.outgoing();
+            let mut env = call.env(&self.link, outgoing);
+            let released = env.counters.released;
+            connection.tx.handle_timeout(&mut env);
+            if env.counters.released != released {
+                connection.rx.told();
+            }
+            connection.rx.handle_timeout(call.now, &mut call.port.counters, call.sink);
+            if connection.tx.is_online() && connection.tx.is_dead() {
+                self.give_up(call);
+            }
+        }
+        if self.name_at <= call.now {
+            self.name(call);
+        }
+        if self.leave_at <= call.now {
+            self.go_offline(call);
+        }
+    }
+}

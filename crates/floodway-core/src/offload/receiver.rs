@@ -1,0 +1,391 @@
+//! The receive side of a flow: acknowledges for a guest that waits for its CPU.
+//!
+//! # Theory of operation
+//! In-order data is acknowledged when it is delivered to the guest's queue, in the guest's name, so
+//! that its peer goes on at the pace of the network (vSnoop; vFlood section 6). States:
+//! - `ACTIVE`: in-order data is kept and acknowledged.
+//! - `NO_BUFFER`: no room to keep more, or beyond the guest's window. Data passes unacknowledged until
+//!   the guest has acknowledged all that came.
+//! - `UNEXPECTED_SEQ`: data came out of order. The guest deals with it, SACK and all, until it has
+//!   acknowledged the highest byte seen.
+//! - `OFFLINE`: switched off, or the peer has closed its side.
+//!
+//! Rules:
+//! - **R1** What was acknowledged is kept until the guest acknowledges it itself; the peer has no copy any
+//!   more. If the guest's ACKs say that it lost it, or it stays silent too long, it is delivered again.
+//! - **R2** Only in-order data within the window that the guest advertised, and within the port's budget.
+//! - **R3** The window of such an ACK is the guest's right edge less the ACK number.
+//! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
+//! - **R5** An ACK of the guest that tells the peer nothing new is absorbed. What carries SACK blocks of
+//!   use to the peer, is a duplicate, opens a window that was nearly closed, or carries data passes, and its
+//!   number never goes back.
+//! - **R6** CE is echoed (RFC 3168: ECE until CWR).
+//! - **R7** SYN, FIN, RST and URG are the guest's own business.
+//!
+//! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
+//! is released in the same batch, which carries the number.
+
+use std::collections::VecDeque;
+
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::counters::Counters;
+use super::segment::{Ecn, Segment};
+use super::sender::{Outgoing, PeerSide};
+use super::sink::Sink;
+use super::summary::RxState;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// The guest is given this long to acknowledge before kept data is delivered again; doubles.
+const REDELIVERY: Duration = Duration::from_secs(1);
+/// Doublings of it.
+const MAX_REDELIVERY_SHIFT: u8 = 6;
+/// Duplicate ACKs of the guest that mean a loss on its side.
+const DUP_THRESH: u8 = 3;
+
+#[derive(Debug)]
+struct Kept<B> {
+    frame: B,
+    end: Seq,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiver<B> {
+    pub state: RxState,
+    /// Latest word of the peer on its own side.
+    pub peer: PeerSide,
+    /// Latest acknowledgement number on the wire, the guest's or ours.
+    pub acked: Seq,
+    /// Shift of the windows that the guest advertises.
+    guest_scale: u8,
+    /// Next byte in order from the peer.
+    rcv_nxt: Seq,
+    /// Behind the highest byte seen.
+    highest: Seq,
+    /// What the guest itself has acknowledged.
+    guest_ack: Seq,
+    /// Right edge of the guest's window.
+    guest_edge: Seq,
+    /// Right edge that the peer was told.
+    told_edge: Seq,
+    /// Clock of the guest.
+    guest_tsval: u32,
+    /// Clock of the peer that is to be echoed.
+    ts_recent: u32,
+    kept: VecDeque<Kept<B>>,
+    /// Bytes kept.
+    kept_bytes: u32,
+    /// Duplicate ACKs of the guest in a row.
+    dup_acks: u8,
+    redeliveries: u8,
+    redeliver_at: Instant,
+    /// An ACK has to leave at the end of the batch.
+    pub ack_due: bool,
+    /// CE was seen and CWR was not.
+    echo_ce: bool,
+}
+
+/// What becomes of a segment from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    Deliver,
+    /// The guest has it, or will get it from what is kept.
+    Known,
+}
+
+/// What becomes of what a guest's segment acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// It tells the peer something.
+    News,
+    /// The peer knows it all.
+    Nothing,
+}
+
+impl<B> Receiver<B> {
+    /// A receiver whose next byte is `next`, for a guest whose windows are shifted by `guest_scale`.
+    pub fn new(next: Seq, guest_scale: u8) -> Self {
+        Self {
+            state: RxState::Offline,
+            peer: PeerSide { nxt: next, ..PeerSide::default() },
+            acked: next,
+            guest_scale,
+            rcv_nxt: next,
+            highest: next,
+            guest_ack: next,
+            guest_edge: next,
+            told_edge: next,
+            guest_tsval: 0,
+            ts_recent: 0,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            dup_acks: 0,
+            redeliveries: 0,
+            redeliver_at: Instant::NEVER,
+            ack_due: false,
+            echo_ce: false,
+        }
+    }
+
+    /// The guest's SYN-ACK advertised this much, unscaled.
+    pub fn first_window(&mut self, window: u16) {
+        self.guest_edge = self.guest_ack + u32::from(window);
+        self.told_edge = self.guest_edge;
+    }
+
+    pub fn kept_bytes(&self) -> u32 {
+        self.kept_bytes
+    }
+
+    pub fn guest_ack(&self) -> Seq {
+        self.guest_ack
+    }
+
+    /// All that was acknowledged for the guest it has acknowledged itself.
+    pub fn is_settled(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub fn next_timeout(&self) -> Instant {
+        self.redeliver_at
+    }
+
+    fn enter(&mut self, state: RxState, counters: &mut Counters) {
+        if self.state == state {
+            return;
+        }
+        self.state = state;
+        match state {
+            RxState::Active => counters.rx_to_active += 1,
+            RxState::NoBuffer => counters.rx_to_no_buffer += 1,
+            RxState::UnexpectedSeq => counters.rx_to_unexpected_seq += 1,
+            RxState::Offline => {}
+        }
+    }
+
+    /// Begins to acknowledge, from what the guest has acknowledged on.
+    pub fn start(&mut self, counters: &mut Counters) {
+        if self.state == RxState::Offline && !self.guest_ack.before(self.highest) {
+            self.rcv_nxt = self.guest_ack;
+            self.enter(RxState::Active, counters);
+        }
+    }
+
+    /// Acknowledges nothing new. What is kept stays until the guest has it.
+    pub fn stop(&mut self, counters: &mut Counters) {
+        self.enter(RxState::Offline, counters);
+    }
+
+    /// What segments to the network say of this side.
+    pub fn outgoing(&self) -> Outgoing {
+        Outgoing {
+            ack: self.acked,
+            window: self.window(),
+            timestamps: Timestamps { value: self.guest_tsval, echo: self.ts_recent },
+        }
+    }
+
+    /// The window field of a segment that acknowledges [`Receiver::acked`] (R3).
+    fn window(&self) -> u16 {
+        let bytes = self.guest_edge.since(self.acked) >> self.guest_scale;
+        bytes.min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Something with [`Receiver::outgoing`] has left.
+    pub fn told(&mut self) {
+        self.ack_due = false;
+        let window = u32::from(self.window()) << self.guest_scale;
+        self.told_edge = self.told_edge.max(self.acked + window);
+    }
+
+    /// ACK flags of a segment that we make (R6).
+    pub fn ack_flags(&self) -> Flags {
+        if self.echo_ce { Flags::ACK.with(Flags::ECE) } else { Flags::ACK }
+    }
+
+    /// Takes in a segment from the peer. `room` is what the port may keep in addition.
+    pub fn on_segment(
+        &mut self,
+        segment: &Segment,
+        room: u32,
+        keep: impl FnOnce() -> Option<B>,
+        now: Instant,
+        counters: &mut Counters,
+    ) -> Arrival {
+        self.note_peer(segment);
+        if segment.seq_len() == 0 {
+            return Arrival::Deliver;
+        }
+        let (start, end) = (segment.seq, segment.end());
+        if !end.after(self.acked) && self.acked.after(self.guest_ack) {
+            // Our ACK was lost. The guest's would come late, or was absorbed.
+            self.ack_due = true;
+            return Arrival::Known;
+        }
+        if start != self.rcv_nxt {
+            if start.after(self.rcv_nxt) && !end.after(self.guest_edge) {
+                self.highest = self.highest.max(end);
+                if matches!(self.state, RxState::Active | RxState::NoBuffer) {
+                    self.enter(RxState::UnexpectedSeq, counters);
+                }
+            }
+            return Arrival::Deliver;
+        }
+        self.rcv_nxt = end;
+        self.highest = self.highest.max(end);
+        if segment.flags.intersects(Flags::FIN) {
+            self.stop(counters);
+        }
+        if self.state == RxState::Active {
+            self.acknowledge(segment, room, keep, now, counters);
+        }
+        Arrival::Deliver
+    }
+
+    fn note_peer(&mut self, segment: &Segment) {
+        if let Some(timestamps) = segment.options.timestamps
+            && !Seq(timestamps.value).before(Seq(self.peer.tsval))
+        {
+            self.peer.tsval = timestamps.value;
+            self.peer.tsecr = timestamps.echo;
+        }
+        let end = segment.end();
+        if !segment.seq.after(self.rcv_nxt) {
+            self.peer.nxt = self.peer.nxt.max(end);
+        }
+        if segment.has(Flags::CWR) {
+            self.echo_ce = false;
+        }
+        if segment.ecn == Ecn::CE {
+            self.echo_ce = true;
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        segment: &Segment,
+        room: u32,
+        keep: impl FnOnce() -> Option<B>,
+        now: Instant,
+        counters: &mut Counters,
+    ) {
+        let end = segment.end();
+        let fits = segment.len <= room && !end.after(self.guest_edge);
+        let special = segment.flags.intersects(Flags::URG.with(Flags::RST).with(Flags::SYN));
+        let Some(frame) = (fits && !special).then(keep).flatten() else {
+            return self.enter(RxState::NoBuffer, counters);
+        };
+        if self.kept.is_empty() {
+            self.redeliver_at = now + REDELIVERY;
+        }
+        self.kept.push_back(Kept { frame, end });
+        self.kept_bytes += segment.len;
+        counters.acknowledged_bytes += u64::from(segment.len);
+        self.acked = end;
+        if let Some(timestamps) = segment.options.timestamps {
+            self.ts_recent = timestamps.value;
+        }
+        self.ack_due = true;
+    }
+
+    /// Takes in what a segment of the guest says of this side.
+    pub fn on_guest<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        counters: &mut Counters,
+        sink: &mut S,
+    ) -> Own {
+        if !segment.has(Flags::ACK) || segment.ack.before(self.guest_ack) {
+            return Own::News;
+        }
+        let advanced = segment.ack.after(self.guest_ack);
+        let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
+        let beyond = segment.ack.after(self.acked);
+        self.guest_ack = segment.ack;
+        self.guest_edge = self.guest_edge.max(edge);
+        self.acked = self.acked.max(segment.ack);
+        self.rcv_nxt = self.rcv_nxt.max(segment.ack);
+        self.take_timestamps(segment);
+        if advanced {
+            self.forget_kept(now);
+        }
+        let caught_up = !self.guest_ack.before(self.highest);
+        if caught_up && matches!(self.state, RxState::NoBuffer | RxState::UnexpectedSeq) {
+            self.enter(RxState::Active, counters);
+        }
+        let sacks = segment.options.sack_blocks().iter().any(|b| Seq(b.right).after(self.acked));
+        if beyond || sacks || self.opens_window() {
+            return Own::News;
+        }
+        if self.acked.after(self.guest_ack) {
+            if !advanced && segment.is_pure_ack() {
+                self.on_guest_duplicate(segment, now, counters, sink);
+            }
+            return Own::Nothing;
+        }
+        // It reached what we had acknowledged: nothing new. Said again, it is a duplicate (R5).
+        if advanced { Own::Nothing } else { Own::News }
+    }
+
+    fn take_timestamps(&mut self, segment: &Segment) {
+        let Some(timestamps) = segment.options.timestamps else { return };
+        self.guest_tsval = Seq(self.guest_tsval).max(Seq(timestamps.value)).0;
+        self.ts_recent = Seq(self.ts_recent).max(Seq(timestamps.echo)).0;
+    }
+
+    /// The peer was told of less than half of the guest's window, and may be waiting for it.
+    fn opens_window(&self) -> bool {
+        let (told, is) = (self.told_edge.since(self.acked), self.guest_edge.since(self.acked));
+        is > told && told < is / 2
+    }
+
+    fn forget_kept(&mut self, now: Instant) {
+        self.dup_acks = 0;
+        self.redeliveries = 0;
+        while self.kept.front().is_some_and(|first| !first.end.after(self.guest_ack)) {
+            self.kept.pop_front();
+        }
+        self.kept_bytes = match self.kept.back() {
+            Some(last) => last.end.since(self.guest_ack),
+            None => 0,
+        };
+        self.redeliver_at = if self.kept.is_empty() { Instant::NEVER } else { now + REDELIVERY };
+    }
+
+    /// The guest asks for kept data again.
+    fn on_guest_duplicate<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        counters: &mut Counters,
+        sink: &mut S,
+    ) {
+        self.dup_acks = self.dup_acks.saturating_add(1);
+        let holes = !segment.options.sack_blocks().is_empty();
+        if self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1) {
+            self.redeliver(now, counters, sink);
+        }
+    }
+
+    fn redeliver<S: Sink<B>>(&mut self, now: Instant, counters: &mut Counters, sink: &mut S) {
+        let Some(first) = self.kept.front() else { return };
+        sink.redeliver(&first.frame);
+        counters.redelivered += 1;
+        self.redeliveries = (self.redeliveries + 1).min(MAX_REDELIVERY_SHIFT);
+        self.redeliver_at = now + REDELIVERY * (1 << self.redeliveries);
+    }
+
+    pub fn handle_timeout<S: Sink<B>>(
+        &mut self,
+        now: Instant,
+        counters: &mut Counters,
+        sink: &mut S,
+    ) {
+        if self.redeliver_at <= now {
+            self.redeliver(now, counters, sink);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the machines are told of a TCP segment.
+
+use floodway_wire::tcp::{Flags, OptionSummary};
+
+use crate::seq::Seq;
+
+/// The two ECN bits of the IP header (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ecn(pub u8);
+
+impl Ecn {
+    /// The sender does not understand ECN.
+    pub const NOT_ECT: Self = Self(0);
+    /// Congestion experienced.
+    pub const CE: Self = Self(3);
+}
+
+/// One TCP segment, or a super-frame of several, without its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// First sequence number.
+    pub seq: Seq,
+    /// Acknowledgement number; of no meaning without the ACK flag.
+    pub ack: Seq,
+    /// Bytes of payload.
+    pub len: u32,
+    /// Receive window as it is on the wire, not scaled.
+    pub window: u16,
+    /// Control bits.
+    pub flags: Flags,
+    /// ECN bits of the IP header.
+    pub ecn: Ecn,
+    /// Bytes of payload of each segment of a super-frame; zero if it is one segment.
+    pub gso_size: u16,
+    /// Options.
+    pub options: OptionSummary,
+}
+
+impl Segment {
+    /// Sequence numbers that it takes: payload, SYN and FIN.
+    #[must_use]
+    #[inline]
+    pub const fn seq_len(&self) -> u32 {
+        self.len + self.has(Flags::SYN) as u32 + self.has(Flags::FIN) as u32
+    }
+
+    /// Sequence number right behind it.
+    #[must_use]
+    #[inline]
+    pub fn end(&self) -> Seq {
+        self.seq + self.seq_len()
+    }
+
+    /// All bits of `flags` are set.
+    #[must_use]
+    #[inline]
+    pub const fn has(&self, flags: Flags) -> bool {
+        self.flags.contains(flags)
+    }
+
+    /// Neither payload nor SYN, FIN or RST: it only acknowledges.
+    #[must_use]
+    #[inline]
+    pub const fn is_pure_ack(&self) -> bool {
+        const OTHERS: Flags = Flags::SYN.with(Flags::FIN).with(Flags::RST);
+        self.len == 0 && self.has(Flags::ACK) && !self.flags.intersects(OTHERS)
+    }
+}

@@ -1,0 +1,248 @@
+//! What an ACK of the peer changes.
+
+use super::loss::Phase;
+use super::{Env, Sender};
+use crate::congestion::Ack;
+use crate::offload::segment::Segment;
+use crate::offload::sink::Sink;
+use crate::offload::store::Freed;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::SackBlock;
+
+/// What an ACK is to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::offload) enum AckKind {
+    /// It acknowledges something new.
+    Advanced,
+    /// It acknowledges nothing new, but says something else: a new window, or it carries data.
+    Same,
+    /// It only says that something came out of order.
+    Duplicate,
+    /// It is older than the latest.
+    Old,
+    /// It acknowledges what was never sent.
+    Unsent,
+}
+
+/// What the SACK blocks of an ACK told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sacked {
+    bytes: u32,
+    dsack: bool,
+    /// Latest transmission of a range that was sent once.
+    sent_once_at: Option<Instant>,
+}
+
+impl<B> Sender<B> {
+    /// Takes in an ACK while online, and releases what it makes room for.
+    pub fn on_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
+        let (una, nxt) = (self.snd_una(), self.store.snd_nxt());
+        if segment.ack.after(nxt) {
+            return AckKind::Unsent;
+        }
+        if segment.ack.before(una) {
+            return AckKind::Old;
+        }
+        let flight = self.pipe();
+        let out = nxt.since(una);
+        let window_moved = self.move_window(segment);
+        let freed = self.store.acknowledge(segment.ack);
+        let sacked = self.take_sack_blocks(segment, una, env.now);
+        let kind = self.kind(segment, una, out, window_moved);
+        self.note_arrivals(&freed, env.now);
+        let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
+        if kind == AckKind::Advanced {
+            self.rtt.reset_back_off();
+            self.rto_base = env.now;
+        }
+        let rtt = self.measure(&freed, &sacked, env.now);
+        self.check_probe(sacked.dsack, env);
+        let lost = self.find_losses(kind, env.now);
+        if lost {
+            self.enter_fast(out, env);
+        }
+        self.leave_recovery(env);
+        let ece = self.agreed.ecn && segment.has(Flags::ECE);
+        let ack = Ack {
+            now: env.now,
+            bytes_acked: segment.ack.since(una),
+            rtt,
+            min_rtt: self.rtt.min_rtt(),
+            flight,
+            snd_una: self.snd_una(),
+            snd_nxt: nxt,
+            ecn_bytes: if ece { segment.ack.since(una) } else { 0 },
+            ece,
+            cwnd_limited: self.recovery.phase != Phase::Fast && self.was_limited(flight),
+        };
+        self.grow(&ack, delivered, lost, env);
+        self.pump(env);
+        kind
+    }
+
+    /// The window that the ACK advertises; answers whether its right edge is elsewhere now.
+    fn move_window(&mut self, segment: &Segment) -> bool {
+        let edge = segment.ack + (u32::from(segment.window) << self.agreed.peer_scale);
+        // An ACK that was overtaken by a later one with the same number has the smaller window.
+        let current = segment.ack.after(self.snd_una()) || edge.after(self.rwnd_edge);
+        let moved = current && edge != self.rwnd_edge;
+        if current {
+            self.rwnd_edge = edge;
+        }
+        moved
+    }
+
+    fn kind(&self, segment: &Segment, una: Seq, out: u32, window_moved: bool) -> AckKind {
+        let sacks = !segment.options.sack_blocks().is_empty();
+        match segment.is_pure_ack() {
+            _ if segment.ack.after(una) => AckKind::Advanced,
+            true if sacks || (out > 0 && !window_moved) => AckKind::Duplicate,
+            _ => AckKind::Same,
+        }
+    }
+
+    /// Marks what the SACK blocks name (RFC 2018), and notices DSACKs (RFC 2883).
+    fn take_sack_blocks(&mut self, segment: &Segment, una: Seq, now: Instant) -> Sacked {
+        let mut told = Sacked::default();
+        if !self.agreed.sack {
+            return told;
+        }
+        let blocks = segment.options.sack_blocks();
+        for (i, block) in blocks.iter().enumerate() {
+            let (left, right) = (Seq(block.left), Seq(block.right));
+            if !left.before(right) {
+                continue;
+            }
+            if i == 0 && is_dsack(blocks, segment.ack) {
+                told.dsack = true;
+                // What lies far back was never repaired by us.
+                if !right.before(una - (1 << 30)) {
+                    self.recovery.on_dsack(right.since(left));
+                }
+                continue;
+            }
+            if !left.before(self.snd_una()) && !right.after(self.store.snd_nxt()) {
+                self.mark(left, right, now, &mut told);
+            }
+        }
+        told
+    }
+
+    fn mark(&mut self, left: Seq, right: Seq, now: Instant, told: &mut Sacked) {
+        let Some(first) = self.store.first_from(left) else { return };
+        let mut index = first.index;
+        if first.start.before(left) {
+            // What is only partly named and cannot be split stays as it is.
+            self.store.split(index, left);
+            index += 1;
+        }
+        while let Some(place) = self.store.place(index)
+            && place.start.before(right)
+        {
+            if place.sent.end.after(right) && !self.store.split(index, right) {
+                break;
+            }
+            let Some(place) = self.store.place(index) else { break };
+            let bytes = self.store.mark_sacked(index);
+            if bytes > 0 {
+                told.bytes += bytes;
+                let sent = place.sent;
+                if !sent.repeated {
+                    told.sent_once_at = told.sent_once_at.max(Some(sent.at));
+                }
+                self.recovery.note_delivered(sent.end, sent.repeated);
+                self.arrival(sent.at, sent.end, sent.repeated, now);
+            }
+            index += 1;
+        }
+    }
+
+    fn note_arrivals(&mut self, freed: &Freed, now: Instant) {
+        if let Some((at, end, repeated)) = freed.latest {
+            self.recovery.note_delivered(end, repeated);
+            self.arrival(at, end, repeated, now);
+        }
+    }
+
+    /// RFC 8985 section 6.2 step 2: what was repeated counts only if its answer cannot be that to the
+    /// original.
+    fn arrival(&mut self, at: Instant, end: Seq, repeated: bool, now: Instant) {
+        let rtt = now.since(at);
+        if repeated && self.rtt.min_rtt().is_some_and(|min| rtt < min) {
+            return;
+        }
+        self.recovery.arrived(at, end, rtt);
+    }
+
+    /// Counts duplicate ACKs; answers the bytes that this ACK says have arrived.
+    fn count_duplicates(
+        &mut self,
+        kind: AckKind,
+        advanced: u32,
+        freed: &Freed,
+        sacked: &Sacked,
+    ) -> u32 {
+        match kind {
+            AckKind::Advanced => {
+                self.dup_acks = 0;
+                let known = self.recovery.dup_bytes.min(advanced);
+                self.recovery.dup_bytes -= known;
+                (freed.delivered + sacked.bytes).saturating_sub(known)
+            }
+            AckKind::Duplicate => {
+                self.dup_acks = self.dup_acks.saturating_add(1);
+                if self.agreed.sack {
+                    return sacked.bytes;
+                }
+                let mss = self.window.mss;
+                let possible = self.store.pipe().saturating_sub(mss + self.recovery.dup_bytes);
+                let arrived = mss.min(possible);
+                self.recovery.dup_bytes += arrived;
+                arrived
+            }
+            AckKind::Same | AckKind::Old | AckKind::Unsent => sacked.bytes,
+        }
+    }
+
+    /// Round trips are measured on what was sent once (Karn's algorithm).
+    fn measure(&mut self, freed: &Freed, sacked: &Sacked, now: Instant) -> Option<Duration> {
+        let at = freed.sent_once_at.max(sacked.sent_once_at)?;
+        let rtt = now.since(at);
+        self.rtt.sample(rtt, now);
+        Some(rtt)
+    }
+
+    /// More would have been in flight with a larger `cwnd` (Linux `tcp_is_cwnd_limited`).
+    fn was_limited(&self, flight: u32) -> bool {
+        self.cwnd_limited || (self.window.in_slow_start() && self.window.cwnd / 2 < flight)
+    }
+
+    fn grow<S>(&mut self, ack: &Ack, delivered: u32, lost: bool, env: &mut Env<'_, S>) {
+        if self.recovery.phase == Phase::Fast {
+            let pipe = self.pipe();
+            let safe = ack.bytes_acked > 0 && !lost;
+            self.recovery.prr.on_ack(delivered, pipe, safe, &mut self.window);
+        }
+        self.controller.on_ack(ack, &mut self.window);
+        if ack.ece {
+            let event = self.congestion(env.now, ack.flight);
+            if self.controller.on_ecn(&event, &mut self.window) {
+                env.counters.ecn_reductions += 1;
+                self.cwr_due = true;
+            }
+        }
+    }
+}
+
+/// The first block tells of something that came twice: it lies before the ACK, or within the second block.
+fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
+    match blocks {
+        [first, ..] if !Seq(first.right).after(ack) => true,
+        [first, second, ..] => {
+            !Seq(first.left).before(Seq(second.left)) && !Seq(first.right).after(Seq(second.right))
+        }
+        _ => false,
+    }
+}

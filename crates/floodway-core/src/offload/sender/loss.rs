@@ -1,0 +1,421 @@
+//! Finding losses and recovering from them.
+//!
+//! # Theory of operation
+//! With SACK, RACK decides (RFC 8985 section 6): a range is lost if something that was sent after it,
+//! by more than the reordering window, has arrived. That finds lost retransmissions, too, and does not
+//! care how many duplicate ACKs there are. The window is a quarter of the smallest round trip once
+//! reordering has been seen; before, three segments' worth of SACKed bytes close it to zero. Each
+//! DSACK, which tells of a needless repair, widens it by one more quarter for a while.
+//!
+//! Without SACK, three duplicate ACKs mean that the first segment is lost, and in recovery each partial
+//! ACK that the next one is (RFC 6582, NewReno). Each duplicate ACK means that some segment has arrived.
+//!
+//! A tail loss probe (RFC 8985 section 7) repeats the last segment when ACKs fail to come for two
+//! round trips, so that the peer's SACK shows what is missing. It takes the place of the segment that it repeats
+//! in `pipe`, so that it never exceeds `cwnd` (I1).
+//!
+//! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed.
+//!
+//! A recovery that DSACKs show to have been needless is undone: `cwnd` and `ssthresh` are as
+//! before (the rule of Linux: as many DSACKed bytes as were repaired).
+//!
+//! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
+//! two end when what had been sent at their start is acknowledged.
+
+use super::{AckKind, Env, MAX_BACK_OFF, Sender, Timer};
+use crate::congestion::{Congestion, PartialAck, Prr};
+use crate::offload::sink::Sink;
+use crate::offload::store::Place;
+use crate::offload::summary::{Reason, TxState};
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// Duplicate ACKs, or segments SACKed, that mean a loss (RFC 5681, 6675).
+pub(super) const DUP_THRESH: u8 = 3;
+/// A peer may delay the ACK of a lone segment by this (Linux `TCP_DELACK_MAX`).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
+/// Without any sample the probe waits this long (RFC 8985 section 7.2).
+const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Recoveries for which a wider reordering window lasts (RFC 8985 section 6.2).
+const REORDERING_PERSIST: u8 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    Fast,
+    Loss,
+}
+
+/// What has arrived that was sent last.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    at: Instant,
+    end: Seq,
+    /// The round trip of that transmission.
+    rtt: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    pub phase: Phase,
+    /// Ends when this is acknowledged.
+    pub recover: Seq,
+    pub prr: Prr,
+    latest: Option<Latest>,
+    /// Highest sequence number known to have arrived.
+    fack: Seq,
+    reordering_seen: bool,
+    /// Reordering window in quarters of the smallest round trip.
+    quarters: u8,
+    /// Recoveries until it is one again.
+    persist: u8,
+    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    pub dup_bytes: u32,
+    /// A tail loss probe is out; it ends when this is acknowledged.
+    probe_end: Option<Seq>,
+    /// Bytes sent again in this recovery, less those that DSACKs have shown to be needless.
+    needed: i64,
+    /// A DSACK came in this recovery.
+    dsack_seen: bool,
+}
+
+impl Recovery {
+    pub fn new(next: Seq) -> Self {
+        Self {
+            phase: Phase::Open,
+            recover: next,
+            prr: Prr::new(0),
+            latest: None,
+            fack: next,
+            reordering_seen: false,
+            quarters: 1,
+            persist: 0,
+            dup_bytes: 0,
+            probe_end: None,
+            needed: 0,
+            dsack_seen: false,
+        }
+    }
+
+    /// `bytes` have left; `again` if not for the first time.
+    pub fn sent(&mut self, bytes: u32, again: bool) {
+        self.prr.on_sent(bytes);
+        if again {
+            self.needed += i64::from(bytes);
+        }
+    }
+
+    /// A transmission has arrived that took `rtt`.
+    pub fn arrived(&mut self, at: Instant, end: Seq, rtt: Duration) {
+        let later = |l: &Latest| sent_before(l.at, l.end, at, end);
+        if self.latest.as_ref().is_none_or(later) {
+            self.latest = Some(Latest { at, end, rtt });
+        }
+    }
+
+    /// Notes that up to `end` something has arrived, and whether that is out of order.
+    pub fn note_delivered(&mut self, end: Seq, repeated: bool) {
+        if end.after(self.fack) {
+            self.fack = end;
+        } else if !repeated && end.before(self.fack) {
+            self.reordering_seen = true;
+        }
+    }
+
+    /// The peer got something twice.
+    pub fn on_dsack(&mut self, bytes: u32) {
+        self.quarters = self.quarters.saturating_add(1);
+        self.persist = REORDERING_PERSIST;
+        self.needed -= i64::from(bytes);
+        self.dsack_seen = true;
+    }
+
+    /// Begins at `recover`, with `flight` bytes out.
+    fn begin(&mut self, phase: Phase, recover: Seq, flight: u32) {
+        self.phase = phase;
+        self.recover = recover;
+        self.prr = Prr::new(flight);
+        self.probe_end = None;
+        self.needed = 0;
+        self.dsack_seen = false;
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Open;
+        self.dup_bytes = 0;
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.quarters = 1;
+        }
+    }
+}
+
+/// The order of transmissions (RFC 8985 section 5.2): by time, then by sequence number.
+fn sent_before(a: Instant, a_end: Seq, b: Instant, b_end: Seq) -> bool {
+    a < b || (a == b && a_end.before(b_end))
+}
+
+/// Whether a record was overtaken.
+enum Overtaken {
+    /// It was; it was sent at this time.
+    Yes(Instant),
+    No,
+    /// It was not, and neither was anything behind it.
+    NorAnyLater,
+}
+
+impl<B> Sender<B> {
+    /// Bytes in flight, as far as is known.
+    pub fn pipe(&self) -> u32 {
+        self.store.pipe().saturating_sub(self.recovery.dup_bytes)
+    }
+
+    pub(super) fn congestion(&self, now: Instant, flight: u32) -> Congestion {
+        let (snd_una, snd_nxt) = (self.snd_una(), self.store.snd_nxt());
+        Congestion { now, flight, snd_una, snd_nxt }
+    }
+
+    /// Marks what is lost; answers whether anything is.
+    pub(super) fn find_losses(&mut self, kind: AckKind, now: Instant) -> bool {
+        if self.agreed.sack {
+            return self.find_by_time(now);
+        }
+        let partial = kind == AckKind::Advanced
+            && self.recovery.phase == Phase::Fast
+            && self.snd_una().before(self.recovery.recover)
+            && self.controller.partial_ack() == PartialAck::RetransmitsNext;
+        let third = self.recovery.phase == Phase::Open && self.dup_acks >= DUP_THRESH;
+        (partial || third) && self.lose_first_segment()
+    }
+
+    fn lose_first_segment(&mut self) -> bool {
+        let end = (self.snd_una() + self.window.mss).min(self.store.snd_nxt());
+        self.store.split(0, end) && self.store.mark_lost(0)
+    }
+
+    /// RACK: marks what is lost; answers whether anything is.
+    fn find_by_time(&mut self, now: Instant) -> bool {
+        let Some(patience) = self.patience() else { return false };
+        let mut found = false;
+        for index in 0..self.store.records() {
+            match self.overtaken(index) {
+                Overtaken::Yes(at) if at + patience <= now => found |= self.store.mark_lost(index),
+                Overtaken::NorAnyLater => break,
+                Overtaken::Yes(_) | Overtaken::No => {}
+            }
+        }
+        found
+    }
+
+    /// When the last of what was overtaken counts as lost.
+    fn reordering_deadline(&self) -> Option<Instant> {
+        let patience = self.patience()?;
+        let mut last = None;
+        for index in 0..self.store.records() {
+            match self.overtaken(index) {
+                Overtaken::Yes(at) => last = last.max(Some(at + patience)),
+                Overtaken::NorAnyLater => break,
+                Overtaken::No => {}
+            }
+        }
+        last
+    }
+
+    /// How long after its transmission an overtaken range counts as lost; none if nothing can have
+    /// been overtaken.
+    fn patience(&self) -> Option<Duration> {
+        if !self.agreed.sack || (self.store.sacked == 0 && self.store.in_repair == 0) {
+            return None;
+        }
+        Some(self.recovery.latest?.rtt + self.reordering_window())
+    }
+
+    /// Whether something that was sent after the record has arrived.
+    fn overtaken(&self, index: usize) -> Overtaken {
+        let (Some(Place { sent, .. }), Some(latest)) =
+            (self.store.place(index), self.recovery.latest)
+        else {
+            return Overtaken::NorAnyLater;
+        };
+        if sent.sacked || (sent.lost && !sent.in_repair) {
+            return Overtaken::No;
+        }
+        if sent_before(sent.at, sent.end, latest.at, latest.end) {
+            return Overtaken::Yes(sent.at);
+        }
+        // What was sent once is in order: all that follows is later still.
+        if self.store.in_repair == 0 { Overtaken::NorAnyLater } else { Overtaken::No }
+    }
+
+    fn reordering_window(&self) -> Duration {
+        let recovery = &self.recovery;
+        let enough = self.store.sacked >= u32::from(DUP_THRESH) * self.window.mss;
+        if !recovery.reordering_seen && (recovery.phase != Phase::Open || enough) {
+            return Duration::ZERO;
+        }
+        let min_rtt = self.rtt.min_rtt().unwrap_or_default();
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        (min_rtt * u32::from(recovery.quarters) / 4).min(srtt)
+    }
+
+    /// A loss was found: begins fast recovery, unless one is going on.
+    pub(super) fn enter_fast<S>(&mut self, flight: u32, env: &mut Env<'_, S>) {
+        if self.recovery.phase != Phase::Open {
+            return;
+        }
+        let event = self.congestion(env.now, flight);
+        self.controller.on_loss(&event, &mut self.window);
+        self.recovery.begin(Phase::Fast, self.store.snd_nxt(), flight);
+        self.cwr_due |= self.agreed.ecn;
+        env.counters.fast_recoveries += 1;
+        self.repairing(Reason::Loss, env);
+    }
+
+    fn repairing<S>(&mut self, reason: Reason, env: &mut Env<'_, S>) {
+        if matches!(self.state, TxState::Active | TxState::NoBuffer) {
+            self.enter(TxState::PacketLoss, reason, env.counters);
+        }
+    }
+
+    /// Ends a recovery whose losses have all arrived, or undoes a needless one.
+    pub(super) fn leave_recovery<S>(&mut self, env: &mut Env<'_, S>) {
+        let recovery = &self.recovery;
+        if recovery.phase == Phase::Open {
+            return;
+        }
+        let needless = recovery.dsack_seen && recovery.needed <= 0;
+        if needless && self.controller.on_spurious(&mut self.window) {
+            self.store.forget_losses();
+            env.counters.undone += 1;
+        } else if self.snd_una().before(recovery.recover) {
+            return;
+        } else if recovery.phase == Phase::Fast {
+            self.window.leave_recovery();
+        }
+        self.recovery.end();
+        self.dup_acks = 0;
+        if self.state == TxState::PacketLoss {
+            self.enter(TxState::Active, Reason::Recovered, env.counters);
+        }
+    }
+
+    /// An ACK or DSACK tells what became of a tail loss probe (RFC 8985 section 7.4).
+    pub(super) fn check_probe<S>(&mut self, dsack: bool, env: &mut Env<'_, S>) {
+        let Some(end) = self.recovery.probe_end else { return };
+        if dsack {
+            // The original had arrived, and so did the probe.
+            self.recovery.probe_end = None;
+        } else if !self.snd_una().before(end) {
+            self.recovery.probe_end = None;
+            // The probe repaired a loss that nobody else will see.
+            if self.recovery.phase == Phase::Open {
+                let event = self.congestion(env.now, self.window.cwnd);
+                self.controller.on_loss(&event, &mut self.window);
+                self.window.leave_recovery();
+                self.cwr_due |= self.agreed.ecn;
+            }
+        }
+    }
+
+    pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
+        if self.store.records() == 0 {
+            self.timer = match self.timer {
+                _ if self.held() == 0 => None,
+                Some((Timer::WindowProbe, at)) => Some((Timer::WindowProbe, at)),
+                _ => Some((Timer::WindowProbe, env.now + self.rto(env.config))),
+            };
+            return;
+        }
+        let timeout = self.rto_base + self.rto(env.config);
+        self.timer = Some(match self.reordering_deadline() {
+            Some(at) => (Timer::Reordering, at.min(timeout)),
+            None => match self.probe_timeout() {
+                Some(wait) if env.now + wait < timeout => (Timer::TailLossProbe, env.now + wait),
+                _ => (Timer::Retransmission, timeout),
+            },
+        });
+    }
+
+    /// How long until a tail loss probe, if one may be sent.
+    fn probe_timeout(&self) -> Option<Duration> {
+        let open = self.recovery.phase == Phase::Open && self.recovery.probe_end.is_none();
+        if !open || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0 {
+            return None;
+        }
+        let Some(srtt) = self.rtt.srtt() else { return Some(FIRST_PROBE_TIMEOUT) };
+        let lone = self.pipe() <= self.window.mss;
+        let delay = if lone { MAX_ACK_DELAY } else { Duration::from_millis(2) };
+        Some(srtt * 2 + delay)
+    }
+
+    /// Does what the timer is for, if it is due.
+    pub fn handle_timeout<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        let Some((timer, at)) = self.timer else { return };
+        if at > env.now {
+            return;
+        }
+        match timer {
+            Timer::WindowProbe => return self.probe_window(env),
+            Timer::Reordering => {
+                if self.find_by_time(env.now) {
+                    self.repair_by_timer(env);
+                } else if self.rto_base + self.rto(env.config) <= env.now {
+                    self.time_out(env);
+                }
+            }
+            Timer::TailLossProbe => self.probe_tail(env),
+            Timer::Retransmission => self.time_out(env),
+        }
+        self.pump(env);
+    }
+
+    /// The reordering window has passed without an ACK.
+    fn repair_by_timer<S>(&mut self, env: &mut Env<'_, S>) {
+        let out = self.store.snd_nxt().since(self.snd_una());
+        self.enter_fast(out, env);
+        if self.recovery.phase == Phase::Fast {
+            let pipe = self.pipe();
+            self.recovery.prr.on_ack(0, pipe, false, &mut self.window);
+        }
+    }
+
+    /// Marks the last segment as lost, so that it is sent again.
+    fn probe_tail<S>(&mut self, env: &mut Env<'_, S>) {
+        env.counters.tail_loss_probes += 1;
+        self.recovery.probe_end = Some(self.store.snd_nxt());
+        self.rto_base = env.now;
+        let Some(last) = self.store.records().checked_sub(1).and_then(|i| self.store.place(i))
+        else {
+            return;
+        };
+        let len = last.sent.end.since(last.start);
+        let index = if len > self.window.mss
+            && self.store.split(last.index, last.sent.end - self.window.mss)
+        {
+            last.index + 1
+        } else {
+            last.index
+        };
+        self.store.mark_lost(index);
+    }
+
+    fn time_out<S>(&mut self, env: &mut Env<'_, S>) {
+        env.counters.timeouts += 1;
+        let flight = self.store.snd_nxt().since(self.snd_una());
+        let event = self.congestion(env.now, flight);
+        let resent = self.rtt.backed_off() > 0;
+        self.controller.on_timeout(&event, resent, &mut self.window);
+        self.rtt.back_off();
+        self.store.lose_everything();
+        self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
+        self.recovery.dup_bytes = 0;
+        self.dup_acks = 0;
+        self.rto_base = env.now;
+        self.repairing(Reason::Timeout, env);
+    }
+
+    /// The peer has not answered for so long that the connection is dead.
+    pub fn is_dead(&self) -> bool {
+        self.rtt.backed_off() > MAX_BACK_OFF
+    }
+}

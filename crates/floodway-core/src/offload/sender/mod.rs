@@ -1,0 +1,319 @@
+//! The transmit side of a flow: a TCP sender in all but acknowledging.
+//!
+//! # Theory of operation
+//! While a flow is online, what its guest sends is stored ([`super::store`]) and released as a
+//! congestion window of our own allows (`pump`). Every byte is kept until the peer has acknowledged
+//! it, so losses are found and repaired here (`loss`), however long the guest waits for its CPU.
+//!
+//! States (vFlood, figure 3):
+//! - `ACTIVE`: the guest is granted what the budget allows.
+//! - `NO_BUFFER`: the budget allows no more; what was granted stands.
+//! - `PACKET_LOSS`: a loss is being repaired. Grants stand still, `cwnd` is cut. Unlike in the paper
+//!   the guest learns nothing of it: when it retransmits by itself, the RACK of today's kernels takes
+//!   what we hold for lost and storms.
+//! - `LEAVING`: nothing new is granted; offline as soon as nothing is stored.
+//! - `OFFLINE`: segments pass as they are. We only follow the numbers.
+//!
+//! A flow comes online only when nothing is on its way that is not stored, for that we could not
+//! repair.
+//!
+//! To the guest: ACKs that advance pass, with the grant as their window, without SACK blocks and
+//! ECN echo, for both are ours to deal with. Duplicate ACKs are absorbed. From the guest: bytes that are
+//! stored or acknowledged are absorbed (probes and needless timeouts of the guest); the latter are
+//! answered by the last ACK.
+//!
+//! Timers, one at a time: retransmission timeout (RFC 6298), tail loss probe and reordering (RFC
+//! 8985), probe of a closed window (RFC 9293 section 3.8.6.1).
+//!
+//! Invariants: I1, I2, I3, I7 of [`super`]. The sequence numbers are ordered:
+//! `snd_una <= snd_nxt <= snd_max <= told_edge`.
+
+mod acks;
+mod loss;
+mod pump;
+
+use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::{Flags, OptionSummary};
+
+use super::config::Config;
+use super::counters::Counters;
+use super::segment::Segment;
+use super::sink::{Link, Made, Sink};
+use super::store::Store;
+use super::summary::{Reason, TxState};
+use crate::congestion::{Controller, Window};
+use crate::rtt::{RtoLimits, RttEstimator};
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+use floodway_wire::FiveTuple;
+
+pub(super) use acks::AckKind;
+use loss::Recovery;
+
+/// Timestamps option with its padding, in every segment of a connection that uses it.
+const TIMESTAMPS_LEN: u32 = 12;
+/// MSS of a peer that names none (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// Smallest MSS that is believed: what is smaller would turn 64 KB into hundreds of segments.
+const MIN_MSS: u32 = 88;
+/// Longest retransmission timeout.
+const MAX_RTO: Duration = Duration::from_secs(60);
+/// Timeouts in a row after which the peer is taken for dead (Linux `tcp_retries2`).
+const MAX_BACK_OFF: u8 = 15;
+
+/// What segments to the network say of the other direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outgoing {
+    /// Latest acknowledgement number.
+    pub ack: Seq,
+    /// Window as on the wire.
+    pub window: u16,
+    /// Clock of the guest, as of its latest segment, and the echo of the peer's.
+    pub timestamps: Timestamps,
+}
+
+/// What the machines of a flow work with during one call.
+pub(super) struct Env<'a, S> {
+    pub now: Instant,
+    pub config: &'a Config,
+    pub counters: &'a mut Counters,
+    pub sink: &'a mut S,
+    /// In the guest's direction.
+    pub flow: &'a FiveTuple,
+    pub link: &'a Link,
+    pub outgoing: Outgoing,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    Retransmission,
+    TailLossProbe,
+    Reordering,
+    WindowProbe,
+}
+
+/// What the connection agreed on, as far as it concerns what the guest sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Agreed {
+    pub sack: bool,
+    pub timestamps: bool,
+    pub ecn: bool,
+    /// Shift of the windows that the peer advertises.
+    pub peer_scale: u8,
+}
+
+#[derive(Debug)]
+pub(super) struct Sender<B> {
+    pub state: TxState,
+    pub reason: Reason,
+    pub agreed: Agreed,
+    pub store: Store<B>,
+    /// Behind the last byte that the guest sent.
+    pub snd_max: Seq,
+    /// Right edge of the receiver's window.
+    pub rwnd_edge: Seq,
+    /// Right edge that the guest was told.
+    pub told_edge: Seq,
+    pub window: Window,
+    pub rtt: RttEstimator,
+    /// Held bytes wait for `cwnd`.
+    pub cwnd_limited: bool,
+    controller: Controller,
+    recovery: Recovery,
+    timer: Option<(Timer, Instant)>,
+    /// When the retransmission timeout starts to count.
+    rto_base: Instant,
+    last_release: Instant,
+    /// Largest `TSval` on the wire.
+    last_tsval: u32,
+    /// Duplicate ACKs in a row.
+    dup_acks: u8,
+    /// The next new segment carries CWR.
+    cwr_due: bool,
+}
+
+impl<B> Sender<B> {
+    /// A sender whose next byte is `next`, towards a peer with the options `peer` in its SYN.
+    pub fn new(next: Seq, agreed: Agreed, peer: &OptionSummary, config: &Config) -> Self {
+        let overhead = if agreed.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let mss = u32::from(peer.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(overhead).max(MIN_MSS);
+        Self {
+            state: TxState::Offline,
+            reason: Reason::Opened,
+            agreed,
+            store: Store::new(next),
+            snd_max: next,
+            rwnd_edge: next,
+            told_edge: next,
+            window: Window::new(mss, mss * u32::from(config.initial_window)),
+            rtt: RttEstimator::new(),
+            cwnd_limited: false,
+            controller: Controller::new(config.congestion),
+            recovery: Recovery::new(next),
+            timer: None,
+            rto_base: Instant::ZERO,
+            last_release: Instant::ZERO,
+            last_tsval: 0,
+            dup_acks: 0,
+            cwr_due: false,
+        }
+    }
+
+    pub fn snd_una(&self) -> Seq {
+        self.store.snd_una()
+    }
+
+    pub fn is_online(&self) -> bool {
+        self.state != TxState::Offline
+    }
+
+    /// Bytes that the guest has sent and that were not released.
+    pub fn held(&self) -> u32 {
+        self.snd_max.since(self.store.snd_nxt())
+    }
+
+    /// Bytes of the receiver's window from `snd_una` on.
+    pub fn rwnd(&self) -> u32 {
+        self.rwnd_edge.since(self.snd_una())
+    }
+
+    pub fn next_timeout(&self) -> Instant {
+        self.timer.map_or(Instant::NEVER, |(_, at)| at)
+    }
+
+    pub fn enter(&mut self, state: TxState, reason: Reason, counters: &mut Counters) {
+        if self.state == state {
+            return;
+        }
+        self.state = state;
+        self.reason = reason;
+        match state {
+            TxState::Active => counters.to_active += 1,
+            TxState::NoBuffer => counters.to_no_buffer += 1,
+            TxState::PacketLoss => counters.to_packet_loss += 1,
+            TxState::Offline => counters.went_offline += 1,
+            TxState::Leaving => {}
+        }
+    }
+
+    /// While offline: the guest sent up to `end` by itself.
+    pub fn follow(&mut self, end: Seq) {
+        if end.after(self.snd_max) {
+            self.snd_max = end;
+        }
+        self.told_edge = self.told_edge.max(self.snd_max);
+    }
+
+    /// While offline: the peer acknowledged up to `ack`, and its window ends at `edge`.
+    pub fn follow_ack(&mut self, ack: Seq, edge: Seq) {
+        if ack.before(self.snd_una()) || ack.after(self.snd_max) {
+            return;
+        }
+        self.store = Store::new(ack);
+        self.rwnd_edge = edge;
+        self.told_edge = self.told_edge.max(edge);
+    }
+
+    /// Nothing is on its way and nothing is stored: it can come online, or go.
+    pub fn is_idle(&self) -> bool {
+        self.snd_una() == self.snd_max && self.store.is_empty()
+    }
+
+    /// Stores what is new of a segment that the guest sent, and releases what may leave.
+    pub fn on_data<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        env: &mut Env<'_, S>,
+    ) -> Stored {
+        let end = segment.end();
+        if !end.after(self.snd_una()) {
+            env.counters.absorbed_acknowledged += 1;
+            return Stored::Acknowledged;
+        }
+        if end.after(self.told_edge) {
+            return Stored::BeyondGrant;
+        }
+        let mut kept = true;
+        let new = self.store.insert(segment, self.snd_una(), || {
+            let frame = keep();
+            kept = frame.is_some();
+            frame
+        });
+        if !kept {
+            return Stored::BeyondGrant;
+        }
+        if new == 0 {
+            env.counters.absorbed_stored += 1;
+            return Stored::Known;
+        }
+        env.counters.stored_frames += 1;
+        env.counters.stored_bytes += u64::from(new);
+        if segment.gso_size > 0 {
+            // The guest knows the path's MTU; a smaller segment than ours is a reason to follow.
+            self.window.mss = self.window.mss.min(u32::from(segment.gso_size)).max(MIN_MSS);
+        }
+        self.snd_max = self.snd_max.max(end);
+        self.pump(env);
+        Stored::New
+    }
+
+    /// The guest resets the connection: nothing of it will be sent any more.
+    pub fn abort(&mut self) {
+        self.store.clear();
+        self.snd_max = self.store.snd_una();
+        self.timer = None;
+    }
+
+    /// An ACK for the guest that repeats the latest, with the window that the guest has now.
+    pub fn made_for_guest(&mut self, flow: &FiveTuple, link: &Link, peer: PeerSide) -> Made {
+        let timestamps = Timestamps { value: peer.tsval, echo: peer.tsecr };
+        let window = if self.is_online() {
+            self.window_field()
+        } else {
+            (self.rwnd() >> self.agreed.peer_scale).min(u32::from(u16::MAX)) as u16
+        };
+        Made {
+            flow: flow.reversed(),
+            link: *link,
+            seq: peer.nxt,
+            ack: self.snd_una(),
+            window,
+            flags: Flags::ACK,
+            timestamps: self.agreed.timestamps.then_some(timestamps),
+        }
+    }
+
+    /// The sequence number of a segment without payload that leaves now.
+    pub fn next_seq(&self) -> Seq {
+        if self.is_online() { self.store.snd_nxt() } else { self.snd_max }
+    }
+
+    fn rto(&self, config: &Config) -> Duration {
+        self.rtt.rto(&RtoLimits { min: config.min_rto, max: MAX_RTO })
+    }
+}
+
+/// What the peer's latest segment said of its own side.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerSide {
+    /// Behind the last byte that it sent in order.
+    pub nxt: Seq,
+    /// Its clock.
+    pub tsval: u32,
+    /// Its echo of the guest's clock.
+    pub tsecr: u32,
+}
+
+/// What became of a segment of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    New,
+    /// All of it was stored already.
+    Known,
+    /// All of it was acknowledged already.
+    Acknowledged,
+    /// It was not granted.
+    BeyondGrant,
+}

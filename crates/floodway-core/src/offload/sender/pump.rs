@@ -1,0 +1,176 @@
+//! Releasing: what leaves for the network, and when.
+//!
+//! Repairs come first, then new bytes, as long as `cwnd` has room, which in fast recovery is set by
+//! proportional rate reduction (RFC 6937). A frame that does not fit into the quota is
+//! cut at a multiple of the MSS.
+
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::{Env, Sender, Timer};
+use crate::congestion::Algorithm;
+use crate::offload::segment::Ecn;
+use crate::offload::sink::{Made, Release, Sink};
+use crate::offload::store::Chunk;
+use crate::seq::Seq;
+use crate::time::Duration;
+
+/// The longest wait between two probes of a closed window.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+
+impl<B> Sender<B> {
+    /// Releases all that may leave, and sets the timer.
+    pub fn pump<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        self.restart_after_idle(env);
+        let mut quota = self.window.cwnd.saturating_sub(self.pipe());
+        self.release_repairs(&mut quota, env);
+        self.release_new(&mut quota, env);
+        self.set_timer(env);
+    }
+
+    /// RFC 5681 section 4.1: after an idle time the ACK clock is gone, and `cwnd` with it.
+    fn restart_after_idle<S>(&mut self, env: &Env<'_, S>) {
+        if self.store.records() > 0 || self.held() == 0 {
+            return;
+        }
+        let (idle, rto) = (env.now.since(self.last_release), self.rto(env.config));
+        let initial = self.window.mss * u32::from(env.config.initial_window);
+        self.controller.on_idle(idle, rto, initial, &mut self.window);
+    }
+
+    fn release_repairs<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
+        let mut index = 0;
+        while let Some(place) = self.store.next_lost(index) {
+            let len = place.sent.end.since(place.start);
+            let mut n = self.cut(len, *quota);
+            if n == 0 {
+                if self.pipe() > 0 {
+                    break;
+                }
+                // With nothing in flight nothing would ever make room.
+                n = len.min(self.window.mss);
+            }
+            if n < len && !self.store.split(place.index, place.start + n) {
+                break;
+            }
+            let end = if n < len { place.start + n } else { place.sent.end };
+            self.emit(place.start, end, true, env);
+            self.store.repaired(place.index, env.now);
+            *quota = quota.saturating_sub(n);
+            self.recovery.sent(n, true);
+            index = place.index + 1;
+        }
+    }
+
+    fn release_new<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
+        self.cwnd_limited = false;
+        loop {
+            let start = self.store.snd_nxt();
+            let Some(end) = self.store.chunk_at(start).map(Chunk::end) else { break };
+            let len = end.since(start);
+            let in_rwnd = self.rwnd_edge.since(start);
+            let mut n = self.cut(len, (*quota).min(in_rwnd));
+            if n == 0 && self.pipe() == 0 && self.store.records() == 0 {
+                // A window of less than one segment, and nothing that could widen it.
+                n = len.min(in_rwnd);
+            }
+            if n < len && in_rwnd >= len {
+                self.cwnd_limited = true;
+            }
+            if n == 0 {
+                break;
+            }
+            self.emit(start, start + n, false, env);
+            self.store.released(start + n, env.now);
+            *quota = quota.saturating_sub(n);
+            self.recovery.sent(n, false);
+            self.last_release = env.now;
+            if self.store.records() == 1 {
+                self.rto_base = env.now;
+            }
+        }
+    }
+
+    /// Of `len` bytes what fits into `quota`: all, or a multiple of the MSS.
+    fn cut(&self, len: u32, quota: u32) -> u32 {
+        if len <= quota { len } else { quota - quota % self.window.mss }
+    }
+
+    /// Sends `start..end`, which lies within one chunk.
+    fn emit<S: Sink<B>>(&mut self, start: Seq, end: Seq, again: bool, env: &mut Env<'_, S>) {
+        let Some(chunk) = self.store.chunk_at(start) else { return };
+        let whole = end == chunk.end();
+        let fin = whole && chunk.fin;
+        let mut flags = chunk.flags.without(Flags::FIN.with(Flags::CWR));
+        if fin {
+            flags = flags.with(Flags::FIN);
+        } else if !whole {
+            flags = flags.without(Flags::PSH);
+        }
+        let mut ecn = chunk.ecn;
+        if again {
+            // RFC 3168 section 6.1.5; DCTCP keeps the mark (RFC 8257 section 3.5 is silent, Linux does).
+            if env.config.congestion != Algorithm::Dctcp {
+                ecn = Ecn::NOT_ECT;
+            }
+        } else if self.cwr_due {
+            self.cwr_due = false;
+            flags = flags.with(Flags::CWR);
+        }
+        let tsval = later(later(self.last_tsval, chunk.tsval), env.outgoing.timestamps.value);
+        let release = Release {
+            offset: chunk.offset + start.since(chunk.seq),
+            len: end.since(start) - u32::from(fin),
+            mss: self.window.mss.min(u32::from(u16::MAX)) as u16,
+            seq: start,
+            ack: env.outgoing.ack,
+            window: env.outgoing.window,
+            flags,
+            timestamps: self
+                .agreed
+                .timestamps
+                .then_some(Timestamps { value: tsval, echo: env.outgoing.timestamps.echo }),
+            ecn,
+        };
+        env.sink.release(&chunk.frame, &release);
+        self.last_tsval = tsval;
+        if again {
+            env.counters.retransmitted += 1;
+            env.counters.retransmitted_bytes += u64::from(release.len);
+        } else {
+            env.counters.released += 1;
+        }
+    }
+
+    /// Asks a receiver whose window is closed for its window: a segment of no use, which has to be
+    /// acknowledged.
+    pub(super) fn probe_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        env.counters.window_probes += 1;
+        env.sink.to_network(&Made {
+            flow: *env.flow,
+            link: *env.link,
+            seq: self.snd_una() - 1,
+            ack: env.outgoing.ack,
+            window: env.outgoing.window,
+            flags: Flags::ACK,
+            timestamps: self.agreed.timestamps.then_some(Timestamps {
+                value: later(self.last_tsval, env.outgoing.timestamps.value),
+                echo: env.outgoing.timestamps.echo,
+            }),
+        });
+        self.rtt.back_off();
+        let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
+        self.timer = Some((Timer::WindowProbe, env.now + wait));
+    }
+
+    /// `TSval` of a segment that passes: never less than what is on the wire already.
+    pub fn monotonic_tsval(&mut self, tsval: u32) -> u32 {
+        self.last_tsval = later(self.last_tsval, tsval);
+        self.last_tsval
+    }
+}
+
+/// The later of two clock values, which wrap.
+fn later(a: u32, b: u32) -> u32 {
+    Seq(a).max(Seq(b)).0
+}

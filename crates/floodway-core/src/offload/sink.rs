@@ -1,0 +1,147 @@
+//! What the machines ask of whoever owns the bytes.
+
+use floodway_wire::FiveTuple;
+use floodway_wire::ethernet::MacAddr;
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::segment::Ecn;
+use crate::seq::Seq;
+
+/// Fields of the Ethernet header that a frame of our own needs: those of the flow's latest frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// The guest's address.
+    pub guest: MacAddr,
+    /// The address by which the guest reaches the peer: the peer's own or its router's.
+    pub peer: MacAddr,
+    /// VLAN tag (priority and number) if there is one tag; frames with more are not offloaded.
+    pub vlan: Option<u16>,
+}
+
+/// A range of a kept frame that goes out to the network under a refreshed header. What is not named
+/// here stays as the guest wrote it, except for lengths and checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// First byte of the frame's payload that is sent.
+    pub offset: u32,
+    /// Bytes of payload.
+    pub len: u32,
+    /// Most payload of one segment: what is longer leaves as a super-frame or is cut.
+    pub mss: u16,
+    /// Sequence number of the first byte.
+    pub seq: Seq,
+    /// Acknowledgement number.
+    pub ack: Seq,
+    /// Window as on the wire.
+    pub window: u16,
+    /// Control bits. FIN and PSH are set on the last range of a frame only.
+    pub flags: Flags,
+    /// Timestamps, if the connection uses them.
+    pub timestamps: Option<Timestamps>,
+    /// ECN bits.
+    pub ecn: Ecn,
+}
+
+/// A segment without payload that the switch makes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Addresses and ports in the direction in which it is sent.
+    pub flow: FiveTuple,
+    /// Ethernet addresses.
+    pub link: Link,
+    /// Sequence number.
+    pub seq: Seq,
+    /// Acknowledgement number.
+    pub ack: Seq,
+    /// Window as on the wire.
+    pub window: u16,
+    /// Control bits: ACK, and ECE where congestion has to be echoed.
+    pub flags: Flags,
+    /// Timestamps, if the connection uses them.
+    pub timestamps: Option<Timestamps>,
+}
+
+/// What the guest's module is told of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// The switch controls the flow: the guest may send as far as the window says.
+    Managed,
+    /// It does not: the guest is back on its own congestion window.
+    Offline,
+}
+
+/// Carries out what the machines decide. `B` is the bytes of a frame, opaque to the machines.
+///
+/// Calls come in the order in which frames have to leave; each direction must keep it.
+pub trait Sink<B> {
+    /// Sends a range of a frame that came from the guest to the network.
+    fn release(&mut self, frame: &B, release: &Release);
+    /// Sends a segment of our own to the network.
+    fn to_network(&mut self, made: &Made);
+    /// Sends a segment of our own to the guest.
+    fn to_guest(&mut self, made: &Made);
+    /// Delivers a kept frame to the guest once more, exactly as it was.
+    fn redeliver(&mut self, frame: &B);
+    /// Says hello to the guest's module: the switch is alive, for `lifetime_ms` from now.
+    fn hello(&mut self, link: &Link, lifetime_ms: u16);
+    /// Tells the guest's module about a flow, given in the guest's direction.
+    fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming);
+}
+
+/// Changes to the header of a frame that passes. `None` leaves a field alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// Sequence number.
+    pub seq: Option<Seq>,
+    /// Acknowledgement number.
+    pub ack: Option<Seq>,
+    /// Window as on the wire.
+    pub window: Option<u16>,
+    /// Control bits.
+    pub flags: Option<Flags>,
+    /// Timestamps; only if the frame has them.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks are overwritten by padding.
+    pub strip_sack: bool,
+}
+
+impl Edit {
+    /// Nothing is changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What becomes of the frame that was shown to a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on, with these changes.
+    Pass(Edit),
+    /// It goes no further: it was stored, or says nothing that the other side has not heard.
+    Absorb,
+    /// It goes no further: it breaks a rule, and is counted under the given reason.
+    Drop(Refusal),
+}
+
+impl Verdict {
+    /// The frame goes on as it is.
+    pub const PASS: Self = Self::Pass(Edit {
+        seq: None,
+        ack: None,
+        window: None,
+        flags: None,
+        timestamps: None,
+        strip_sack: false,
+    });
+}
+
+/// Why a machine drops a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The guest sent beyond what it was granted.
+    BeyondGrant,
+    /// The peer acknowledged what was never sent to it.
+    AcksUnsent,
+}

@@ -1,0 +1,133 @@
+//! What can be told of a flow.
+
+use std::time::Duration;
+
+use floodway_wire::FiveTuple;
+
+/// Where the transmit side stands (vFlood, figure 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TxState {
+    /// Passed through; the guest's own congestion window rules.
+    #[default]
+    Offline,
+    /// The switch controls the flow and grants as the budget allows.
+    Active,
+    /// The budget allows no more grants now.
+    NoBuffer,
+    /// The switch is repairing a loss; grants stand still.
+    PacketLoss,
+    /// On its way offline: nothing new is granted, what is stored is being sent.
+    Leaving,
+}
+
+/// Where the receive side stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxState {
+    /// The guest acknowledges for itself.
+    #[default]
+    Offline,
+    /// In-order data is acknowledged for the guest.
+    Active,
+    /// No room to keep what would be acknowledged, or the guest's window is full.
+    NoBuffer,
+    /// Data came out of order; the guest acknowledges until it has caught up.
+    UnexpectedSeq,
+}
+
+/// Why a flow's transmit state changed last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reason {
+    /// The connection was just set up.
+    #[default]
+    Opened,
+    /// Offload is off for the port.
+    Disabled,
+    /// The budget had no room when the flow could have come online.
+    NoRoom,
+    /// The budget is used up.
+    BudgetUsed,
+    /// There is room in the budget again.
+    RoomAgain,
+    /// Segments were lost.
+    Loss,
+    /// The retransmission timer ran out.
+    Timeout,
+    /// All that was lost has arrived.
+    Recovered,
+    /// The port is being drained.
+    Draining,
+    /// The receiver's window is smaller than one segment.
+    ReceiverFull,
+    /// The connection is closing.
+    Closing,
+}
+
+macro_rules! names {
+    ($type:ident: $($variant:ident = $name:literal,)+) => {
+        impl $type {
+            /// Its name on the control socket.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+names! { TxState:
+    Offline = "OFFLINE",
+    Active = "ACTIVE",
+    NoBuffer = "NO_BUFFER",
+    PacketLoss = "PACKET_LOSS",
+    Leaving = "LEAVING",
+}
+
+names! { RxState:
+    Offline = "OFFLINE",
+    Active = "ACTIVE",
+    NoBuffer = "NO_BUFFER",
+    UnexpectedSeq = "UNEXPECTED_SEQ",
+}
+
+names! { Reason:
+    Opened = "opened",
+    Disabled = "disabled",
+    NoRoom = "no_room",
+    BudgetUsed = "budget_used",
+    RoomAgain = "room_again",
+    Loss = "loss",
+    Timeout = "timeout",
+    Recovered = "recovered",
+    Draining = "draining",
+    ReceiverFull = "receiver_full",
+    Closing = "closing",
+}
+
+/// A flow, for `floodway flows`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSummary {
+    /// Addresses and ports in the guest's direction.
+    pub flow: FiveTuple,
+    /// Transmit side.
+    pub tx: TxState,
+    /// Receive side.
+    pub rx: RxState,
+    /// Why the transmit state changed last.
+    pub reason: Reason,
+    /// Congestion window towards the network, in bytes.
+    pub cwnd: u32,
+    /// Slow-start threshold, in bytes.
+    pub ssthresh: u32,
+    /// Bytes held: sent by the guest, not yet released.
+    pub held: u32,
+    /// Bytes released and not acknowledged.
+    pub in_flight: u32,
+    /// Bytes granted that the guest has not sent.
+    pub granted: u32,
+    /// Smoothed round-trip time on the network.
+    pub srtt: Option<Duration>,
+    /// Bytes acknowledged for the guest that it has not acknowledged itself.
+    pub kept: u32,
+}
