@@ -5,7 +5,7 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::Flow;
+use super::flow::{Flow, Side};
 use super::paths::Outcome;
 use super::port::{Call, Port};
 use super::segment::Segment;
@@ -113,25 +113,25 @@ impl<B> Offload<B> {
         };
         self.after(id, &outcome, now, sink);
         if outcome.over && segment.has(Flags::SYN) {
-            // The ports are used again for a new connection.
-            self.find_or_open(now, flow, link, segment);
-            return self.from_guest_again(now, flow, segment, sink);
+            self.open_again(now, flow, link, segment, Side::Guest);
         }
         outcome.verdict
     }
 
-    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
-    fn from_guest_again(
+    /// The ports of a connection are used again for another.
+    fn open_again(
         &mut self,
         now: Instant,
         flow: &FiveTuple,
+        link: &Link,
         segment: &Segment,
-        sink: &mut impl Sink<B>,
-    ) -> Verdict {
-        if let Some(id) = self.flows.find(flow) {
-            self.with_flow(id, now, sink, |entry, call| entry.on_guest(segment, || None, call));
+        side: Side,
+    ) {
+        if let Some(id) = self.find_or_open(now, flow, link, segment)
+            && let Some(entry) = self.flows.get_mut(id)
+        {
+            entry.accept_syn(side, segment);
         }
-        Verdict::PASS
     }
 
     /// A TCP segment from the network towards the guest. `flow` is its 5-tuple, as it is in the
@@ -156,6 +156,9 @@ impl<B> Offload<B> {
             self.with_flow(id, now, sink, |entry, call| entry.on_network(segment, keep, call));
         let Some(outcome) = outcome else { return Verdict::PASS };
         self.after(id, &outcome, now, sink);
+        if outcome.over && segment.has(Flags::SYN) {
+            self.open_again(now, &flow, link, segment, Side::Peer);
+        }
         if self.port.pool.budget.free() > free {
             self.offer_room(now, sink);
         }

@@ -33,6 +33,8 @@ const DRAIN_TIME: Duration = Duration::from_millis(100);
 const MIN_DRAIN: u32 = 64 << 10;
 /// Bounds of a portion.
 const PORTION: std::ops::RangeInclusive<u32> = (16 << 10)..=(512 << 10);
+/// What every flow that comes online is granted at least.
+pub(super) const LEAST_GRANT: u32 = *PORTION.start();
 /// Largest window that can be written, in units.
 const MAX_UNITS: u32 = u16::MAX as u32;
 
@@ -68,7 +70,7 @@ impl<B> Sender<B> {
     /// The budget has room for a flow that comes online now.
     pub fn fits(&self, pool: &Pool) -> bool {
         let granted = self.told_edge.since(self.snd_una()) + self.unit();
-        granted.max(*PORTION.start()) <= pool.budget.free()
+        granted.max(LEAST_GRANT) <= pool.budget.free()
     }
 
     /// Grants more, if it may; answers by how many bytes. `charged` is what the pool has counted for the

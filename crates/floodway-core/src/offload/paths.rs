@@ -4,6 +4,7 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::flow::{Connection, Flow, Phase, Side};
+use super::grant::LEAST_GRANT;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
 use super::segment::Segment;
@@ -129,11 +130,7 @@ impl<B> Flow<B> {
             return Outcome { over: exact, ..Verdict::PASS.into() };
         }
         if segment.has(Flags::SYN) {
-            if self.try_online(call) {
-                self.update_due = true;
-                self.flag(call.id, call.port);
-            }
-            return Verdict::PASS.into();
+            return self.on_syn_ack(segment, call).into();
         }
         let arrival = self.receive(segment, keep, call);
         let verdict = self.on_peer_ack(segment, arrival, call);
@@ -152,7 +149,7 @@ impl<B> Flow<B> {
         }
     }
 
-    fn accept_syn(&mut self, side: Side, segment: &Segment) -> bool {
+    pub fn accept_syn(&mut self, side: Side, segment: &Segment) -> bool {
         match &mut self.phase {
             Phase::Opening(handshake) => handshake.on_syn(side, segment),
             Phase::Established(_) | Phase::Excluded => true,
@@ -175,6 +172,27 @@ impl<B> Flow<B> {
             None if handshake.is_over(segment.ack) => self.phase = Phase::Excluded,
             None => {}
         }
+    }
+
+    /// The answer to the guest's SYN. Its window is not scaled, so it grants a portion at most, and a
+    /// window update behind it grants what the flow may have.
+    fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let tx = &mut connection.tx;
+        let (una, whole) = (tx.snd_una(), tx.told_edge);
+        let window = whole.since(una).min(LEAST_GRANT);
+        tx.told_edge = una + window;
+        if !self.try_online(call) {
+            if let Phase::Established(connection) = &mut self.phase {
+                connection.tx.told_edge = whole;
+            }
+            return Verdict::PASS;
+        }
+        self.update_due = true;
+        self.flag(call.id, call.port);
+        let window = window.min(u32::from(u16::MAX)) as u16;
+        let window = (window != segment.window).then_some(window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
     }
 
     /// The receive side of a segment from the peer.

@@ -100,6 +100,8 @@ pub(super) enum Arrival {
 pub(super) enum Own {
     /// It tells the peer something.
     News,
+    /// It repeats what it said before, which means something if it carries nothing else.
+    Again,
     /// The peer knows it all.
     Nothing,
 }
@@ -299,7 +301,7 @@ impl<B> Receiver<B> {
         sink: &mut S,
     ) -> Own {
         if !segment.has(Flags::ACK) || segment.ack.before(self.guest_ack) {
-            return Own::News;
+            return Own::Again;
         }
         let advanced = segment.ack.after(self.guest_ack);
         let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
@@ -327,7 +329,7 @@ impl<B> Receiver<B> {
             return Own::Nothing;
         }
         // It reached what we had acknowledged: nothing new. Said again, it is a duplicate (R5).
-        if advanced { Own::Nothing } else { Own::News }
+        if advanced { Own::Nothing } else { Own::Again }
     }
 
     fn take_timestamps(&mut self, segment: &Segment) {

@@ -47,7 +47,12 @@ impl<B> Sender<B> {
         }
         let flight = self.pipe();
         let out = nxt.since(una);
+        self.unanswered = 0;
         let window_moved = self.move_window(segment);
+        if window_moved && out == 0 {
+            // The probes are over; their back-off says nothing of the path.
+            self.rtt.reset_back_off();
+        }
         let freed = self.store.acknowledge(segment.ack);
         let sacked = self.take_sack_blocks(segment, una, env.now);
         let kind = self.kind(segment, una, out, window_moved);
@@ -63,7 +68,7 @@ impl<B> Sender<B> {
         if lost {
             self.enter_fast(out, env);
         }
-        self.leave_recovery(env);
+        self.leave_recovery(kind, env);
         let ece = self.agreed.ecn && segment.has(Flags::ECE);
         let ack = Ack {
             now: env.now,

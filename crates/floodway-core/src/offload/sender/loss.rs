@@ -22,7 +22,7 @@
 //! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
 //! two end when what had been sent at their start is acknowledged.
 
-use super::{AckKind, Env, MAX_BACK_OFF, Sender, Timer};
+use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck, Prr};
 use crate::offload::sink::Sink;
 use crate::offload::store::Place;
@@ -278,16 +278,20 @@ impl<B> Sender<B> {
     }
 
     /// Ends a recovery whose losses have all arrived, or undoes a needless one.
-    pub(super) fn leave_recovery<S>(&mut self, env: &mut Env<'_, S>) {
+    pub(super) fn leave_recovery<S>(&mut self, kind: AckKind, env: &mut Env<'_, S>) {
         let recovery = &self.recovery;
         if recovery.phase == Phase::Open {
             return;
         }
+        let any_new = kind == AckKind::Advanced
+            && recovery.phase == Phase::Fast
+            && !self.agreed.sack
+            && self.controller.partial_ack() == PartialAck::EndsRecovery;
         let needless = recovery.dsack_seen && recovery.needed <= 0;
         if needless && self.controller.on_spurious(&mut self.window) {
             self.store.forget_losses();
             env.counters.undone += 1;
-        } else if self.snd_una().before(recovery.recover) {
+        } else if self.snd_una().before(recovery.recover) && !any_new {
             return;
         } else if recovery.phase == Phase::Fast {
             self.window.leave_recovery();
@@ -406,6 +410,7 @@ impl<B> Sender<B> {
         let resent = self.rtt.backed_off() > 0;
         self.controller.on_timeout(&event, resent, &mut self.window);
         self.rtt.back_off();
+        self.unanswered = self.unanswered.saturating_add(1);
         self.store.lose_everything();
         self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
         self.recovery.dup_bytes = 0;
@@ -416,6 +421,6 @@ impl<B> Sender<B> {
 
     /// The peer has not answered for so long that the connection is dead.
     pub fn is_dead(&self) -> bool {
-        self.rtt.backed_off() > MAX_BACK_OFF
+        self.unanswered > MAX_UNANSWERED
     }
 }

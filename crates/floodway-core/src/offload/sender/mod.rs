@@ -58,8 +58,8 @@ const DEFAULT_MSS: u16 = 536;
 const MIN_MSS: u32 = 88;
 /// Longest retransmission timeout.
 const MAX_RTO: Duration = Duration::from_secs(60);
-/// Timeouts in a row after which the peer is taken for dead (Linux `tcp_retries2`).
-const MAX_BACK_OFF: u8 = 15;
+/// Timeouts and probes in a row after which the peer is taken for dead (Linux `tcp_retries2`).
+const MAX_UNANSWERED: u8 = 15;
 
 /// What segments to the network say of the other direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,6 +129,8 @@ pub(super) struct Sender<B> {
     last_tsval: u32,
     /// Duplicate ACKs in a row.
     dup_acks: u8,
+    /// Timeouts and window probes in a row that the peer did not answer.
+    unanswered: u8,
     /// The next new segment carries CWR.
     cwr_due: bool,
 }
@@ -156,6 +158,7 @@ impl<B> Sender<B> {
             last_release: Instant::ZERO,
             last_tsval: 0,
             dup_acks: 0,
+            unanswered: 0,
             cwr_due: false,
         }
     }

@@ -159,6 +159,7 @@ impl<B> Sender<B> {
             }),
         });
         self.rtt.back_off();
+        self.unanswered = self.unanswered.saturating_add(1);
         let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
         self.timer = Some((Timer::WindowProbe, env.now + wait));
     }
