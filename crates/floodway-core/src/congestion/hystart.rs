@@ -174,6 +174,7 @@ mod tests {
         // The end of the fifth round is the first ACK of the sixth.
         path.round(&mut reno, &mut w, 120);
         let reached = w.cwnd;
+        assert_eq!(w.ssthresh, u32::MAX);
         path.round(&mut reno, &mut w, 120);
         assert!(w.ssthresh.abs_diff(reached) <= 1000, "{w:?} {reached}");
         assert!(w.cwnd <= w.ssthresh + 1000, "then congestion avoidance");

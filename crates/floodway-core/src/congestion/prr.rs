@@ -114,6 +114,16 @@ mod tests {
     }
 
     #[test]
+    fn the_proportion_is_rounded_up() {
+        let mut w = segments(30, 10);
+        let mut prr = Prr::new(30_000);
+        prr.on_sent(1);
+        // 1000 * 10 / 30 = 333.3, less the one byte.
+        prr.on_ack(1_000, 29_000, true, &mut w);
+        assert_eq!(w.cwnd, 29_333);
+    }
+
+    #[test]
     fn the_first_segment_always_goes_out() {
         let mut w = segments(20, 2);
         let mut prr = Prr::new(20_000);

@@ -126,6 +126,10 @@ mod tests {
         // 16 segments at 125 ms over a base of 100 ms: 16 * 100 / 125 = 12.8, diff 3.2 > 1.
         let w = after(&[100, 100, 100, 100, 125, 125], 4, u32::MAX);
         assert!(!w.in_slow_start() && w.cwnd < 32_000);
+        // 16 at 115 ms: 13.913 carried and 2.1 queued, at 106 ms 0.9 queued.
+        let w = after(&[100, 100, 100, 115, 115], 4, u32::MAX);
+        assert_eq!(w.ssthresh, 14_913);
+        assert!(after(&[100, 100, 100, 106, 106], 4, u32::MAX).in_slow_start());
     }
 
     /// A round's verdict falls on the first ACK of the next one: the last round given has none.
