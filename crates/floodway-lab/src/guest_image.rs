@@ -30,7 +30,7 @@ pub use agent_binary::VARIABLE as AGENT_VARIABLE;
 /// Modules that process 1 loads: the way to the lab, and to the network.
 const BOOT_MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_net"];
 /// Modules that experiments use, loaded on demand. Those that a kernel does not have are left out.
-const DEMAND_MODULES: [&str; 14] = [
+const DEMAND_MODULES: [&str; 15] = [
     "af_packet",
     "tcp_bbr",
     "tcp_dctcp",
@@ -40,6 +40,7 @@ const DEMAND_MODULES: [&str; 14] = [
     "sch_fq_codel",
     "sch_htb",
     "sch_ingress",
+    "sch_netem",
     "cls_bpf",
     "cls_u32",
     "act_mirred",
@@ -188,6 +189,7 @@ fn add_modules(archive: &mut Archive, kernel: &Kernel, contents: &Contents) -> R
         archive.file(&format!("{dir}/{}.ko", module.name), 0o644, &module.object);
     }
     archive.file(&format!("{dir}/modules.dep"), 0o644, dependency_file(&all).as_bytes());
+    archive.file(&format!("{dir}/modules.alias"), 0o644, alias_file(&all).as_bytes());
     let list: String = at_boot.iter().map(|module| format!("{dir}/{}.ko\n", module.name)).collect();
     archive.file("/etc/floodway/modules", 0o644, list.as_bytes());
     Ok(())
@@ -214,6 +216,14 @@ fn dependency_file(modules: &[Module]) -> String {
     text
 }
 
+/// `modules.alias` as modprobe reads it.
+fn alias_file(modules: &[Module]) -> String {
+    let lines = modules.iter().flat_map(|module| {
+        module.aliases.iter().map(|alias| format!("alias {alias} {}\n", module.name))
+    });
+    lines.collect()
+}
+
 /// Deletes the oldest images. QEMU reads an image only while it starts.
 fn expire(dir: &Path) -> Result<()> {
     let mut images: Vec<_> = fs::read_dir(dir)?
@@ -235,7 +245,14 @@ mod tests {
 
     fn module(name: &str, depends: &[&str]) -> Module {
         let depends = depends.iter().map(ToString::to_string).collect();
-        Module { name: name.into(), object: Vec::new(), depends }
+        let aliases = vec![format!("net-{name}"), "b:v1*".into()];
+        Module { name: name.into(), object: Vec::new(), depends, aliases }
+    }
+
+    #[test]
+    fn modules_alias_lists_all_names() {
+        let text = alias_file(&[module("a", &[]), module("b", &[])]);
+        assert_eq!(text, "alias net-a a\nalias b:v1* a\nalias net-b b\nalias b:v1* b\n");
     }
 
     #[test]

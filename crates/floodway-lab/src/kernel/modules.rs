@@ -26,6 +26,8 @@ pub struct Module {
     pub object: Vec<u8>,
     /// Names of the modules that it needs directly.
     pub depends: Vec<String>,
+    /// Other names, perhaps with wildcards, under which the kernel asks for it (`net-sch-ingress`).
+    pub aliases: Vec<String>,
 }
 
 impl Modules {
@@ -69,11 +71,11 @@ impl Modules {
         let path =
             self.files.get(name).with_context(|| format!("the kernel has no module {name}"))?;
         let object = read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let depends = dependencies(&object);
+        let (depends, aliases) = (dependencies(&object), information(&object, "alias"));
         for dependency in &depends {
             self.add(dependency, resolved)?;
         }
-        resolved.push(Module { name: name.to_owned(), object, depends });
+        resolved.push(Module { name: name.to_owned(), object, depends, aliases });
         Ok(())
     }
 }
@@ -113,18 +115,21 @@ fn decompress(path: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The names in the `depends=` entry. Entries of `.modinfo` are strings between NULs.
+/// The names in the `depends=` entry.
 fn dependencies(object: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = object.windows(KEY.len()).position(|window| window == KEY) else {
-        return Vec::new();
-    };
-    let list = object[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(list)
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(|name| name.replace('-', "_"))
-        .collect()
+    let lists = information(object, "depends");
+    let names = lists.iter().flat_map(|list| list.split(','));
+    names.filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+}
+
+/// The values of a key. Entries of `.modinfo` are strings between NULs.
+fn information(object: &[u8], key: &str) -> Vec<String> {
+    let key = [b"\0", key.as_bytes(), b"="].concat();
+    let starts = object.windows(key.len()).enumerate().filter(|(_, window)| *window == key);
+    let values = starts.map(|(at, _)| {
+        object[at + key.len()..].split(|byte| *byte == 0).next().unwrap_or_default()
+    });
+    values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -136,7 +141,8 @@ mod tests {
             std::env::temp_dir().join(format!("floodway-modules-{}-{name}", std::process::id()));
         fs::create_dir_all(dir.join("kernel/net")).unwrap();
         for (file, depends) in objects {
-            let object = format!("ELF\0license=GPL\0depends={depends}\0name=x\0");
+            let object =
+                format!("ELF\0license=GPL\0alias=y-{file}\0alias=z\0depends={depends}\0name=x\0");
             fs::write(dir.join("kernel/net").join(file), object).unwrap();
         }
         fs::write(dir.join("modules.builtin"), "kernel/lib/in-kernel.ko\n").unwrap();
@@ -153,6 +159,7 @@ mod tests {
         let resolved = modules.resolve(&["a", "in_kernel", "d"]).unwrap();
         let names: Vec<_> = resolved.iter().map(|module| &module.name[..]).collect();
         assert_eq!(names, ["c", "b_1", "a", "d"]);
+        assert_eq!(resolved[1].aliases, ["y-b-1.ko", "z"]);
         assert!(modules.has("in_kernel") && modules.has("b_1") && !modules.has("e"));
         assert!(modules.resolve(&["e"]).unwrap_err().to_string().contains("no module e"));
         fs::remove_dir_all(dir).unwrap();
