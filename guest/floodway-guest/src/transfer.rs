@@ -51,6 +51,9 @@ pub struct Plan {
     pub seed: u64,
     /// Number of the first transfer; the others follow, round by round, receiver by receiver.
     pub first_id: u64,
+    /// Congestion control of the connections, by its kernel name; the system's default without it.
+    #[serde(default)]
+    pub congestion_control: Option<String>,
     /// Whether to watch when the last byte is acknowledged. It costs wake-ups every 100 us.
     pub watch_acks: bool,
     /// Longest time without any progress.

@@ -64,8 +64,10 @@ impl Source<'_> {
     fn round(&mut self, first_id: u64) -> Vec<Sent> {
         let receivers = self.plan.receivers.iter().enumerate();
         let each = receivers.flat_map(|(index, to)| (0..to.flows).map(move |_| (index, to)));
-        let mut flows: Vec<_> =
-            each.zip(first_id..).map(|((index, to), id)| Flow::open(id, index, to)).collect();
+        let mut flows: Vec<_> = each
+            .zip(first_id..)
+            .map(|((index, to), id)| Flow::open(id, index, to, self.plan))
+            .collect();
         let patience = Duration::from_millis(self.plan.timeout_ms);
         let mut progress = Instant::now();
         while flows.iter().any(Flow::open_still) {
@@ -116,12 +118,12 @@ enum State {
 }
 
 impl Flow {
-    fn open(id: u64, receiver: usize, to: &Receiver) -> Self {
+    fn open(id: u64, receiver: usize, to: &Receiver, plan: &Plan) -> Self {
         let begin = Instant::now();
         let (connect_ns, acked_ns, reply_ns, whole_ns) = (0, None, 0, 0);
         let sent = Sent { id, receiver, connect_ns, acked_ns, reply_ns, whole_ns, error: None };
         let mut flow = Self { sent, socket: None, begin, state: State::Connecting };
-        match start_connection(to) {
+        match start_connection(to, plan) {
             Ok(socket) => flow.socket = Some(socket),
             Err(error) => flow.fail(&error),
         }
@@ -227,11 +229,14 @@ impl Flow {
     }
 }
 
-fn start_connection(to: &Receiver) -> io::Result<TcpStream> {
+fn start_connection(to: &Receiver, plan: &Plan) -> io::Result<TcpStream> {
     let family = if to.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     ask_for_timestamps(&socket)?;
+    if let Some(name) = &plan.congestion_control {
+        sockopt::set_tcp_congestion(&socket, name)?;
+    }
     match connect(&socket, &to.address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
         Err(error) => Err(error.into()),
@@ -293,6 +298,7 @@ mod tests {
             pause_max_us: 100,
             seed: 7,
             first_id: 100,
+            congestion_control: None,
             watch_acks: false,
             timeout_ms: 60_000,
         }
@@ -355,6 +361,10 @@ mod tests {
         let sent = send(&plan).unwrap();
         assert_eq!(sent[0].error, None);
         assert!(sent[1].error.as_deref().is_some_and(|text| text.contains("refused")), "{sent:?}");
+        plan.congestion_control = Some("no-such-algorithm".into());
+        assert!(send(&plan).unwrap()[0].error.is_some());
+        plan.congestion_control = Some("reno".into());
+        assert_eq!(send(&plan).unwrap()[0].error, None);
         let text = |plan: &Plan| send(plan).unwrap_err().to_string();
         assert!(text(&Plan { bytes: 39, ..plan.clone() }).starts_with("bytes 39"));
         assert!(text(&Plan { reply_bytes: 0, ..plan }).starts_with("reply_bytes 0"));
