@@ -8,6 +8,7 @@
 
 #![allow(missing_docs, reason = "criterion's macros generate public functions")]
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration as Wall;
@@ -241,6 +242,34 @@ fn look_up(group: &mut Group<'_>, flows: u32) {
     bench.run(group, "find_touch", Bench::packet, find_touch, |_| ());
 }
 
+/// The look-ups of a batch together, and then the same with every flow marked as used.
+fn look_up_batch(group: &mut Group<'_>, flows: u32) {
+    for (name, touch) in [("find_batch", false), ("find_batch_touch", true)] {
+        let tuples = RefCell::new(Vec::with_capacity(BATCH));
+        let packet = |bench: &mut Bench| {
+            let packet = bench.packet();
+            let mut tuples = tuples.borrow_mut();
+            if tuples.len() == BATCH {
+                tuples.clear();
+            }
+            tuples.push(packet.tuple);
+            packet
+        };
+        let after = |bench: &mut Bench| {
+            let mut found = [None; BATCH];
+            bench.table.find_batch(&tuples.borrow(), &mut found);
+            for id in found {
+                let id = id.expect("every flow is there");
+                if touch {
+                    bench.table.touch(id, bench.now).expect("a valid handle").bytes += 1;
+                }
+            }
+            black_box(found);
+        };
+        Bench::new(flows, v4).run(group, name, packet, |_, _| (), after);
+    }
+}
+
 /// A new flow takes the place of the oldest one.
 fn churn(group: &mut Group<'_>, flows: u32) {
     let mut n = flows;
@@ -277,6 +306,7 @@ fn all(c: &mut Criterion<Cycles>) {
     group.measurement_time(Wall::from_secs(1));
     for flows in FLOWS {
         look_up(&mut group, flows);
+        look_up_batch(&mut group, flows);
         churn(&mut group, flows);
         timers(&mut group, flows);
     }

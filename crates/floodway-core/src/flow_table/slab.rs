@@ -66,6 +66,12 @@ impl<F> Slab<F> {
         (entry.tuple == *tuple).then_some(FlowId { index, generation: entry.generation })
     }
 
+    /// A word of the entry, for no other purpose than to have its line in the cache.
+    #[inline]
+    pub(super) fn load(&self, index: u32) -> u32 {
+        self.entries.get(index).map_or(0, |entry| entry.generation)
+    }
+
     /// The entry at an index, if it is occupied.
     pub(super) fn at(&self, index: u32) -> Option<FlowRef<'_, F>> {
         let entry = self.entries.get(index)?;

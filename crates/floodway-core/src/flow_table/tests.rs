@@ -266,6 +266,11 @@ impl Model {
             assert_eq!((entry.tuple, *entry.flow, entry.last_used), (tuple, flow, last_used));
         }
         assert!(self.stale.iter().all(|&id| table.get(id).is_none()));
+        let tuples: Vec<FiveTuple> = (0..70).map(tuple).collect();
+        let mut found = [None; 70];
+        table.find_batch(&tuples, &mut found);
+        let known = tuples.iter().map(|tuple| self.flows.get(tuple).map(|known| known.0));
+        assert!(known.eq(found), "one by one or in a batch");
         let listed: Vec<FlowId> = table.iter_from(0, u32::MAX).map(|f| f.id).collect();
         assert!(listed.is_sorted_by(|a, b| a.index < b.index));
         assert_eq!(listed.len(), self.flows.len());
