@@ -6,25 +6,28 @@
 //! table's lock. Only sources that are new or have moved need the lock for themselves, once a batch.
 //! Group addresses and unknown destinations are flooded, within the port's storm limit.
 //!
-//! **Deliver**: frames of a batch that go to the same place are delivered together, in order, under
+//! **Deliver** ([`crate::delivery`]): frames of a batch that go to the same place are delivered together, in order, under
 //! one hold of that receive queue's lock, and the guest hears of them once. Between co-resident
 //! guests that is the only copy. Frames of one flow from one transmit queue never overtake each
 //! other: with several receive queues a flow always takes the same. A flooded frame may be overtaken
 //! by a unicast frame of its batch; their destination addresses differ, so 802.1Q allows it.
+//!
+//! **Offload** ([`crate::tcp_offload`]): what goes from a guest to an uplink or back is shown to the port's
+//! offload first, if the port uses it. Frames between guests never are.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use floodway_core::l2::{MacTable, Observed, PortId, Refusal};
 use floodway_core::time::Instant;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
+use crate::delivery::{Delivery, Flush};
 use crate::frame::{self, Frame};
 use crate::port::{Port, lock};
-use crate::rx::RxQueue;
 use crate::stats::DropReason;
 use crate::switch::Shared;
+use crate::tcp_offload::{Session, is_notice};
 use crate::tx::{BATCH, Batch};
 use crate::uplink::slot::UplinkReceiver;
 use crate::vnet_offload::Offloads;
@@ -44,27 +47,18 @@ enum Verdict {
     Drop(DropReason),
 }
 
-/// When the guest hears of delivered frames.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flush {
-    /// At once: no more of the batch goes there.
-    Now,
-    /// By [`Forwarder::flush`], when the batch is over.
-    Later,
-}
-
 /// One worker's forwarding state.
 pub struct Forwarder {
-    shared: Arc<Shared>,
-    /// Receive queues with frames that their guests do not see yet: (port, pair).
-    unflushed: Vec<(usize, u16)>,
+    delivery: Delivery,
+    /// Ports whose offloads do not know yet that the batch is over.
+    unfinished: Vec<usize>,
 }
 
 impl Forwarder {
     /// A forwarder over the switch's ports and table.
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, unflushed: Vec::new() }
+        Self { delivery: Delivery::new(shared), unfinished: Vec::new() }
     }
 
     /// Forwards every frame of `batch`, which came from `ingress`. Dropped frames are marked.
@@ -73,20 +67,60 @@ impl Forwarder {
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
         let mut left = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let offload = ingress.offload.is_active();
         while left != 0 {
             let verdict = verdicts[left.trailing_zeros() as usize];
             let same =
                 bits(left).filter(|&i| verdicts[i] == verdict).fold(0, |mask, i| mask | 1 << i);
             left &= !same;
             match verdict {
-                Verdict::To { dst, pair } => {
-                    self.deliver(dst, pair, Flush::Now, || frames(batch, same));
+                Verdict::To { dst, .. } if offload && self.is_uplink(dst) => {
+                    self.offload(ingress, batch, same, verdict);
                 }
-                Verdict::Flood => self.flood(ingress.id, || frames(batch, same)),
+                Verdict::To { dst, pair } => {
+                    self.delivery.deliver(dst, pair, Flush::Now, || frames(batch, same));
+                }
+                Verdict::Flood if offload => self.offload(ingress, batch, same, verdict),
+                Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
             }
         }
-        self.flush();
+        self.delivery.flush();
+    }
+
+    fn is_uplink(&self, id: PortId) -> bool {
+        self.delivery.shared.uplink(id).is_some()
+    }
+
+    /// Forwards frames of a guest that leave the host through the port's offload.
+    #[inline(never)]
+    fn offload(&mut self, ingress: &Port, batch: &mut Batch, mask: u32, verdict: Verdict) {
+        let mut session = Session::open(ingress, &mut self.delivery);
+        for i in bits(mask) {
+            let Some(frame) = batch.frame(i) else { continue };
+            let offered = session.from_guest(&frame, |delivery, frame| {
+                let frames = || std::iter::once(*frame);
+                match verdict {
+                    Verdict::To { dst, pair } => delivery.deliver(dst, pair, Flush::Later, frames),
+                    _ => delivery.flood(ingress.id, frames),
+                }
+            });
+            if let Err(reason) = offered {
+                batch.drop_frame(i, reason);
+            }
+        }
+        session.flush();
+    }
+
+    /// Runs the timers of a port's offload; answers whether they were due.
+    #[inline]
+    pub fn run_timers(&mut self, port: &Port, now: Instant) -> bool {
+        if port.offload.next_timeout() > now {
+            return false;
+        }
+        Session::open(port, &mut self.delivery).handle_timeout();
+        self.delivery.flush();
+        true
     }
 
     /// Fills in the verdicts; answers a mask of the frames that have one.
@@ -100,7 +134,7 @@ impl Forwarder {
     ) -> u32 {
         let (mut valid, mut changed) = (0, 0);
         {
-            let table = self.shared.table();
+            let table = self.delivery.shared.table();
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
                 if let Some(frame) = batch.frame(i) {
                     valid |= 1 << i;
@@ -114,7 +148,7 @@ impl Forwarder {
             }
         }
         if changed != 0 {
-            let mut table = self.shared.table_mut();
+            let mut table = self.delivery.shared.table_mut();
             for frame in frames(batch, changed) {
                 table.learn(addresses(&frame).1, ingress.id, false, now);
             }
@@ -131,6 +165,9 @@ impl Forwarder {
         frame: &Frame<'_>,
         now: Instant,
     ) -> Result<Source, DropReason> {
+        if is_notice(frame.prefix) {
+            return Err(DropReason::ForgedNotice);
+        }
         let (_, src) = addresses(frame);
         ingress.policy.check_mac(src)?;
         if ingress.policy.looks_inside() {
@@ -155,15 +192,16 @@ impl Forwarder {
         let meta = parse(frame.prefix, frame.len as usize);
         // What it announces must be where it comes from; anything else is a lie or a mistake.
         let announcement = meta.is_ok_and(|m| announced_mac(frame.prefix, &m) == Some(src));
-        let source = observed(self.shared.table().observe(src, ingress, announcement, now));
+        let source =
+            observed(self.delivery.shared.table().observe(src, ingress, announcement, now));
         match source {
             Ok(Source::Known) => {}
             Ok(Source::Changed) => {
-                self.shared.table_mut().learn(src, ingress, announcement, now);
+                self.delivery.shared.table_mut().learn(src, ingress, announcement, now);
             }
             Err(reason) => return Verdict::Drop(reason),
         }
-        self.towards(&self.shared.table(), ingress, frame)
+        self.towards(&self.delivery.shared.table(), ingress, frame)
     }
 
     #[inline]
@@ -175,28 +213,19 @@ impl Forwarder {
         match table.lookup(dst) {
             None => self.flood_from(ingress),
             Some(dst) if dst == ingress => Verdict::Drop(DropReason::Hairpin),
-            Some(dst) => Verdict::To { dst, pair: self.spread(dst, frame) },
+            Some(dst) => Verdict::To { dst, pair: self.delivery.spread(dst, frame) },
         }
     }
 
     /// The verdict for a frame that goes to everybody else, if there is anybody.
     #[cold]
     fn flood_from(&self, ingress: PortId) -> Verdict {
-        let shared = &self.shared;
+        let shared = &self.delivery.shared;
         let port = shared.ports.iter().any(|p| p.id != ingress && p.rx_running() > 0);
         if port || shared.uplinks.iter().any(|u| u.id != ingress) {
             Verdict::Flood
         } else {
             Verdict::Drop(DropReason::NoDestination)
-        }
-    }
-
-    /// The receive queue of `dst` that the frame's flow belongs to.
-    #[inline]
-    fn spread(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
-        match self.shared.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
-            0 | 1 => 0,
-            n => (flow_hash(frame) % u64::from(n)) as u16,
         }
     }
 
@@ -208,14 +237,15 @@ impl Forwarder {
         {
             received += 1;
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
-                if let Err(reason) = self.forward_received(arrived.slot.id, frame, now) {
+                let slot = arrived.slot.id;
+                if let Err(reason) = self.forward_received(slot, frame, arrived.frame, now) {
                     arrived.slot.received.count_drop(reason, 1);
                 } else {
                     arrived.slot.received.count(u64::from(frame.len));
                 }
             });
         }
-        self.flush();
+        self.finish();
         received > 0
     }
 
@@ -223,82 +253,65 @@ impl Forwarder {
         &mut self,
         ingress: PortId,
         frame: &Frame<'_>,
+        bytes: &[u8],
         now: Instant,
     ) -> Result<(), DropReason> {
         if (frame.len as usize) < ethernet::HEADER_LEN {
             return Err(DropReason::Runt);
         }
+        if is_notice(frame.prefix) {
+            return Err(DropReason::ForgedNotice);
+        }
         let vnet = check_received(frame)?;
         let frame = Frame { vnet, ..*frame };
         match self.judge_received(ingress, &frame, now) {
-            Verdict::To { dst, pair } => {
-                self.deliver(dst, pair, Flush::Later, || std::iter::once(frame));
-            }
-            Verdict::Flood => self.flood(ingress, || std::iter::once(frame)),
+            Verdict::To { dst, pair } => match self.offloading(dst) {
+                Some(port) => return self.offload_received(&port, pair, &frame, bytes),
+                None => self.delivery.deliver(dst, pair, Flush::Later, || std::iter::once(frame)),
+            },
+            Verdict::Flood => self.delivery.flood(ingress, || std::iter::once(frame)),
             Verdict::Drop(reason) => return Err(reason),
         }
         Ok(())
     }
 
-    /// Hands frames to every port and uplink but the one they came from.
-    #[cold]
-    fn flood<'f, I>(&mut self, ingress: PortId, frames: impl Fn() -> I)
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
-        let shared = Arc::clone(&self.shared);
-        for port in shared.ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
-            self.deliver(port.id, 0, Flush::Later, &frames);
-        }
-        for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
-            uplink.send(frames());
-        }
+    /// The port with number `dst`, if what it receives goes through its offload.
+    #[inline]
+    fn offloading(&self, dst: PortId) -> Option<Arc<Port>> {
+        let port = self.delivery.shared.ports.get(dst.index())?;
+        port.offload.is_active().then(|| Arc::clone(port))
     }
 
-    #[inline]
-    fn deliver<'f, I>(&mut self, dst: PortId, pair: u16, flush: Flush, frames: impl Fn() -> I)
-    where
-        I: Iterator<Item = Frame<'f>>,
-    {
-        let i = dst.index();
-        let Some(port) = self.shared.ports.get(i) else {
-            if let Some(uplink) = self.shared.uplink(dst) {
-                uplink.send(frames());
-            }
-            return;
+    #[inline(never)]
+    fn offload_received(
+        &mut self,
+        port: &Port,
+        pair: u16,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let deliver = |delivery: &mut Delivery, frame: &Frame<'_>| {
+            delivery.deliver(port.id, pair, Flush::Later, || std::iter::once(*frame));
         };
-        if pair >= port.rx_running() {
-            return lock(&port.undelivered)
-                .count_drop(DropReason::PortDown, frames().count() as u64);
+        if pair >= port.rx_running() || !port.admits(frame) {
+            // Dropped and counted there. What the guest cannot get must not be acknowledged for it.
+            deliver(&mut self.delivery, frame);
+            return Ok(());
         }
-        let mut rx = port.pairs[usize::from(pair)].rx();
-        for frame in frames() {
-            if port.admits(&frame) {
-                rx.deliver(&frame);
-            } else {
-                rx.traffic.count_drop(DropReason::Oversize, 1);
-            }
+        if !self.unfinished.contains(&port.id.index()) {
+            self.unfinished.push(port.id.index());
         }
-        match flush {
-            Flush::Now => finish(port, &mut rx),
-            Flush::Later if self.unflushed.contains(&(i, pair)) => {}
-            Flush::Later => self.unflushed.push((i, pair)),
-        }
+        Session::open(port, &mut self.delivery).from_network(frame, bytes, deliver)
     }
 
-    /// Lets guests see what was delivered.
-    #[inline]
-    fn flush(&mut self) {
-        for (i, pair) in self.unflushed.drain(..) {
-            let port = &self.shared.ports[i];
-            finish(port, &mut port.pairs[usize::from(pair)].rx());
+    /// Ends a batch from an uplink.
+    fn finish(&mut self) {
+        for i in self.unfinished.drain(..) {
+            let port = Arc::clone(&self.delivery.shared.ports[i]);
+            Session::open(&port, &mut self.delivery).flush();
         }
+        self.delivery.flush();
     }
-}
-
-/// A hash that is the same for all frames of a flow.
-fn flow_hash(frame: &Frame<'_>) -> u64 {
-    parse(frame.prefix, frame.len as usize).map_or(0, |meta| meta.flow.hash(0))
 }
 
 /// What the table says of a source.
@@ -321,17 +334,6 @@ fn observed(observed: Observed) -> Result<Source, DropReason> {
         Observed::Refused(Refusal::Static) => Err(DropReason::SpoofedMac),
         Observed::Refused(Refusal::NotUnicast) => Err(DropReason::InvalidSource),
     }
-}
-
-/// Lets the guest see what was delivered, and its worker what was not.
-#[inline]
-fn finish(port: &Port, rx: &mut RxQueue) {
-    if rx.pending().0 > 0 && !port.waiting.swap(true, Ordering::AcqRel) {
-        // The guest was asked for a kick before its worker could know what for. If the kick came in
-        // between, the buffers that it announced are here now.
-        rx.drain();
-    }
-    rx.flush();
 }
 
 /// Destination and source address; the caller knows that the frame has them.

@@ -31,20 +31,21 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// Copies the whole frame to the end of `buffer`.
     pub fn append_to(&self, buffer: &mut Vec<u8>) {
-        buffer.reserve(self.len as usize);
+        let end = buffer.len();
+        // Zeroed first, then overwritten: this is not the hot path.
+        buffer.resize(end + self.len as usize, 0);
+        self.copy_to(&mut buffer[end..]);
+    }
+
+    /// Copies the frame to the start of `buffer`, as far as there is room.
+    pub fn copy_to(&self, buffer: &mut [u8]) {
+        let mut rest = buffer;
         for part in self.parts {
-            let end = buffer.len();
-            // Zeroed first, then overwritten: this is not the hot path.
-            buffer.resize(end + part.len(), 0);
-            // SAFETY: the segment is readable, the destination was just made long enough, and our
-            // own vector does not overlap guest memory or a borrowed slice.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    part.as_ptr(),
-                    buffer.as_mut_ptr().add(end),
-                    part.len(),
-                );
-            }
+            let (to, more) = rest.split_at_mut(part.len().min(rest.len()));
+            // SAFETY: the segment is readable and at least as long as `to`, which is ours alone and so
+            // overlaps neither guest memory nor a borrowed slice.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_mut_ptr(), to.len()) };
+            rest = more;
         }
     }
 }

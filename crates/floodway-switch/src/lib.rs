@@ -5,21 +5,24 @@
 //!
 //! | layer | modules | knows |
 //! |---|---|---|
-//! | operator | [`config`], [`control`], [`status`] | names, units, the control socket |
+//! | operator | [`config`], [`control`], [`operate`], [`status`] | names, units, the control socket |
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
-//! | forwarding | [`forward`], [`frame`], [`vnet_offload`] | frames and where they go |
+//! | forwarding | [`forward`], [`delivery`], [`frame`], [`vnet_offload`] | frames and where they go |
+//! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
 //! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
 //! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
 //!
 //! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
-//! forwarding table where each frame goes, and [`rx`] or an [`uplink`] takes it there. Each module
+//! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
 pub mod config;
 pub mod control;
+pub mod delivery;
 pub mod forward;
 pub mod frame;
 pub mod memory;
+pub mod operate;
 pub mod polling;
 pub mod port;
 pub mod ring;
@@ -29,6 +32,7 @@ mod snapshot;
 pub mod stats;
 pub mod status;
 pub mod switch;
+pub mod tcp_offload;
 pub mod tx;
 pub mod uplink;
 pub mod vhost;

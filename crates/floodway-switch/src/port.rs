@@ -12,12 +12,16 @@ use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
+use crate::tcp_offload::PortOffload;
 use crate::tx::TxQueue;
 use crate::worker::Waker;
 
 /// The two rings of a queue pair.
 ///
-/// Lock order: a transmit queue before a receive queue; never two of the same direction at once.
+/// Lock order: a transmit queue, then a port's offload, then one of these: a receive queue, an uplink's
+/// sender, the forwarding table. Never two of the same kind at once. So an offload may send what it has to
+/// say while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
+/// uplink's, the control socket; and nobody waits for an offload who holds what it may need.
 pub struct QueuePair {
     rx: Mutex<RxQueue>,
     tx: Mutex<TxQueue>,
@@ -52,6 +56,8 @@ pub struct Port {
     pub policy: SourcePolicy,
     /// Queue pairs, as many as are offered to the guest.
     pub pairs: Vec<QueuePair>,
+    /// TCP offload.
+    pub offload: PortOffload,
     /// Flooded frames that the guest may send.
     pub storm: Mutex<StormLimit>,
     /// Frames to the guest that came to no queue, because none was running.
@@ -84,6 +90,7 @@ impl Port {
             id,
             policy: SourcePolicy { mac: config.mac, ips: config.ips.clone() },
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
+            offload: PortOffload::new(config.offload.clone()),
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),

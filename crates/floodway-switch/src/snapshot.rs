@@ -1,5 +1,7 @@
 //! The status of the running switch, read while its workers go on.
 
+use std::sync::Arc;
+
 use floodway_core::l2::{Entry, EntryKind};
 
 use crate::port::{Port, QueuePair, lock};
@@ -35,6 +37,12 @@ impl StatusSource for Shared {
             uplinks: self.uplinks.iter().map(|u| uplink(u)).collect(),
             l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
         }
+    }
+}
+
+impl StatusSource for Arc<Shared> {
+    fn status(&self) -> Status {
+        Shared::status(self)
     }
 }
 
@@ -82,6 +90,7 @@ fn port(port: &Port) -> PortStatus {
         queue_pairs_enabled: running,
         queues: port.pairs.iter().map(queue_pair).collect(),
         undelivered: drops(&lock(&port.undelivered)),
+        offload: port.offload.status(),
     }
 }
 

@@ -76,6 +76,12 @@ drop_reasons! {
     NoLargeBuffer = "no_large_buffer",
     /// The destination is the port that the frame came from.
     Hairpin = "hairpin",
+    /// A notice to a guest that did not come from this switch.
+    ForgedNotice = "forged_notice",
+    /// TCP offload: the guest sent beyond what it was granted.
+    BeyondGrant = "beyond_grant",
+    /// TCP offload: the peer acknowledged what was never sent to it.
+    AcksUnsent = "acks_unsent",
     /// The uplink's device did not take the frame.
     UplinkFull = "uplink_full",
     /// The uplink's device failed.

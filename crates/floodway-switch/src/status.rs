@@ -108,6 +108,31 @@ pub struct PortStatus {
     pub queues: Vec<QueuePairStatus>,
     /// Frames to the guest that were dropped before they came to a queue, by reason.
     pub undelivered: Drops,
+    /// TCP offload.
+    pub offload: OffloadStatus,
+}
+
+/// The TCP offload of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadStatus {
+    /// Congestion control for what the guest sends is on.
+    pub transmit: bool,
+    /// Acknowledgement of what the guest receives is on.
+    pub receive: bool,
+    /// The port is to be drained, or is.
+    pub draining: bool,
+    /// Connections known.
+    pub flows: u64,
+    /// Those whose congestion control the switch has taken over.
+    pub online: u64,
+    /// Bytes of the budget that the connections use.
+    pub budget_used: u64,
+    /// Bytes acknowledged for the guest and not by it yet.
+    pub kept: u64,
+    /// Bytes of memory that stored frames take.
+    pub stored_bytes: u64,
+    /// Events by name. Every counter is there, also those at zero.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// A queue pair.

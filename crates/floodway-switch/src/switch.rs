@@ -11,6 +11,7 @@ use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
 use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::operate::Operator;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::status::StatusSource;
@@ -208,6 +209,12 @@ impl Switch {
             })?;
         }
         Ok(RunningWorker { waker, thread: Some(thread) })
+    }
+
+    /// Who does what an operator wants, also while the switch is stopping.
+    #[must_use]
+    pub fn operator(&self) -> Arc<dyn Operator> {
+        Arc::new(Arc::clone(&self.shared))
     }
 
     /// Who can tell what the switch is doing, also while it is stopping.

@@ -4,17 +4,23 @@
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
 //! turn, a batch each, as long as there is something to do, and for a while after that, at most
 //! `poll_us` and less if that does not pay ([`crate::polling`]). Then it
-//! asks all its guests for kicks, looks once more, and sleeps in `epoll_wait` until a guest kicks,
-//! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time for housekeeping.
+//! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
+//! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
+//! offload, or for housekeeping.
 //!
 //! While it polls, guests need not kick and mostly do not: that saves them an exit per batch.
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
+//!
+//! Timers are run by the port's own worker, at its looks at the clock. Another worker (the uplink's) can
+//! bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
+//! once more; who changes a timer looks at that and wakes the worker if need be ([`Waker::wake_before`]). The
+//! kernel ends a sleep within 0.1 % of its length: the thread's timer slack is set to nothing.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
@@ -42,6 +48,8 @@ const EVENTS: usize = 32;
 pub struct Waker {
     epoll: Epoll,
     wake: EventFd,
+    /// The worker sleeps, until this time in nanoseconds; zero while it is awake.
+    sleeps_until: AtomicU64,
 }
 
 impl Waker {
@@ -50,7 +58,11 @@ impl Waker {
     /// # Errors
     /// The kernel has no more descriptors.
     pub fn new() -> io::Result<Self> {
-        let waker = Self { epoll: Epoll::new()?, wake: EventFd::new(libc::EFD_NONBLOCK)? };
+        let waker = Self {
+            epoll: Epoll::new()?,
+            wake: EventFd::new(libc::EFD_NONBLOCK)?,
+            sleeps_until: AtomicU64::new(0),
+        };
         waker.add(waker.wake.as_raw_fd(), EventSet::IN | EventSet::EDGE_TRIGGERED)?;
         Ok(waker)
     }
@@ -59,6 +71,13 @@ impl Waker {
     pub fn wake(&self) {
         // Fails only when the counter is full, and then the worker is awake.
         let _ = self.wake.write(1);
+    }
+
+    /// Wakes the worker if it sleeps beyond `deadline`. The caller has stored the deadline and fenced.
+    pub fn wake_before(&self, deadline: Instant) {
+        if self.sleeps_until.load(Ordering::SeqCst) > deadline.as_nanos() {
+            self.wake();
+        }
     }
 
     /// Lets a guest's kicks wake the worker. Each kick is an edge: the counter is never read.
@@ -91,8 +110,28 @@ impl Waker {
 
     fn wait(&self, timeout: Duration) {
         let mut events = [EpollEvent::default(); EVENTS];
-        // The only error is a signal, which is a reason to look around like any other.
-        let _ = self.epoll.wait(timeout.as_millis() as i32, &mut events);
+        let timespec = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+        };
+        // SAFETY: the pointers lead to an array of as many events and to a timespec, both of which live
+        // during the call; there is no signal mask.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS,
+                &raw const timespec,
+                std::ptr::null::<libc::sigset_t>(),
+                0_usize,
+            )
+        };
+        if rc < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+            // Linux before 5.11. Rounded down: early, the worker polls until it is time.
+            let _ = self.epoll.wait(timeout.as_millis() as i32, &mut events);
+        }
+        // Any other error is a signal, which is a reason to look around like any other.
     }
 }
 
@@ -138,9 +177,10 @@ impl Worker {
         let mut last_busy = now;
         let mut next_housekeeping = now + HOUSEKEEPING;
         let mut idle_polls = 0u32;
+        end_sleeps_on_time();
         self.each_tx(TxQueue::disable_kick);
         while !self.stop.load(Ordering::Relaxed) {
-            let busy = self.poll(&mut forwarder, &mut batch, now);
+            let mut busy = self.poll(&mut forwarder, &mut batch, now);
             self.stats.polls.add(1);
             idle_polls = if busy { 0 } else { idle_polls + 1 };
             let budget = self.polling.budget();
@@ -148,6 +188,7 @@ impl Worker {
                 continue;
             }
             now = self.shared.now();
+            busy |= self.run_timers(&mut forwarder, now);
             if now >= next_housekeeping {
                 next_housekeeping = now + HOUSEKEEPING;
                 self.keep_house(now);
@@ -157,15 +198,27 @@ impl Worker {
                 last_busy = now;
             } else if now.since(last_busy) >= budget {
                 batch.release();
-                self.sleep(next_housekeeping.since(now));
+                self.sleep(next_housekeeping);
                 now = self.shared.now();
                 idle_polls = 0;
             }
         }
     }
 
+    /// Runs the timers that are due; answers whether there were any.
+    fn run_timers(&self, forwarder: &mut Forwarder, now: Instant) -> bool {
+        self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy)
+    }
+
+    /// When the first timer is due.
+    fn next_timer(&self) -> Instant {
+        let timers = self.ports.iter().map(|port| port.offload.next_timeout());
+        timers.min().unwrap_or(Instant::NEVER)
+    }
+
     /// What is done once a second.
     fn keep_house(&mut self, now: Instant) {
+        self.ports.iter().for_each(|port| port.offload.trim());
         if self.housekeeper {
             while self.shared.table().age_due(now) {
                 self.shared.table_mut().age(now);
@@ -212,14 +265,20 @@ impl Worker {
         busy
     }
 
-    fn sleep(&mut self, timeout: Duration) {
+    /// Sleeps until there is something to do, at most until `housekeeping`.
+    fn sleep(&mut self, housekeeping: Instant) {
         let mut work = false;
         self.each_tx(|tx| work |= tx.enable_kick());
         if !work {
             self.stats.sleeps.add(1);
+            let announced = housekeeping.min(self.next_timer());
+            self.waker.sleeps_until.store(announced.as_nanos(), Ordering::SeqCst);
+            // Either we see a timer that was brought forward, or who did it sees that we sleep.
+            fence(Ordering::SeqCst);
+            let until = announced.min(self.next_timer());
             let before = self.shared.now();
-            // Rounded up: waking up early for housekeeping would mean a second short sleep.
-            self.waker.wait(timeout + Duration::from_millis(1));
+            self.waker.wait(until.since(before));
+            self.waker.sleeps_until.store(0, Ordering::SeqCst);
             let slept = self.shared.now().since(before);
             self.stats.slept_ns.add(slept.as_nanos() as u64);
             self.polling.adapt(slept);
@@ -231,6 +290,16 @@ impl Worker {
         for pair in self.ports.iter().flat_map(|port| &port.pairs) {
             f(&mut pair.tx());
         }
+    }
+}
+
+/// Lets the kernel end this thread's sleeps when they should end, and not up to 50 us later to save wake-ups.
+fn end_sleeps_on_time() {
+    // SAFETY: takes no pointers; concerns this thread only. One nanosecond is the least there is.
+    let rc = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
+    if rc != 0 {
+        let error = io::Error::last_os_error();
+        tracing::warn!(%error, "timers of the TCP offload will be up to 50 us late");
     }
 }
 

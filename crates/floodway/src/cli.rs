@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
 use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
@@ -23,6 +23,12 @@ pub enum Command {
     Run(RunArgs),
     /// Show the ports, queues, drops and addresses of the running switch
     Status(StatusArgs),
+    /// Show the TCP connections that the running switch offloads
+    Flows(FlowsArgs),
+    /// Show or change the TCP offload settings of a port of the running switch
+    Offload(OffloadArgs),
+    /// Take a port's TCP connections off the offload, before its guest moves to another host
+    Drain(DrainArgs),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -46,19 +52,111 @@ pub struct RunArgs {
     pub log: String,
 }
 
+/// Where to find the running switch.
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    /// Control socket of the switch
+    #[arg(long = "control", value_name = "PATH", env = "FLOODWAY_CONTROL", default_value = DEFAULT_CONTROL_SOCKET)]
+    pub path: PathBuf,
+}
+
 /// Options of `floodway status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Print JSON, with every counter, instead of tables
     #[arg(long)]
     pub json: bool,
-    /// Control socket of the switch
-    #[arg(long, value_name = "PATH", env = "FLOODWAY_CONTROL", default_value = DEFAULT_CONTROL_SOCKET)]
-    pub control: PathBuf,
+    #[command(flatten)]
+    pub control: ControlArgs,
     /// Show the status again every so many seconds, until interrupted (default 1)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,
+}
+
+/// Options of `floodway flows`.
+#[derive(Debug, Args)]
+pub struct FlowsArgs {
+    /// Only connections of this port
+    pub port: Option<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Show at most so many connections
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = value_parser!(u64).range(1..))]
+    pub limit: u64,
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Show the connections again every so many seconds, until interrupted (default 1)
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
+}
+
+/// Options of `floodway offload`. Without settings it only shows.
+#[derive(Debug, Args)]
+pub struct OffloadArgs {
+    /// The port
+    pub port: String,
+    /// Run congestion control for what the guest sends
+    #[arg(long)]
+    pub transmit: Option<Toggle>,
+    /// Acknowledge for the guest what it receives
+    #[arg(long)]
+    pub receive: Option<Toggle>,
+    /// Congestion control towards the network: reno, newreno, vegas, cubic or dctcp
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// How connections share the budget: none, fair or prioritised
+    #[arg(long, value_name = "POLICY")]
+    pub buffer: Option<String>,
+    /// Bytes that the port's connections may use, as 4194304 or 4MiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub budget: Option<u32>,
+    /// Bytes that may be acknowledged for the guest and not by it yet, as 4194304 or 4MiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub receive_budget: Option<u32>,
+    /// Segments of the first congestion window
+    #[arg(long, value_name = "N")]
+    pub initial_window: Option<u8>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Toggle {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+/// Options of `floodway drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The port
+    pub port: String,
+    /// End a drain: connections may be offloaded again
+    #[arg(long, conflicts_with = "timeout")]
+    pub undo: bool,
+    /// Give up after so many seconds; the port goes on draining
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = value_parser!(u64).range(0..=86_400))]
+    pub timeout: u64,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// A number of bytes, perhaps in KiB, MiB or GiB.
+fn bytes(text: &str) -> Result<u32, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let bytes = number.trim_end().parse::<u32>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "must be a number of bytes below 4 GiB, like 4194304 or 4MiB".to_owned())
 }
 
 /// Accepts what the log filter will accept.
@@ -99,12 +197,39 @@ mod tests {
         else {
             panic!("not accepted");
         };
-        assert_eq!((args.json, args.control), (true, PathBuf::from("/c.sock")));
+        assert_eq!((args.json, args.control.path), (true, PathBuf::from("/c.sock")));
         assert_eq!(args.watch, Some(1));
         let Ok(Command::Status(args)) = parse("floodway status --control /c.sock --watch 5") else {
             panic!("not accepted");
         };
         assert_eq!((args.json, args.watch), (false, Some(5)));
+    }
+
+    #[test]
+    fn options_of_flows_offload_and_drain() {
+        let Ok(Command::Flows(args)) = parse("floodway flows vm1 --limit 5 --watch") else {
+            panic!("not accepted");
+        };
+        assert_eq!((args.port.as_deref(), args.limit, args.watch), (Some("vm1"), 5, Some(1)));
+        let words =
+            "floodway offload vm1 --transmit on --receive off --budget 8MiB --initial-window 3";
+        let Ok(Command::Offload(args)) = parse(words) else { panic!("not accepted") };
+        assert_eq!((args.transmit, args.receive), (Some(Toggle::On), Some(Toggle::Off)));
+        assert_eq!((args.budget, args.initial_window), (Some(8 << 20), Some(3)));
+        let Ok(Command::Drain(args)) = parse("floodway drain vm1 --timeout 0") else {
+            panic!("not accepted");
+        };
+        assert_eq!((args.port.as_str(), args.undo, args.timeout), ("vm1", false, 0));
+        assert!(matches!(parse("floodway drain vm1 --undo"), Ok(Command::Drain(_))));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("65536"), Ok(65_536));
+        assert_eq!((bytes("64KiB"), bytes("1 GiB")), (Ok(65_536), Ok(1 << 30)));
+        for bad in ["", "MiB", "-1", "4GiB", "4MB", "1.5MiB"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
@@ -114,6 +239,10 @@ mod tests {
             ("floodway run --config a --log info,,=x", ErrorKind::ValueValidation),
             ("floodway status --watch 0", ErrorKind::ValueValidation),
             ("floodway stats", ErrorKind::InvalidSubcommand),
+            ("floodway offload", ErrorKind::MissingRequiredArgument),
+            ("floodway offload vm1 --transmit yes", ErrorKind::InvalidValue),
+            ("floodway offload vm1 --budget much", ErrorKind::ValueValidation),
+            ("floodway drain vm1 --undo --timeout 3", ErrorKind::ArgumentConflict),
             ("floodway completions cobol", ErrorKind::InvalidValue),
         ];
         for (words, kind) in cases {

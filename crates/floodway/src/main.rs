@@ -4,6 +4,10 @@
 //! on standard error.
 
 mod cli;
+mod drain;
+mod flows;
+mod offload;
+mod output;
 mod run;
 mod status;
 mod table;
@@ -35,6 +39,9 @@ fn execute(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::status(&args),
+        Command::Flows(args) => flows::flows(&args),
+        Command::Offload(args) => offload::offload(&args),
+        Command::Drain(args) => drain::drain(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
             Ok(())

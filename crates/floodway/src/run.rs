@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // Before any port is touched: a second switch with this configuration goes no further.
     let listener = ControlListener::bind(&config.control)?;
     let switch = Switch::start(&config)?;
-    let control = ControlServer::start(listener, switch.status_source())?;
+    let control = ControlServer::start(listener, switch.operator())?;
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
 
     let signal = signals.forever().next().and_then(signal_name);

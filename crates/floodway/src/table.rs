@@ -21,6 +21,7 @@ pub fn render(status: &Status) -> String {
         ports(status),
         queues(status),
         uplinks(status),
+        offloads(status),
         drops(status),
         features(status),
         addresses(status),
@@ -52,7 +53,11 @@ fn duration(seconds: f64) -> String {
 
 /// A table with a header, its first `left` columns aligned to the left and the others to the right.
 /// None without rows.
-fn table<const N: usize>(header: [&str; N], left: usize, rows: Vec<[String; N]>) -> Option<String> {
+pub fn table<const N: usize>(
+    header: [&str; N],
+    left: usize,
+    rows: Vec<[String; N]>,
+) -> Option<String> {
     if rows.is_empty() {
         return None;
     }
@@ -203,6 +208,39 @@ fn uplinks(status: &Status) -> Option<String> {
     table(header, 2, status.uplinks.iter().map(row).collect())
 }
 
+/// Ports that use TCP offload, or did.
+fn offloads(status: &Status) -> Option<String> {
+    let header =
+        ["OFFLOAD", "TRANSMIT", "RECEIVE", "FLOWS", "ONLINE", "BUDGET USED", "STORED BYTES"];
+    let row = |port: &PortStatus| {
+        let offload = &port.offload;
+        let transmit = match (offload.transmit, offload.draining) {
+            (true, true) => "draining",
+            (on, _) => on_off(on),
+        };
+        [
+            port.name.clone(),
+            transmit.to_owned(),
+            on_off(offload.receive).to_owned(),
+            offload.flows.to_string(),
+            offload.online.to_string(),
+            offload.budget_used.to_string(),
+            offload.stored_bytes.to_string(),
+        ]
+    };
+    let used = |port: &&PortStatus| {
+        let offload = &port.offload;
+        offload.transmit || offload.receive || offload.flows > 0 || offload.draining
+    };
+    table(header, 3, status.ports.iter().filter(used).map(row).collect())
+}
+
+/// A setting in words.
+#[must_use]
+pub fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 /// Reasons that occurred.
 fn drops(status: &Status) -> Option<String> {
     let mut rows = Vec::new();
@@ -247,7 +285,7 @@ fn addresses(status: &Status) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use floodway_switch::status::{
-        PortState, QueuePairStatus, RxQueueStatus, SwitchStatus, TxQueueStatus,
+        OffloadStatus, PortState, QueuePairStatus, RxQueueStatus, SwitchStatus, TxQueueStatus,
     };
 
     use super::*;
@@ -283,6 +321,14 @@ mod tests {
                 QueuePairStatus { rx: unused, ..Default::default() },
             ],
             undelivered: Drops::from([("port_down".to_owned(), 4)]),
+            offload: OffloadStatus {
+                transmit: true,
+                flows: 12,
+                online: 11,
+                budget_used: 70_000,
+                stored_bytes: 65_536,
+                ..Default::default()
+            },
         }
     }
 

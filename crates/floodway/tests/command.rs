@@ -162,3 +162,48 @@ fn completions_and_version() {
     assert_eq!(stdout(&scene.output(&["--version"])), version);
     assert_eq!(scene.output(&["run"]).status.code(), Some(2));
 }
+
+#[test]
+fn offload_is_shown_and_changed_and_drained() {
+    let scene = Scene::new();
+    scene.configure("[port.offload]\nreceive = true\nbudget = 131072");
+    let _running = scene.start();
+    let shown = |words: &[&str]| {
+        let output = scene.output(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let setting = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).expect("the setting");
+        line.split_whitespace().nth(1).expect("a value").to_owned()
+    };
+    let text = shown(&["offload", "vm1"]);
+    assert_eq!(
+        (setting(&text, "transmit"), setting(&text, "receive ")),
+        ("off".into(), "on".into())
+    );
+    assert_eq!(setting(&text, "budget"), "131072");
+    let text =
+        shown(&["offload", "vm1", "--transmit", "on", "--congestion", "reno", "--budget", "1MiB"]);
+    assert_eq!(setting(&text, "transmit"), "on");
+    assert_eq!(
+        (setting(&text, "congestion"), setting(&text, "budget")),
+        ("reno".into(), "1048576".into())
+    );
+    assert!(shown(&["offload", "vm1", "--json"]).contains("\"congestion\": \"reno\""));
+    assert_eq!(shown(&["flows"]), "no flows\n");
+    assert_eq!(shown(&["flows", "vm1", "--json"]), "[]\n");
+    assert!(shown(&["drain", "vm1"]).contains("vm1: drained"));
+    assert!(shown(&["status"]).contains("draining"));
+    assert!(shown(&["drain", "vm1", "--undo"]).contains("no longer draining"));
+
+    let refused = |words: &[&str]| {
+        let output = scene.output(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(refused(&["offload", "vm9"]), "floodway: no port \"vm9\"; the ports are vm1\n");
+    let message = refused(&["offload", "vm1", "--congestion", "best"]);
+    assert!(message.starts_with("floodway: congestion = \"best\": must be \"reno\""), "{message}");
+    assert!(refused(&["drain", "vm9"]).contains("no port"));
+}

@@ -16,6 +16,7 @@
 //! Keys that the file may not hold are errors, never ignored.
 
 mod error;
+pub mod offload;
 mod parse;
 mod section;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
 pub use error::ConfigError;
@@ -102,6 +104,8 @@ pub struct PortConfig {
     pub storm_pps: u32,
     /// Index of the worker that serves the port. Default 0.
     pub worker: usize,
+    /// TCP offload: the section `[port.offload]`. Off by default; ranges are those of [`offload`].
+    pub offload: OffloadConfig,
 }
 
 /// What an uplink's device is.

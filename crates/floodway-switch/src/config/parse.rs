@@ -8,6 +8,7 @@ use floodway_wire::ethernet::MacAddr;
 use toml::de::DeTable;
 
 use super::error::Fault;
+use super::offload;
 use super::section::Section;
 use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
@@ -29,6 +30,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "queue_bytes",
     "storm_pps",
     "worker",
+    "offload",
 ];
 pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker"];
 
@@ -118,6 +120,7 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
         queue_bytes: section.integer("queue_bytes", 128 << 10..=1 << 30)?.unwrap_or(4 << 20),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(1000),
         worker: worker(section, workers)?,
+        offload: offload::section(section)?,
     })
 }
 

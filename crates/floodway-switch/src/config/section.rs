@@ -46,15 +46,20 @@ impl<'t, 'i> Section<'t, 'i> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The table `key`, which is written `[key]`, if it is there.
+    /// The table `key`, which is written `[key]`, or `[list.key]` below `[[list]]`, if it is there.
     pub(super) fn table(&self, key: &str) -> Result<Option<Self>, Fault> {
         let Some(value) = self.table.get(key) else {
             return Ok(None);
         };
         match value.get_ref() {
             DeValue::Table(table) => Ok(Some(self.child(self.key_path(key), table, value.span()))),
-            _ => Err(Fault::new(value.span(), format!("must be one section: write [{key}]"))
-                .at(self.key_path(key))),
+            _ => {
+                // In a header, elements of a list have no number.
+                let (list, _) = self.path.split_once('[').unwrap_or((&self.path, ""));
+                let header = if list.is_empty() { key.to_owned() } else { format!("{list}.{key}") };
+                let problem = format!("must be one section: write [{header}]");
+                Err(Fault::new(value.span(), problem).at(self.key_path(key)))
+            }
         }
     }
 
@@ -133,6 +138,15 @@ impl<'t, 'i> Section<'t, 'i> {
             .and_then(|integer| T::try_from(integer).ok())
             .filter(|integer| range.contains(integer));
         number.map(Some).ok_or_else(|| self.value_fault(key, value, must()))
+    }
+
+    /// The boolean `key`.
+    pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, Fault> {
+        let Some(value) = self.table.get(key) else {
+            return Ok(None);
+        };
+        let boolean = value.get_ref().as_bool();
+        boolean.map(Some).ok_or_else(|| self.value_fault(key, value, "must be true or false"))
     }
 
     /// The string `key`, which must be one of the names in `choices`.

@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::BufferPolicy;
+
+use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
 use super::{Config, ConfigError, SocketMode, UplinkKind};
 
@@ -25,6 +29,17 @@ mtu = 0xffff
 queue_bytes = 1_000_000
 storm_pps = 0
 worker = 1
+[port.offload]
+transmit = true
+receive = true
+congestion = "vegas"
+initial_window = 64
+buffer = "fair"
+budget = 65536
+receive_budget = 1_000_000
+max_flows = 7
+idle_s = 30
+min_rto_ms = 5
 [[uplink]]
 name = "up0"
 kind = "packet"
@@ -70,6 +85,19 @@ fn every_key_reaches_the_configuration() {
     assert_eq!(port.ips, [[10, 0, 0, 2].into(), "fd00::2".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (16, 65535, 1_000_000));
     assert_eq!((port.storm_pps, port.worker), (0, 1));
+    let offload = floodway_core::offload::Config {
+        transmit: true,
+        receive: true,
+        congestion: Algorithm::Vegas,
+        initial_window: 64,
+        buffer: BufferPolicy::Fair,
+        budget: 65_536,
+        receive_budget: 1_000_000,
+        max_flows: 7,
+        idle: Duration::from_secs(30),
+        min_rto: Duration::from_millis(5),
+    };
+    assert_eq!(port.offload, offload);
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
@@ -86,6 +114,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((port.mode, port.mac, port.ips.len()), (SocketMode::Server, None, 0));
     assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (1, 1500, 4_194_304));
     assert_eq!((port.storm_pps, port.worker), (1000, 0));
+    assert!(!port.offload.transmit && !port.offload.receive);
 }
 
 #[test]
@@ -137,10 +166,11 @@ fn faults_of_one_port_name_key_value_and_fix() {
             "ips = []: must be a list of at least one string, or left out".into(),
         ),
         ("queue_pair = 2", "queue_pair: unknown key; did you mean \"queue_pairs\"?".into()),
+        ("offload = true", "offload: must be one section: write [port.offload]".into()),
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
-             queue_pairs, mtu, queue_bytes, storm_pps, worker"
+             queue_pairs, mtu, queue_bytes, storm_pps, worker, offload"
                 .into(),
         ),
     ];
@@ -268,7 +298,7 @@ fn every_allowed_key_is_read() {
         ("[[uplink]]", "uplink[0]", UPLINK_KEYS),
     ];
     for (header, path, keys) in sections {
-        for key in keys.iter().filter(|&&key| key != "l2") {
+        for key in keys.iter().filter(|&&key| key != "l2" && key != "offload") {
             let required = [
                 ("name", "\"n1\""),
                 ("socket", "\"/tmp/n1.sock\""),
@@ -282,6 +312,41 @@ fn every_allowed_key_is_read() {
             assert!(message.starts_with(&format!("f.toml:2: {path}")), "{message}");
             assert!(message.contains(key), "{message}");
         }
+    }
+    for key in OFFLOAD_KEYS {
+        let message = error(&port_with(&format!("[port.offload]\n{key} = {{}}")));
+        let start = format!("f.toml:5: port[0] \"vm1\".offload.{key} = {{}}: must be");
+        assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+#[test]
+fn faults_of_an_offload_name_key_value_and_fix() {
+    let integer = "must be an integer from";
+    let cases = [
+        ("transmit = 1", "transmit = 1: must be true or false".to_owned()),
+        ("receive = \"on\"", "receive = \"on\": must be true or false".into()),
+        (
+            "congestion = \"cubik\"",
+            "congestion = \"cubik\": must be \"reno\" or \"newreno\" or \"vegas\" or \"cubic\" or \
+             \"dctcp\"; did you mean \"cubic\"?"
+                .into(),
+        ),
+        (
+            "buffer = \"best\"",
+            "buffer = \"best\": must be \"none\" or \"fair\" or \"prioritised\"".into(),
+        ),
+        ("initial_window = 0", format!("initial_window = 0: {integer} 1 to 64")),
+        ("budget = 65535", format!("budget = 65535: {integer} 65536 to 1073741824")),
+        ("receive_budget = -1", format!("receive_budget = -1: {integer} 65536 to 1073741824")),
+        ("max_flows = 0", format!("max_flows = 0: {integer} 1 to 4194304")),
+        ("idle_s = 0", format!("idle_s = 0: {integer} 1 to 604800")),
+        ("min_rto_ms = 10001", format!("min_rto_ms = 10001: {integer} 1 to 10000")),
+        ("idle = 3", "idle: unknown key; did you mean \"idle_s\"?".into()),
+    ];
+    for (extra, expected) in cases {
+        let message = error(&port_with(&format!("[port.offload]\n{extra}")));
+        assert_eq!(message, format!("f.toml:5: port[0] \"vm1\".offload.{expected}"));
     }
 }
 

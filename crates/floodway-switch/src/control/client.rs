@@ -4,16 +4,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::{Request, StatusCode, header};
+use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
 use super::{ErrorBody, Version};
+use crate::operate::{
+    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings,
+};
 use crate::status::Status;
 
 /// A switch that is alive answers in milliseconds.
@@ -41,6 +45,9 @@ pub enum ClientError {
         /// What the system said.
         source: io::Error,
     },
+    /// The switch does not do what it was asked, and says why.
+    #[error("{0}")]
+    Refused(String),
     /// The answer is not that of a switch of this version.
     #[error("control socket {}: {problem}", path.display())]
     Answer {
@@ -86,33 +93,110 @@ impl ControlClient {
         self.get("/v1/version")
     }
 
+    /// A page of flows.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ClientError> {
+        let limit = query.limit.map(|limit| limit.to_string());
+        let fields = [("port", &query.port), ("limit", &limit), ("cursor", &query.cursor)];
+        let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
+        let fields: Vec<_> =
+            fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
+        self.get(&format!("/v1/flows?{}", fields.join("&")))
+    }
+
+    /// The offload settings of a port.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn offload(&self, port: &str) -> Result<OffloadSettings, ClientError> {
+        self.get(&format!("/v1/ports/{}/offload", escape(port)))
+    }
+
+    /// Changes offload settings of a port; answers all of them.
+    ///
+    /// # Errors
+    /// There is no answer, no such port, or a setting is refused.
+    pub fn set_offload(
+        &self,
+        port: &str,
+        change: &OffloadChange,
+    ) -> Result<OffloadSettings, ClientError> {
+        self.send(&Method::PUT, &format!("/v1/ports/{}/offload", escape(port)), change)
+    }
+
+    /// How far the drain of a port is.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn drain_status(&self, port: &str) -> Result<DrainStatus, ClientError> {
+        self.get(&format!("/v1/ports/{}/drain", escape(port)))
+    }
+
+    /// Begins or ends the drain of a port.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn drain(&self, port: &str, draining: bool) -> Result<DrainStatus, ClientError> {
+        let route = format!("/v1/ports/{}/drain", escape(port));
+        self.send(&Method::POST, &route, &DrainRequest { draining })
+    }
+
     fn get<T: DeserializeOwned>(&self, route: &str) -> Result<T, ClientError> {
-        let body = self.get_bytes(route)?;
-        serde_json::from_slice(&body).map_err(|error| {
+        self.decode(route, &self.get_bytes(route)?)
+    }
+
+    fn send<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        route: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.bad_answer(error.to_string()))?;
+        self.decode(route, &self.request(method, route, body.into())?)
+    }
+
+    fn decode<T: DeserializeOwned>(&self, route: &str, body: &Bytes) -> Result<T, ClientError> {
+        serde_json::from_slice(body).map_err(|error| {
             self.bad_answer(format!("{route} is not of this version of floodway: {error}"))
         })
     }
 
     /// The body of the answer to `GET route`.
     pub(super) fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
-        let exchange = async { timeout(TIMEOUT, self.exchange(route)).await };
+        self.request(&Method::GET, route, Bytes::new())
+    }
+
+    fn request(&self, method: &Method, route: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let exchange = async { timeout(TIMEOUT, self.exchange(method, route, body)).await };
         let answer = self.runtime.block_on(exchange);
         let (code, body) = answer.map_err(|_| ClientError::TimedOut(self.path.clone()))??;
         if code == StatusCode::OK {
             return Ok(body);
         }
-        let error = serde_json::from_slice::<ErrorBody>(&body).map(|body| body.error);
-        Err(self.bad_answer(error.unwrap_or_else(|_| format!("{route} answers {code}"))))
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(body) => Err(ClientError::Refused(body.error)),
+            Err(_) => Err(self.bad_answer(format!("{route} answers {code}"))),
+        }
     }
 
-    async fn exchange(&self, route: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    async fn exchange(
+        &self,
+        method: &Method,
+        route: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| self.refused(error))?;
         let failed = |error: hyper::Error| self.bad_answer(error.to_string());
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(failed)?;
-        let request = Request::get(route)
+        let request = Request::builder()
+            .method(method)
+            .uri(route)
             .header(header::HOST, "floodway")
-            .body(Empty::<Bytes>::new())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
             .map_err(|error| self.bad_answer(error.to_string()))?;
         let answer = async move {
             let answer = sender.send_request(request).await.map_err(failed)?;
@@ -141,4 +225,15 @@ impl ControlClient {
     fn bad_answer(&self, problem: String) -> ClientError {
         ClientError::Answer { path: self.path.clone(), problem }
     }
+}
+
+/// `text` as it may stand in a path or query: all but unreserved characters as percent and two digits (RFC 3986).
+fn escape(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
 }

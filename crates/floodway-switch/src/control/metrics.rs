@@ -14,7 +14,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::status::{Drops, PortState, PortStatus, QueuePairStatus, Status, TrafficStatus};
+use crate::status::{
+    Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status, TrafficStatus,
+};
 
 /// MIME type of what [`encode`] makes.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,6 +44,7 @@ impl Collector for Snapshot {
         self.ports(&mut metrics)?;
         self.traffic(&mut metrics)?;
         self.drops(&mut metrics)?;
+        self.offload(&mut metrics)?;
         self.notifications(&mut metrics)
     }
 }
@@ -127,6 +130,41 @@ impl Snapshot {
         metrics.counter("notifications", "Interrupts sent to the guest", sent)?;
         let suppressed = both().map(|(labels, n)| (labels, n.suppressed));
         metrics.counter("notifications_suppressed", "Interrupts not needed", suppressed)
+    }
+
+    fn offload(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let of = |value: fn(&OffloadStatus) -> f64| {
+            self.0.ports.iter().map(move |port| (port_labels(port), value(&port.offload)))
+        };
+        let bit = |on: bool| f64::from(u8::from(on));
+        let halves = self.0.ports.iter().flat_map(|port| {
+            let half = |direction| directed(&port_labels(port), direction);
+            [(half("tx"), bit(port.offload.transmit)), (half("rx"), bit(port.offload.receive))]
+        });
+        metrics.gauge("offload_enabled", "1 where TCP offload is on", halves)?;
+        let help = "Connections that the TCP offload knows";
+        metrics.gauge("offload_flows", help, of(|offload| offload.flows as f64))?;
+        let help = "Connections whose congestion control the switch has taken over";
+        metrics.gauge("offload_online_flows", help, of(|offload| offload.online as f64))?;
+        let help = "Bytes of the budget that the connections use";
+        metrics.gauge(
+            "offload_budget_used_bytes",
+            help,
+            of(|offload| offload.budget_used as f64),
+        )?;
+        let help = "Bytes acknowledged for the guest and not by it yet";
+        metrics.gauge("offload_kept_bytes", help, of(|offload| offload.kept as f64))?;
+        let help = "Bytes of memory that frames stored by the TCP offload take";
+        metrics.gauge("offload_stored_bytes", help, of(|offload| offload.stored_bytes as f64))?;
+        let help = "What the TCP offload has done";
+        let events = self.0.ports.iter().flat_map(|port| {
+            port.offload.counters.iter().map(|(event, &n)| {
+                let mut labels = port_labels(port);
+                labels.push(("event", event.clone()));
+                (labels, n)
+            })
+        });
+        metrics.counter("offload_events", help, events)
     }
 
     /// Each queue pair of each port.

@@ -2,13 +2,18 @@
 //!
 //! # Theory of operation
 //! The goal is that operators, scripts and Prometheus can ask a running switch, without a way to
-//! slow its workers down. The server has one thread with a runtime of its own; it reads a
-//! [`StatusSource`](crate::status::StatusSource) and answers:
+//! slow its workers down. The server has one thread with a runtime of its own; it asks
+//! an [`Operator`](crate::operate::Operator) and answers:
 //!
 //! | route | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
 //! | `GET /v1/version` | [`Version`] as JSON |
+//! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::operate::FlowPage) as JSON |
+//! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::operate::OffloadSettings) as JSON |
+//! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::operate::OffloadChange) |
+//! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::operate::DrainStatus) as JSON |
+//! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::operate::DrainRequest) |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:

@@ -2,21 +2,33 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 
 use super::{ErrorBody, Version, metrics};
-use crate::status::{Status, StatusSource};
+use crate::operate::{
+    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings, OperateError,
+    Operator,
+};
+use crate::status::Status;
 
-type Source = Arc<dyn StatusSource>;
+type Source = Arc<dyn Operator>;
+
+/// What there is, for who asks for something else.
+const ROUTES: &str =
+    "/v1/status, /v1/version, /v1/flows, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/version", get(version))
+        .route("/v1/flows", get(flows))
+        .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
+        .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -31,6 +43,46 @@ async fn version() -> Json<Version> {
     Json(Version { version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
+async fn flows(
+    State(source): State<Source>,
+    query: Result<Query<FlowQuery>, QueryRejection>,
+) -> Result<Json<FlowPage>, Failure> {
+    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.flows(&query)?))
+}
+
+async fn offload(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+) -> Result<Json<OffloadSettings>, Failure> {
+    Ok(Json(source.offload(&port, &OffloadChange::default())?))
+}
+
+async fn set_offload(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+    change: Result<Json<OffloadChange>, JsonRejection>,
+) -> Result<Json<OffloadSettings>, Failure> {
+    let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.offload(&port, &change)?))
+}
+
+async fn drain_status(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+) -> Result<Json<DrainStatus>, Failure> {
+    Ok(Json(source.drain(&port, None)?))
+}
+
+async fn drain(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+    request: Result<Json<DrainRequest>, JsonRejection>,
+) -> Result<Json<DrainStatus>, Failure> {
+    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.drain(&port, Some(request.draining))?))
+}
+
 async fn prometheus(State(source): State<Source>) -> Response {
     match metrics::encode(source.status()) {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
@@ -39,14 +91,39 @@ async fn prometheus(State(source): State<Source>) -> Response {
 }
 
 async fn unknown(uri: Uri) -> Response {
-    let message = format!("no route {}; there are /v1/status, /v1/version, /metrics", uri.path());
+    let message = format!("no route {}; there are {ROUTES}", uri.path());
     error(StatusCode::NOT_FOUND, message)
 }
 
 async fn wrong_method(uri: Uri) -> Response {
-    error(StatusCode::METHOD_NOT_ALLOWED, format!("{} only answers to GET", uri.path()))
+    error(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not answer to this method", uri.path()))
 }
 
 fn error(code: StatusCode, message: impl Into<String>) -> Response {
     (code, Json(ErrorBody { error: message.into() })).into_response()
+}
+
+/// An answer that is not a success.
+struct Failure(StatusCode, String);
+
+impl Failure {
+    fn bad_request(message: String) -> Self {
+        Self(StatusCode::BAD_REQUEST, message)
+    }
+}
+
+impl From<OperateError> for Failure {
+    fn from(error: OperateError) -> Self {
+        let code = match error {
+            OperateError::UnknownPort { .. } => StatusCode::NOT_FOUND,
+            OperateError::BadCursor(_) | OperateError::Refused(_) => StatusCode::BAD_REQUEST,
+        };
+        Self(code, error.to_string())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        error(self.0, self.1)
+    }
 }

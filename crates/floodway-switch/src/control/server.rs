@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 
 use super::routes;
 use super::socket::{BindError, ControlListener, SocketFile, failed};
-use crate::status::StatusSource;
+use crate::operate::Operator;
 
 /// A running control server. Dropping it removes the socket and stops the thread, and with it lets
-/// go of the source.
+/// go of the operator.
 #[derive(Debug)]
 pub struct ControlServer {
     file: Option<SocketFile>,
@@ -21,13 +21,13 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Answers on `listener` from `source`, until dropped.
+    /// Answers on `listener` with `operator`, until dropped.
     ///
     /// # Errors
     /// Threads or descriptors have run out.
     pub fn start(
         listener: ControlListener,
-        source: Arc<dyn StatusSource>,
+        operator: Arc<dyn Operator>,
     ) -> Result<Self, BindError> {
         let ControlListener { listener, file } = listener;
         let runtime = runtime::Builder::new_current_thread()
@@ -38,7 +38,7 @@ impl ControlServer {
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || serve(&runtime, listener, source, stopped))
+            .spawn(move || serve(&runtime, listener, operator, stopped))
             .map_err(failed(&file.0, "start its thread"))?;
         Ok(Self { file: Some(file), stop: Some(stop), thread: Some(thread) })
     }
@@ -60,14 +60,14 @@ impl Drop for ControlServer {
 fn serve(
     runtime: &runtime::Runtime,
     listener: std::os::unix::net::UnixListener,
-    source: Arc<dyn StatusSource>,
+    operator: Arc<dyn Operator>,
     stopped: oneshot::Receiver<()>,
 ) {
     let served = runtime.block_on(async {
         let listener = UnixListener::from_std(listener)?;
         // Not axum's graceful shutdown, which waits for clients that keep their connection open.
         tokio::select! {
-            served = axum::serve(listener, routes::router(source)).into_future() => served,
+            served = axum::serve(listener, routes::router(operator)).into_future() => served,
             _ = stopped => Ok(()),
         }
     });

@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use crate::config::offload::{BUDGET, check};
+use crate::operate::{
+    DrainStatus, FlowPage, FlowQuery, FlowStatus, OffloadChange, OffloadSettings, OperateError,
+    Operator,
+};
 use crate::stats::{DropReason, Traffic};
 use crate::status::{
-    L2Entry, PortState, PortStatus, QueuePairStatus, Status, StatusSource, SwitchStatus,
-    TrafficStatus, UplinkStatus, WorkerStatus, drops,
+    L2Entry, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status, StatusSource,
+    SwitchStatus, TrafficStatus, UplinkStatus, WorkerStatus, drops,
 };
 
 struct Fixed(Status);
@@ -19,6 +24,40 @@ struct Fixed(Status);
 impl StatusSource for Fixed {
     fn status(&self) -> Status {
         self.0.clone()
+    }
+}
+
+/// Answers with what it was asked, where the documents have room for it.
+impl Operator for Fixed {
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError> {
+        let port = query.port.clone().unwrap_or_default();
+        let cwnd = query.limit.unwrap_or(0) as u32;
+        let flow = FlowStatus { port, cwnd, srtt_us: Some(90), ..FlowStatus::default() };
+        Ok(FlowPage { flows: vec![flow], next: query.cursor.clone() })
+    }
+
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
+        if port != "vm1" {
+            return Err(OperateError::UnknownPort { name: port.into(), ports: vec!["vm1".into()] });
+        }
+        let budget = change.budget.map(|n| check("budget", n, &BUDGET)).transpose()?;
+        Ok(OffloadSettings {
+            transmit: change.transmit.unwrap_or_default(),
+            receive: false,
+            congestion: change.congestion.clone().unwrap_or_default(),
+            initial_window: 10,
+            buffer: "fair".into(),
+            budget: budget.unwrap_or(1),
+            receive_budget: 2,
+            max_flows: 3,
+            idle_s: 4,
+            min_rto_ms: 5,
+        })
+    }
+
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
+        let draining = draining.unwrap_or(port == "vm 1");
+        Ok(DrainStatus { draining, drained: false, online: 7, stored_bytes: 8 })
     }
 }
 
@@ -40,6 +79,12 @@ fn sample() -> Status {
             state: PortState::Running,
             queues: vec![queue],
             undelivered: drops(&undelivered),
+            offload: OffloadStatus {
+                transmit: true,
+                flows: 3,
+                counters: [("timeouts".to_owned(), 4)].into(),
+                ..Default::default()
+            },
             ..Default::default()
         }],
         uplinks: vec![UplinkStatus { name: "up0".into(), ..Default::default() }],
@@ -84,6 +129,10 @@ fn metrics_are_the_same_counters() {
         "floodway_drops_total{port=\"vm1\",queue=\"0\",direction=\"rx\",reason=\"storm\"} 7",
         "floodway_drops_total{port=\"vm1\",queue=\"none\",direction=\"rx\",reason=\"port_down\"} 2",
         "floodway_notifications_total{port=\"vm1\",queue=\"0\",direction=\"tx\"} 5",
+        "floodway_offload_enabled{port=\"vm1\",direction=\"tx\"} 1.0",
+        "floodway_offload_enabled{port=\"vm1\",direction=\"rx\"} 0.0",
+        "floodway_offload_flows{port=\"vm1\"} 3.0",
+        "floodway_offload_events_total{port=\"vm1\",event=\"timeouts\"} 4",
         "# TYPE floodway_packets counter",
         "# EOF",
     ];
@@ -97,14 +146,80 @@ fn unknown_routes_are_named() {
     let (_directory, path) = socket();
     let _server = start(&path).unwrap();
     let client = ControlClient::new(&path).unwrap();
-    let message = client.get_bytes("/v1/flows").unwrap_err().to_string();
-    assert!(message.contains("no route /v1/flows; there are /v1/status"), "{message}");
+    let message = client.get_bytes("/v1/nothing").unwrap_err().to_string();
+    assert!(message.contains("no route /v1/nothing; there are /v1/status"), "{message}");
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(b"POST /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
-    assert!(answer.ends_with("{\"error\":\"/v1/status only answers to GET\"}"), "{answer}");
+    assert!(
+        answer.ends_with("{\"error\":\"/v1/status does not answer to this method\"}"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn flows_are_asked_for_by_port_limit_and_cursor() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let query =
+        FlowQuery { port: Some("a b&c=%".into()), limit: Some(12), cursor: Some("3.4".into()) };
+    let page = client.flows(&query).unwrap();
+    assert_eq!((page.flows[0].port.as_str(), page.flows[0].cwnd), ("a b&c=%", 12));
+    assert_eq!((page.flows[0].srtt_us, page.next.as_deref()), (Some(90), Some("3.4")));
+    assert_eq!(client.flows(&FlowQuery::default()).unwrap().next, None);
+    let error = client.get_bytes("/v1/flows?limit=many").unwrap_err().to_string();
+    assert!(error.contains("limit"), "{error}");
+    assert!(client.get_bytes("/v1/flows?ports=vm1").is_err(), "an unknown field");
+}
+
+#[test]
+fn offload_settings_are_shown_and_changed() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    assert_eq!(client.offload("vm1").unwrap().budget, 1);
+    let congestion = Some("vegas".to_owned());
+    let change = OffloadChange { transmit: Some(true), congestion, ..Default::default() };
+    let settings = client.set_offload("vm1", &change).unwrap();
+    assert_eq!((settings.transmit, settings.congestion.as_str()), (true, "vegas"));
+    let refused = |port, change| client.set_offload(port, &change).unwrap_err().to_string();
+    let error = refused("vm1", OffloadChange { budget: Some(9), ..Default::default() });
+    assert_eq!(error, "budget = 9: must be an integer from 65536 to 1073741824");
+    assert_eq!(refused("vm2", change), "no port \"vm2\"; the ports are vm1");
+}
+
+#[test]
+fn a_body_that_is_no_change_is_refused() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let send = |body: &str| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let head = "PUT /v1/ports/vm1/offload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+                    Content-Type: application/json\r\n";
+        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(send("{\"transmit\":true}").starts_with("HTTP/1.1 200 "));
+    for bad in ["{\"transmits\":true}", "{\"transmit\":1}", "{", ""] {
+        let answer = send(bad);
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"error\""), "{answer}");
+    }
+}
+
+#[test]
+fn a_drain_begins_and_ends() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    assert!(client.drain("vm1", true).unwrap().draining);
+    assert!(!client.drain("vm1", false).unwrap().draining);
+    let status = client.drain_status("vm 1").unwrap();
+    assert_eq!((status.draining, status.online, status.stored_bytes), (true, 7, 8));
 }
 
 #[test]

@@ -109,6 +109,8 @@ impl Device {
             self.set_kick(index, None);
             self.vrings[index] = Vring::default();
         }
+        // After the last frame of this guest has been shown to it.
+        self.port.offload.reset();
     }
 
     fn vring(&mut self, index: u32) -> Result<(usize, &mut Vring)> {

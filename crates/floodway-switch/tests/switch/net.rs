@@ -25,6 +25,7 @@ pub fn port(n: u8) -> PortConfig {
         queue_bytes: 4 << 20,
         storm_pps: 0,
         worker: 0,
+        offload: floodway_core::offload::Config::default(),
     }
 }
 

@@ -1,0 +1,109 @@
+//! TCP offload of a port: the section `[port.offload]`, and the same settings on the control socket.
+//!
+//! Both ways in share the ranges and the words of the errors, and names are those of core.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::{BufferPolicy, Config};
+
+use super::error::Fault;
+use super::section::Section;
+
+/// Keys of the section, in the order in which errors list them.
+pub(super) const KEYS: &[&str] = &[
+    "transmit",
+    "receive",
+    "congestion",
+    "initial_window",
+    "buffer",
+    "budget",
+    "receive_budget",
+    "max_flows",
+    "idle_s",
+    "min_rto_ms",
+];
+
+/// Segments of the first congestion window.
+pub const INITIAL_WINDOW: RangeInclusive<u8> = 1..=64;
+/// Bytes that the flows of a port may use: 64 KiB, which is one super-frame, to 1 GiB.
+pub const BUDGET: RangeInclusive<u32> = 64 << 10..=1 << 30;
+/// Flows of a port that are known at once.
+pub const MAX_FLOWS: RangeInclusive<u32> = 1..=4 << 20;
+/// Seconds after which an idle flow is forgotten: up to a week.
+pub const IDLE_S: RangeInclusive<u64> = 1..=7 * 86_400;
+/// Milliseconds of the smallest retransmission time-out.
+pub const MIN_RTO_MS: RangeInclusive<u64> = 1..=10_000;
+
+/// The settings of the port `port`.
+pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
+    let mut config = Config::default();
+    let Some(section) = port.table("offload")? else {
+        return Ok(config);
+    };
+    section.allow(KEYS)?;
+    let congestion: Vec<_> = Algorithm::ALL.map(|a| (a.name(), a)).into();
+    let buffer: Vec<_> = BufferPolicy::ALL.map(|p| (p.name(), p)).into();
+    set(&mut config.transmit, section.boolean("transmit")?);
+    set(&mut config.receive, section.boolean("receive")?);
+    set(&mut config.congestion, section.choice("congestion", &congestion)?);
+    set(&mut config.initial_window, section.integer("initial_window", INITIAL_WINDOW)?);
+    set(&mut config.buffer, section.choice("buffer", &buffer)?);
+    set(&mut config.budget, section.integer("budget", BUDGET)?);
+    set(&mut config.receive_budget, section.integer("receive_budget", BUDGET)?);
+    set(&mut config.max_flows, section.integer("max_flows", MAX_FLOWS)?);
+    set(&mut config.idle, section.integer("idle_s", IDLE_S)?.map(Duration::from_secs));
+    let min_rto = section.integer("min_rto_ms", MIN_RTO_MS)?;
+    set(&mut config.min_rto, min_rto.map(Duration::from_millis));
+    Ok(config)
+}
+
+fn set<T>(setting: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *setting = value;
+    }
+}
+
+/// A setting that was refused at run time: key, value, and what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: {must}")]
+pub struct Refused {
+    key: &'static str,
+    value: String,
+    must: String,
+}
+
+/// `value` if it is in `range`.
+///
+/// # Errors
+/// It is not.
+pub fn check<T>(key: &'static str, value: T, range: &RangeInclusive<T>) -> Result<T, Refused>
+where
+    T: PartialOrd + fmt::Display,
+{
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let must = format!("must be an integer from {} to {}", range.start(), range.end());
+    Err(Refused { key, value: value.to_string(), must })
+}
+
+/// The one of `choices` that is called `name`.
+///
+/// # Errors
+/// None is.
+pub fn choose<T: Copy>(
+    key: &'static str,
+    name: &str,
+    choices: &[T],
+    name_of: impl Fn(T) -> &'static str,
+) -> Result<T, Refused> {
+    if let Some(&choice) = choices.iter().find(|&&choice| name_of(choice) == name) {
+        return Ok(choice);
+    }
+    let names: Vec<_> = choices.iter().map(|&choice| name_of(choice)).collect();
+    let must = format!("must be \"{}\"", names.join("\" or \""));
+    Err(Refused { key, value: format!("{:?}", super::error::excerpt(name)), must })
+}

@@ -1,0 +1,128 @@
+//! Delivery: from a decision to the receive queues and uplinks that get a frame.
+//!
+//! # Theory of operation
+//! A frame is put into its place under the lock of that place's queue, by whichever worker has it.
+//! The guest hears of it at once, or when the worker's batch is over: [`Delivery::flush`] publishes
+//! what [`Flush::Later`] has left, one interrupt for all of it. With several receive queues a flow
+//! always takes the same, so frames of one flow stay in order.
+//!
+//! **Invariant**: every frame that is handed in is in a queue afterwards, or counted as dropped there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use floodway_core::l2::PortId;
+use floodway_wire::parse;
+
+use crate::frame::Frame;
+use crate::port::{Port, lock};
+use crate::rx::RxQueue;
+use crate::stats::DropReason;
+use crate::switch::Shared;
+
+/// When the guest hears of delivered frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flush {
+    /// At once: no more of the batch goes there.
+    Now,
+    /// By [`Delivery::flush`], when the batch is over.
+    Later,
+}
+
+/// One thread's way into the queues of all ports and uplinks.
+pub struct Delivery {
+    /// What the switch knows.
+    pub shared: Arc<Shared>,
+    /// Receive queues with frames that their guests do not see yet: (port, pair).
+    unflushed: Vec<(usize, u16)>,
+}
+
+impl Delivery {
+    /// A way into the queues of `shared`.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, unflushed: Vec::new() }
+    }
+
+    /// Delivers `frames` to an uplink, or to receive queue `pair` of a port.
+    #[inline]
+    pub fn deliver<'f, I>(&mut self, dst: PortId, pair: u16, flush: Flush, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let i = dst.index();
+        let Some(port) = self.shared.ports.get(i) else {
+            if let Some(uplink) = self.shared.uplink(dst) {
+                uplink.send(frames());
+            }
+            return;
+        };
+        if pair >= port.rx_running() {
+            return lock(&port.undelivered)
+                .count_drop(DropReason::PortDown, frames().count() as u64);
+        }
+        let mut rx = port.pairs[usize::from(pair)].rx();
+        for frame in frames() {
+            if port.admits(&frame) {
+                rx.deliver(&frame);
+            } else {
+                rx.traffic.count_drop(DropReason::Oversize, 1);
+            }
+        }
+        match flush {
+            Flush::Now => finish(port, &mut rx),
+            Flush::Later if self.unflushed.contains(&(i, pair)) => {}
+            Flush::Later => self.unflushed.push((i, pair)),
+        }
+    }
+
+    /// Hands frames to every port and uplink but the one they came from.
+    #[cold]
+    pub fn flood<'f, I>(&mut self, ingress: PortId, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let shared = Arc::clone(&self.shared);
+        for port in shared.ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
+            self.deliver(port.id, 0, Flush::Later, &frames);
+        }
+        for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
+            uplink.send(frames());
+        }
+    }
+
+    /// The receive queue of `dst` that the frame's flow belongs to.
+    #[inline]
+    #[must_use]
+    pub fn spread(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
+        match self.shared.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
+            0 | 1 => 0,
+            n => (flow_hash(frame) % u64::from(n)) as u16,
+        }
+    }
+
+    /// Lets guests see what was delivered.
+    #[inline]
+    pub fn flush(&mut self) {
+        for (i, pair) in self.unflushed.drain(..) {
+            let port = &self.shared.ports[i];
+            finish(port, &mut port.pairs[usize::from(pair)].rx());
+        }
+    }
+}
+
+/// A hash that is the same for all frames of a flow.
+fn flow_hash(frame: &Frame<'_>) -> u64 {
+    parse(frame.prefix, frame.len as usize).map_or(0, |meta| meta.flow.hash(0))
+}
+
+/// Lets the guest see what was delivered, and its worker what was not.
+#[inline]
+fn finish(port: &Port, rx: &mut RxQueue) {
+    if rx.pending().0 > 0 && !port.waiting.swap(true, Ordering::AcqRel) {
+        // The guest was asked for a kick before its worker could know what for. If the kick came in
+        // between, the buffers that it announced are here now.
+        rx.drain();
+    }
+    rx.flush();
+}

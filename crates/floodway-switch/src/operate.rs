@@ -1,0 +1,190 @@
+//! What an operator can ask of and tell a running switch about its TCP offload: the documents of the
+//! control socket, and who answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::offload::Refused;
+use crate::status::StatusSource;
+
+/// Most flows in one page.
+pub const MAX_PAGE: usize = 1000;
+
+/// Something that can be operated: the running switch.
+pub trait Operator: StatusSource {
+    /// A page of flows.
+    ///
+    /// # Errors
+    /// There is no such port, or the cursor is none.
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError>;
+
+    /// The offload settings of a port, after `change`.
+    ///
+    /// # Errors
+    /// There is no such port, or a setting is out of its range; then nothing is changed.
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError>;
+
+    /// How far the drain of a port is, after it was begun or ended if `draining` says so.
+    ///
+    /// # Errors
+    /// There is no such port.
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError>;
+}
+
+/// Why the switch does not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OperateError {
+    /// No port has that name.
+    #[error("no port \"{name}\"; the ports are {}", known(ports))]
+    UnknownPort {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        ports: Vec<String>,
+    },
+    /// Not what the last page said.
+    #[error("cursor = {0:?}: must be \"next\" of an earlier page")]
+    BadCursor(String),
+    /// A setting cannot have this value.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// The first names of a list that may be long.
+fn known(ports: &[String]) -> String {
+    match ports {
+        [] => "none".to_owned(),
+        ports if ports.len() <= 8 => ports.join(", "),
+        ports => format!("{}, and {} more", ports[..8].join(", "), ports.len() - 8),
+    }
+}
+
+/// Which flows are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowQuery {
+    /// Only those of this port.
+    pub port: Option<String>,
+    /// At most so many, 1 to [`MAX_PAGE`]; 100 if it is not said.
+    pub limit: Option<usize>,
+    /// `next` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Some flows. A flow that comes or goes between two pages may be missing or come twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowPage {
+    /// The flows.
+    pub flows: Vec<FlowStatus>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
+/// One TCP connection of a guest. Sizes are bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowStatus {
+    /// Name of the port.
+    pub port: String,
+    /// Address and port of the guest.
+    pub guest: String,
+    /// Address and port of its peer.
+    pub peer: String,
+    /// State of the transmit side.
+    pub tx: String,
+    /// State of the receive side.
+    pub rx: String,
+    /// Why the transmit state changed last.
+    pub reason: String,
+    /// Congestion window towards the network.
+    pub cwnd: u32,
+    /// Slow-start threshold.
+    pub ssthresh: u32,
+    /// Sent by the guest and not released yet.
+    pub held: u32,
+    /// Released and not acknowledged yet.
+    pub in_flight: u32,
+    /// Granted to the guest and not sent by it yet.
+    pub granted: u32,
+    /// Smoothed round-trip time on the network, in microseconds.
+    pub srtt_us: Option<u64>,
+    /// Acknowledged for the guest and not by it yet.
+    pub kept: u32,
+}
+
+/// The offload settings of a port: those of `[port.offload]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadSettings {
+    /// Congestion control for what the guest sends.
+    pub transmit: bool,
+    /// Acknowledgement of what the guest receives.
+    pub receive: bool,
+    /// Congestion control towards the network.
+    pub congestion: String,
+    /// Segments of the first congestion window.
+    pub initial_window: u8,
+    /// How flows share the budget.
+    pub buffer: String,
+    /// Bytes that the flows may use.
+    pub budget: u32,
+    /// Bytes that may be acknowledged for the guest and not by it yet.
+    pub receive_budget: u32,
+    /// Flows that are known at once.
+    pub max_flows: u32,
+    /// Seconds after which an idle flow is forgotten.
+    pub idle_s: u64,
+    /// Milliseconds of the smallest retransmission time-out.
+    pub min_rto_ms: u64,
+}
+
+/// Settings to be changed; the others stay as they are. `max_flows` is fixed from the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OffloadChange {
+    /// See [`OffloadSettings::transmit`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transmit: Option<bool>,
+    /// See [`OffloadSettings::receive`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive: Option<bool>,
+    /// See [`OffloadSettings::congestion`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// See [`OffloadSettings::initial_window`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_window: Option<u8>,
+    /// See [`OffloadSettings::buffer`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<String>,
+    /// See [`OffloadSettings::budget`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<u32>,
+    /// See [`OffloadSettings::receive_budget`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_budget: Option<u32>,
+    /// See [`OffloadSettings::idle_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_s: Option<u64>,
+    /// See [`OffloadSettings::min_rto_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_rto_ms: Option<u64>,
+}
+
+/// Whether to drain a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Take all flows offline and keep new ones there, or end that.
+    pub draining: bool,
+}
+
+/// How far a drain is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainStatus {
+    /// A drain was asked for.
+    pub draining: bool,
+    /// No flow is online and nothing is stored: the guest can leave.
+    pub drained: bool,
+    /// Flows that are still online.
+    pub online: u64,
+    /// Bytes of memory that stored frames still take.
+    pub stored_bytes: u64,
+}

@@ -1,0 +1,111 @@
+//! From a frame to what the engine is told of it.
+
+use floodway_core::offload::{Ecn, Link, Segment};
+use floodway_core::seq::Seq;
+use floodway_wire::checksum::{self, Verification, verify_transport};
+use floodway_wire::tcp::{self, OptionSummary};
+use floodway_wire::vnet;
+use floodway_wire::{Meta, Network, ethernet, ipv4, ipv6, notice, parse};
+
+use crate::frame::Frame;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    FromGuest,
+    FromNetwork,
+}
+
+/// What is known of a frame's TCP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// It is partial, or the host's kernel has validated it.
+    Good,
+    /// It has to be computed.
+    Unverified,
+}
+
+/// A TCP segment as the engine is told of it.
+pub(super) struct Described {
+    pub(super) meta: Meta,
+    pub(super) link: Link,
+    pub(super) segment: Segment,
+    pub(super) trust: Trust,
+}
+
+/// Describes `frame`; `None` for all that passes by the offload.
+pub(super) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Described> {
+    let meta = parse(frame.prefix, frame.len as usize).ok()?;
+    let fields = *meta.tcp()?;
+    let plain_header = match meta.network {
+        Network::Ipv4 => ipv4::MIN_HEADER_LEN,
+        _ => ipv6::HEADER_LEN,
+    };
+    if usize::from(meta.transport_offset - meta.network_offset) != plain_header {
+        return None;
+    }
+    let (guest, peer) = match direction {
+        Direction::FromGuest => (meta.src_mac, meta.dst_mac),
+        Direction::FromNetwork => (meta.dst_mac, meta.src_mac),
+    };
+    let link = Link { guest, peer, vlan: vlan(frame.prefix, &meta)? };
+    let trust = trust(frame, &meta)?;
+    let options_at = usize::from(meta.transport_offset) + tcp::MIN_HEADER_LEN;
+    let options = frame.prefix.get(options_at..usize::from(meta.payload_offset))?;
+    let gso_size = frame.vnet.gso_size;
+    let is_super = frame.vnet.is_gso() && meta.payload_len > u32::from(gso_size);
+    let segment = Segment {
+        seq: Seq(fields.sequence),
+        ack: Seq(fields.acknowledgment),
+        len: meta.payload_len,
+        window: fields.window,
+        flags: fields.flags,
+        ecn: Ecn(meta.traffic_class & 3),
+        gso_size: if is_super { gso_size } else { 0 },
+        options: OptionSummary::parse(options).ok()?,
+    };
+    Some(Described { meta, link, segment, trust })
+}
+
+/// The tag, if there is one; `None` for tags that frames of our own cannot have.
+fn vlan(prefix: &[u8], meta: &Meta) -> Option<Option<u16>> {
+    match *meta.vlan.as_slice() {
+        [] => Some(None),
+        [tci] if prefix[12..14] == ethernet::TYPE_VLAN.to_be_bytes() => Some(Some(tci)),
+        _ => None,
+    }
+}
+
+/// `None` if the frame leaves another checksum than TCP's to be filled in.
+fn trust(frame: &Frame<'_>, meta: &Meta) -> Option<Trust> {
+    let vnet = &frame.vnet;
+    if vnet.needs_csum() {
+        let is_tcp =
+            vnet.csum_start == meta.transport_offset && vnet.csum_offset == checksum::TCP_OFFSET;
+        return is_tcp.then_some(Trust::Good);
+    }
+    let validated = vnet.flags & vnet::F_DATA_VALID != 0;
+    Some(if validated { Trust::Good } else { Trust::Unverified })
+}
+
+/// The TCP checksum of the whole frame `bytes` is right.
+pub(super) fn is_intact(bytes: &[u8], meta: &Meta) -> bool {
+    verify_transport(bytes, meta) == Ok(Verification::Good)
+}
+
+/// The frame is a notice, under whatever tags. Only the switch may say such things to a guest, so one
+/// that comes from anywhere is a lie. `prefix` holds at least an Ethernet header.
+#[inline]
+#[must_use]
+pub fn is_notice(prefix: &[u8]) -> bool {
+    let ethertype = u16::from_be_bytes([prefix[12], prefix[13]]);
+    ethertype == notice::ETHERTYPE || (ethernet::is_tag_type(ethertype) && is_tagged_notice(prefix))
+}
+
+/// As many tags as there are: a guest strips one after the other.
+#[cold]
+fn is_tagged_notice(prefix: &[u8]) -> bool {
+    let types = prefix[12..].chunks_exact(ethernet::TAG_LEN);
+    let mut types = types.map(|tag| u16::from_be_bytes([tag[0], tag[1]]));
+    types.find(|&ethertype| !ethernet::is_tag_type(ethertype)) == Some(notice::ETHERTYPE)
+}

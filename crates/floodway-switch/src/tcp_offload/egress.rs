@@ -1,0 +1,138 @@
+//! What the engine asks for, carried out.
+
+use std::time::Duration;
+
+use floodway_core::offload::{Link, Made, Naming, Release, Sink};
+use floodway_wire::notice::{self, Notice};
+use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{FiveTuple, MacAddr};
+
+use super::headers;
+use super::held::Held;
+use crate::delivery::{Delivery, Flush};
+use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::port::Port;
+use crate::segment::Segment;
+
+/// Source address of notices: locally administered, and no host's.
+const NOTICE_SOURCE: MacAddr = MacAddr([0x02, b'F', b'W', 0, 0, 1]);
+
+/// What a port's frames of our own have in common.
+pub(super) struct Output {
+    /// Incarnation that notices name, never zero.
+    pub(super) epoch: u32,
+    /// IPv4 identification of the next frame.
+    identification: u16,
+    /// A frame in one piece, while its checksum is verified.
+    pub(super) linear: Vec<u8>,
+}
+
+impl Output {
+    pub(super) fn new(epoch: u32) -> Self {
+        Self { epoch, identification: epoch as u16, linear: Vec::new() }
+    }
+
+    /// Identifications for `segments` segments: the first of them.
+    fn identify(&mut self, segments: u32) -> u16 {
+        let first = self.identification;
+        self.identification = first.wrapping_add(segments as u16);
+        first
+    }
+}
+
+/// Sends what the engine of `port` says.
+pub(super) struct Egress<'a> {
+    pub(super) port: &'a Port,
+    pub(super) delivery: &'a mut Delivery,
+    pub(super) output: &'a mut Output,
+}
+
+impl Egress<'_> {
+    /// Sends a frame to where its destination is now. One that nobody has heard of can only be beyond
+    /// an uplink.
+    fn send(&mut self, frame: &Frame<'_>, dst: MacAddr) {
+        let frames = || std::iter::once(*frame);
+        let found = self.delivery.shared.table().lookup(dst);
+        match found {
+            Some(dst) if dst == self.port.id => {}
+            Some(dst) => {
+                let pair = self.delivery.spread(dst, frame);
+                self.delivery.deliver(dst, pair, Flush::Later, frames);
+            }
+            None => self.delivery.shared.uplinks.iter().for_each(|uplink| uplink.send(frames())),
+        }
+    }
+
+    fn deliver_to_guest(&mut self, frame: &Frame<'_>) {
+        let pair = self.delivery.spread(self.port.id, frame);
+        self.delivery.deliver(self.port.id, pair, Flush::Later, || std::iter::once(*frame));
+    }
+
+    fn notify(&mut self, notice: &Notice, guest: MacAddr) {
+        let mut bytes = [0; notice::MAX_FRAME_LEN];
+        let len = notice.write_frame(NOTICE_SOURCE, guest, &mut bytes);
+        frame::with_slice(VnetHdr::default(), &bytes[..len], |frame| self.deliver_to_guest(frame));
+    }
+}
+
+impl Sink<Held> for Egress<'_> {
+    fn release(&mut self, held: &Held, release: &Release) {
+        let payload = held.payload(release.offset, release.len);
+        let len = payload.len() as u32;
+        debug_assert_eq!(len, release.len, "the range lies in the frame");
+        let segments = len.div_ceil(u32::from(release.mss).max(1)).max(1);
+        let id = self.output.identify(segments);
+        let (headers, vnet) = headers::released(held, release, len, id);
+        let prefix = headers.as_slice();
+        let parts = [Segment::from_slice(prefix), Segment::from_slice(payload)];
+        let frame = Frame { vnet, prefix, parts: &parts, len: prefix.len() as u32 + len };
+        self.send(&frame, held.meta.dst_mac);
+    }
+
+    fn to_network(&mut self, made: &Made) {
+        let Link { guest, peer, .. } = made.link;
+        let bytes = headers::made(made, guest, peer, self.output.identify(1));
+        frame::with_slice(VnetHdr::default(), bytes.as_slice(), |frame| self.send(frame, peer));
+    }
+
+    fn to_guest(&mut self, made: &Made) {
+        let Link { guest, peer, .. } = made.link;
+        let bytes = headers::made(made, peer, guest, self.output.identify(1));
+        let bytes = bytes.as_slice();
+        frame::with_slice(VnetHdr::default(), bytes, |frame| self.deliver_to_guest(frame));
+    }
+
+    fn redeliver(&mut self, held: &Held) {
+        let bytes = held.bytes();
+        let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
+        let parts = [Segment::from_slice(bytes)];
+        let frame = Frame { vnet: held.vnet, prefix, parts: &parts, len: bytes.len() as u32 };
+        self.deliver_to_guest(&frame);
+    }
+
+    fn hello(&mut self, link: &Link, lifetime_ms: u16) {
+        let lifetime = Duration::from_millis(lifetime_ms.into());
+        self.notify(&Notice::Hello { epoch: self.output.epoch, lifetime }, link.guest);
+    }
+
+    fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming) {
+        let (epoch, flow) = (self.output.epoch, *flow);
+        let notice = match naming {
+            Naming::Managed => Notice::Managed { epoch, flow },
+            Naming::Offline => Notice::Offline { epoch, flow },
+        };
+        self.notify(&notice, link.guest);
+    }
+}
+
+/// A sink for an engine that has nothing to say, because it has just forgotten everything.
+pub(super) struct Nowhere;
+
+impl Sink<Held> for Nowhere {
+    fn release(&mut self, _: &Held, _: &Release) {}
+    fn to_network(&mut self, _: &Made) {}
+    fn to_guest(&mut self, _: &Made) {}
+    fn redeliver(&mut self, _: &Held) {}
+    fn hello(&mut self, _: &Link, _: u16) {}
+    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+}

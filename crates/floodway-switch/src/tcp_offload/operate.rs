@@ -1,0 +1,220 @@
+//! The control socket's view of the offloads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::{BufferPolicy, Config, FlowSummary};
+use floodway_wire::FiveTuple;
+
+use super::{PortOffload, Session};
+use crate::config::offload::{self as settings, Refused, check, choose};
+use crate::delivery::Delivery;
+use crate::operate::{
+    DrainStatus, FlowPage, FlowQuery, FlowStatus, MAX_PAGE, OffloadChange, OffloadSettings,
+    OperateError, Operator,
+};
+use crate::port::{Port, lock};
+use crate::status::OffloadStatus;
+use crate::switch::Shared;
+
+/// Flows in a page if nobody says how many.
+const PAGE: usize = 100;
+/// Places of a flow table that are looked at under one hold of its lock: the packet path waits meanwhile.
+const PLACES_AT_ONCE: u32 = 64;
+
+impl PortOffload {
+    /// What it does and has done.
+    #[must_use]
+    pub fn status(&self) -> OffloadStatus {
+        let machine = lock(&self.machine);
+        let config = machine.engine.config();
+        let counters = machine.engine.counters().iter();
+        let (used, kept) = machine.engine.used();
+        OffloadStatus {
+            transmit: config.transmit,
+            receive: config.receive,
+            draining: machine.draining,
+            flows: machine.engine.len().into(),
+            online: machine.engine.online().into(),
+            budget_used: used.into(),
+            kept: kept.into(),
+            stored_bytes: machine.pool.used() as u64,
+            counters: counters.map(|(name, _, n)| (name.to_owned(), n)).collect(),
+        }
+    }
+
+    fn settings(&self) -> OffloadSettings {
+        let machine = lock(&self.machine);
+        let config = machine.engine.config();
+        OffloadSettings {
+            transmit: config.transmit,
+            receive: config.receive,
+            congestion: config.congestion.name().to_owned(),
+            initial_window: config.initial_window,
+            buffer: config.buffer.name().to_owned(),
+            budget: config.budget,
+            receive_budget: config.receive_budget,
+            max_flows: config.max_flows,
+            idle_s: config.idle.as_secs(),
+            min_rto_ms: config.min_rto.as_millis() as u64,
+        }
+    }
+
+    fn drain_status(&self) -> DrainStatus {
+        let machine = lock(&self.machine);
+        DrainStatus {
+            draining: machine.draining,
+            drained: machine.draining && machine.engine.is_drained(),
+            online: machine.engine.online().into(),
+            stored_bytes: machine.pool.used() as u64,
+        }
+    }
+
+    /// At most `limit` flows from place `from` of the table on, and where to go on.
+    fn flows(&self, mut from: u32, limit: usize) -> (Vec<FlowSummary>, Option<u32>) {
+        let mut flows = Vec::new();
+        loop {
+            let places = PLACES_AT_ONCE.min((limit - flows.len()) as u32);
+            let (found, next) = lock(&self.machine).engine.flows(from, places);
+            flows.extend(found);
+            match next {
+                Some(next) if flows.len() < limit => from = next,
+                next => return (flows, next),
+            }
+        }
+    }
+}
+
+impl Operator for Arc<Shared> {
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError> {
+        let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
+        let (mut index, mut from) = match &query.cursor {
+            None => (0, 0),
+            Some(cursor) => {
+                parse_cursor(cursor).ok_or_else(|| OperateError::BadCursor(excerpt(cursor)))?
+            }
+        };
+        let ports: Vec<&Arc<Port>> = match &query.port {
+            Some(name) => vec![self.port(name)?],
+            None => self.ports.iter().collect(),
+        };
+        let mut flows = Vec::new();
+        while let Some(port) = ports.get(index) {
+            let (found, next) = port.offload.flows(from, limit - flows.len());
+            flows.extend(found.iter().map(|flow| flow_status(&port.config.name, flow)));
+            (index, from) = next.map_or((index + 1, 0), |next| (index, next));
+            if flows.len() >= limit {
+                break;
+            }
+        }
+        let next = (index < ports.len()).then(|| format!("{index}.{from}"));
+        Ok(FlowPage { flows, next })
+    }
+
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
+        let port = self.port(port)?;
+        if *change != OffloadChange::default() {
+            let mut delivery = Delivery::new(Arc::clone(self));
+            let mut session = Session::open(port, &mut delivery);
+            let config = changed(session.config(), change)?;
+            session.configure(config);
+            drop(session);
+            delivery.flush();
+            tracing::info!(port = port.config.name, ?change, "offload settings changed");
+        }
+        Ok(port.offload.settings())
+    }
+
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
+        let port = self.port(port)?;
+        if let Some(draining) = draining {
+            let mut delivery = Delivery::new(Arc::clone(self));
+            Session::open(port, &mut delivery).drain(draining);
+            delivery.flush();
+            tracing::info!(port = port.config.name, draining, "drain");
+        }
+        Ok(port.offload.drain_status())
+    }
+}
+
+impl Shared {
+    fn port(&self, name: &str) -> Result<&Arc<Port>, OperateError> {
+        self.ports.iter().find(|port| port.config.name == name).ok_or_else(|| {
+            OperateError::UnknownPort {
+                name: excerpt(name),
+                ports: self.ports.iter().map(|port| port.config.name.clone()).collect(),
+            }
+        })
+    }
+}
+
+/// The start of a text that somebody else wrote.
+fn excerpt(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// Index among the ports asked for, and place in that port's table.
+fn parse_cursor(cursor: &str) -> Option<(usize, u32)> {
+    let (index, from) = cursor.split_once('.')?;
+    Some((index.parse().ok()?, from.parse().ok()?))
+}
+
+/// `config` with `change`, if every new value is in its range.
+fn changed(config: &Config, change: &OffloadChange) -> Result<Config, Refused> {
+    let ranged = |key, value: Option<u32>, range, current| {
+        value.map_or(Ok(current), |value| check(key, value, range))
+    };
+    let long = |key, value: Option<u64>, range, current| {
+        value.map_or(Ok(current), |value| check(key, value, range))
+    };
+    let (idle, min_rto) = (config.idle.as_secs(), config.min_rto.as_millis() as u64);
+    Ok(Config {
+        transmit: change.transmit.unwrap_or(config.transmit),
+        receive: change.receive.unwrap_or(config.receive),
+        congestion: change.congestion.as_ref().map_or(Ok(config.congestion), |name| {
+            choose("congestion", name, &Algorithm::ALL, Algorithm::name)
+        })?,
+        initial_window: change.initial_window.map_or(Ok(config.initial_window), |n| {
+            check("initial_window", n, &settings::INITIAL_WINDOW)
+        })?,
+        buffer: change.buffer.as_ref().map_or(Ok(config.buffer), |name| {
+            choose("buffer", name, &BufferPolicy::ALL, BufferPolicy::name)
+        })?,
+        budget: ranged("budget", change.budget, &settings::BUDGET, config.budget)?,
+        receive_budget: ranged(
+            "receive_budget",
+            change.receive_budget,
+            &settings::BUDGET,
+            config.receive_budget,
+        )?,
+        max_flows: config.max_flows,
+        idle: Duration::from_secs(long("idle_s", change.idle_s, &settings::IDLE_S, idle)?),
+        min_rto: Duration::from_millis(long(
+            "min_rto_ms",
+            change.min_rto_ms,
+            &settings::MIN_RTO_MS,
+            min_rto,
+        )?),
+    })
+}
+
+fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
+    let FiveTuple { src_port, dst_port, .. } = flow.flow;
+    let endpoint = |ip, port| std::net::SocketAddr::new(ip, port).to_string();
+    FlowStatus {
+        port: port.to_owned(),
+        guest: endpoint(flow.flow.src_ip(), src_port),
+        peer: endpoint(flow.flow.dst_ip(), dst_port),
+        tx: flow.tx.name().to_owned(),
+        rx: flow.rx.name().to_owned(),
+        reason: flow.reason.name().to_owned(),
+        cwnd: flow.cwnd,
+        ssthresh: flow.ssthresh,
+        held: flow.held,
+        in_flight: flow.in_flight,
+        granted: flow.granted,
+        srtt_us: flow.srtt.map(|srtt| srtt.as_micros() as u64),
+        kept: flow.kept,
+    }
+}

@@ -1,0 +1,173 @@
+//! One hold of a port's engine.
+
+use std::sync::{Arc, MutexGuard};
+
+use floodway_core::offload::{Config, Refusal, Verdict};
+use floodway_core::time::Instant;
+
+use super::describe::{Described, Direction, Trust, describe, is_intact};
+use super::egress::Egress;
+use super::headers::with_edit;
+use super::held::Held;
+use super::{Machine, PortOffload, pool_limit};
+use crate::delivery::Delivery;
+use crate::frame::{self, Frame};
+use crate::port::{Port, lock};
+use crate::stats::DropReason;
+
+/// Exclusive use of a port's engine by one thread. All that the engine says while a session lasts
+/// leaves in order; what others do with the port waits until it ends.
+pub struct Session<'a> {
+    port: &'a Port,
+    delivery: &'a mut Delivery,
+    machine: MutexGuard<'a, Machine>,
+    now: Instant,
+}
+
+impl<'a> Session<'a> {
+    /// Waits for the engine of `port`. See [`crate::port`] for what the caller may hold meanwhile.
+    #[must_use]
+    pub fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
+        let mut machine = lock(&port.offload.machine);
+        // Read once the engine is ours: waiting for it takes time.
+        let now = delivery.shared.now().max(machine.latest);
+        machine.latest = now;
+        Self { port, delivery, machine, now }
+    }
+
+    /// Shows a frame from the guest to the engine, and calls `forward` with what is to go on.
+    ///
+    /// # Errors
+    /// The engine wants the frame dropped.
+    pub fn from_guest(
+        &mut self,
+        frame: &Frame<'_>,
+        forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+    ) -> Result<(), DropReason> {
+        let Some(described) = describe(frame, Direction::FromGuest) else {
+            forward(self.delivery, frame);
+            return Ok(());
+        };
+        if described.trust == Trust::Good {
+            return self.offer(frame, &described, Direction::FromGuest, forward);
+        }
+        // The guest can change its memory at any time: what is verified is what goes on.
+        let mut linear = std::mem::take(&mut self.machine.output.linear);
+        linear.clear();
+        frame.append_to(&mut linear);
+        let result = frame::with_slice(frame.vnet, &linear, |frame| {
+            if is_intact(&linear, &described.meta) {
+                self.offer(frame, &described, Direction::FromGuest, forward)
+            } else {
+                forward(self.delivery, frame);
+                Ok(())
+            }
+        });
+        self.machine.output.linear = linear;
+        result
+    }
+
+    /// Shows a frame from the network to the engine, and calls `forward` with what is to be delivered.
+    /// `bytes` are the whole frame.
+    ///
+    /// # Errors
+    /// The engine wants the frame dropped.
+    pub fn from_network(
+        &mut self,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+        forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+    ) -> Result<(), DropReason> {
+        match describe(frame, Direction::FromNetwork) {
+            Some(described)
+                if described.trust == Trust::Good || is_intact(bytes, &described.meta) =>
+            {
+                self.offer(frame, &described, Direction::FromNetwork, forward)
+            }
+            _ => {
+                forward(self.delivery, frame);
+                Ok(())
+            }
+        }
+    }
+
+    fn offer(
+        &mut self,
+        frame: &Frame<'_>,
+        described: &Described,
+        direction: Direction,
+        forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+    ) -> Result<(), DropReason> {
+        let Described { meta, link, segment, .. } = described;
+        let verdict = self.run(|engine, pool, now, egress| {
+            let keep = || Held::copy(pool, frame, meta);
+            match direction {
+                Direction::FromGuest => {
+                    engine.from_guest(now, &meta.flow, link, segment, keep, egress)
+                }
+                Direction::FromNetwork => {
+                    engine.from_network(now, &meta.flow, link, segment, keep, egress)
+                }
+            }
+        });
+        match verdict {
+            Verdict::Pass(edit) if edit.is_empty() => forward(self.delivery, frame),
+            Verdict::Pass(edit) => {
+                with_edit(frame, meta, &edit, |frame| forward(self.delivery, frame));
+            }
+            Verdict::Absorb => {}
+            Verdict::Drop(Refusal::BeyondGrant) => return Err(DropReason::BeyondGrant),
+            Verdict::Drop(Refusal::AcksUnsent) => return Err(DropReason::AcksUnsent),
+        }
+        Ok(())
+    }
+
+    /// Ends a batch of frames.
+    pub fn flush(&mut self) {
+        self.run(|engine, _, now, egress| engine.flush(now, egress));
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self) {
+        self.run(|engine, _, now, egress| engine.handle_timeout(now, egress));
+    }
+
+    /// How the engine is configured.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.machine.engine.config()
+    }
+
+    /// Changes the configuration.
+    pub fn configure(&mut self, config: Config) {
+        self.machine.pool.set_limit(pool_limit(&config));
+        self.run(|engine, _, now, egress| engine.configure(config, now, egress));
+    }
+
+    /// Takes all flows offline, or ends that.
+    pub fn drain(&mut self, draining: bool) {
+        self.machine.draining = draining;
+        self.run(|engine, _, now, egress| engine.drain(draining, now, egress));
+    }
+
+    #[inline]
+    fn run<R>(
+        &mut self,
+        work: impl FnOnce(
+            &mut floodway_core::offload::Offload<Held>,
+            &Arc<super::Pool>,
+            Instant,
+            &mut Egress<'_>,
+        ) -> R,
+    ) -> R {
+        let Machine { engine, pool, output, .. } = &mut *self.machine;
+        let mut egress = Egress { port: self.port, delivery: self.delivery, output };
+        work(engine, pool, self.now, &mut egress)
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        PortOffload::publish(&self.port.offload, &self.machine, Some(&self.port.waker));
+    }
+}

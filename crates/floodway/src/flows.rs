@@ -1,0 +1,112 @@
+//! `floodway flows`: the TCP connections that the switch offloads.
+
+use floodway_switch::control::{ClientError, ControlClient};
+use floodway_switch::operate::{FlowQuery, FlowStatus, MAX_PAGE};
+
+use crate::cli::FlowsArgs;
+use crate::{output, table};
+
+/// Prints the flows once, or again and again.
+///
+/// # Errors
+/// The switch does not answer or has no such port, or standard output takes no more.
+pub fn flows(args: &FlowsArgs) -> anyhow::Result<()> {
+    let client = ControlClient::new(&args.control.path)?;
+    output::repeat(args.watch, !args.json, || {
+        let (flows, more) = collect(&client, args)?;
+        if args.json { output::json(&flows, args.watch) } else { Ok(render(&flows, more)) }
+    })
+}
+
+/// All pages up to the limit, and whether there is more.
+fn collect(
+    client: &ControlClient,
+    args: &FlowsArgs,
+) -> Result<(Vec<FlowStatus>, bool), ClientError> {
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut query = FlowQuery { port: args.port.clone(), ..FlowQuery::default() };
+    let mut flows = Vec::new();
+    loop {
+        query.limit = Some((limit - flows.len()).min(MAX_PAGE));
+        let page = client.flows(&query)?;
+        flows.extend(page.flows);
+        if page.next.is_none() || flows.len() >= limit {
+            return Ok((flows, page.next.is_some()));
+        }
+        query.cursor = page.next;
+    }
+}
+
+fn render(flows: &[FlowStatus], more: bool) -> String {
+    let header = [
+        "PORT",
+        "GUEST",
+        "PEER",
+        "TX",
+        "REASON",
+        "RX",
+        "CWND",
+        "SSTHRESH",
+        "HELD",
+        "IN FLIGHT",
+        "GRANTED",
+        "KEPT",
+        "RTT",
+    ];
+    let row = |flow: &FlowStatus| {
+        [
+            flow.port.clone(),
+            flow.guest.clone(),
+            flow.peer.clone(),
+            flow.tx.clone(),
+            flow.reason.clone(),
+            flow.rx.clone(),
+            flow.cwnd.to_string(),
+            // As in Linux: no threshold has been found yet.
+            if flow.ssthresh >= 1 << 30 { "-".to_owned() } else { flow.ssthresh.to_string() },
+            flow.held.to_string(),
+            flow.in_flight.to_string(),
+            flow.granted.to_string(),
+            flow.kept.to_string(),
+            flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us")),
+        ]
+    };
+    let table = table::table(header, 6, flows.iter().map(row).collect());
+    let mut text = table.unwrap_or_else(|| "no flows".to_owned());
+    if more {
+        text += "\n... and more, which a larger --limit shows";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_a_line() {
+        let flow = FlowStatus {
+            port: "vm1".into(),
+            guest: "10.0.0.1:40000".into(),
+            peer: "10.0.0.9:80".into(),
+            tx: "ACTIVE".into(),
+            rx: "OFFLINE".into(),
+            reason: "opened".into(),
+            cwnd: 14_480,
+            ssthresh: u32::MAX,
+            held: 1_448,
+            in_flight: 13_032,
+            granted: 65_536,
+            srtt_us: Some(93),
+            kept: 0,
+        };
+        let text = render(&[flow], true);
+        let lines: Vec<_> = text.lines().collect();
+        let words: Vec<_> = lines[1].split_whitespace().collect();
+        let expected =
+            "vm1 10.0.0.1:40000 10.0.0.9:80 ACTIVE opened OFFLINE 14480 - 1448 13032 65536 0 93 us";
+        assert_eq!(words.join(" "), expected);
+        assert_eq!((lines.len(), lines[0].split_whitespace().next()), (3, Some("PORT")));
+        assert_eq!(render(&[], false), "no flows");
+    }
+}

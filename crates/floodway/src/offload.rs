@@ -1,0 +1,56 @@
+//! `floodway offload`: the settings of a port, shown and changed.
+
+use floodway_switch::control::ControlClient;
+use floodway_switch::operate::{OffloadChange, OffloadSettings};
+
+use crate::cli::{OffloadArgs, Toggle};
+use crate::output;
+use crate::table::{on_off, table};
+
+/// Changes what is to be changed, and prints all settings.
+///
+/// # Errors
+/// The switch does not answer, has no such port, or refuses a setting.
+pub fn offload(args: &OffloadArgs) -> anyhow::Result<()> {
+    let client = ControlClient::new(&args.control.path)?;
+    let change = change(args);
+    let settings = if change == OffloadChange::default() {
+        client.offload(&args.port)?
+    } else {
+        client.set_offload(&args.port, &change)?
+    };
+    output::repeat(None, false, || {
+        if args.json { output::json(&settings, None) } else { Ok(render(&settings)) }
+    })
+}
+
+fn change(args: &OffloadArgs) -> OffloadChange {
+    let is_on = |toggle| toggle == Toggle::On;
+    OffloadChange {
+        transmit: args.transmit.map(is_on),
+        receive: args.receive.map(is_on),
+        congestion: args.congestion.clone(),
+        buffer: args.buffer.clone(),
+        budget: args.budget,
+        receive_budget: args.receive_budget,
+        initial_window: args.initial_window,
+        ..OffloadChange::default()
+    }
+}
+
+fn render(settings: &OffloadSettings) -> String {
+    let rows = [
+        ("transmit", on_off(settings.transmit).to_owned()),
+        ("receive", on_off(settings.receive).to_owned()),
+        ("congestion", settings.congestion.clone()),
+        ("initial_window", settings.initial_window.to_string()),
+        ("buffer", settings.buffer.clone()),
+        ("budget", settings.budget.to_string()),
+        ("receive_budget", settings.receive_budget.to_string()),
+        ("max_flows", settings.max_flows.to_string()),
+        ("idle_s", settings.idle_s.to_string()),
+        ("min_rto_ms", settings.min_rto_ms.to_string()),
+    ];
+    let rows = rows.map(|(name, value)| [name.to_owned(), value]).to_vec();
+    table(["SETTING", "VALUE"], 1, rows).unwrap_or_default()
+}
