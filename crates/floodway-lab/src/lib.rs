@@ -2,7 +2,7 @@
 //! writes reports.
 //!
 //! The switch under test is always the `floodway` binary, never linked in: what is measured is
-//! what an operator runs.
+//! what an operator runs. ([`path`] borrows the switch's code for devices, to play the network.)
 
 pub mod agent;
 pub mod bench;
@@ -15,6 +15,7 @@ pub mod guest_image;
 pub mod html;
 pub mod kernel;
 pub mod net;
+pub mod path;
 pub mod process;
 pub mod progress;
 pub mod report;

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::{self, Experiment};
 use floodway_lab::report::{REPORT_FILE, Report};
-use floodway_lab::{bench, cleanup, demo, html, table};
+use floodway_lab::{bench, cleanup, demo, html, path, table};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]
@@ -40,6 +40,11 @@ enum Command {
     Check {
         /// A report.json
         report: PathBuf,
+    },
+    /// Play a network between interfaces: rate, buffers, delay, loss, priorities. Needs root
+    Path {
+        #[command(subcommand)]
+        action: path::command::Action,
     },
     /// Compare the switch with Linux bridge and tap on this machine, in minutes. Needs root
     Demo {
@@ -95,6 +100,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Real { file, output } => real(&Experiment::load(&file)?, &output),
         Command::Sim { file, .. } => simulate(&file),
         Command::Check { report } => check(&report),
+        Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiment()?, &output),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Doctor { install, bench, json } => run_doctor(install, bench, json),

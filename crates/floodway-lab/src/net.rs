@@ -186,6 +186,35 @@ pub fn join(a: &Namespace, b: &Namespace, device: &str, rate: Rate) -> Result<()
     Ok(())
 }
 
+/// Plugs a host into a port of an emulated network ([`crate::path`]): a veth pair whose end `device`
+/// is the host's network card, and whose end `port` in `network` is for a packet port of the path.
+/// Both are up. The port's end has no addresses, so that the kernel says nothing of its own there.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn plug(host: &Namespace, device: &str, network: &Namespace, port: &str) -> Result<()> {
+    process::run(&[
+        "ip",
+        "link",
+        "add",
+        "name",
+        device,
+        "netns",
+        &host.name,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        port,
+        "netns",
+        &network.name,
+    ])
+    .context("cannot plug the host in")?;
+    network.ip(&["link", "set", port, "addrgenmode", "none"])?;
+    network.ip(&["link", "set", port, "up"])?;
+    host.ip(&["link", "set", device, "up"])
+}
+
 /// Whether the kernel has what [`Namespace`] and [`join`] use; names what is missing.
 #[must_use]
 pub fn missing_kernel_features() -> Vec<&'static str> {
