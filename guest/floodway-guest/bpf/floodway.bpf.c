@@ -6,13 +6,14 @@
  * receive window allows: the switch writes its grant there, and that binds. All the while, a shadow window (shadow.h) is
  * kept as the sender would have it on its own; it is the window of a flow that is offline.
  *
- * States: offline and online, looked up anew at each event: an ACK, and the first segment after silence. `cong_control` is
- * what the kernel calls on each ACK, in place of its own reduction, idle restart and pacing. While nothing is
- * in flight the window is the restart window whatever the state: the first segment goes out under it, brings the event,
- * and with it the right window for the rest of the same write. So an idle guest that was moved away floods nobody.
+ * States: offline and online, looked up anew at each event: an ACK (`cong_control`, which the kernel calls in place of its
+ * own reduction, idle restart and pacing), the first segment after silence (`cwnd_event`), and each time the socket is
+ * about to send (`min_tso_segs`, which the kernel asks before it looks at the window). While nothing is in flight the
+ * window is the restart window whatever the state: the first segment goes out under it, brings an event, and with it the
+ * right window for the rest of the same write. So an idle guest that was moved away floods nobody.
  *
- * Invariants: without a hello younger than its lifetime, no event leaves a window larger than the shadow window; pacing
- * and segment size offline are those of the kernel's own algorithms.
+ * Invariants: without a hello younger than its lifetime nothing is sent under a window larger than the shadow window;
+ * pacing and segment size offline are those of the kernel's own algorithms.
  */
 #include "config.h"
 #include "notices.h"
@@ -28,13 +29,14 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define USEC_PER_SEC 1000000ULL
 
-static __always_inline void look_up_state(struct sock *sk, __u64 now_ns)
+/* Whether the state has changed. */
+static __always_inline bool look_up_state(struct sock *sk, __u64 now_ns)
 {
 	struct shadow *s = shadow_of(sk);
 	bool online = is_managed(sk, now_ns);
 
 	if (online == s->online)
-		return;
+		return false;
 	s->online = online;
 	if (online) {
 		/* The flight no longer tells what PRR needs. */
@@ -46,6 +48,7 @@ static __always_inline void look_up_state(struct sock *sk, __u64 now_ns)
 		s->round_start_us = now_ns / 1000;
 	}
 	count(online ? COUNTER_FLOW_ONLINE : COUNTER_FLOW_OFFLINE);
+	return true;
 }
 
 /* As the kernel computes it for algorithms that leave it to it (tcp_update_pacing_rate, with the default ratios). It
@@ -143,6 +146,15 @@ void BPF_PROG(floodway_cong_control, struct sock *sk)
 	set_window(sk, tcp_sk(sk)->packets_out == 0);
 }
 
+SEC("struct_ops")
+__u32 BPF_PROG(floodway_min_tso_segs, struct sock *sk)
+{
+	/* A window that has not changed may be the kernel's own for a retransmission: leave it. */
+	if (!config.plain && look_up_state(sk, bpf_ktime_get_ns()))
+		set_window(sk, tcp_sk(sk)->packets_out == 0);
+	return sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_min_tso_segs;
+}
+
 SEC(".struct_ops")
 struct tcp_congestion_ops floodway = {
 	.init = (void *)floodway_init,
@@ -152,5 +164,6 @@ struct tcp_congestion_ops floodway = {
 	.undo_cwnd = (void *)floodway_undo_cwnd,
 	.cwnd_event = (void *)floodway_cwnd_event,
 	.cong_control = (void *)floodway_cong_control,
+	.min_tso_segs = (void *)floodway_min_tso_segs,
 	.name = "floodway",
 };

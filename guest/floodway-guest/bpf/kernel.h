@@ -39,6 +39,7 @@ struct in6_addr {
 };
 
 struct netns_ipv4 {
+	__u8 sysctl_tcp_min_tso_segs;
 	__u8 sysctl_tcp_slow_start_after_idle;
 };
 
@@ -117,6 +118,7 @@ struct tcp_congestion_ops {
 	void (*cwnd_event)(struct sock *sk, int event);
 	__u32 (*undo_cwnd)(struct sock *sk);
 	void (*cong_control)(struct sock *sk);
+	__u32 (*min_tso_segs)(struct sock *sk);
 	void (*init)(struct sock *sk);
 	void (*release)(struct sock *sk);
 	char name[TCP_CA_NAME_MAX];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the guest knows from notices. `notices.bpf.c`'s part fills it in, the congestion control asks.
+ * What the guest knows from notices: the reader (reader.h) writes it, the congestion control asks.
  *
  * Theory of operation: `hellos` has the latest hello of each interface, `managed` the flows that the switch has
  * named, with the interface and the epoch under which it did. A flow is online while the latest hello of
@@ -17,7 +17,7 @@
 #include "config.h"
 
 #define MAX_INTERFACES 64
-#define MAX_FLOWS 65536
+#define MAX_FLOWS 16384
 
 /* A flow as the guest transmits it; bytes 12 to 51 of a notice, with the reserved ones zero. */
 struct flow_key {
