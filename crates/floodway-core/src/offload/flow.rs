@@ -105,6 +105,8 @@ impl Handshake {
         if guest.flags.contains(Flags::ACK) {
             rx.first_window(guest.window);
         }
+        rx.first_timestamps(guest.options.timestamps, peer.options.timestamps);
+        tx.first_tsval(guest.options.timestamps);
         Some(Connection { tx, rx })
     }
 }

@@ -111,7 +111,7 @@ impl<B> Flow<B> {
     ) -> Outcome {
         if segment.has(Flags::SYN) && self.connection().is_some() {
             // The guest answers a blind SYN with a challenge ACK (RFC 5961).
-            return Verdict::PASS.into();
+            return self.on_late_syn(segment).into();
         }
         if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment) {
             return OVER;
@@ -147,6 +147,18 @@ impl<B> Flow<B> {
         } else {
             OVER
         }
+    }
+
+    /// A SYN that comes again. The guest may have lost the first, so its window is no larger than the grant.
+    fn on_late_syn(&mut self, segment: &Segment) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let tx = &connection.tx;
+        if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
+            return Verdict::PASS;
+        }
+        let granted = tx.told_edge.since(tx.snd_una());
+        let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
     }
 
     pub fn accept_syn(&mut self, side: Side, segment: &Segment) -> bool {

@@ -137,6 +137,16 @@ impl<B> Receiver<B> {
         self.told_edge = self.guest_edge;
     }
 
+    /// The clocks of both sides, as their SYNs had them: a segment that we make must not seem older.
+    pub fn first_timestamps(&mut self, guest: Option<Timestamps>, peer: Option<Timestamps>) {
+        if let (Some(guest), Some(peer)) = (guest, peer) {
+            self.guest_tsval = guest.value;
+            self.ts_recent = peer.value;
+            self.peer.tsval = peer.value;
+            self.peer.tsecr = if peer.echo == 0 { guest.value } else { peer.echo };
+        }
+    }
+
     pub fn kept_bytes(&self) -> u32 {
         self.kept_bytes
     }

@@ -164,6 +164,11 @@ impl<B> Sender<B> {
         self.timer = Some((Timer::WindowProbe, env.now + wait));
     }
 
+    /// The clock of the guest, as its SYN had it.
+    pub fn first_tsval(&mut self, timestamps: Option<Timestamps>) {
+        self.last_tsval = timestamps.map_or(0, |t| t.value);
+    }
+
     /// `TSval` of a segment that passes: never less than what is on the wire already.
     pub fn monotonic_tsval(&mut self, tsval: u32) -> u32 {
         self.last_tsval = later(self.last_tsval, tsval);

@@ -1,0 +1,495 @@
+//! Two endpoints, a network, and the offload between them, in virtual time.
+//!
+//! The *guest* is a TCP that runs only when it has a CPU ([`Cpu`]); the *peer* is one that always runs.
+//! Both are [`tcp::Endpoint`]s. Frames of the guest come to the [`switch::Switch`] at once, frames
+//! to it wait in its queue until it runs. Between switch and peer lie two [`network::Path`]s. A
+//! [`monitor::Monitor`] checks the invariants at every packet. Everything follows from the seed.
+
+pub mod monitor;
+pub mod network;
+pub mod packet;
+pub mod pcap;
+pub mod random;
+pub mod switch;
+pub mod tcp;
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+use floodway_core::offload::{Config, Naming, Verdict};
+use floodway_core::time::{Duration, Instant};
+use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+
+use monitor::{Monitor, View};
+use network::{Path, PathConfig};
+use packet::Packet;
+use pcap::Capture;
+use random::Random;
+use switch::{Action, Switch};
+use tcp::{Endpoint, TcpConfig};
+
+/// When the guest has a CPU.
+#[derive(Clone, Debug)]
+pub struct CpuConfig {
+    /// It runs for this long, at random between the bounds; and is away for this long.
+    pub runs: (Duration, Duration),
+    pub away: (Duration, Duration),
+}
+
+impl CpuConfig {
+    /// It always runs.
+    pub const ALWAYS: Self = Self {
+        runs: (Duration::from_secs(3600), Duration::from_secs(3600)),
+        away: (Duration::ZERO, Duration::ZERO),
+    };
+}
+
+#[derive(Debug)]
+struct Cpu {
+    config: CpuConfig,
+    random: Random,
+    running: bool,
+    until: Instant,
+}
+
+impl Cpu {
+    fn advance(&mut self, now: Instant) {
+        while self.until <= now {
+            self.running = !self.running;
+            let (least, most) = if self.running { self.config.runs } else { self.config.away };
+            self.until += self.random.between(least, most);
+        }
+    }
+
+    /// When it runs next, from `now` on.
+    fn next_run(&self, at: Instant) -> Instant {
+        if self.running { at } else { at.max(self.until) }
+    }
+}
+
+/// Everything that a run follows from.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub name: &'static str,
+    pub seed: u64,
+    pub offload: Config,
+    pub guest: TcpConfig,
+    pub peer: TcpConfig,
+    pub to_peer: PathConfig,
+    pub to_guest: PathConfig,
+    pub cpu: CpuConfig,
+    /// Packets to the guest that its queue drops, in 1/1000.
+    pub queue_drops: u32,
+    /// The guest knows what a managed flow is.
+    pub module: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            name: "run",
+            seed: 1,
+            offload: Config { transmit: true, receive: true, ..Config::default() },
+            guest: TcpConfig::default(),
+            peer: TcpConfig { isn: 3_000_000_000, clock: 4_000_000, ..TcpConfig::default() },
+            to_peer: PathConfig::default(),
+            to_guest: PathConfig::default(),
+            cpu: CpuConfig::ALWAYS,
+            queue_drops: 0,
+            module: true,
+        }
+    }
+}
+
+pub struct World {
+    pub name: &'static str,
+    pub now: Instant,
+    pub switch: Switch,
+    pub guest: Endpoint,
+    pub peer: Endpoint,
+    pub to_peer: Path,
+    pub to_guest: Path,
+    pub monitor: Monitor,
+    pub flow: FiveTuple,
+    /// What the guest's module knows.
+    pub named: Vec<Naming>,
+    pub hellos: u64,
+    pub absorbed: u64,
+    pub refused: u64,
+    cpu: Cpu,
+    random: Random,
+    /// Packets to the guest that its queue drops, in 1/1000.
+    pub queue_drops: u32,
+    module: bool,
+    to_network_count: u64,
+    to_guest_count: u64,
+    /// Frames that wait for the guest to run.
+    inbox: VecDeque<Packet>,
+    guest_capture: Capture,
+    wire_capture: Capture,
+}
+
+/// The flow in the guest's direction.
+pub fn flow(port: u16) -> FiveTuple {
+    FiveTuple::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 6).with_ports(port, 80)
+}
+
+fn segment_of(from: &Endpoint, to: &Endpoint, at: i64, len: u32, now: Instant) -> Packet {
+    let mut packet = from.packet(at, now);
+    packet.segment.flags = Flags::ACK;
+    packet.segment.ack = to.seq(from.rx.nxt);
+    let window = (from.rx.edge - from.rx.nxt).max(0) >> from.my_scale;
+    packet.segment.window = window as u16;
+    packet.segment.len = len;
+    packet
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Self {
+        let mut random = Random::new(setup.seed);
+        let cpu = Cpu {
+            config: setup.cpu,
+            random: Random::new(random.next()),
+            running: false,
+            until: Instant::ZERO,
+        };
+        Self {
+            name: setup.name,
+            now: Instant::from_millis(10),
+            switch: Switch::new(setup.offload),
+            guest: Endpoint::new(setup.guest),
+            peer: Endpoint::new(setup.peer),
+            to_peer: Path::new(setup.to_peer, random.next()),
+            to_guest: Path::new(setup.to_guest, random.next()),
+            monitor: Monitor::default(),
+            flow: flow(40_000),
+            named: Vec::new(),
+            hellos: 0,
+            absorbed: 0,
+            refused: 0,
+            cpu,
+            random,
+            queue_drops: setup.queue_drops,
+            module: setup.module,
+            to_network_count: 0,
+            to_guest_count: 0,
+            inbox: VecDeque::new(),
+            guest_capture: Capture::default(),
+            wire_capture: Capture::default(),
+        }
+    }
+
+    /// The guest connects to a peer that listens, until both know.
+    pub fn connect(&mut self) {
+        self.peer.listen();
+        self.guest.connect(self.now);
+        self.run_until(Duration::from_secs(60), |w| {
+            w.guest.is_established() && w.peer.is_established()
+        });
+    }
+
+    /// The peer connects to a guest that listens.
+    pub fn accept(&mut self) {
+        self.guest.listen();
+        self.peer.connect(self.now);
+        self.run_until(Duration::from_secs(60), |w| {
+            w.guest.is_established() && w.peer.is_established()
+        });
+    }
+
+    /// Transfers bytes both ways, closes from both sides, and checks that all came, within
+    /// `limit`.
+    pub fn transfer(&mut self, up: i64, down: i64, limit: Duration) {
+        let now = self.now;
+        self.guest.write(up, now);
+        self.guest.close(now);
+        self.peer.write(down, now);
+        self.peer.close(now);
+        self.run_until(limit, |w| w.guest.is_closed() && w.peer.is_closed());
+        self.check_received(self.guest.tx.written - 1, self.peer.tx.written - 1);
+    }
+
+    /// Transfers bytes both ways and lets the connection open, until it is quiet.
+    pub fn transfer_some(&mut self, up: i64, down: i64) {
+        let now = self.now;
+        let (ups, downs) = (self.peer.rx.bytes() + up, self.guest.rx.bytes() + down);
+        self.guest.write(up, now);
+        self.peer.write(down, now);
+        self.run_until(Duration::from_secs(30), |w| {
+            w.peer.rx.bytes() == ups && w.guest.rx.bytes() == downs
+        });
+        self.run_for(Duration::from_millis(300));
+    }
+
+    /// I7: the guest had no reason to repeat anything.
+    pub fn check_i7(&self) {
+        let counts = self.guest.tx.counts;
+        assert_eq!((counts.segments, counts.timeouts), (0, 0), "I7");
+    }
+
+    /// Both ends begin anew with other numbers, and know nothing of the connection before.
+    pub fn restart(&mut self, round: u32) {
+        let mut guest = self.guest.config.clone();
+        let mut peer = self.peer.config.clone();
+        let ahead = 10_000_000 * round;
+        guest.isn = guest.isn.wrapping_add(ahead);
+        peer.isn = peer.isn.wrapping_add(ahead);
+        self.guest = Endpoint::new(guest);
+        self.peer = Endpoint::new(peer);
+        self.inbox.clear();
+        self.monitor = Monitor::default();
+        self.monitor.note_counters(self.switch.offload.counters());
+    }
+
+    /// Packets that the network and the guest got from the switch.
+    pub fn passed_to_network(&self) -> u64 {
+        self.to_network_count
+    }
+
+    pub fn passed_to_guest(&self) -> u64 {
+        self.to_guest_count
+    }
+
+    /// A segment without payload that somebody forges in the peer's name, `distance` behind its next byte.
+    pub fn blind(&self, distance: u32) -> Packet {
+        let mut packet = self.peer_segment(0);
+        packet.segment.seq = packet.segment.seq + distance;
+        packet
+    }
+
+    /// The peer's next segment, but for its number.
+    pub fn peer_segment(&self, len: u32) -> Packet {
+        segment_of(&self.peer, &self.guest, self.peer.tx.nxt, len, self.now)
+    }
+
+    /// A segment of the guest, `ahead` of what it sent last.
+    pub fn guest_segment(&self, ahead: i64, len: u32) -> Packet {
+        segment_of(&self.guest, &self.peer, self.guest.tx.nxt + ahead, len, self.now)
+    }
+
+    /// The guest has seen ECE outside of a handshake.
+    pub fn guest_was_echoed(&self) -> bool {
+        self.guest_capture.any(|from_guest, packet| {
+            let flags = packet.segment.flags;
+            !from_guest && flags.contains(Flags::ECE) && !flags.contains(Flags::SYN)
+        })
+    }
+
+    /// Packets with payload that the network saw more than once.
+    pub fn wire_repeats(&self) -> usize {
+        self.wire_capture.repeats()
+    }
+
+    /// I2.
+    pub fn check_received(&self, up: i64, down: i64) {
+        assert_eq!(self.peer.rx.bytes(), up, "bytes from the guest");
+        assert_eq!(self.guest.rx.bytes(), down, "bytes to the guest");
+    }
+
+    /// Runs until `done`; panics if that is not so within `limit`.
+    pub fn run_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            let state = (self.guest.state, self.peer.state);
+            let summary = self.switch.summary(&self.flow);
+            assert!(
+                self.step(end),
+                "not done after {limit:?}: {state:?} up {}/{} down {}/{} {summary:?} {:?}",
+                self.peer.rx.bytes(),
+                self.guest.tx.written - 1,
+                self.guest.rx.bytes(),
+                self.peer.tx.written - 1,
+                self.switch.offload.counters(),
+            );
+        }
+    }
+
+    /// Runs for a time.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end) {}
+        self.now = end;
+        self.cpu.advance(end);
+    }
+
+    /// The next event, unless it is after `end`.
+    fn step(&mut self, end: Instant) -> bool {
+        let mut guest = self.guest.next();
+        if !self.inbox.is_empty() || self.guest.has_output() {
+            guest = self.now;
+        }
+        let peer = if self.peer.has_output() { self.now } else { self.peer.next() };
+        let guest = self.cpu.next_run(guest.max(self.now));
+        let next = guest
+            .min(peer)
+            .min(self.to_peer.next())
+            .min(self.to_guest.next())
+            .min(self.switch.offload.next_timeout())
+            .max(self.now);
+        if next > end || next == Instant::NEVER {
+            return false;
+        }
+        self.now = next;
+        self.cpu.advance(next);
+        self.handle();
+        true
+    }
+
+
+    fn handle(&mut self) {
+        let now = self.now;
+        self.send_from_peer();
+        self.switch_on_time();
+        while let Some(packet) = self.to_peer.pop(now) {
+            self.peer.on_packet(&packet, now);
+            self.send_from_peer();
+        }
+        while let Some(packet) = self.to_guest.pop(now) {
+            self.network_packet(&packet);
+        }
+        self.flush();
+        if self.peer.next() <= now {
+            self.peer.on_time(now);
+        }
+        self.send_from_peer();
+        if self.cpu.running {
+            self.run_guest();
+        }
+    }
+
+    fn run_guest(&mut self) {
+        let now = self.now;
+        while let Some(packet) = self.inbox.pop_front() {
+            self.guest.on_packet(&packet, now);
+        }
+        if self.guest.next() <= now {
+            self.guest.on_time(now);
+        }
+        self.send_from_guest();
+        self.flush();
+    }
+
+    fn send_from_peer(&mut self) {
+        for packet in self.peer.take_out() {
+            self.to_guest.send(self.now, &packet);
+        }
+    }
+
+    /// What the guest has put into its transmit queue comes to the switch.
+    pub fn send_from_guest(&mut self) {
+        for packet in self.guest.take_out() {
+            self.guest_packet(&packet);
+        }
+    }
+
+    /// A packet comes from the guest.
+    pub fn guest_packet(&mut self, packet: &Packet) -> Verdict {
+        let (now, flow) = (self.now, self.flow);
+        self.guest_capture.note(now, true, packet);
+        self.monitor.from_guest(packet);
+        let offline = self.is_offline();
+        let verdict = self.switch.from_guest(now, &flow, packet);
+        self.monitor.verdict(&verdict, offline && self.is_offline());
+        self.note(&verdict);
+        self.carry_out();
+        verdict
+    }
+
+    /// A packet comes from the network.
+    pub fn network_packet(&mut self, packet: &Packet) -> Verdict {
+        let (now, flow) = (self.now, self.flow);
+        self.wire_capture.note(now, false, packet);
+        self.monitor.from_network(packet);
+        let offline = self.is_offline();
+        let verdict = self.switch.from_network(now, &flow, packet);
+        self.monitor.verdict(&verdict, offline && self.is_offline());
+        self.note(&verdict);
+        self.carry_out();
+        verdict
+    }
+
+    fn note(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Absorb => self.absorbed += 1,
+            Verdict::Drop(_) => self.refused += 1,
+            Verdict::Pass(_) => {}
+        }
+    }
+
+    fn is_offline(&self) -> bool {
+        use floodway_core::offload::{RxState, TxState};
+        self.switch.summary(&self.flow).is_none_or(|s| {
+            s.tx == TxState::Offline && s.rx == RxState::Offline && s.kept == 0
+        })
+    }
+
+    fn switch_on_time(&mut self) {
+        // What is due may take several calls.
+        while self.switch.offload.next_timeout() <= self.now {
+            self.switch.on_time(self.now);
+            self.carry_out();
+        }
+    }
+
+    /// Ends a batch.
+    pub fn flush(&mut self) {
+        self.switch.flush(self.now);
+        self.carry_out();
+    }
+
+    pub fn configure(&mut self, change: impl FnOnce(&mut Config)) {
+        let mut config = self.switch.offload.config().clone();
+        change(&mut config);
+        self.switch.offload.configure(config, self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
+    pub fn drain(&mut self, draining: bool) {
+        self.switch.offload.drain(draining, self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        let actions = self.switch.take_actions();
+        let config = self.switch.offload.config();
+        let view = View {
+            now: self.now,
+            summary: self.switch.summary(&self.flow),
+            counters: self.switch.offload.counters(),
+            used: self.switch.offload.used(),
+            budget: (config.budget, config.receive_budget),
+        };
+        for action in actions {
+            match action {
+                Action::ToNetwork(packet) => {
+                    self.wire_capture.note(self.now, true, &packet);
+                    self.to_network_count += 1;
+                    self.monitor.to_network(&packet, &view);
+                    self.to_peer.send(self.now, &packet);
+                }
+                Action::ToGuest(packet) => {
+                    self.guest_capture.note(self.now, false, &packet);
+                    self.to_guest_count += 1;
+                    self.monitor.to_guest(&packet, &view);
+                    if !self.random.permille(self.queue_drops) {
+                        self.inbox.push_back(packet);
+                    }
+                }
+                Action::Hello => self.hellos += 1,
+                Action::Name(flow, naming) => {
+                    assert_eq!(flow, self.flow);
+                    self.named.push(naming);
+                    self.guest.tx.managed = self.module && naming == Naming::Managed;
+                }
+            }
+        }
+        self.monitor.after(&view);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        pcap::leave(self.name, &self.guest_capture, &self.wire_capture);
+    }
+}

@@ -1,0 +1,395 @@
+//! Watches the switch from outside and checks the invariants, packet by packet.
+//!
+//! It sees what comes to the switch and what leaves it, and knows the offload only by its summary.
+//! What it allows to be in flight is what a sender by RFC 6675 with RACK (RFC 8985) would: of what was
+//! sent, without what was acknowledged, SACKed, or sent before something that has arrived.
+
+use std::collections::VecDeque;
+
+use floodway_core::offload::{Counters, Edit, FlowSummary, RxState, TxState, Verdict};
+use floodway_core::seq::Seq;
+use floodway_core::time::Instant;
+use floodway_wire::tcp::Flags;
+
+use super::packet::{Packet, Position, unwrap};
+
+/// One transmission on the wire.
+#[derive(Clone, Copy, Debug)]
+struct Transmission {
+    start: Position,
+    end: Position,
+    /// Order of sending.
+    order: u64,
+    gone: bool,
+}
+
+/// What one side's SYN said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    isn: Option<u32>,
+    scale: Option<u8>,
+    sack: bool,
+    mss: Option<u16>,
+}
+
+#[derive(Debug, Default)]
+pub struct Monitor {
+    guest: Side,
+    peer: Side,
+    // What the guest sends, as it is on the wire.
+    wire_una: Position,
+    wire_nxt: Position,
+    peer_edge: Position,
+    in_flight: VecDeque<Transmission>,
+    order: u64,
+    arrived_order: Option<u64>,
+    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    dup_bytes: i64,
+    // What the guest was told.
+    told_edge: Position,
+    told_while_online: bool,
+    // The other direction.
+    peer_seen: Position,
+    peer_ranges: Vec<(Position, Position)>,
+    guest_ack: Position,
+    guest_edge: Position,
+    wire_ack: Position,
+    wire_edge: Position,
+    peer_fin: Option<Position>,
+    guest_tsval: Option<u32>,
+    wire_tsval: Option<u32>,
+    peer_tsvals: Vec<u32>,
+    last_counters: Counters,
+    /// Bytes released in this call.
+    released: i64,
+    pub most_in_flight: i64,
+    pub ce_to_guest: u64,
+    pub ece_from_switch: u64,
+    pub passed_edited: u64,
+    pub off: bool,
+}
+
+/// How the flow is seen after a call.
+pub struct View<'a> {
+    pub now: Instant,
+    pub summary: Option<FlowSummary>,
+    pub counters: &'a Counters,
+    pub used: (u32, u32),
+    pub budget: (u32, u32),
+}
+
+impl View<'_> {
+    fn tx(&self) -> TxState {
+        self.summary.map_or(TxState::Offline, |s| s.tx)
+    }
+
+    fn rx(&self) -> RxState {
+        self.summary.map_or(RxState::Offline, |s| s.rx)
+    }
+
+    fn is_offline(&self) -> bool {
+        let kept = self.summary.map_or(0, |s| s.kept);
+        self.tx() == TxState::Offline && self.rx() == RxState::Offline && kept == 0
+    }
+}
+
+impl Monitor {
+    /// Begins in the middle of a switch's life.
+    pub fn note_counters(&mut self, counters: &Counters) {
+        self.last_counters = *counters;
+    }
+
+    fn scale(&self, side: &Side) -> u8 {
+        if self.guest.scale.is_some() && self.peer.scale.is_some() {
+            side.scale.unwrap_or(0).min(14)
+        } else {
+            0
+        }
+    }
+
+    fn sack(&self) -> bool {
+        self.guest.sack && self.peer.sack
+    }
+
+    fn guest_pos(&self, base: Position, seq: Seq) -> Position {
+        unwrap(base, self.guest.isn.unwrap_or(0), seq)
+    }
+
+    fn peer_pos(&self, base: Position, seq: Seq) -> Position {
+        unwrap(base, self.peer.isn.unwrap_or(0), seq)
+    }
+
+    /// A segment comes from the guest.
+    pub fn from_guest(&mut self, packet: &Packet) {
+        let segment = &packet.segment;
+        if segment.has(Flags::SYN) {
+            let options = &segment.options;
+            self.guest = Side {
+                isn: Some(segment.seq.0),
+                scale: options.window_scale,
+                sack: options.sack_permitted,
+                mss: options.mss,
+            };
+        }
+        if let Some(timestamps) = segment.options.timestamps {
+            let latest = self.guest_tsval.map_or(Seq(timestamps.value), |t| Seq(t).max(Seq(timestamps.value)));
+            self.guest_tsval = Some(latest.0);
+        }
+        if segment.has(Flags::ACK) && self.peer.isn.is_some() {
+            let ack = self.peer_pos(self.guest_ack, segment.ack);
+            let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.guest) };
+            if ack >= self.guest_ack {
+                self.guest_ack = ack;
+                let edge = ack + (i64::from(segment.window) << scale);
+                self.guest_edge = self.guest_edge.max(edge);
+            }
+        }
+    }
+
+    /// A segment comes from the network.
+    pub fn from_network(&mut self, packet: &Packet) {
+        let segment = &packet.segment;
+        if segment.has(Flags::SYN) && self.peer.isn.is_none() {
+            let options = &segment.options;
+            self.peer = Side {
+                isn: Some(segment.seq.0),
+                scale: options.window_scale,
+                sack: options.sack_permitted,
+                mss: options.mss,
+            };
+            self.peer_seen = 1;
+        }
+        if let Some(timestamps) = segment.options.timestamps {
+            self.peer_tsvals.push(timestamps.value);
+        }
+        if segment.seq_len() > 0 && !segment.has(Flags::SYN) {
+            let start = self.peer_pos(self.peer_seen, segment.seq);
+            self.peer_ranges.push((start, start + i64::from(segment.seq_len())));
+            self.peer_ranges.sort_unstable();
+            for &(start, end) in &self.peer_ranges {
+                if start <= self.peer_seen {
+                    self.peer_seen = self.peer_seen.max(end);
+                }
+            }
+            let seen = self.peer_seen;
+            self.peer_ranges.retain(|&(_, end)| end > seen);
+        }
+        if segment.has(Flags::FIN) {
+            self.peer_fin = Some(self.peer_pos(self.peer_seen, segment.end()));
+        }
+        if segment.has(Flags::ACK) && self.guest.isn.is_some() {
+            self.on_peer_ack(packet);
+        }
+    }
+
+    fn on_peer_ack(&mut self, packet: &Packet) {
+        let segment = &packet.segment;
+        let ack = self.guest_pos(self.wire_una, segment.ack);
+        if ack > self.wire_nxt {
+            return;
+        }
+        let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
+        let edge = ack + (i64::from(segment.window) << scale);
+        self.peer_edge = self.peer_edge.max(edge);
+        if ack > self.wire_una {
+            self.dup_bytes -= self.dup_bytes.min(ack - self.wire_una);
+            self.wire_una = ack;
+        } else if ack == self.wire_una && segment.is_pure_ack() {
+            self.dup_bytes += i64::from(self.peer.mss.unwrap_or(1460));
+        }
+        let blocks: Vec<_> = segment
+            .options
+            .sack_blocks()
+            .iter()
+            .map(|b| (self.guest_pos(ack, Seq(b.left)), self.guest_pos(ack, Seq(b.right))))
+            .collect();
+        for sent in &mut self.in_flight {
+            let delivered = sent.end <= ack
+                || blocks.iter().any(|&(left, right)| left <= sent.start && sent.end <= right);
+            if delivered && !sent.gone {
+                sent.gone = true;
+                self.arrived_order = self.arrived_order.max(Some(sent.order));
+            }
+        }
+        // What was sent before something that has arrived may be taken for lost.
+        let arrived = self.arrived_order;
+        for sent in &mut self.in_flight {
+            sent.gone |= arrived.is_some_and(|arrived| sent.order < arrived);
+        }
+        while self.in_flight.front().is_some_and(|sent| sent.gone) {
+            self.in_flight.pop_front();
+        }
+    }
+
+    fn pipe(&self) -> i64 {
+        if !self.sack() {
+            // A repair takes the place of what was lost (RFC 6582).
+            return self.wire_nxt - self.wire_una - self.dup_bytes;
+        }
+        self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum()
+    }
+
+    /// A segment leaves for the network. `was` is the flow before the call.
+    pub fn to_network(&mut self, packet: &Packet, view: &View<'_>) {
+        let segment = &packet.segment;
+        if self.off || segment.has(Flags::SYN) || segment.has(Flags::RST) {
+            if segment.has(Flags::SYN) {
+                self.wire_nxt = 1;
+                if segment.has(Flags::ACK) {
+                    self.wire_ack = 1;
+                    self.wire_edge = 1 + i64::from(segment.window);
+                }
+            }
+            return;
+        }
+        self.check_tsval(packet);
+        if segment.has(Flags::ACK) && self.peer.isn.is_some() {
+            self.check_ack(packet, view);
+        }
+        let start = self.guest_pos(self.wire_nxt, segment.seq);
+        let end = start + i64::from(segment.seq_len());
+        if segment.seq_len() == 0 {
+            assert!(start <= self.wire_nxt, "a segment without payload from the future");
+            return;
+        }
+        if view.tx() != TxState::Offline {
+            assert!(start <= self.wire_nxt, "a gap in what was released: {} {start}", self.wire_nxt);
+            assert!(
+                end <= self.peer_edge,
+                "I1: {start}..{end} beyond the receiver's window {}",
+                self.peer_edge
+            );
+            self.released += end - start;
+        }
+        self.wire_nxt = self.wire_nxt.max(end);
+        for piece in packet.segments() {
+            let start = self.guest_pos(start, piece.segment.seq);
+            let end = start + i64::from(piece.segment.seq_len());
+            self.order += 1;
+            self.in_flight.push_back(Transmission { start, end, order: self.order, gone: false });
+        }
+    }
+
+    /// R4: the clock never goes back, and is never ahead of the guest's. The echo is one of the
+    /// peer's.
+    fn check_tsval(&mut self, packet: &Packet) {
+        let Some(timestamps) = packet.segment.options.timestamps else { return };
+        let value = Seq(timestamps.value);
+        if let Some(last) = self.wire_tsval {
+            assert!(!value.before(Seq(last)), "TSval goes back on the wire");
+        }
+        assert!(
+            self.guest_tsval.is_some_and(|latest| !value.after(Seq(latest))),
+            "R4: TSval ahead of the guest's"
+        );
+        self.wire_tsval = Some(value.0);
+        assert!(
+            timestamps.echo == 0 || self.peer_tsvals.contains(&timestamps.echo),
+            "R4: the peer never sent what is echoed"
+        );
+    }
+
+    fn check_ack(&mut self, packet: &Packet, view: &View<'_>) {
+        let segment = &packet.segment;
+        let ack = self.peer_pos(self.wire_ack, segment.ack);
+        let involved = !view.is_offline() || view.tx() != TxState::Offline;
+        if involved {
+            assert!(ack >= self.wire_ack, "R5: ACK {ack} after {}", self.wire_ack);
+        }
+        assert!(ack <= self.peer_seen.max(self.guest_ack), "R2: what did not come was acknowledged");
+        if let Some(fin) = self.peer_fin
+            && ack >= fin
+        {
+            assert!(self.guest_ack >= fin, "R7: a FIN was acknowledged for the guest");
+        }
+        assert!(ack <= self.guest_edge.max(1), "R2: acknowledged beyond the guest's window");
+        self.wire_ack = self.wire_ack.max(ack);
+        let edge = ack + (i64::from(segment.window) << self.scale(&self.guest));
+        assert!(edge <= self.guest_edge, "R3: {edge} beyond the guest's edge {}", self.guest_edge);
+        self.wire_edge = self.wire_edge.max(edge);
+        if segment.has(Flags::ECE) {
+            self.ece_from_switch += 1;
+        }
+    }
+
+    /// A segment is delivered to the guest, `redelivered` or not.
+    pub fn to_guest(&mut self, packet: &Packet, view: &View<'_>) {
+        let segment = &packet.segment;
+        if segment.ecn.0 == 3 {
+            self.ce_to_guest += 1;
+        }
+        if self.off || !segment.has(Flags::ACK) || segment.has(Flags::RST) || self.guest.isn.is_none() {
+            return;
+        }
+        let ack = self.guest_pos(self.wire_una, segment.ack);
+        if ack > self.wire_nxt {
+            return;
+        }
+        assert!(ack <= self.wire_una, "the guest is told of more than the peer acknowledged");
+        let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
+        let edge = ack + (i64::from(segment.window) << scale);
+        let online = !matches!(view.tx(), TxState::Offline);
+        if segment.has(Flags::SYN) && self.told_while_online {
+            // A repeated SYN-ACK means nothing to a guest that has had one; the first counts.
+            assert!(edge <= self.told_edge, "a SYN-ACK that allows more than was granted");
+            return;
+        }
+        if online && self.told_while_online && ack == self.wire_una {
+            assert!(edge >= self.told_edge, "I3: the edge goes from {} to {edge}", self.told_edge);
+        }
+        if online && !self.told_while_online {
+            self.told_edge = edge;
+        }
+        self.told_edge = if online { self.told_edge.max(edge) } else { edge };
+        self.told_while_online = online;
+    }
+
+    /// I5: what an offline flow's segment became.
+    pub fn verdict(&mut self, verdict: &Verdict, offline: bool) {
+        if let Verdict::Pass(edit) = verdict
+            && *edit != Edit::default()
+        {
+            self.passed_edited += 1;
+        }
+        if offline && !self.off {
+            assert_eq!(*verdict, Verdict::PASS, "I5: an offline flow is changed");
+        }
+    }
+
+    /// After a call, when all that it did was shown.
+    pub fn after(&mut self, view: &View<'_>) {
+        assert!(view.used.0 <= view.budget.0, "I4: {} of {} used", view.used.0, view.budget.0);
+        assert!(view.used.1 <= view.budget.1, "receive budget: {:?}", view.used);
+        if self.off {
+            return;
+        }
+        let now = view.counters;
+        if now.timeouts > self.last_counters.timeouts {
+            // All that was sent before is taken for lost.
+            let mut left = self.released;
+            for sent in self.in_flight.iter_mut().rev() {
+                if left <= 0 {
+                    sent.gone = true;
+                }
+                left -= sent.end - sent.start;
+            }
+        }
+        let probing = now.tail_loss_probes > self.last_counters.tail_loss_probes;
+        if self.released > 0
+            && let Some(summary) = view.summary
+            && summary.tx != TxState::Offline
+        {
+            let mss = i64::from(self.peer.mss.unwrap_or(1460));
+            let pipe = self.pipe();
+            self.most_in_flight = self.most_in_flight.max(pipe);
+            let mut allowed = i64::from(summary.cwnd);
+            if probing || now.tail_loss_probes > 0 {
+                // RFC 8985 section 7.3: a probe is sent whatever the window says.
+                allowed += mss;
+            }
+            assert!(pipe <= allowed, "I1: {pipe} in flight, cwnd {}: {summary:?}", summary.cwnd);
+        }
+        self.released = 0;
+        self.last_counters = *now;
+    }
+}

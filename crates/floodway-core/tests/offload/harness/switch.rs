@@ -1,0 +1,132 @@
+//! The offload with a sink that turns what it is told into packets.
+
+use std::rc::Rc;
+
+use floodway_core::offload::{
+    Config, Edit, FlowSummary, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
+};
+use floodway_core::time::Instant;
+use floodway_wire::FiveTuple;
+
+use super::packet::Packet;
+
+/// What the offload wants to happen, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    ToNetwork(Packet),
+    ToGuest(Packet),
+    Hello,
+    Name(FiveTuple, Naming),
+}
+
+#[derive(Debug, Default)]
+pub struct Actions(pub Vec<Action>);
+
+impl Sink<Rc<Packet>> for Actions {
+    fn release(&mut self, frame: &Rc<Packet>, release: &Release) {
+        self.0.push(Action::ToNetwork(frame.released(release)));
+    }
+
+    fn to_network(&mut self, made: &Made) {
+        self.0.push(Action::ToNetwork(Packet::made(made)));
+    }
+
+    fn to_guest(&mut self, made: &Made) {
+        self.0.push(Action::ToGuest(Packet::made(made)));
+    }
+
+    fn redeliver(&mut self, frame: &Rc<Packet>) {
+        self.0.push(Action::ToGuest(Packet::clone(frame)));
+    }
+
+    fn hello(&mut self, _link: &Link, _lifetime_ms: u16) {
+        self.0.push(Action::Hello);
+    }
+
+    fn name(&mut self, flow: &FiveTuple, _link: &Link, naming: Naming) {
+        self.0.push(Action::Name(*flow, naming));
+    }
+}
+
+/// The switch with one port.
+#[derive(Debug)]
+pub struct Switch {
+    pub offload: Offload<Rc<Packet>>,
+    pub actions: Actions,
+    pub link: Link,
+    /// Frames that the switch has no memory for: `keep` answers `None`.
+    pub no_memory: bool,
+    /// How often `handle_timeout` was called without time going on.
+    idle_calls: u32,
+    last_call: Instant,
+}
+
+impl Switch {
+    pub fn new(config: Config) -> Self {
+        Self {
+            offload: Offload::new(config, 0x5eed),
+            actions: Actions::default(),
+            link: Link::default(),
+            no_memory: false,
+            idle_calls: 0,
+            last_call: Instant::ZERO,
+        }
+    }
+
+    /// A segment from the guest; what becomes of it is behind the other actions.
+    pub fn from_guest(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
+        let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
+        let segment: Segment = packet.segment;
+        let sink = &mut self.actions;
+        let verdict = self.offload.from_guest(now, flow, &self.link, &segment, keep, sink);
+        if let Verdict::Pass(edit) = verdict {
+            self.pass(packet, &edit, Action::ToNetwork);
+        }
+        verdict
+    }
+
+    /// A segment from the network, on the flow as it is in the guest's direction.
+    pub fn from_network(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
+        let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
+        let (segment, reversed) = (packet.segment, flow.reversed());
+        let sink = &mut self.actions;
+        let verdict = self.offload.from_network(now, &reversed, &self.link, &segment, keep, sink);
+        if let Verdict::Pass(edit) = verdict {
+            self.pass(packet, &edit, Action::ToGuest);
+        }
+        verdict
+    }
+
+    fn pass(&mut self, packet: &Packet, edit: &Edit, action: impl FnOnce(Packet) -> Action) {
+        self.actions.0.push(action(packet.clone().edited(edit)));
+    }
+
+    pub fn flush(&mut self, now: Instant) {
+        self.offload.flush(now, &mut self.actions);
+    }
+
+    pub fn on_time(&mut self, now: Instant) {
+        if self.offload.next_timeout() > now {
+            return;
+        }
+        self.idle_calls = if now == self.last_call { self.idle_calls + 1 } else { 0 };
+        assert!(self.idle_calls < 1000, "handle_timeout makes no progress at {now:?}");
+        self.last_call = now;
+        self.offload.handle_timeout(now, &mut self.actions);
+    }
+
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions.0)
+    }
+
+    pub fn summary(&self, flow: &FiveTuple) -> Option<FlowSummary> {
+        let mut from = 0;
+        loop {
+            let (page, next) = self.offload.flows(from, 64);
+            if let Some(found) = page.into_iter().find(|f| f.flow == *flow) {
+                return Some(found);
+            }
+            from = next?;
+        }
+    }
+}

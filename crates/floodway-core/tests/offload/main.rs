@@ -1,0 +1,8 @@
+//! The offload of a port between two TCP endpoints, in virtual time.
+//!
+//! A test that fails leaves captures; see [`harness::pcap`].
+
+mod harness;
+mod plain;
+mod segments;
+mod transfers;

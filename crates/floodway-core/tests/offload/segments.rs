@@ -1,0 +1,123 @@
+//! Single segments, and what the rules say of them.
+
+use floodway_core::offload::{Edit, Refusal, Verdict};
+use floodway_core::seq::Seq;
+use floodway_core::time::Duration;
+use floodway_wire::tcp::Flags;
+
+use crate::harness::packet::Packet;
+use crate::harness::{Setup, World};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn connected(name: &'static str) -> World {
+    let mut world = World::new(Setup { name, ..Setup::default() });
+    world.connect();
+    world.run_for(MS(50));
+    world.transfer_some(10_000, 10_000);
+    world
+}
+
+#[test]
+fn what_was_not_granted_is_refused() {
+    let mut world = connected("beyond");
+    let granted = world.switch.summary(&world.flow).unwrap().granted;
+    let mut packet = world.guest_segment(i64::from(granted) - 99, 100);
+    let verdict = world.guest_packet(&packet);
+    assert_eq!(verdict, Verdict::Drop(Refusal::BeyondGrant));
+    packet = world.guest_segment(i64::from(granted) - 100, 100);
+    assert_eq!(world.guest_packet(&packet), Verdict::Absorb);
+}
+
+#[test]
+fn acks_of_what_was_never_sent_are_refused() {
+    let mut world = connected("unsent");
+    let mut packet = world.blind(0);
+    packet.segment.flags = Flags::ACK;
+    packet.segment.ack = packet.segment.ack + 1;
+    assert_eq!(world.network_packet(&packet), Verdict::Drop(Refusal::AcksUnsent));
+}
+
+#[test]
+fn urgent_data_is_not_acknowledged_for_the_guest() {
+    // R7.
+    let mut world = connected("urgent");
+    let acks = world.switch.offload.counters().acks_sent;
+    let mut packet = world.peer_segment(100);
+    packet.segment.flags = packet.segment.flags.with(Flags::URG);
+    assert!(matches!(world.network_packet(&packet), Verdict::Pass(_)));
+    world.flush();
+    assert_eq!(world.switch.offload.counters().acks_sent, acks);
+}
+
+#[test]
+fn data_in_order_is_acknowledged_at_once_and_only_in_the_window() {
+    let mut world = connected("in-order");
+    let acks = world.switch.offload.counters().acks_sent;
+    let packet = world.peer_segment(1000);
+    world.network_packet(&packet);
+    world.flush();
+    assert_eq!(world.switch.offload.counters().acks_sent, acks + 1);
+    assert_eq!(world.switch.offload.used().1 >= 1000, true);
+    // R2: what is beyond the guest's window is not.
+    let mut setup = Setup { name: "window", ..Setup::default() };
+    setup.guest.buffer = 3000;
+    let mut world = World::new(setup);
+    world.connect();
+    world.run_for(MS(50));
+    let acks = world.switch.offload.counters().acks_sent;
+    let packet = world.peer_segment(4000);
+    world.network_packet(&packet);
+    world.flush();
+    assert_eq!(world.switch.offload.counters().acks_sent, acks);
+}
+
+#[test]
+fn unknown_flows_pass() {
+    let mut world = World::new(Setup { name: "unknown", ..Setup::default() });
+    let mut packet = Packet { segment: floodway_core::offload::Segment::default(), at: 0 };
+    packet.segment.len = 100;
+    for flags in [Flags::ACK, Flags::ACK.with(Flags::FIN), Flags::RST, Flags(0), Flags(0xff)] {
+        packet.segment.flags = flags;
+        let (now, flow) = (world.now, world.flow);
+        assert_eq!(world.switch.from_guest(now, &flow, &packet), Verdict::PASS);
+        assert_eq!(world.switch.from_network(now, &flow, &packet), Verdict::PASS);
+    }
+    world.switch.take_actions();
+    assert!(world.switch.offload.is_empty());
+}
+
+#[test]
+fn without_memory_nothing_is_promised() {
+    let mut world = connected("no-memory");
+    world.switch.no_memory = true;
+    let packet = world.guest_segment(0, 100);
+    assert!(matches!(world.guest_packet(&packet), Verdict::Drop(_)));
+    let acks = world.switch.offload.counters().acks_sent;
+    let packet = world.peer_segment(100);
+    assert!(matches!(world.network_packet(&packet), Verdict::Pass(_)));
+    world.flush();
+    assert_eq!(world.switch.offload.counters().acks_sent, acks);
+}
+
+#[test]
+fn a_pure_ack_that_overtakes_what_is_held_has_the_released_number() {
+    let mut world = connected("overtake");
+    world.to_peer.config.rate = Some(100);
+    world.guest.write(300_000, world.now);
+    world.send_from_guest();
+    let held = world.switch.summary(&world.flow).unwrap().held;
+    assert!(held > 0);
+    let mut packet = world.guest_segment(0, 0);
+    packet.segment.window /= 2;
+    packet.segment.window += 1000;
+    packet.segment.options.set_sack_blocks(&[floodway_wire::tcp::options::SackBlock {
+        left: packet.segment.ack.0.wrapping_add(1000),
+        right: packet.segment.ack.0.wrapping_add(2000),
+    }]);
+    let Verdict::Pass(Edit { seq: Some(seq), .. }) = world.guest_packet(&packet) else {
+        panic!("SACK blocks have to pass, with another number")
+    };
+    assert_eq!(packet.segment.seq.since(seq), held);
+    assert!(seq != Seq(0));
+}

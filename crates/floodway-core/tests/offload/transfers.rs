@@ -1,0 +1,348 @@
+//! Transfers over paths and peers of many kinds.
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::{BufferPolicy, TxState};
+use floodway_core::time::Duration;
+
+use crate::harness::tcp::TcpConfig;
+use crate::harness::{CpuConfig, Setup, World};
+
+const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const MB: i64 = 1 << 20;
+
+fn run(setup: Setup, up: i64, down: i64) -> World {
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer(up, down, SECONDS(60));
+    world.check_i7();
+    world
+}
+
+/// 30 ms of every 90.
+fn contended() -> CpuConfig {
+    CpuConfig { runs: (MS(30), MS(30)), away: (MS(60), MS(60)) }
+}
+
+#[test]
+fn one_megabyte_each_way() {
+    for (name, up, down) in [("up", MB, 0), ("down", 0, MB), ("both", MB, MB)] {
+        let world = run(Setup { name, ..Setup::default() }, up, down);
+        assert_eq!(world.refused, 0);
+        let counters = world.switch.offload.counters();
+        assert_eq!(counters.retransmitted + counters.timeouts, 0, "nothing was lost");
+        if up > 0 {
+            assert!(counters.stored_bytes >= up as u64);
+        }
+        if down > 0 {
+            assert!(counters.acknowledged_bytes >= down as u64 * 9 / 10, "{counters:?}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_waits_for_its_cpu_does_not_slow_its_transfer() {
+    let time = |transmit, receive, up, down| {
+        let mut setup = Setup { name: "contended", cpu: contended(), ..Setup::default() };
+        setup.offload.transmit = transmit;
+        setup.offload.receive = receive;
+        setup.to_peer.delay = MS(4);
+        setup.to_guest.delay = MS(4);
+        let mut world = World::new(setup);
+        world.connect();
+        let start = world.now;
+        world.transfer(up, down, SECONDS(60));
+        world.check_i7();
+        world.now.since(start)
+    };
+    let (off, on) = (time(false, false, 4 * MB, 0), time(true, true, 4 * MB, 0));
+    assert!(on * 2 < off, "up: {off:?} without, {on:?} with");
+    let (off, on) = (time(false, false, 0, 4 * MB), time(true, true, 0, 4 * MB));
+    assert!(on * 3 < off * 2, "down: {off:?} without, {on:?} with");
+}
+
+#[test]
+fn losses_are_repaired_in_the_switch() {
+    for (name, sack) in [("loss-sack", true), ("loss-no-sack", false)] {
+        let mut setup = Setup { name, cpu: contended(), ..Setup::default() };
+        setup.peer.sack = sack;
+        setup.to_peer.loss = 10;
+        setup.to_guest.loss = 10;
+        let world = run(setup, 2 * MB, 0);
+        assert!(world.to_peer.dropped > 5);
+        assert!(world.switch.offload.counters().retransmitted >= 5);
+    }
+}
+
+#[test]
+fn peers_of_many_kinds() {
+    type Change = fn(&mut TcpConfig);
+    let kinds: [(&str, Change); 9] = [
+        ("no-sack", |c| c.sack = false),
+        ("no-timestamps", |c| c.timestamps = false),
+        ("no-scale", |c| c.scale = None),
+        ("plain", |c| {
+            (c.sack, c.timestamps, c.scale) = (false, false, None);
+        }),
+        ("large-scale", |c| (c.scale, c.buffer) = (Some(14), 16 << 20)),
+        ("small-mss", |c| c.mss = 500),
+        ("delayed-ack", |c| (c.ack_every, c.delayed_ack) = (50, MS(100))),
+        ("small-buffer", |c| c.buffer = 20_000),
+        ("slow-reader", |c| (c.buffer, c.read_rate) = (100_000, Some(5_000))),
+    ];
+    for (name, change) in kinds {
+        for guest in [false, true] {
+            let mut setup = Setup { name, ..Setup::default() };
+            change(if guest { &mut setup.guest } else { &mut setup.peer });
+            run(setup.clone(), MB / 2, MB / 2);
+            setup.to_peer.loss = 20;
+            setup.to_guest.loss = 20;
+            setup.cpu = contended();
+            run(setup, MB / 2, MB / 2);
+        }
+    }
+}
+
+#[test]
+fn sequence_numbers_and_clocks_wrap() {
+    let mut setup = Setup { name: "wrap", ..Setup::default() };
+    setup.guest.isn = u32::MAX - 200_000;
+    setup.peer.isn = u32::MAX - 100_000;
+    setup.guest.clock = u32::MAX - 20;
+    setup.peer.clock = u32::MAX - 30;
+    setup.to_peer.loss = 10;
+    setup.to_guest.loss = 10;
+    run(setup, MB, MB);
+}
+
+#[test]
+fn super_frames_are_split_at_the_end_of_the_window() {
+    let mut setup = Setup { name: "split", ..Setup::default() };
+    setup.peer.buffer = 30_000;
+    setup.peer.read_rate = Some(3_000);
+    let world = run(setup, MB / 4, 0);
+    let counters = world.switch.offload.counters();
+    assert!(counters.released > counters.stored_frames, "{counters:?}");
+}
+
+#[test]
+fn a_closed_window_is_probed() {
+    let mut setup = Setup { name: "zero-window", ..Setup::default() };
+    setup.peer.buffer = 50_000;
+    let mut world = World::new(setup);
+    world.connect();
+    world.peer.rx.paused = true;
+    world.guest.write(400_000, world.now);
+    world.run_for(SECONDS(10));
+    let taken = world.peer.rx.bytes();
+    assert!((50_000..55_000).contains(&taken), "{taken}");
+    let counters = *world.switch.offload.counters();
+    let probes = counters.window_probes + world.guest.tx.counts.window_probes;
+    assert!((3..40).contains(&probes), "{probes}");
+    world.check_i7();
+    // The update that opens the window is lost: only a probe finds it.
+    world.peer.resume(world.now);
+    world.to_guest.drop_next = vec![0];
+    world.transfer(0, 0, SECONDS(60));
+    world.check_received(400_000, 0);
+    world.check_i7();
+}
+
+#[test]
+fn a_window_that_stays_closed_for_an_hour_does_not_end_it() {
+    let mut setup = Setup { name: "closed-long", ..Setup::default() };
+    setup.peer.buffer = 50_000;
+    let mut world = World::new(setup);
+    world.connect();
+    world.peer.rx.paused = true;
+    world.guest.write(400_000, world.now);
+    world.run_for(SECONDS(3600));
+    world.peer.resume(world.now);
+    world.transfer(0, 0, SECONDS(120));
+    world.check_received(400_000, 0);
+}
+
+#[test]
+fn a_dead_peer_is_given_up_without_a_false_word() {
+    let mut world = World::new(Setup { name: "dead-peer", ..Setup::default() });
+    world.connect();
+    world.transfer_some(100_000, 1_000);
+    world.to_peer.config.loss = 1000;
+    world.guest.write(100_000, world.now);
+    // The monitor checks that the guest is never told of more than the peer acknowledged.
+    world.run_for(SECONDS(3600));
+    assert_eq!(world.switch.offload.used().0, 0);
+    assert_eq!(world.switch.offload.online(), 0);
+    // It comes back: the guest's own retransmissions repair it.
+    world.to_peer.config.loss = 0;
+    world.transfer(0, 0, SECONDS(600));
+    world.check_received(200_000, 1_000);
+}
+
+#[test]
+fn idle_connections_restart_and_keepalives_pass() {
+    for garbage in [false, true] {
+        let mut world = World::new(Setup { name: "keepalive", ..Setup::default() });
+        world.connect();
+        world.transfer_some(200_000, 200_000);
+        let cwnd = world.switch.summary(&world.flow).unwrap().cwnd;
+        world.run_for(SECONDS(30));
+        let (sent, heard) = (world.passed_to_network(), world.passed_to_guest());
+        world.guest.keepalive(garbage, world.now);
+        world.run_for(SECONDS(1));
+        assert_eq!(world.passed_to_network(), sent + 1, "the keepalive reaches the peer");
+        assert_eq!(world.passed_to_guest(), heard + 1, "its answer is the peer's");
+        let (sent, heard) = (world.passed_to_network(), world.passed_to_guest());
+        world.peer.keepalive(garbage, world.now);
+        world.run_for(SECONDS(1));
+        assert_eq!(world.passed_to_guest(), heard + 1);
+        assert_eq!(world.passed_to_network(), sent + 1, "the guest is alive, says the guest");
+        world.transfer(200_000, 200_000, SECONDS(5));
+        world.check_i7();
+        assert!(cwnd > 14_480);
+    }
+}
+
+#[test]
+fn marks_lower_the_window_and_the_guest_hears_nothing_of_it() {
+    let mut setup = Setup { name: "ecn", cpu: contended(), ..Setup::default() };
+    setup.guest.ecn = true;
+    setup.peer.ecn = true;
+    setup.to_peer.mark = 20;
+    setup.to_guest.mark = 20;
+    let world = run(setup, 2 * MB, 2 * MB);
+    assert!(world.switch.offload.counters().ecn_reductions > 1);
+    // R6: what was marked towards the guest is echoed.
+    assert!(world.monitor.ce_to_guest > 1 && world.monitor.ece_from_switch > 0);
+    assert!(!world.guest_was_echoed(), "an echo came to the guest");
+}
+
+#[test]
+fn every_algorithm_and_policy() {
+    for congestion in Algorithm::ALL {
+        for buffer in BufferPolicy::ALL {
+            let mut setup = Setup { name: "algorithm", ..Setup::default() };
+            setup.offload.congestion = congestion;
+            setup.offload.buffer = buffer;
+            setup.to_peer.loss = 10;
+            setup.to_peer.queue = 100_000;
+            run(setup, MB / 2, 0);
+        }
+    }
+}
+
+/// A transfer whose path is cut for a while, or grows long.
+fn disturbed(setup: Setup, disturb: impl Fn(&mut World, bool)) -> World {
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer_some(100_000, 0);
+    world.guest.write(MB, world.now);
+    world.run_for(MS(5));
+    disturb(&mut world, true);
+    world.run_for(MS(800));
+    disturb(&mut world, false);
+    world.transfer(0, 0, SECONDS(60));
+    world
+}
+
+#[test]
+fn tail_probes_of_the_guest_are_absorbed() {
+    let mut setup = Setup { name: "tlp", ..Setup::default() };
+    setup.guest.tlp = true;
+    setup.to_peer.rate = Some(20_000);
+    setup.to_peer.queue = 1 << 24;
+    let cut = |world: &mut World, on| world.to_peer.config.loss = if on { 1000 } else { 0 };
+    let world = disturbed(setup, cut);
+    let counters = world.switch.offload.counters();
+    let counts = world.guest.tx.counts;
+    assert!(counts.tail_probes > 0, "the guest had a reason to probe");
+    let absorbed = counters.absorbed_stored + counters.absorbed_acknowledged;
+    assert!(absorbed >= counts.tail_probes + counts.timeouts);
+    assert_eq!(world.wire_repeats() as u64, counters.retransmitted);
+}
+
+#[test]
+fn needless_timeouts_of_the_guest_are_absorbed() {
+    let mut setup = Setup { name: "spurious-rto", ..Setup::default() };
+    setup.offload.min_rto = SECONDS(2);
+    setup.to_peer.rate = Some(20_000);
+    setup.to_peer.queue = 1 << 24;
+    let stretch = |world: &mut World, on| {
+        world.to_peer.config.delay = if on { MS(700) } else { MS(1) };
+    };
+    let world = disturbed(setup, stretch);
+    let counters = world.switch.offload.counters();
+    assert!(world.guest.tx.counts.timeouts > 0);
+    assert_eq!(counters.timeouts, 0);
+    assert!(counters.absorbed_stored + counters.absorbed_acknowledged > 0);
+    assert_eq!(world.wire_repeats() as u64, counters.retransmitted, "the guest's were absorbed");
+}
+
+#[test]
+fn slow_bottlenecks_are_filled_without_timeouts() {
+    // 10 and 50 Mbit/s, with queues of 20 ms and of 2 round trips of 20 ms.
+    for (name, rate) in [("slow-10", 1_250), ("slow-50", 6_250)] {
+        for queue_ms in [20, 60] {
+            let mut setup = Setup { name, cpu: contended(), ..Setup::default() };
+            setup.to_peer.rate = Some(rate);
+            setup.to_peer.delay = MS(10);
+            setup.to_guest.delay = MS(10);
+            setup.to_peer.queue = rate * queue_ms;
+            let mut world = World::new(setup);
+            world.connect();
+            let start = world.now;
+            let bytes = rate as i64 * 4_000;
+            world.transfer(bytes, 0, SECONDS(60));
+            let took = world.now.since(start);
+            assert!(took < SECONDS(6), "{name} {queue_ms}: {took:?}");
+            assert_eq!(world.switch.offload.counters().timeouts, 0, "{name} {queue_ms}");
+            world.check_i7();
+        }
+    }
+}
+
+#[test]
+fn configuration_changes_in_mid_transfer() {
+    let mut setup = Setup { name: "toggle", cpu: contended(), ..Setup::default() };
+    setup.to_peer.loss = 5;
+    let mut world = World::new(setup);
+    world.connect();
+    let now = world.now;
+    world.guest.write(4 * MB, now);
+    world.peer.write(4 * MB, now);
+    for n in 0..40 {
+        world.run_for(MS(100));
+        world.configure(|c| (c.transmit, c.receive) = (n % 2 == 0, n % 3 == 0));
+        if n == 20 {
+            world.drain(true);
+        }
+        if n == 25 {
+            world.drain(false);
+        }
+    }
+    world.configure(|c| (c.transmit, c.receive) = (true, true));
+    world.transfer(0, 0, SECONDS(60));
+    world.check_received(4 * MB, 4 * MB);
+    let counters = world.switch.offload.counters();
+    assert!(counters.went_online > 1 && counters.went_offline > 1, "{counters:?}");
+}
+
+#[test]
+fn a_drained_port_has_nothing_left() {
+    let mut setup = Setup { name: "drain", cpu: contended(), ..Setup::default() };
+    setup.to_peer.rate = Some(5_000);
+    let mut world = World::new(setup);
+    world.connect();
+    let now = world.now;
+    world.guest.write(4 * MB, now);
+    world.peer.write(4 * MB, now);
+    world.run_for(MS(100));
+    assert!(!world.switch.offload.is_drained());
+    world.drain(true);
+    world.run_until(SECONDS(20), |w| w.switch.offload.is_drained());
+    assert_eq!(world.switch.offload.used(), (0, 0));
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Offline);
+    assert!(!world.guest.tx.managed);
+    world.transfer(0, 0, SECONDS(60));
+    world.check_received(4 * MB, 4 * MB);
+}
