@@ -63,6 +63,9 @@ pub struct Run {
     /// CPU to run on
     #[arg(long)]
     core: Option<usize>,
+    /// Run as a SCHED_RR thread of this priority, whatever the file says
+    #[arg(long)]
+    realtime_priority: Option<u32>,
     /// Write the counters to this file at the end
     #[arg(long)]
     json: Option<PathBuf>,
@@ -125,7 +128,7 @@ impl Run {
     fn run(&self) -> Result<()> {
         let spec = self.spec()?;
         let signals = catch_signals()?;
-        schedule(self.core, spec.realtime_priority)?;
+        schedule(self.core, self.realtime_priority.or(spec.realtime_priority))?;
         let mut engine = Engine::open(spec, self.control.as_deref(), signals)?;
         let outcome = engine.run();
         if let Some(file) = &self.json {

@@ -27,7 +27,8 @@ use super::report::{Counters, PortCounters};
 use super::spec::{Side, Spec};
 use super::timing::Recorder;
 
-/// Frames that are read from one device before others have their turn.
+/// Packets that are taken from one device before others have their turn; the super-frame in which
+/// the last of them comes is cut to its end.
 const RECEIVE_BATCH: usize = 64;
 /// Packets that are handed to one device before others have their turn.
 const SEND_BATCH: usize = 64;
@@ -155,17 +156,20 @@ impl Engine {
     fn receive(&mut self, port: usize) -> Result<bool> {
         let Self { devices, fabric, pool, clock, .. } = self;
         let Some(device) = devices.get_mut(port) else { return Ok(false) };
-        for count in 0..RECEIVE_BATCH {
-            let Some(received) = device.receive()? else { return Ok(count > 0) };
+        let (mut frames, mut taken) = (0, 0);
+        while frames.max(taken) < RECEIVE_BATCH {
+            let Some(received) = device.receive()? else { break };
             let now = clock.now();
             let usable = intake::packets(&received.vnet, received.frame, pool, |packet| {
+                taken += 1;
                 fabric.arrive(port, packet, now);
             });
             if !usable {
                 device.count_unusable();
             }
+            frames += 1;
         }
-        Ok(true)
+        Ok(frames > 0)
     }
 
     /// Hands over what is due, in turn over the ports; says whether anything was.
