@@ -11,7 +11,7 @@
 #ifndef FLOODWAY_CUBIC_H
 #define FLOODWAY_CUBIC_H
 
-#include "kernel.h"
+#include "types.h"
 
 #define ONE 1024U /* a segment in units of 2^-10 */
 #define BETA 717U /* 0.7 */

@@ -9,12 +9,13 @@
 #define FLOODWAY_KERNEL_H
 
 #include <linux/bpf.h>
-#include <stdbool.h>
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+
+#include "types.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -140,16 +141,6 @@ static __always_inline struct tcp_sock *tcp_sk(struct sock *sk)
 static __always_inline __u32 tcp_packets_in_flight(struct tcp_sock *tp)
 {
 	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
-}
-
-static __always_inline __u32 min32(__u32 a, __u32 b)
-{
-	return a < b ? a : b;
-}
-
-static __always_inline __u32 max32(__u32 a, __u32 b)
-{
-	return a > b ? a : b;
 }
 
 #endif
