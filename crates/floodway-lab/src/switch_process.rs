@@ -224,6 +224,15 @@ impl Switch {
         usage(process.id()).with_context(|| format!("switch {}", self.name))
     }
 
+    /// Files and sockets in its directory, which other parts of the testbed may share.
+    ///
+    /// # Errors
+    /// When the directory is gone.
+    pub fn files(&self) -> Result<usize> {
+        let dir = fs::read_dir(&self.dir);
+        Ok(dir.with_context(|| format!("cannot list {}", self.dir.display()))?.count())
+    }
+
     /// Process ID, `None` when it does not run.
     #[must_use]
     pub fn id(&self) -> Option<u32> {

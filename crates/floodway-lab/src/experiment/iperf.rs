@@ -43,6 +43,15 @@ pub struct Transfer {
     pub retransmits: f64,
 }
 
+/// How much is sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// As much as fits into this time.
+    Seconds(u32),
+    /// This many bytes, however long that takes.
+    Bytes(u64),
+}
+
 /// A server for one transfer.
 #[derive(Debug)]
 enum Server {
@@ -93,13 +102,15 @@ impl Place<'_> {
         Ok(!sockets.trim().is_empty())
     }
 
-    fn send(self, address: &str, seconds: u32) -> Result<Transfer> {
-        let time = seconds.to_string();
-        let arguments = ["-c", address, "-J", "-t", &time];
+    fn send(self, address: &str, amount: Amount) -> Result<Transfer> {
+        let (option, number, limit) = match amount {
+            Amount::Seconds(s) => ("-t", s.to_string(), Duration::from_secs(s.into()) + GRACE),
+            Amount::Bytes(bytes) => ("-n", bytes.to_string(), GRACE),
+        };
+        let arguments = ["-c", address, "-J", option, &number];
         let text = match self {
             Self::Guest(vm) => {
                 let argv = [&["iperf3"], &arguments[..]].concat();
-                let limit = Duration::from_secs(seconds.into()) + GRACE;
                 vm.agent().exec_within(&argv, limit)?.stdout_text()
             }
             Self::Host(namespace) => {
@@ -112,13 +123,13 @@ impl Place<'_> {
     }
 }
 
-/// Sends one TCP stream from a place to another, where it is known as `address`, for a time.
+/// Sends one TCP stream from a place to another, where it is known as `address`.
 ///
 /// # Errors
 /// When iperf3 fails on either side; the error quotes it.
-pub fn transfer(from: Place<'_>, to: Place<'_>, address: &str, seconds: u32) -> Result<Transfer> {
+pub fn transfer(from: Place<'_>, to: Place<'_>, address: &str, amount: Amount) -> Result<Transfer> {
     let server = to.serve()?;
-    let transfer = from.send(address, seconds)?;
+    let transfer = from.send(address, amount)?;
     to.join(server)?;
     Ok(transfer)
 }

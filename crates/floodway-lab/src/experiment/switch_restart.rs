@@ -1,13 +1,13 @@
 //! Kills the switch under a TCP connection between two VMs, and starts it again.
 //!
-//! Each cycle sends a stream of pseudo-random bytes; when a part of it has arrived, the switch is
-//! killed (SIGKILL) and started again. The connection must carry the rest: the stream is one connection, and
-//! both ends compare SHA-256. The *outage* is the time from the kill until the receiver's kernel
+//! Each cycle sends one TCP stream; when a part of it has arrived, the switch is killed (SIGKILL) and
+//! started again. The connection must carry the rest. Every other stream is the agent's own, whose ends
+//! compare SHA-256; the others are those of iperf3. The *outage* is the time from the kill until the receiver's kernel
 //! counts new bytes, so it includes the start of the new process and the sender's retransmission
 //! timer.
 //!
 //! Leaks are looked for where a lost back-end could leave something: descriptors of the QEMU
-//! processes, and of the new switch.
+//! processes and of the new switch, its memory, and files beside its sockets.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use floodway_guest::stream::{Received, Sent};
 use serde::Deserialize;
 
+use super::iperf::{self, Amount, Place};
 use super::testbed::{Network, Testbed};
 use super::{Measured, Run};
 use crate::kernel::Series;
@@ -64,16 +65,20 @@ impl SwitchRestart {
         let mut outage = samples("outage", "s");
         let mut start = samples("start of the switch", "s");
         let mut broken = 0_u32;
-        let mut descriptors = Vec::new();
+        let (mut descriptors, mut memory, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for cycle in 0..self.cycles {
             run.progress.step(&format!("kill {}/{}", cycle + 1, self.cycles));
             let seed = run.seed.wrapping_add(cycle.into());
+            let stream = if cycle % 2 == 0 { Stream::Checked { seed } } else { Stream::Iperf };
             let result =
-                self.cycle(&mut testbed, seed).with_context(|| format!("cycle {}", cycle + 1))?;
+                self.cycle(&mut testbed, stream).with_context(|| format!("cycle {}", cycle + 1))?;
             outage.value.push(result.outage.as_secs_f64());
             start.value.push(result.start.as_secs_f64());
             broken += u32::from(!result.intact);
             descriptors.push(open_descriptors(&testbed)?);
+            let anonymous = testbed.switch()?.usage()?.anonymous_kib;
+            memory.push(usize::try_from(anonymous).unwrap_or(usize::MAX));
+            files.push(testbed.switch()?.files()?);
         }
         let mut measured = Measured::default();
         let longest = outage.value.iter().copied().fold(0.0, f64::max);
@@ -83,29 +88,64 @@ impl SwitchRestart {
         measured.add_value("kills survived", "streams", (self.cycles - broken).into());
         measured.add_value("streams broken", "streams", broken.into());
         measured.add_value("descriptors leaked", "descriptors", growth(&descriptors));
+        measured.add_value("memory grown", "KiB", growth(&memory));
+        measured.add_value("files left", "files", growth(&files));
         Ok(measured)
     }
 
-    fn cycle(&self, testbed: &mut Testbed, seed: u64) -> Result<Cycle> {
-        let address = Network::Floodway.guest_address(1)? + ":0";
+    fn cycle(&self, testbed: &mut Testbed, stream: Stream) -> Result<Cycle> {
+        let address = Network::Floodway.guest_address(1)?;
         let (guests, switch) = testbed.split()?;
         let [sender, receiver] = [&guests[0], &guests[1]];
-        let listening = receiver.agent().stream_listen(address.parse()?)?;
         let bytes = self.transfer_mb * 1_000_000;
-        let cycle = thread::scope(|scope| {
-            let received =
-                scope.spawn(|| receiver.agent().stream_receive(&listening, STALL_TIMEOUT));
-            let sent = scope.spawn(|| {
-                sender.agent().stream_send(listening.address, bytes, seed, STALL_TIMEOUT)
-            });
-            let (outage, start) = kill_in_the_middle(switch, receiver, bytes, &|| {
-                received.is_finished() || sent.is_finished()
-            })?;
-            let intact = is_intact(joined(received), joined(sent));
-            Ok(Cycle { outage, start, intact })
-        });
-        receiver.agent().stream_close(&listening)?;
-        cycle
+        thread::scope(|scope| {
+            let running = scope.spawn(|| stream.is_carried(sender, receiver, &address, bytes));
+            let ended = || running.is_finished();
+            let (outage, start) = kill_in_the_middle(switch, receiver, bytes, &ended)?;
+            Ok(Cycle { outage, start, intact: joined(running)? })
+        })
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+enum Stream {
+    /// Pseudo-random bytes, compared at the ends.
+    Checked {
+        seed: u64,
+    },
+    Iperf,
+}
+
+impl Stream {
+    /// Sends `bytes`; answers whether all of them arrived as they were. A stream that broke off is a result of
+    /// the experiment, told by its message, not an error of the lab.
+    fn is_carried(self, sender: &Vm, receiver: &Vm, address: &str, bytes: u64) -> Result<bool> {
+        match self {
+            Self::Checked { seed } => {
+                let listening = receiver.agent().stream_listen(format!("{address}:0").parse()?)?;
+                let (received, sent) = thread::scope(|scope| {
+                    let received =
+                        scope.spawn(|| receiver.agent().stream_receive(&listening, STALL_TIMEOUT));
+                    let to = listening.address;
+                    let sent = sender.agent().stream_send(to, bytes, seed, STALL_TIMEOUT);
+                    (joined(received), sent)
+                });
+                receiver.agent().stream_close(&listening)?;
+                Ok(is_intact(received, sent))
+            }
+            Self::Iperf => {
+                let places = (Place::Guest(sender), Place::Guest(receiver));
+                match iperf::transfer(places.0, places.1, address, Amount::Bytes(bytes)) {
+                    #[expect(clippy::cast_precision_loss, reason = "a count of bytes below 2^53")]
+                    Ok(transfer) => Ok(transfer.bytes >= bytes as f64),
+                    Err(error) => {
+                        eprintln!("iperf3 broken: {error:#}");
+                        Ok(false)
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -162,7 +202,6 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// A stream that broke off is a result of the experiment, told by its message, not an error of the lab.
 fn is_intact(received: Result<Received>, sent: Result<Sent>) -> bool {
     match (received, sent) {
         (Ok(received), Ok(sent)) => received.sha256 == sent.sha256,

@@ -10,7 +10,7 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-use super::iperf::{self, Place, Transfer};
+use super::iperf::{self, Amount, Place, Transfer};
 use super::testbed::{Network, Testbed};
 use super::{Measured, Run};
 use crate::kernel::Series;
@@ -171,7 +171,7 @@ fn transfer(
         Direction::VmToHost => (first, host, network.host_address()),
         Direction::HostToVm => (host, second, network.guest_address(1)?),
     };
-    iperf::transfer(from, to, &address, seconds)
+    iperf::transfer(from, to, &address, Amount::Seconds(seconds))
 }
 
 /// CPU seconds of the switch so far; none for a network without a process of its own.
