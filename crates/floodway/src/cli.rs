@@ -108,7 +108,7 @@ pub struct OffloadArgs {
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// How connections share the budget: none, fair or prioritised
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, alias = "buffers", value_name = "POLICY")]
     pub buffer: Option<String>,
     /// Bytes that the port's connections may use, as 4194304 or 4MiB
     #[arg(long, value_name = "BYTES", value_parser = bytes)]

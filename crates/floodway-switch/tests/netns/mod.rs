@@ -197,7 +197,7 @@ pub fn transfer<T>(
 }
 
 /// Ends a relay, also when the test fails.
-struct SetWhenDropped<'a>(&'a AtomicBool);
+pub struct SetWhenDropped<'a>(pub &'a AtomicBool);
 
 impl Drop for SetWhenDropped<'_> {
     fn drop(&mut self) {

@@ -228,3 +228,21 @@ fn nothing_is_lost_uncounted() {
     assert!(stuck.pending().0 > 0 && stuck.pending().1 <= 128 << 10);
     assert!(stuck.rx().drops["queue_full"] > 0);
 }
+
+/// Only the switch may speak to the congestion control inside a guest.
+#[test]
+fn notices_of_guests_are_dropped_and_counted() {
+    let net = Net::of(2);
+    let mut vm1 = net.boot(1, GuestConfig::default());
+    let mut vm2 = net.boot(2, GuestConfig::default());
+    let link = Link::new(mac(1), mac(2));
+    let body = [0x46, 0x57, 1, 1, 0, 0, 0, 9, 1, 44, 0, 0].repeat(4);
+    let tagged = link.clone().tagged(0x8100, 5).tagged(0x88a8, 6).tagged(0x9100, 7);
+    vm1.send(&link.frame(floodway_wire::notice::ETHERTYPE, &body));
+    vm1.send(&tagged.frame(floodway_wire::notice::ETHERTYPE, &body));
+    let allowed = numbered(1, 2, 3, 40);
+    vm1.send(&allowed);
+    vm2.expect(&allowed);
+    vm1.wait_sent();
+    assert_eq!(net.tx_drops(1, "forged_notice"), 2);
+}
