@@ -2,6 +2,7 @@
 
 mod channel;
 mod network;
+mod transfer;
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,5 +1,7 @@
 //! A report as one HTML page that needs nothing else: styles and plots are inside.
 
+mod bars;
+
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::coord::Shift;
@@ -46,6 +48,7 @@ fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
         .filter(|samples| samples.value.len() > 1)
         .map(|samples| figure(samples, report.seed))
         .collect::<Result<Vec<_>>>()?;
+    let charts = bars::charts(samples, report.seed)?;
     Ok(html! {
         (DOCTYPE)
         html lang="en" {
@@ -57,6 +60,8 @@ fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
             body {
                 h1 { (report.experiment) }
                 (rows_table(&report.rows))
+                @if !report.notes.is_empty() { ul { @for note in &report.notes { li { (note) } } } }
+                @for chart in charts { (chart) }
                 @for figure in figures { (figure) }
                 h2 { "Where" }
                 p { (format!("{:?}", report.world).to_lowercase()) " world, seed " (report.seed) }
@@ -111,6 +116,9 @@ fn figure(samples: &Samples, seed: u64) -> Result<Markup> {
                 (samples.value.len()) " samples"
                 @if let Some(Interval { low, high }) = interval {
                     ", " (what) " " (table::number(low)) " to " (table::number(high)) " (95 %)"
+                    @if what == "ratio" && low <= 1.0 && 1.0 <= high {
+                        ", which includes 1: no difference shown"
+                    }
                 }
             }
         }
@@ -200,8 +208,12 @@ fn curve(area: &Area<'_>, samples: &Samples) -> Result<()> {
     Ok(())
 }
 
-fn arms(samples: &Samples) -> impl Iterator<Item = (&'static str, RGBColor, &[f64])> {
-    [("Floodway", WITH, &samples.value[..]), ("without", WITHOUT, &samples.baseline[..])]
+fn arms(samples: &Samples) -> impl Iterator<Item = (&str, RGBColor, &[f64])> {
+    let [with, without] = match &samples.arms {
+        Some([value, baseline]) => [&value[..], &baseline[..]],
+        None => ["Floodway", "without"],
+    };
+    [(with, WITH, &samples.value[..]), (without, WITHOUT, &samples.baseline[..])]
         .into_iter()
         .filter(|(_, _, values)| !values.is_empty())
 }
@@ -225,6 +237,7 @@ mod tests {
             unit: "Mbit/s".into(),
             baseline: value.iter().map(|sample| sample / 2.0).collect(),
             value,
+            ..Samples::default()
         }
     }
 
@@ -240,11 +253,13 @@ mod tests {
             seed: 3,
             host: [("cpus".to_owned(), 2.into())].into(),
             rows: vec![row],
+            notes: vec!["a note".into()],
         };
         let html = page(&report, &[few, many]).unwrap().into_string();
         assert!(html.contains("&lt;b&gt;") && !html.contains("<b>"));
         assert_eq!(html.matches("<svg").count(), 2);
         assert!(html.contains("class=\"short\"") && html.contains("cpus"));
+        assert!(html.contains("a note"));
         assert!(!html.contains("http-equiv") && !html.contains("src="), "self-contained");
     }
 

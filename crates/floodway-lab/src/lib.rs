@@ -22,5 +22,6 @@ pub mod report;
 pub mod stats;
 pub mod switch_process;
 pub mod table;
+pub mod transfer;
 pub mod vcpu;
 pub mod vm;

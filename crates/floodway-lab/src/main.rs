@@ -26,6 +26,9 @@ enum Command {
     Real {
         /// Experiment, for example experiments/demo.toml
         file: PathBuf,
+        /// Measure less, for a look at whether all works. The report says so
+        #[arg(long)]
+        quick: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -97,7 +100,13 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Real { file, output } => real(&Experiment::load(&file)?, &output),
+        Command::Real { file, quick, output } => {
+            let mut experiment = Experiment::load(&file)?;
+            if quick {
+                experiment.quicken()?;
+            }
+            real(&experiment, &output)
+        }
         Command::Sim { file, .. } => simulate(&file),
         Command::Check { report } => check(&report),
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
@@ -123,6 +132,7 @@ fn real(experiment: &Experiment, output: &Output) -> Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         println!("{}", table::render(&report));
+        report.notes.iter().for_each(|note| println!("{note}"));
     }
     eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
     Ok(ExitCode::SUCCESS)

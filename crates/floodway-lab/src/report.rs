@@ -59,6 +59,10 @@ pub struct Report {
     pub host: BTreeMap<String, serde_json::Value>,
     /// The figures.
     pub rows: Vec<Row>,
+    /// What a reader must know to take the figures for what they are: a run shorter than the file asks for, a
+    /// difference that may be chance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// One figure.
@@ -170,6 +174,24 @@ pub struct Samples {
     /// Without Floodway; entry *i* was measured in the same round as `value[i]`. Empty when there
     /// is nothing to compare with.
     pub baseline: Vec<f64>,
+    /// What `value` and `baseline` are, when that is not "with Floodway" and "without".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arms: Option<[String; 2]>,
+    /// Where their ratio stands in a bar chart of the page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
+}
+
+/// Place of a bar in a chart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bar {
+    /// Title of the chart.
+    pub chart: String,
+    /// Bars of one colour.
+    pub series: String,
+    /// Bars beside each other.
+    pub label: String,
 }
 
 impl Samples {
@@ -245,6 +267,7 @@ mod tests {
             seed: 7,
             host: BTreeMap::from([("cpus".into(), 2.into())]),
             rows: vec![row],
+            notes: Vec::new(),
         };
         let dir = tempfile::tempdir().unwrap();
         report.write(dir.path()).unwrap();

@@ -5,9 +5,10 @@
 //! Transfers on contended hosts have bimodal times (a transfer fits into one time slice or it does not),
 //! so nothing here assumes a distribution. Quantiles interpolate linearly between order
 //! statistics (Hyndman and Fan's type 7, the default of R and NumPy). Confidence intervals are
-//! percentile bootstraps (Efron 1979) of the median, resampled by a generator with a seed, so that the same
+//! percentile bootstraps (Efron 1979) of the median or mean, 2000 resamples each, by a generator with a seed, so that the same
 //! samples and seed give the same interval on every machine. The interval of a ratio resamples *rounds*: a
-//! round measured both arms one after the other, so its two samples share the machine's mood.
+//! round measured both arms one after the other, so its two samples share the machine's mood. Where they do
+//! not, drawing them together changes nothing: independent samples stay so.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -65,10 +66,57 @@ pub fn median_interval(samples: &[f64], seed: u64) -> Option<Interval> {
     bootstrap(samples.len(), seed, statistic)
 }
 
-/// 95 % interval of `median(value) / median(baseline)` over rounds that measured both. `None`
-/// when the slices differ in length, hold fewer than 3 samples, or a resampled baseline is 0.
+/// What stands for a set of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Centre {
+    /// The median.
+    Median,
+    /// The arithmetic mean.
+    Mean,
+}
+
+impl Centre {
+    /// Its value; `None` as for [`median`] and [`mean`].
+    #[must_use]
+    pub fn of(self, samples: &[f64]) -> Option<f64> {
+        match self {
+            Self::Median => median(samples),
+            Self::Mean => mean(samples),
+        }
+    }
+
+    /// The same of samples that are there and finite, and may be sorted.
+    fn of_drawn(self, samples: &mut [f64]) -> f64 {
+        match self {
+            Self::Median => median_in_place(samples),
+            Self::Mean => mean(samples).unwrap_or(f64::NAN),
+        }
+    }
+}
+
+impl Interval {
+    /// Whether a value lies inside.
+    #[must_use]
+    pub fn holds(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+/// 95 % interval of `median(value) / median(baseline)`, as [`ratio_interval_of`].
 #[must_use]
 pub fn ratio_interval(value: &[f64], baseline: &[f64], seed: u64) -> Option<Interval> {
+    ratio_interval_of(Centre::Median, value, baseline, seed)
+}
+
+/// 95 % interval of `centre(value) / centre(baseline)` over rounds that measured both. `None`
+/// when the slices differ in length, hold fewer than 3 samples, or a resampled baseline is 0.
+#[must_use]
+pub fn ratio_interval_of(
+    centre: Centre,
+    value: &[f64],
+    baseline: &[f64],
+    seed: u64,
+) -> Option<Interval> {
     if value.len() != baseline.len() {
         return None;
     }
@@ -77,9 +125,19 @@ pub fn ratio_interval(value: &[f64], baseline: &[f64], seed: u64) -> Option<Inte
     let statistic = |picks: &[usize]| {
         let mut above: Vec<f64> = picks.iter().map(|&i| value[i]).collect();
         let mut below: Vec<f64> = picks.iter().map(|&i| baseline[i]).collect();
-        median_in_place(&mut above) / median_in_place(&mut below)
+        centre.of_drawn(&mut above) / centre.of_drawn(&mut below)
     };
     bootstrap(value.len(), seed, statistic)
+}
+
+/// How many of the nine deciles of `value` lie above those of `baseline`. `None` as for
+/// [`quantile`].
+#[must_use]
+pub fn deciles_above(value: &[f64], baseline: &[f64]) -> Option<u32> {
+    (1..=9_u32).try_fold(0, |count, decile| {
+        let q = f64::from(decile) / 10.0;
+        Some(count + u32::from(quantile(value, q)? > quantile(baseline, q)?))
+    })
 }
 
 fn bootstrap(count: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Option<Interval> {
@@ -148,6 +206,32 @@ mod tests {
         assert_eq!(median_interval(&[1.0, 2.0], 7), None);
         assert_eq!(ratio_interval(&[1.0; 4], &[1.0; 3], 7), None);
         assert_eq!(ratio_interval(&[1.0; 4], &[0.0; 4], 7), None);
+    }
+
+    #[test]
+    fn deciles_are_counted_one_by_one() {
+        let low: Vec<f64> = (0..100).map(f64::from).collect();
+        let high: Vec<f64> = low.iter().map(|sample| sample + 0.5).collect();
+        assert_eq!(deciles_above(&high, &low), Some(9));
+        assert_eq!(deciles_above(&low, &low), Some(0));
+        // Faster in the upper half only.
+        let split: Vec<f64> = low
+            .iter()
+            .map(|&sample| if sample < 50.0 { sample - 1.0 } else { sample + 1.0 })
+            .collect();
+        assert_eq!(deciles_above(&split, &low), Some(4));
+        assert_eq!(deciles_above(&[], &low), None);
+    }
+
+    #[test]
+    fn the_interval_of_a_ratio_of_means_is_around_it_and_not_around_that_of_medians() {
+        // Bimodal: the medians are equal, the means are not.
+        let baseline: Vec<f64> = (0..101).map(|i| if i < 60 { 1.0 } else { 3.0 }).collect();
+        let value: Vec<f64> = (0..101).map(|i| if i < 60 { 1.0 } else { 9.0 }).collect();
+        let means = ratio_interval_of(Centre::Mean, &value, &baseline, 1).unwrap();
+        let ratio = Centre::Mean.of(&value).unwrap() / Centre::Mean.of(&baseline).unwrap();
+        assert!(means.holds(ratio) && !means.holds(1.0), "{means:?}");
+        assert!(ratio_interval(&value, &baseline, 1).unwrap().holds(1.0));
     }
 
     #[test]

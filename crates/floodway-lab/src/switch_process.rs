@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -119,6 +119,27 @@ impl Uplink {
     }
 }
 
+/// What the switch is to do for the TCP connections of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Congestion control of what the VM sends.
+    pub transmit: bool,
+    /// Acknowledgement of what the VM receives.
+    pub receive: bool,
+    /// How flows share the port's buffer; the switch's default when absent.
+    pub buffers: Option<&'static str>,
+}
+
+impl Offload {
+    /// Words for `floodway offload`.
+    fn words(self) -> Vec<&'static str> {
+        let state = |on| if on { "on" } else { "off" };
+        let mut words = vec!["--transmit", state(self.transmit), "--receive", state(self.receive)];
+        words.extend(self.buffers.into_iter().flat_map(|policy| ["--buffers", policy]));
+        words
+    }
+}
+
 /// What the kernel says of a process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -203,6 +224,23 @@ impl Switch {
         command.args(["status", "--json", "--control"]).arg(&self.control);
         let text = process::run_command(command)?;
         serde_json::from_str(&text).context("`floodway status --json` did not print JSON")
+    }
+
+    /// Switches the offload of a port, by `floodway offload`.
+    ///
+    /// # Errors
+    /// When the switch does not answer, has no such port, or has no offload at all.
+    pub fn set_offload(&self, port: &str, offload: &Offload) -> Result<()> {
+        let mut command = Command::new(binary()?);
+        command.args(["offload", port]).args(offload.words()).arg("--control").arg(&self.control);
+        let answer = process::run_command(command);
+        answer.map(drop).map_err(|error| {
+            if format!("{error:#}").contains("unrecognized subcommand") {
+                anyhow!("this build of floodway has no TCP offload (no subcommand `offload`)")
+            } else {
+                error
+            }
+        })
     }
 
     /// Frames that were dropped since its start, by reason, over all ports and uplinks.
@@ -351,6 +389,14 @@ mod tests {
         let status = "VmRSS:\t  9000 kB\nRssAnon:\t    1200 kB\nRssShmem:\t 7000 kB\n";
         assert_eq!(anonymous_kib(status), Some(1200));
         assert_eq!(anonymous_kib("VmRSS: 1 kB"), None);
+    }
+
+    #[test]
+    fn offload_is_switched_in_the_words_of_the_command() {
+        let both = Offload { transmit: true, receive: false, buffers: Some("fair") };
+        let expected = "--transmit on --receive off --buffers fair";
+        assert_eq!(both.words().join(" "), expected);
+        assert_eq!(Offload { buffers: None, ..both }.words().len(), 4);
     }
 
     #[test]

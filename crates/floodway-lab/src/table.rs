@@ -101,6 +101,7 @@ mod tests {
             seed: 1,
             host: Default::default(),
             rows: vec![row, Row::value("cpu", "%", None)],
+            notes: Vec::new(),
         };
         let text = render(&report);
         assert!(text.contains("SHORT") && text.contains("0.90"), "{text}");

@@ -74,6 +74,15 @@ pub fn set_slice(thread: i32, slice: Duration) -> Result<()> {
         .with_context(|| format!("cannot set the slice of thread {thread}"))
 }
 
+/// Makes a thread an ordinary one (SCHED_OTHER, nice 0) with the kernel's default slice.
+///
+/// # Errors
+/// When there is no such thread.
+pub fn set_ordinary(thread: i32) -> Result<()> {
+    set_attributes(thread, &SchedAttr::new(libc::SCHED_OTHER))
+        .with_context(|| format!("cannot make thread {thread} an ordinary one"))
+}
+
 /// The EEVDF slice of an ordinary thread.
 ///
 /// # Errors
@@ -97,6 +106,17 @@ pub fn set_round_robin(thread: i32, priority: u32) -> Result<()> {
     ensure!((1..=99).contains(&priority), "priority {priority}: must be between 1 and 99");
     set_attributes(thread, &SchedAttr { priority, ..SchedAttr::new(libc::SCHED_RR) })
         .with_context(|| format!("cannot make thread {thread} round-robin"))
+}
+
+/// Makes a thread a first-in-first-out real-time one: it preempts ordinary threads and real-time ones
+/// of less priority, and runs until it sleeps. Whom it preempts keeps the rest of its turn.
+///
+/// # Errors
+/// As [`set_round_robin`].
+pub fn set_fifo(thread: i32, priority: u32) -> Result<()> {
+    ensure!((1..=99).contains(&priority), "priority {priority}: must be between 1 and 99");
+    set_attributes(thread, &SchedAttr { priority, ..SchedAttr::new(libc::SCHED_FIFO) })
+        .with_context(|| format!("cannot make thread {thread} first-in-first-out"))
 }
 
 /// Sets the turn of all round-robin threads of the machine, until the guard is dropped.
@@ -143,6 +163,27 @@ pub fn process_cpu_time(pid: u32) -> Result<Duration> {
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     outcome(result.into()).with_context(|| format!("process {pid}"))?;
     Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
+}
+
+/// Time that a CPU has not been idle since boot, to a tick (usually 10 ms).
+///
+/// # Errors
+/// When there is no such CPU.
+pub fn cpu_busy(cpu: usize) -> Result<Duration> {
+    let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    // SAFETY: sysconf takes no pointers.
+    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })?;
+    parse_busy(&text, cpu, ticks).with_context(|| format!("CPU {cpu}: not in /proc/stat"))
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal: all but idle and iowait.
+fn parse_busy(text: &str, cpu: usize, ticks_per_second: u64) -> Option<Duration> {
+    let name = format!("cpu{cpu} ");
+    let fields = text.lines().find_map(|line| line.strip_prefix(&name))?;
+    let fields: Vec<u64> =
+        fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let busy: u64 = fields.get(..3)?.iter().chain(fields.get(5..8)?).sum();
+    Some(Duration::from_millis(busy * 1000 / ticks_per_second.max(1)))
 }
 
 /// `struct sched_attr` of the kernel (sched_setattr(2)), first version.
@@ -219,9 +260,19 @@ mod tests {
             assert_eq!(line.split_whitespace().last(), Some("0"));
             set_slice(this_thread(), Duration::from_millis(30)).unwrap();
             assert_eq!(slice(this_thread()).unwrap(), Duration::from_millis(30));
+            set_ordinary(this_thread()).unwrap();
+            assert_ne!(slice(this_thread()).unwrap(), Duration::from_millis(30));
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_cpu_is_busy_unless_it_is_idle_or_waits_for_a_disk() {
+        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu1 10 20 30 1000 2000 1 2 3 0 0\n";
+        assert_eq!(parse_busy(text, 1, 100), Some(Duration::from_millis(660)));
+        assert_eq!(parse_busy(text, 2, 100), None);
+        assert!(cpu_busy(0).unwrap() > Duration::ZERO);
     }
 
     #[test]

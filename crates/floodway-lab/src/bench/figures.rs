@@ -71,6 +71,7 @@ fn comparison(case: &Case, peer: PeerKind, rounds: &[Round], metric: &Metric) ->
         unit: metric.unit.into(),
         value: values(case, PeerKind::Floodway, rounds, metric),
         baseline: values(case, peer, rounds, metric),
+        ..Samples::default()
     }
 }
 

@@ -274,6 +274,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results) -> Result<()> {
         seed: 0,
         host: host(results),
         rows: figures::rows(cases, &switches(args), &results.rounds, compared),
+        notes: Vec::new(),
     };
     report.write(&args.out)?;
     report::write_samples(&args.out, &samples)?;

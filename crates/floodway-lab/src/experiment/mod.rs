@@ -17,6 +17,7 @@ mod iperf;
 pub mod switch_restart;
 pub mod testbed;
 pub mod throughput;
+pub mod transfer;
 pub mod vm_restart;
 
 use std::fs;
@@ -34,6 +35,7 @@ pub use all_pairs::AllPairs;
 pub use idle::Idle;
 pub use switch_restart::SwitchRestart;
 pub use throughput::Throughput;
+pub use transfer::Transfer;
 pub use vm_restart::VmRestart;
 
 /// An experiment file.
@@ -49,6 +51,9 @@ pub struct Experiment {
     /// Which figures are accepted.
     #[serde(default)]
     pub band: Vec<Band>,
+    /// What a reader of the report must know of the run.
+    #[serde(skip)]
+    notes: Vec<String>,
 }
 
 /// What an experiment does.
@@ -65,6 +70,8 @@ pub enum Scenario {
     AllPairs(AllPairs),
     /// What the switch uses while nobody sends.
     Idle(Idle),
+    /// Timed transfers of a VM that waits for its CPU.
+    Transfer(Box<Transfer>),
 }
 
 /// The accepted range of some rows.
@@ -97,6 +104,8 @@ pub struct Measured {
     pub rows: Vec<Row>,
     /// What they were computed from.
     pub samples: Vec<Samples>,
+    /// What a reader must know to take them for what they are.
+    pub notes: Vec<String>,
 }
 
 impl Measured {
@@ -121,6 +130,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.steps(),
             Self::AllPairs(scenario) => scenario.steps(),
             Self::Idle(scenario) => scenario.steps(),
+            Self::Transfer(scenario) => scenario.steps(),
         }
     }
 
@@ -131,6 +141,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.run(run),
             Self::AllPairs(scenario) => scenario.run(run),
             Self::Idle(scenario) => scenario.run(run),
+            Self::Transfer(scenario) => scenario.run(run),
         }
     }
 }
@@ -161,6 +172,18 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// Makes it shorter, for a look at whether all works; the report will say so.
+    ///
+    /// # Errors
+    /// When its scenario has no shorter form.
+    pub fn quicken(&mut self) -> Result<()> {
+        let Scenario::Transfer(transfer) = &mut self.scenario else {
+            bail!("experiment `{}` has no quick form", self.name);
+        };
+        self.notes.push(transfer.quicken());
+        Ok(())
+    }
+
     /// Runs it on real VMs.
     ///
     /// # Errors
@@ -176,6 +199,7 @@ impl Experiment {
             seed,
             host: host::facts(),
             rows: measured.rows,
+            notes: [self.notes.clone(), measured.notes].concat(),
         };
         Ok((report, measured.samples))
     }

@@ -1,0 +1,333 @@
+//! One point of a sweep: what it is called, and what was measured in it.
+
+use super::column::Column;
+use super::profile::Profile;
+use super::{Direction, HostLoad, Transfer};
+use floodway_guest::transfer::{Arrival, Sent};
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Measure {
+    /// Data from the contended VM.
+    DataOut,
+    /// Data to the contended VM.
+    DataIn,
+    /// From `connect` to the last byte of the reply.
+    Whole,
+    /// All flows of a round together.
+    Aggregate,
+}
+
+impl Measure {
+    /// What a direction is measured by.
+    pub fn of(direction: Direction, flows: &[u32]) -> Vec<Self> {
+        match direction {
+            Direction::Out if flows.iter().sum::<u32>() > 1 => {
+                vec![Self::DataOut, Self::Whole, Self::Aggregate]
+            }
+            Direction::Out => vec![Self::DataOut, Self::Whole],
+            Direction::In => vec![Self::DataIn, Self::Whole],
+            Direction::Both => vec![Self::DataOut, Self::DataIn, Self::Whole],
+        }
+    }
+
+    /// In names of rows. A direction that is the only one needs no name.
+    pub fn name(self, direction: Direction) -> &'static str {
+        match (self, direction) {
+            (Self::DataOut, Direction::Both) => "data-phase out",
+            (Self::DataIn, Direction::Both) => "data-phase in",
+            (Self::DataOut | Self::DataIn, _) => "data-phase",
+            (Self::Whole, _) => "whole",
+            (Self::Aggregate, _) => "aggregate",
+        }
+    }
+}
+
+/// Where in the sweep.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// VMs and their load.
+    pub host: HostLoad,
+    /// Name of the path; none when all are there at once.
+    pub path: Option<String>,
+    /// Rate of the path's bottleneck.
+    pub mbit: Option<u32>,
+    /// Size of one transfer.
+    pub bytes: u64,
+    /// Connections of a round, by path.
+    pub flows: Vec<u32>,
+}
+
+/// A cell: one place and profile.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Where in the sweep.
+    pub place: Place,
+    /// Of host and guest.
+    pub profile: Profile,
+    /// What was measured.
+    pub series: Vec<Series>,
+}
+
+/// Throughputs of one measure in one column, in Mbit/s, by round; none where the round failed.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Which side of the comparison.
+    pub column: Column,
+    /// Index of the receiver.
+    pub receiver: usize,
+    /// What was timed.
+    pub measure: Measure,
+    /// By round.
+    pub mbit_s: Vec<Option<f64>>,
+}
+
+/// One transfer as both ends saw it.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// At the source.
+    pub sent: Sent,
+    /// At the sink, if it came whole.
+    pub arrival: Option<Arrival>,
+}
+
+impl Observation {
+    /// Whether it came to its end.
+    pub fn is_complete(&self) -> bool {
+        self.sent.error.is_none() && self.arrival.is_some()
+    }
+
+    /// Whether other bytes came than were sent.
+    pub fn is_broken(&self) -> bool {
+        self.arrival.is_some_and(|arrival| !arrival.intact)
+    }
+
+    /// What a measure of one flow took.
+    fn nanoseconds(&self, measure: Measure, direction: Direction) -> Option<u64> {
+        match (measure, direction) {
+            (Measure::DataOut, Direction::Both) => Some(self.sent.reply_ns),
+            (Measure::DataOut, _) => {
+                self.arrival.map(|arrival| arrival.last_ns.saturating_sub(arrival.first_ns))
+            }
+            (Measure::DataIn, _) => self.sent.acked_ns,
+            (Measure::Whole, _) => Some(self.sent.whole_ns),
+            (Measure::Aggregate, _) => None,
+        }
+    }
+}
+
+impl Place {
+    /// What tells it apart from other places of the scenario; empty when there is only one.
+    pub fn label(&self, scenario: &Transfer) -> String {
+        let mut parts = Vec::new();
+        if scenario.hosts.len() > 1 {
+            parts.push(self.host_label());
+        }
+        if scenario.path_sets().len() > 1 {
+            parts.extend(self.path.clone());
+        }
+        parts.extend(self.rest(scenario));
+        parts.join(", ")
+    }
+
+    /// The same without the host, for what is compared across hosts.
+    pub fn label_without_host(&self, scenario: &Transfer) -> String {
+        let path = (scenario.path_sets().len() > 1).then(|| self.path.clone()).flatten();
+        path.into_iter().chain(self.rest(scenario)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The host alone.
+    pub fn host_label(&self) -> String {
+        let HostLoad { vms, load_percent } = self.host;
+        let plural = if vms == 1 { "" } else { "s" };
+        match load_percent {
+            0 => format!("{vms} VM{plural} idle"),
+            _ => format!("{vms} VM{plural} {load_percent} %"),
+        }
+    }
+
+    fn rest(&self, scenario: &Transfer) -> Vec<String> {
+        let mut parts = Vec::new();
+        if scenario.bytes.len() > 1 {
+            parts.push(size(self.bytes));
+        }
+        if scenario.flows.len() > 1 {
+            parts.push(self.flows_label(scenario));
+        }
+        parts
+    }
+
+    fn flows_label(&self, scenario: &Transfer) -> String {
+        if !scenario.mixed {
+            let flows: u32 = self.flows.iter().sum();
+            return format!("{flows} flow{}", if flows == 1 { "" } else { "s" });
+        }
+        let each = self.flows.iter().zip(&scenario.path);
+        each.map(|(flows, path)| format!("{flows} {}", path.name)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A size in the unit that people would say, with a factor of 1000.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        1_000_000_000.. if bytes.is_multiple_of(1_000_000_000) => {
+            format!("{} GB", bytes / 1_000_000_000)
+        }
+        1_000_000.. if bytes.is_multiple_of(1_000_000) => format!("{} MB", bytes / 1_000_000),
+        1000.. if bytes.is_multiple_of(1000) => format!("{} KB", bytes / 1000),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// What one round of flows yields for a receiver: the median of its flows, or all of them together.
+/// None when one of them failed.
+pub fn round(
+    observations: &[Observation],
+    receiver: usize,
+    measure: Measure,
+    scenario: &Transfer,
+    bytes: u64,
+) -> Option<f64> {
+    let own: Vec<_> =
+        observations.iter().filter(|observation| observation.sent.receiver == receiver).collect();
+    if own.is_empty() || !own.iter().all(|observation| observation.is_complete()) {
+        return None;
+    }
+    if measure == Measure::Aggregate {
+        let arrivals = || own.iter().filter_map(|observation| observation.arrival);
+        let first = arrivals().map(|arrival| arrival.first_ns).min()?;
+        let last = arrivals().map(|arrival| arrival.last_ns).max()?;
+        return mbit_s(
+            bytes * own.len() as u64,
+            last.saturating_sub(first),
+            scenario.line_rate_mbit,
+        );
+    }
+    // Both ways count for a whole exchange.
+    let exchanged = measure == Measure::Whole && scenario.direction == Direction::Both;
+    let bytes = if exchanged { 2 * bytes } else { bytes };
+    let each: Option<Vec<f64>> = own
+        .iter()
+        .map(|observation| {
+            let time = observation.nanoseconds(measure, scenario.direction)?;
+            mbit_s(bytes, time, scenario.line_rate_mbit)
+        })
+        .collect();
+    crate::stats::median(&each?)
+}
+
+/// Throughput, at most `line_rate`.
+#[expect(clippy::cast_precision_loss, reason = "sizes and times far under 2^53")]
+fn mbit_s(bytes: u64, nanoseconds: u64, line_rate: u32) -> Option<f64> {
+    let least = bytes as f64 * 8.0 / (f64::from(line_rate) * 1e6);
+    let seconds = (nanoseconds as f64 / 1e9).max(least);
+    Some(bytes as f64 * 8.0 / seconds / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Experiment, Scenario};
+
+    fn scenario(direction: &str) -> Transfer {
+        let text = format!(
+            r#"
+            name = "t"
+            title = "t"
+            [scenario]
+            kind = "transfer"
+            direction = "{direction}"
+            kernel = "6.1"
+            columns = ["vanilla"]
+            hosts = [{{ vms = 1, load_percent = 0 }}, {{ vms = 3, load_percent = 60 }}]
+            bytes = [100_000, 340_000]
+            transfers = 10
+        "#
+        );
+        match Experiment::parse(&text).unwrap().scenario {
+            Scenario::Transfer(transfer) => *transfer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn observation(first_ms: u64, last_ms: u64) -> Observation {
+        let ms = 1_000_000;
+        Observation {
+            sent: Sent {
+                id: 1,
+                receiver: 0,
+                connect_ns: ms,
+                acked_ns: Some(20 * ms),
+                reply_ns: 5 * ms,
+                whole_ns: 40 * ms,
+                error: None,
+            },
+            arrival: Some(Arrival {
+                id: 1,
+                bytes: 100_000,
+                intact: true,
+                first_ns: first_ms * ms,
+                last_ns: last_ms * ms,
+            }),
+        }
+    }
+
+    fn close(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value - expected).abs() < 1e-6)
+    }
+
+    #[test]
+    fn each_direction_is_timed_where_its_clock_does_not_stand_still() {
+        let one = [observation(0, 10)];
+        let figure = |direction, measure| round(&one, 0, measure, &scenario(direction), 100_000);
+        assert!(close(figure("out", Measure::DataOut), 80.0));
+        assert!(close(figure("in", Measure::DataIn), 40.0));
+        assert!(close(figure("out", Measure::Whole), 20.0));
+        assert!(close(figure("both", Measure::DataOut), 160.0));
+        assert!(close(figure("both", Measure::Whole), 40.0), "both ways count");
+    }
+
+    #[test]
+    fn a_burst_takes_as_long_as_on_the_line() {
+        let burst = [observation(7, 7)];
+        let value = round(&burst, 0, Measure::DataOut, &scenario("out"), 100_000);
+        assert!(close(value, 1000.0), "{value:?}");
+    }
+
+    #[test]
+    fn flows_of_a_round_count_by_their_median_and_together() {
+        let flows = [observation(0, 10), observation(5, 25), observation(10, 90)];
+        let scenario = scenario("out");
+        assert!(close(round(&flows, 0, Measure::DataOut, &scenario, 100_000), 40.0));
+        let together = round(&flows, 0, Measure::Aggregate, &scenario, 100_000);
+        assert!(close(together, 3.0 * 0.8 / 0.09), "{together:?}");
+        assert_eq!(round(&flows, 1, Measure::DataOut, &scenario, 100_000), None);
+    }
+
+    #[test]
+    fn a_round_with_a_failure_yields_nothing() {
+        let mut flows = [observation(0, 10), observation(0, 10)];
+        flows[1].sent.error = Some("reset".into());
+        assert_eq!(round(&flows, 0, Measure::DataOut, &scenario("out"), 100_000), None);
+        flows[1] = Observation { arrival: None, ..observation(0, 10) };
+        assert_eq!(round(&flows, 0, Measure::Whole, &scenario("out"), 100_000), None);
+    }
+
+    #[test]
+    fn a_label_says_what_varies_and_nothing_else() {
+        let mut scenario = scenario("out");
+        let place = Place {
+            host: scenario.hosts[1],
+            path: Some("direct".into()),
+            mbit: None,
+            bytes: 340_000,
+            flows: vec![1],
+        };
+        assert_eq!(place.label(&scenario), "3 VMs 60 %, 340 KB");
+        assert_eq!(place.label_without_host(&scenario), "340 KB");
+        scenario.hosts.pop();
+        scenario.bytes.pop();
+        assert_eq!(place.label(&scenario), "");
+        assert_eq!((size(1_000_000_000), size(1500)), ("1 GB".into(), "1500 B".into()));
+    }
+}

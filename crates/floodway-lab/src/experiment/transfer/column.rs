@@ -1,0 +1,133 @@
+//! What is compared, and how a running testbed is switched over to it.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::profile::Profile;
+use super::tcp::{self, Place};
+use crate::experiment::testbed::{Network, Testbed};
+use crate::switch_process::Offload;
+use crate::vm::Vm;
+
+/// The agent's binary, which is also the loader of the guest's congestion control.
+const LOADER: &str = "/init";
+/// Name of the congestion control that [`LOADER`] registers.
+const OFFLOADED: &str = "floodway";
+
+/// One side of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Column {
+    /// The switch, with offload off, and an unmodified guest.
+    Vanilla,
+    /// Linux bridge and tap.
+    Bridge,
+    /// Transmit offload.
+    Transmit,
+    /// Receive offload.
+    Receive,
+    /// Transmit and receive offload.
+    Offload,
+    /// Transmit offload without a buffer policy.
+    #[serde(rename = "none")]
+    NoPolicy,
+    /// Transmit offload, equal shares of the buffer.
+    Fair,
+    /// Transmit offload, larger shares for flows with short round trips.
+    Prioritised,
+}
+
+impl Column {
+    /// As the file names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vanilla => "vanilla",
+            Self::Bridge => "bridge",
+            Self::Transmit => "transmit",
+            Self::Receive => "receive",
+            Self::Offload => "offload",
+            Self::NoPolicy => "none",
+            Self::Fair => "fair",
+            Self::Prioritised => "prioritised",
+        }
+    }
+
+    /// What connects the guests.
+    pub fn network(self) -> Network {
+        match self {
+            Self::Bridge => Network::Bridge,
+            _ => Network::Floodway,
+        }
+    }
+
+    /// What the switch does for the port.
+    pub fn offload(self) -> Offload {
+        let (transmit, receive, buffers) = match self {
+            Self::Vanilla | Self::Bridge => (false, false, None),
+            Self::Transmit => (true, false, None),
+            Self::Receive => (false, true, None),
+            Self::Offload => (true, true, None),
+            Self::NoPolicy => (true, false, Some("none")),
+            Self::Fair => (true, false, Some("fair")),
+            Self::Prioritised => (true, false, Some("prioritised")),
+        };
+        Offload { transmit, receive, buffers }
+    }
+
+    fn offloads(self) -> bool {
+        let offload = self.offload();
+        offload.transmit || offload.receive
+    }
+}
+
+/// Prepares a guest for all columns of a profile.
+///
+/// # Errors
+/// When the guest refuses.
+pub fn prepare(guest: &Vm, columns: &[Column], profile: Profile) -> Result<()> {
+    let place = Place::Guest(guest);
+    tcp::start_every_connection_alike(place)?;
+    tcp::set_initial_window(place, profile.initial_window())?;
+    if columns.iter().any(|column| column.offload().transmit) {
+        install(guest, profile)?;
+    }
+    Ok(())
+}
+
+/// Loads the guest's side of the transmit offload, with the profile's algorithm as its shadow, in
+/// place of what an earlier profile has loaded.
+fn install(guest: &Vm, profile: Profile) -> Result<()> {
+    let window = profile.initial_window().to_string();
+    let words = [
+        LOADER,
+        "install",
+        "--algorithm",
+        profile.congestion_control(),
+        "--initial-window",
+        &window,
+    ];
+    guest.agent().exec(&words).map(drop).context("cannot install the guest's congestion control")
+}
+
+/// Switches the testbed over to a column: the switch's offload of the guest's port, and the guest's
+/// congestion control. Connections of another column must be over.
+///
+/// # Errors
+/// When the switch or the guest refuses; the error says so when the switch has no offload.
+pub fn activate(
+    column: Column,
+    columns: &[Column],
+    profile: Profile,
+    testbed: &Testbed,
+    guest: &Vm,
+) -> Result<()> {
+    if columns.iter().any(|column| column.offloads()) {
+        testbed
+            .switch()?
+            .set_offload(guest.name(), &column.offload())
+            .with_context(|| format!("column `{}`", column.name()))?;
+    }
+    let algorithm =
+        if column.offload().transmit { OFFLOADED } else { profile.congestion_control() };
+    tcp::set_congestion_control(Place::Guest(guest), algorithm)
+}

@@ -1,0 +1,168 @@
+//! The other end of transfers, and the path to it.
+//!
+//! # Theory of operation
+//!
+//! Without impairments the other end is the host's own namespace, on the switch's uplink. Behind an
+//! emulated path ([`crate::path`]) it is a namespace of its own, and the host's is a router:
+//!
+//! ```text
+//! VM - switch - uplink [host namespace] near - emulated path - far [namespace of the other end]
+//! ```
+//!
+//! Each path has a subnet; the VM has a route to it by the uplink, the other end a default route back.
+//! Several paths may be there at once.
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use super::tcp::Place;
+use crate::experiment::testbed::{Network, Testbed};
+use crate::net::{self, Namespace};
+use crate::path::{self, LinkSpec, Loss, PortSpec, Spec};
+use crate::vm::Vm;
+
+/// Third octet of the first path's subnet; the testbed's networks are below.
+const FIRST_SUBNET: u8 = 100;
+/// Last octets on a path's subnet.
+const NEAR: u8 = 1;
+const FAR: u8 = 2;
+/// Network card of the other end.
+const FAR_DEVICE: &str = "far0";
+
+/// What lies between the switch's uplink and the other end. Without any impairment the other end is on
+/// the uplink itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Path {
+    /// For the names of rows.
+    pub name: String,
+    /// Round trip that the path adds, in ms, half of it each way.
+    #[serde(default)]
+    pub rtt_ms: f64,
+    /// Packets that get lost at random, each way.
+    #[serde(default)]
+    pub loss_percent: f64,
+    /// Rate of the bottleneck on the wire, each way.
+    pub mbit: Option<u32>,
+    /// Bytes that the bottleneck queues, in thousands; the emulator's default without it.
+    pub queue_kb: Option<u32>,
+}
+
+impl Path {
+    /// The uplink itself.
+    pub fn direct() -> Self {
+        Self { name: "direct".into(), ..Self::default() }
+    }
+
+    /// Whether there is nothing to emulate.
+    pub fn is_direct(&self) -> bool {
+        self.rtt_ms == 0.0 && self.loss_percent == 0.0 && self.mbit.is_none()
+    }
+
+    /// One direction of it.
+    fn link(&self) -> LinkSpec {
+        let default = LinkSpec::default();
+        LinkSpec {
+            rate_mbit: self.mbit.map(f64::from),
+            delay_ms: self.rtt_ms / 2.0,
+            queue_bytes: self.queue_kb.map_or(default.queue_bytes, |kb| kb.saturating_mul(1000)),
+            loss: (self.loss_percent > 0.0).then(|| Loss::Random(self.loss_percent / 100.0)),
+            ..default
+        }
+    }
+}
+
+/// Where the other end is.
+#[derive(Debug)]
+pub struct FarEnd<'a> {
+    host: &'a Namespace,
+    emulated: Option<Emulated>,
+}
+
+/// A path and what is behind it. The path goes before the namespace that its device is in.
+#[derive(Debug)]
+struct Emulated {
+    _path: path::Path,
+    namespace: Namespace,
+    subnet: u8,
+}
+
+impl<'a> FarEnd<'a> {
+    /// Makes path number `index` (of those that are there at once) and what is at its end, and
+    /// tells `guest` the way. The emulator runs on `core`.
+    ///
+    /// # Errors
+    /// When the path makes no sense, or the kernel refuses.
+    pub fn open(
+        testbed: &'a Testbed,
+        guest: &Vm,
+        path: &Path,
+        index: usize,
+        (core, seed): (usize, u64),
+    ) -> Result<Self> {
+        let host = testbed.host();
+        if path.is_direct() {
+            return Ok(Self { host, emulated: None });
+        }
+        let subnet = FIRST_SUBNET.checked_add(u8::try_from(index)?);
+        let subnet = subnet.filter(|&subnet| subnet < u8::MAX);
+        ensure!(subnet.is_some(), "path `{}`: too many paths", path.name);
+        let emulated = Emulated::start(host, path, subnet.unwrap_or(FIRST_SUBNET), core, seed)?;
+        let way = net::address(subnet.unwrap_or(FIRST_SUBNET), 0) + "/24";
+        let router = Network::Floodway.host_address();
+        Place::Guest(guest).run(&["ip", "route", "replace", &way, "via", &router])?;
+        Ok(Self { host, emulated: Some(emulated) })
+    }
+
+    /// The namespace to make sockets in.
+    pub fn namespace(&self) -> &Namespace {
+        self.emulated.as_ref().map_or(self.host, |emulated| &emulated.namespace)
+    }
+
+    /// Its address as the guests of a network know it.
+    pub fn address(&self, network: Network) -> String {
+        match &self.emulated {
+            Some(emulated) => net::address(emulated.subnet, FAR),
+            None => network.host_address(),
+        }
+    }
+}
+
+impl Emulated {
+    fn start(host: &Namespace, path: &Path, subnet: u8, core: usize, seed: u64) -> Result<Self> {
+        let namespace = Namespace::create(&format!("far{subnet}"))?;
+        let near_device = format!("near{subnet}");
+        let mut near = PortSpec::tap("near", Some(host.name()), &near_device);
+        let mut far = PortSpec::tap("far", Some(namespace.name()), FAR_DEVICE);
+        (near.egress, far.egress) = (path.link(), path.link());
+        let spec = Spec { seed, ..Spec::path(near, far) };
+        let path = path::Path::start(&spec, Some(core))?;
+        host.add_address(&near_device, &net::cidr(subnet, NEAR))?;
+        namespace.add_address(FAR_DEVICE, &net::cidr(subnet, FAR))?;
+        namespace.ip(&["route", "add", "default", "via", &net::address(subnet, NEAR)])?;
+        Place::Host(host).run(&["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])?;
+        Ok(Self { _path: path, namespace, subnet })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_the_same_both_ways() {
+        let path = Path {
+            name: "slow".into(),
+            rtt_ms: 20.0,
+            loss_percent: 1.0,
+            mbit: Some(10),
+            queue_kb: Some(25),
+        };
+        let link = path.link();
+        assert_eq!((link.delay_ms, link.rate_mbit, link.queue_bytes), (10.0, Some(10.0), 25_000));
+        assert_eq!(link.loss, Some(Loss::Random(0.01)));
+        link.config().unwrap();
+        assert!(!path.is_direct() && Path::direct().is_direct());
+        assert_eq!(Path::direct().link(), LinkSpec::default());
+    }
+}

@@ -1,0 +1,359 @@
+//! Runs a scenario: testbeds, profiles, cells, and blocks that alternate between columns.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use floodway_guest::transfer::{Arrival, Plan, Receiver, Sent, Sink};
+
+use super::cell::{self, Cell, Measure, Observation, Place, Series};
+use super::column::{self, Column};
+use super::contention::{self, Contended};
+use super::far_end::{FarEnd, Path};
+use super::profile::Profile;
+use super::tcp;
+use super::{Direction, HostLoad, Transfer};
+use crate::agent::{Counters, Listening};
+use crate::experiment::Run;
+use crate::transfer;
+
+/// Rounds before the first block of each column in a cell, not counted: neighbour tables, page
+/// faults, code that the emulator has not translated yet.
+const WARM_UP: u32 = 2;
+/// Longest time without progress. Only ends a run that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Pauses are up to this many periods of the load, so that a round starts at any phase of it.
+const PAUSE_PERIODS: u64 = 2;
+/// Any address and port: guests have a card on each network.
+const ANY: &str = "0.0.0.0:0";
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// In the order of measuring.
+    pub cells: Vec<Cell>,
+    /// Growth of the guest's TCP counters while transfers ran.
+    pub counters: BTreeMap<(Profile, Column), Counters>,
+    /// Transfers that came to their end.
+    pub complete: u64,
+    /// Transfers that did not, and why the first of them did not.
+    pub failed: u64,
+    /// See `failed`.
+    pub first_failure: Option<String>,
+    /// Transfers with other bytes than were sent.
+    pub broken: u64,
+    /// What others than the VMs used of the contended core: the largest share in any cell.
+    pub strangers: f64,
+}
+
+/// Measures everything that a scenario asks for.
+///
+/// # Errors
+/// When a part of the testbed fails, or a column needs what the switch or guest does not have.
+pub fn run(scenario: &Transfer, run: &Run) -> Result<Results> {
+    let mut results = Results::default();
+    for (index, &host) in scenario.hosts.iter().enumerate() {
+        run.progress.step(&format!("booting {} VMs", host.vms));
+        let contended = Contended::start(&format!("tr{index}"), scenario, host)?;
+        for paths in scenario.path_sets() {
+            let ends = paths
+                .iter()
+                .enumerate()
+                .map(|(index, path)| {
+                    let place = (contention::OTHER, run.seed);
+                    FarEnd::open(contended.testbed(), contended.guest(), path, index, place)
+                })
+                .collect::<Result<Vec<_>>>()?;
+            for &profile in &scenario.profiles {
+                let mut session =
+                    Session::open(scenario, run, host, &contended, &paths, &ends, profile)?;
+                session.all_cells(&mut results)?;
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// One testbed in one profile, with its sinks.
+struct Session<'a> {
+    scenario: &'a Transfer,
+    run: &'a Run,
+    host: HostLoad,
+    contended: &'a Contended,
+    paths: &'a [Path],
+    ends: &'a [FarEnd<'a>],
+    profile: Profile,
+    sinks: Sinks,
+    next_id: u64,
+    _turn: Option<crate::cleanup::Guard>,
+}
+
+/// The receiving ends.
+enum Sinks {
+    /// One behind each path.
+    Host(Vec<Sink>),
+    /// One in the contended VM.
+    Guest(Listening),
+}
+
+impl<'a> Session<'a> {
+    fn open(
+        scenario: &'a Transfer,
+        run: &'a Run,
+        host: HostLoad,
+        contended: &'a Contended,
+        paths: &'a [Path],
+        ends: &'a [FarEnd<'a>],
+        profile: Profile,
+    ) -> Result<Self> {
+        let any: SocketAddr = ANY.parse()?;
+        column::prepare(contended.guest(), &scenario.columns, profile)?;
+        for end in ends {
+            let place = tcp::Place::Host(end.namespace());
+            tcp::start_every_connection_alike(place)?;
+            tcp::set_initial_window(place, profile.initial_window())?;
+        }
+        let sinks = match scenario.direction {
+            Direction::Out => Sinks::Host(
+                ends.iter()
+                    .map(|end| transfer::listen(end.namespace(), any))
+                    .collect::<Result<_>>()?,
+            ),
+            Direction::In | Direction::Both => {
+                Sinks::Guest(contended.guest().agent().transfer_listen(any)?)
+            }
+        };
+        let turn = contended.schedule(profile)?;
+        contended.load(host.load_percent, Duration::from_millis(scenario.period_ms))?;
+        Ok(Self {
+            scenario,
+            run,
+            host,
+            contended,
+            paths,
+            ends,
+            profile,
+            sinks,
+            next_id: 0,
+            _turn: turn,
+        })
+    }
+
+    fn all_cells(&mut self, results: &mut Results) -> Result<()> {
+        for &bytes in &self.scenario.bytes {
+            for flows in &self.scenario.flows {
+                let place = Place {
+                    host: self.host,
+                    path: (self.paths.len() == 1).then(|| self.paths[0].name.clone()),
+                    mbit: self.paths[0].mbit,
+                    bytes,
+                    flows: flows.clone(),
+                };
+                let before = (self.contended.core_time()?, std::time::Instant::now());
+                let cell = self.cell(place, results)?;
+                let strangers = self.contended.core_time()?.strangers_since(before.0);
+                let share = strangers.as_secs_f64() / before.1.elapsed().as_secs_f64();
+                results.strangers = results.strangers.max(share);
+                results.cells.push(cell);
+            }
+        }
+        if let Sinks::Guest(listening) = &self.sinks {
+            self.contended.guest().agent().transfer_close(listening)?;
+        }
+        Ok(())
+    }
+
+    /// Measures one cell, block by block, every second time in reverse order.
+    fn cell(&mut self, place: Place, results: &mut Results) -> Result<Cell> {
+        let columns = &self.scenario.columns;
+        let (rounds, bytes) = (self.scenario.rounds(place.bytes), place.bytes);
+        let block = self.scenario.block_rounds(rounds, &place.flows);
+        let measures = Measure::of(self.scenario.direction, &place.flows);
+        let mut series: Vec<Series> = columns
+            .iter()
+            .flat_map(|&column| (0..place.flows.len()).map(move |receiver| (column, receiver)))
+            .flat_map(|(column, receiver)| {
+                measures.iter().map(move |&measure| Series {
+                    column,
+                    receiver,
+                    measure,
+                    mbit_s: Vec::new(),
+                })
+            })
+            .collect();
+        for number in 0..rounds.div_ceil(block) {
+            let mut order = columns.clone();
+            if number % 2 == 1 {
+                order.reverse();
+            }
+            for column in order {
+                self.announce(&place, column, number * block, rounds);
+                let rounds = block.min(rounds - number * block);
+                let warm_up = if number == 0 { WARM_UP } else { 0 };
+                let observed = self.block(column, &place, warm_up, rounds, results)?;
+                for one in series.iter_mut().filter(|one| one.column == column) {
+                    one.mbit_s.extend(observed.iter().map(|round| {
+                        cell::round(round, one.receiver, one.measure, self.scenario, bytes)
+                    }));
+                }
+            }
+        }
+        Ok(Cell { place, profile: self.profile, series })
+    }
+
+    fn announce(&self, place: &Place, column: Column, done: u32, rounds: u32) {
+        let label = place.label(self.scenario);
+        let (profile, column) = (self.profile.name(), column.name());
+        self.run.progress.step(&format!("{profile} {label} {column}, {done} of {rounds} done"));
+    }
+
+    /// Switches over to a column and runs a block. Returns its rounds without those that warm up.
+    fn block(
+        &mut self,
+        column: Column,
+        place: &Place,
+        warm_up: u32,
+        rounds: u32,
+        results: &mut Results,
+    ) -> Result<Vec<Vec<Observation>>> {
+        let (contended, columns) = (self.contended, &self.scenario.columns);
+        let guest = contended.guest();
+        column::activate(column, columns, self.profile, contended.testbed(), guest)?;
+        if warm_up > 0 {
+            self.transfers(column, place, warm_up)?;
+        }
+        let before = guest.agent().counters()?;
+        let observed = self.transfers(column, place, rounds)?;
+        let after = guest.agent().counters()?;
+        let sums = results.counters.entry((self.profile, column)).or_default();
+        for (name, value) in after {
+            *sums.entry(name.clone()).or_default() += value - before.get(&name).unwrap_or(&0);
+        }
+        for observation in observed.iter().flatten() {
+            results.count(observation);
+        }
+        Ok(observed)
+    }
+
+    /// Runs rounds, and puts together what both ends saw.
+    fn transfers(
+        &mut self,
+        column: Column,
+        place: &Place,
+        rounds: u32,
+    ) -> Result<Vec<Vec<Observation>>> {
+        let plan = self.plan(column, place, rounds)?;
+        self.next_id += u64::from(rounds) * plan.flows();
+        let agent = self.contended.guest().agent();
+        let (sent, arrivals) = match &self.sinks {
+            Sinks::Host(sinks) => {
+                let sent = agent.transfer_send(&plan)?;
+                (sent, sinks.iter().flat_map(Sink::take).collect())
+            }
+            Sinks::Guest(listening) => {
+                let sent = transfer::send(self.ends[0].namespace(), &plan)?;
+                (sent, agent.transfer_arrivals(listening)?)
+            }
+        };
+        Ok(join(sent, arrivals, usize::try_from(plan.flows())?))
+    }
+
+    /// Of a source on the host. The guests' is the system's default, since their sinks answer, too; in a
+    /// namespace of the host the kernel may refuse to change that.
+    fn host_algorithm(&self) -> Option<String> {
+        matches!(self.sinks, Sinks::Guest(_)).then(|| self.profile.congestion_control().to_owned())
+    }
+
+    fn plan(&self, column: Column, place: &Place, rounds: u32) -> Result<Plan> {
+        let network = column.network();
+        let receivers = match &self.sinks {
+            Sinks::Host(sinks) => {
+                let ends = self.ends.iter().zip(sinks).zip(&place.flows);
+                ends.map(|((end, sink), &flows)| {
+                    let address = address(&end.address(network), sink.address().port())?;
+                    Ok(Receiver { address, flows })
+                })
+                .collect::<Result<_>>()?
+            }
+            Sinks::Guest(listening) => {
+                let address = address(&network.guest_address(0)?, listening.address.port())?;
+                vec![Receiver { address, flows: place.flows[0] }]
+            }
+        };
+        let both = self.scenario.direction == Direction::Both;
+        Ok(Plan {
+            receivers,
+            bytes: place.bytes,
+            reply_bytes: if both { place.bytes } else { 1 },
+            rounds,
+            pause_max_us: self.scenario.period_ms * 1000 * PAUSE_PERIODS,
+            seed: self.run.seed,
+            first_id: self.next_id,
+            congestion_control: self.host_algorithm(),
+            watch_acks: self.scenario.direction != Direction::Out,
+            timeout_ms: u64::try_from(PATIENCE.as_millis())?,
+        })
+    }
+}
+
+impl Results {
+    fn count(&mut self, observation: &Observation) {
+        if observation.is_broken() {
+            self.broken += 1;
+        }
+        if observation.is_complete() {
+            self.complete += 1;
+            return;
+        }
+        self.failed += 1;
+        let why = || observation.sent.error.clone().unwrap_or_else(|| "never came whole".into());
+        self.first_failure.get_or_insert_with(why);
+    }
+}
+
+fn address(host: &str, port: u16) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(host.parse().with_context(|| format!("address {host}"))?, port))
+}
+
+/// Puts together what source and sinks say of each transfer, round by round.
+fn join(sent: Vec<Sent>, arrivals: Vec<Arrival>, flows: usize) -> Vec<Vec<Observation>> {
+    let mut arrived: BTreeMap<u64, Arrival> =
+        arrivals.into_iter().map(|arrival| (arrival.id, arrival)).collect();
+    let mut observed = sent
+        .into_iter()
+        .map(|sent| Observation { arrival: arrived.remove(&sent.id), sent })
+        .peekable();
+    let mut rounds = Vec::new();
+    while observed.peek().is_some() {
+        rounds.push(observed.by_ref().take(flows).collect());
+    }
+    rounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_put_together_by_number_and_round() {
+        let sent = |id| Sent {
+            id,
+            receiver: 0,
+            connect_ns: 1,
+            acked_ns: None,
+            reply_ns: 0,
+            whole_ns: 2,
+            error: None,
+        };
+        let arrival = |id| Arrival { id, bytes: 40, intact: id != 2, first_ns: 0, last_ns: id };
+        let rounds = join((0..4).map(sent).collect(), vec![arrival(2), arrival(0), arrival(9)], 2);
+        let ids: Vec<Vec<_>> =
+            rounds.iter().map(|round| round.iter().map(|one| one.sent.id).collect()).collect();
+        assert_eq!(ids, [[0, 1], [2, 3]]);
+        let mut results = Results::default();
+        rounds.iter().flatten().for_each(|observation| results.count(observation));
+        assert_eq!((results.complete, results.failed, results.broken), (2, 2, 1));
+        assert_eq!(results.first_failure.as_deref(), Some("never came whole"));
+    }
+}
