@@ -78,10 +78,10 @@ impl Handshake {
         self.peer.is_some() && self.guest.is_some_and(|guest| !ack.before(guest.next))
     }
 
-    /// The machines, if both SYNs were seen and `ack` of the peer acknowledges the guest's.
-    pub fn complete<B>(&self, ack: Seq, config: &Config) -> Option<Connection<B>> {
+    /// The machines, if both SYNs were seen and `last`, which is from the peer, acknowledges the guest's.
+    pub fn complete<B>(&self, last: &Segment, config: &Config) -> Option<Connection<B>> {
         let (guest, peer) = (self.guest?, self.peer?);
-        if ack != guest.next || guest.has_data || peer.has_data {
+        if last.ack != guest.next || guest.has_data || peer.has_data {
             return None;
         }
         let (scaled, sack, timestamps) = (
@@ -98,9 +98,9 @@ impl Handshake {
         };
         let mut tx = Sender::new(guest.next, agreed, &peer.options, config);
         let mut rx = Receiver::new(peer.next, guest_scale.min(MAX_SCALE));
-        if peer.flags.contains(Flags::ACK) {
+        if last.has(Flags::SYN) {
             // The window of a SYN-ACK is not scaled.
-            tx.follow_ack(guest.next, guest.next + u32::from(peer.window));
+            tx.follow_ack(guest.next, guest.next + u32::from(last.window));
         }
         if guest.flags.contains(Flags::ACK) {
             rx.first_window(guest.window);

@@ -8,7 +8,7 @@ use super::grant::LEAST_GRANT;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
 use super::segment::Segment;
-use super::sender::{AckKind, Stored};
+use super::sender::{AckKind, Sender, Stored};
 use super::sink::{Edit, Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 
@@ -52,7 +52,7 @@ impl<B> Flow<B> {
         let verdict = if !connection.tx.is_online() {
             connection.tx.follow(segment.end());
             pass_from_guest(connection, segment, own, call)
-        } else if segment.seq_len() == 0 {
+        } else if segment.seq_len() == 0 || is_keepalive(&connection.tx, segment) {
             pass_from_guest(connection, segment, own, call)
         } else {
             self.store(segment, own, keep, call)
@@ -141,7 +141,9 @@ impl<B> Flow<B> {
     fn on_syn(&mut self, side: Side, segment: &Segment) -> Outcome {
         if self.connection().is_none() && self.accept_syn(side, segment) {
             Verdict::PASS.into()
-        } else if self.connection().is_some() && segment.has(Flags::ACK) {
+        } else if segment.has(Flags::ACK)
+            && self.connection().is_some_and(|c| c.tx.snd_max == segment.end())
+        {
             // The guest's SYN-ACK once more: its own is still on its way.
             Verdict::PASS.into()
         } else {
@@ -174,7 +176,7 @@ impl<B> Flow<B> {
         if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
             return;
         }
-        match handshake.complete(segment.ack, &call.port.config) {
+        match handshake.complete(segment, &call.port.config) {
             Some(mut connection) => {
                 if call.port.wants_receive() {
                     connection.rx.start(&mut call.port.counters);
@@ -348,6 +350,12 @@ impl<B> Flow<B> {
             self.leave(reason, call);
         }
     }
+}
+
+/// A byte that was acknowledged long ago, sent again while nothing is on its way: the peer is to answer,
+/// not the switch (RFC 1122 section 4.2.3.6).
+fn is_keepalive<B>(tx: &Sender<B>, segment: &Segment) -> bool {
+    segment.seq_len() == 1 && tx.is_idle() && segment.end() == tx.snd_una()
 }
 
 /// A segment of the guest that is not stored.

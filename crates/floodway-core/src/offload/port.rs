@@ -215,12 +215,18 @@ impl<B> Flow<B> {
         self.flag(call.id, call.port);
     }
 
-    /// The peer is dead: what is stored will never be acknowledged. The guest finds out by itself.
+    /// The peer is dead: what is stored is forgotten, unacknowledged. The guest, which has it still, finds out
+    /// by itself.
     pub fn give_up<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.abort();
-        connection.tx.enter(TxState::Leaving, Reason::Timeout, &mut call.port.counters);
-        self.note_idle(call);
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        tx.abandon();
+        tx.enter(TxState::Offline, Reason::Timeout, &mut port.counters);
+        port.pool.online -= 1;
+        tx.charge(&mut self.charged, &mut port.pool);
+        call.sink.name(call.tuple, &self.link, Naming::Offline);
+        port.counters.offline_notices += 1;
+        (self.name_at, self.leave_at) = (Instant::NEVER, Instant::NEVER);
     }
 
     /// Sends what is due at the end of a batch.

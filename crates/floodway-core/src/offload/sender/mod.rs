@@ -262,11 +262,15 @@ impl<B> Sender<B> {
         Stored::New
     }
 
-    /// The guest resets the connection: nothing of it will be sent any more.
-    pub fn abort(&mut self) {
-        self.store.clear();
-        self.snd_max = self.store.snd_una();
+    /// Forgets what is stored. The peer has not acknowledged it, and the guest is told nothing else.
+    pub fn abandon(&mut self) {
+        self.store = Store::new(self.snd_una());
+        self.told_edge = self.told_edge.max(self.rwnd_edge);
+        self.recovery = Recovery::new(self.snd_max);
+        self.rtt.reset_back_off();
         self.timer = None;
+        self.dup_acks = 0;
+        self.unanswered = 0;
     }
 
     /// An ACK for the guest that repeats the latest, with the window that the guest has now.

@@ -35,13 +35,14 @@ impl Capture {
         self.packets.iter().any(|(_, from_guest, packet)| what(*from_guest, packet))
     }
 
-    /// Packets of the guest that begin before one that was seen already.
+    /// Packets of the guest that begin before the end of another that was seen already.
     pub fn repeats(&self) -> usize {
         let (mut nxt, mut repeats) = (None, 0);
         for (_, from_guest, packet) in &self.packets {
-            if *from_guest && packet.segment.len > 0 {
+            if *from_guest && packet.segment.seq_len() > 0 {
+                let end = packet.segment.end();
                 repeats += usize::from(nxt.is_some_and(|nxt| packet.segment.seq.before(nxt)));
-                nxt = Some(packet.segment.end());
+                nxt = Some(nxt.map_or(end, |nxt| end.max(nxt)));
             }
         }
         repeats
