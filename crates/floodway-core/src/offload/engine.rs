@@ -227,6 +227,7 @@ impl<B> Offload<B> {
         // What it has to say, it says now.
         self.with_flow(id, now, sink, Flow::flush);
         self.forget(id);
+        self.offer_room(now, sink);
     }
 
     fn forget(&mut self, id: FlowId) {

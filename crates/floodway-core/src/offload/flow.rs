@@ -8,6 +8,7 @@
 use floodway_wire::tcp::{Flags, OptionSummary};
 
 use super::config::Config;
+use super::grant::Charge;
 use super::receiver::Receiver;
 use super::segment::Segment;
 use super::sender::{Agreed, Sender};
@@ -143,7 +144,7 @@ pub(super) struct Flow<B> {
     pub link: Link,
     pub deadline: Deadline,
     /// What the pool has counted for it.
-    pub charged: u32,
+    pub charged: Charge,
     /// What the pool has counted for what is kept of it.
     pub kept: u32,
     /// Behind the guest's FIN, and the peer's.
@@ -168,7 +169,7 @@ impl<B> Flow<B> {
             phase: Phase::Opening(Handshake::default()),
             link,
             deadline: Deadline::NEVER,
-            charged: 0,
+            charged: Charge::default(),
             kept: 0,
             fins: [None; 2],
             name_at: Instant::NEVER,

@@ -38,15 +38,40 @@ pub(super) const LEAST_GRANT: u32 = *PORTION.start();
 /// Largest window that can be written, in units.
 const MAX_UNITS: u32 = u16::MAX as u32;
 
+/// A stored frame counts as this many bytes at least, in a limit of its own: a guest that sends bytes one by
+/// one must not make us keep millions of frames.
+const LEAST_FRAME: u32 = 512;
+
+/// What the pool has counted for a flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Charge {
+    pub bytes: u32,
+    pub frames: u32,
+}
+
 /// What the flows of a port share.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub budget: Budget,
+    /// Frames stored.
+    pub frames: u32,
     /// Flows online.
     pub online: u32,
 }
 
 impl Pool {
+    /// One more frame may be stored.
+    pub fn has_frame(&self) -> bool {
+        self.frames < self.budget.total() / LEAST_FRAME
+    }
+
+    /// A flow uses `now` instead of `before`.
+    pub fn change(&mut self, before: &mut Charge, now: Charge) {
+        self.budget.change(before.bytes, now.bytes);
+        self.frames = self.frames - before.frames + now.frames;
+        *before = now;
+    }
+
     /// What a flow is granted beyond what it has sent.
     fn portion(&self) -> u32 {
         let portion = self.budget.total() / 8 / self.online.max(1);
@@ -77,14 +102,14 @@ impl<B> Sender<B> {
     /// flow.
     pub fn extend(
         &mut self,
-        charged: &mut u32,
+        charged: &mut Charge,
         pool: &mut Pool,
         config: &Config,
         counters: &mut Counters,
     ) -> u32 {
         let before = self.told_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
-            let available = pool.budget.free() + *charged;
+            let available = pool.budget.free() + charged.bytes;
             self.move_edge(available, pool.portion(), config, counters);
         }
         self.charge(charged, pool);
@@ -125,10 +150,9 @@ impl<B> Sender<B> {
     }
 
     /// Counts in the pool what the flow uses now.
-    pub fn charge(&self, charged: &mut u32, pool: &mut Pool) {
-        let now = self.usage();
-        pool.budget.change(*charged, now);
-        *charged = now;
+    pub fn charge(&self, charged: &mut Charge, pool: &mut Pool) {
+        let now = Charge { bytes: self.usage(), frames: self.store.frames() };
+        pool.change(charged, now);
     }
 
     /// The window field of an ACK to the guest that acknowledges up to `snd_una`.

@@ -57,8 +57,20 @@ impl<B> Flow<B> {
         } else {
             self.store(segment, own, keep, call)
         };
+        self.resume_receiving(call);
         self.count_kept(call);
         Outcome { verdict, over: self.is_closed() }
+    }
+
+    /// Receive offload that was off, and is wanted, begins when the guest has caught up.
+    fn resume_receiving<S>(&mut self, call: &mut Call<'_, S>) {
+        let [_, closed] = self.fins;
+        if let Phase::Established(connection) = &mut self.phase
+            && closed.is_none()
+            && call.port.wants_receive()
+        {
+            connection.rx.start(&mut call.port.counters);
+        }
     }
 
     fn store<S: Sink<B>>(
@@ -71,6 +83,8 @@ impl<B> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         rx.ack_due |= own == Own::News;
+        let room = call.port.pool.has_frame();
+        let keep = || room.then(keep).flatten();
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
         let released = env.counters.released;
@@ -83,6 +97,9 @@ impl<B> Flow<B> {
         match stored {
             Stored::BeyondGrant => {
                 port.counters.beyond_grant += 1;
+                // As any receiver answers what is beyond its window (RFC 9293 section 3.10.7.4).
+                self.update_due = true;
+                self.flag(call.id, call.port);
                 return Verdict::Drop(Refusal::BeyondGrant);
             }
             // It has not heard of the latest ACK.
@@ -119,7 +136,12 @@ impl<B> Flow<B> {
         if self.connection().is_none() {
             self.complete(segment, call);
         }
-        self.note_fin(Side::Peer, segment);
+        let Phase::Established(connection) = &mut self.phase else {
+            return Verdict::PASS.into();
+        };
+        if connection.rx.is_acceptable(segment) {
+            self.note_fin(Side::Peer, segment);
+        }
         let Phase::Established(connection) = &mut self.phase else {
             return Verdict::PASS.into();
         };

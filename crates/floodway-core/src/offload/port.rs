@@ -21,7 +21,7 @@ use floodway_wire::FiveTuple;
 use super::config::Config;
 use super::counters::Counters;
 use super::flow::{Flow, Phase};
-use super::grant::Pool;
+use super::grant::{Charge, Pool};
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Made, Naming, Sink};
 use super::summary::{Reason, TxState};
@@ -81,7 +81,7 @@ impl<S> Call<'_, S> {
 impl Port {
     pub fn new(config: Config) -> Self {
         Self {
-            pool: Pool { budget: super::budget::Budget::new(config.budget), online: 0 },
+            pool: Pool { budget: super::budget::Budget::new(config.budget), frames: 0, online: 0 },
             counters: Counters::default(),
             kept: 0,
             flagged: Vec::new(),
@@ -104,8 +104,7 @@ impl Port {
 
     /// Gives back what a removed flow used.
     pub fn release<B>(&mut self, flow: &mut Flow<B>) {
-        self.pool.budget.change(flow.charged, 0);
-        flow.charged = 0;
+        self.pool.change(&mut flow.charged, Charge::default());
         self.kept -= flow.kept;
         flow.kept = 0;
         if flow.connection().is_some_and(|c| c.tx.is_online()) {
@@ -251,7 +250,7 @@ impl<B> Flow<B> {
                 seq: tx.next_seq(),
                 ack: outgoing.ack,
                 window: outgoing.window,
-                flags: rx.ack_flags(),
+                flags: rx.ack_flags(tx.agreed.ecn),
                 timestamps: tx.agreed.timestamps.then_some(outgoing.timestamps),
             });
             port.counters.acks_sent += 1;

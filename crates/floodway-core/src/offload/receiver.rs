@@ -42,6 +42,9 @@ use crate::time::{Duration, Instant};
 const REDELIVERY: Duration = Duration::from_secs(1);
 /// Doublings of it.
 const MAX_REDELIVERY_SHIFT: u8 = 6;
+/// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
+/// keep millions of frames.
+const LEAST_FRAME: u32 = 512;
 /// Duplicate ACKs of the guest that mean a loss on its side.
 const DUP_THRESH: u8 = 3;
 
@@ -49,6 +52,8 @@ const DUP_THRESH: u8 = 3;
 struct Kept<B> {
     frame: B,
     end: Seq,
+    /// What it counts for.
+    charge: u32,
 }
 
 #[derive(Debug)]
@@ -75,7 +80,7 @@ pub(super) struct Receiver<B> {
     /// Clock of the peer that is to be echoed.
     ts_recent: u32,
     kept: VecDeque<Kept<B>>,
-    /// Bytes kept.
+    /// Bytes that the kept frames count for.
     kept_bytes: u32,
     /// Duplicate ACKs of the guest in a row.
     dup_acks: u8,
@@ -196,6 +201,7 @@ impl<B> Receiver<B> {
             ack: self.acked,
             window: self.window(),
             timestamps: Timestamps { value: self.guest_tsval, echo: self.ts_recent },
+            ece: (self.state != RxState::Offline).then_some(self.echo_ce),
         }
     }
 
@@ -213,8 +219,8 @@ impl<B> Receiver<B> {
     }
 
     /// ACK flags of a segment that we make (R6).
-    pub fn ack_flags(&self) -> Flags {
-        if self.echo_ce { Flags::ACK.with(Flags::ECE) } else { Flags::ACK }
+    pub fn ack_flags(&self, ecn: bool) -> Flags {
+        if ecn && self.echo_ce { Flags::ACK.with(Flags::ECE) } else { Flags::ACK }
     }
 
     /// Takes in a segment from the peer. `room` is what the port may keep in addition.
@@ -256,7 +262,16 @@ impl<B> Receiver<B> {
         Arrival::Deliver
     }
 
+    /// It begins within what the guest has not acknowledged and may take, or is a keepalive.
+    pub fn is_acceptable(&self, segment: &Segment) -> bool {
+        let start = segment.seq + 1;
+        !start.before(self.guest_ack) && !segment.seq.after(self.guest_edge.max(self.rcv_nxt))
+    }
+
     fn note_peer(&mut self, segment: &Segment) {
+        if !self.is_acceptable(segment) {
+            return;
+        }
         if let Some(timestamps) = segment.options.timestamps
             && !Seq(timestamps.value).before(Seq(self.peer.tsval))
         {
@@ -284,7 +299,8 @@ impl<B> Receiver<B> {
         counters: &mut Counters,
     ) {
         let end = segment.end();
-        let fits = segment.len <= room && !end.after(self.guest_edge);
+        let charge = segment.len.max(LEAST_FRAME);
+        let fits = charge <= room && !end.after(self.guest_edge);
         let special = segment.flags.intersects(Flags::URG.with(Flags::RST).with(Flags::SYN));
         let Some(frame) = (fits && !special).then(keep).flatten() else {
             return self.enter(RxState::NoBuffer, counters);
@@ -292,8 +308,8 @@ impl<B> Receiver<B> {
         if self.kept.is_empty() {
             self.redeliver_at = now + REDELIVERY;
         }
-        self.kept.push_back(Kept { frame, end });
-        self.kept_bytes += segment.len;
+        self.kept.push_back(Kept { frame, end, charge });
+        self.kept_bytes += charge;
         counters.acknowledged_bytes += u64::from(segment.len);
         self.acked = end;
         if let Some(timestamps) = segment.options.timestamps {
@@ -357,13 +373,12 @@ impl<B> Receiver<B> {
     fn forget_kept(&mut self, now: Instant) {
         self.dup_acks = 0;
         self.redeliveries = 0;
-        while self.kept.front().is_some_and(|first| !first.end.after(self.guest_ack)) {
+        while let Some(first) = self.kept.front()
+            && !first.end.after(self.guest_ack)
+        {
+            self.kept_bytes -= first.charge;
             self.kept.pop_front();
         }
-        self.kept_bytes = match self.kept.back() {
-            Some(last) => last.end.since(self.guest_ack),
-            None => 0,
-        };
         self.redeliver_at = if self.kept.is_empty() { Instant::NEVER } else { now + REDELIVERY };
     }
 

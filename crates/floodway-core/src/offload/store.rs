@@ -138,6 +138,11 @@ impl<B> Store<B> {
         (out + self.in_repair).saturating_sub(self.sacked + self.lost)
     }
 
+    /// Frames kept.
+    pub fn frames(&self) -> u32 {
+        self.chunks.len() as u32
+    }
+
     pub fn records(&self) -> usize {
         self.sent.len()
     }

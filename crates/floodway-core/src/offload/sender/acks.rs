@@ -63,7 +63,7 @@ impl<B> Sender<B> {
             self.rto_base = env.now;
         }
         let rtt = self.measure(&freed, &sacked, env.now);
-        self.check_probe(sacked.dsack, env);
+        self.check_probe(kind, sacked.dsack, env);
         let lost = self.find_losses(kind, env.now);
         if lost {
             self.enter_fast(out, env);

@@ -304,12 +304,15 @@ impl<B> Sender<B> {
     }
 
     /// An ACK or DSACK tells what became of a tail loss probe (RFC 8985 section 7.4).
-    pub(super) fn check_probe<S>(&mut self, dsack: bool, env: &mut Env<'_, S>) {
+    pub(super) fn check_probe<S>(&mut self, kind: AckKind, dsack: bool, env: &mut Env<'_, S>) {
         let Some(end) = self.recovery.probe_end else { return };
         if dsack {
             // The original had arrived, and so did the probe.
             self.recovery.probe_end = None;
-        } else if !self.snd_una().before(end) {
+        } else if self.snd_una() == end && kind == AckKind::Duplicate {
+            // Both arrived, and the peer does not say which was the second.
+            self.recovery.probe_end = None;
+        } else if self.snd_una().after(end) {
             self.recovery.probe_end = None;
             // The probe repaired a loss that nobody else will see.
             if self.recovery.phase == Phase::Open {

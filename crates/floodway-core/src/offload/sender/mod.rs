@@ -70,6 +70,8 @@ pub(super) struct Outgoing {
     pub window: u16,
     /// Clock of the guest, as of its latest segment, and the echo of the peer's.
     pub timestamps: Timestamps,
+    /// Whether congestion is echoed, if that is not left to the guest.
+    pub ece: Option<bool>,
 }
 
 /// What the machines of a flow work with during one call.

@@ -107,6 +107,10 @@ impl<B> Sender<B> {
         } else if !whole {
             flags = flags.without(Flags::PSH);
         }
+        if let Some(ece) = env.outgoing.ece.filter(|_| self.agreed.ecn) {
+            flags = flags.without(Flags::ECE);
+            flags = if ece { flags.with(Flags::ECE) } else { flags };
+        }
         let mut ecn = chunk.ecn;
         if again {
             // RFC 3168 section 6.1.5; DCTCP keeps the mark (RFC 8257 section 3.5 is silent, Linux does).
