@@ -7,6 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cpu;
 pub mod engine;
+pub mod flow;
+pub mod machine;
+pub mod net;
+pub mod packet;
+pub mod tcp;
+pub mod traffic;
+pub mod world;
 
 pub use floodway_core::time::{Duration, Instant};

@@ -1,0 +1,112 @@
+//! Where a mechanism of the switch takes hold of packets: between the rings of the VMs and the network card,
+//! in both directions.
+//!
+//! # Theory of operation
+//! The driver domain calls the hook when it handles a packet, that is when its vCPU runs and has paid for the
+//! packet. The hook owns the packet then: it passes it on, keeps it, or drops it, and may send others, which it
+//! makes in the pool. What it asks for is done after the call, in order. What it costs beyond the driver
+//! domain's own work is charged to the driver domain's processor before its next packet.
+//!
+//! [`Hook::next_timeout`] is asked after every call; when that time has come the driver domain is woken up, and the
+//! hook is called when it runs. [`Hook::flush`] ends a batch: nothing is left to do, or enough was done.
+
+use std::any::Any;
+
+use crate::flow::{FlowId, Flows, Side};
+use crate::packet::{PacketId, Pool};
+use crate::{Duration, Instant};
+
+/// A mechanism in the driver domain.
+pub trait Hook: Any {
+    /// A packet from a VM to the network.
+    fn from_vm(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
+
+    /// A packet from the network to a VM.
+    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
+
+    /// Ends a batch of packets.
+    fn flush(&mut self, ctx: &mut HookCtx<'_>) {
+        let _ = ctx;
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) is due; [`Instant::NEVER`] if nothing waits.
+    fn next_timeout(&self) -> Instant {
+        Instant::NEVER
+    }
+
+    /// Does what is due.
+    fn on_timeout(&mut self, ctx: &mut HookCtx<'_>) {
+        let _ = ctx;
+    }
+}
+
+/// What a hook wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    ToNetwork(PacketId),
+    ToVm(u32, PacketId),
+    Manage { vm: u32, flow: FlowId, side: Side, managed: bool },
+}
+
+/// What a hook can do.
+pub struct HookCtx<'a> {
+    pub(super) now: Instant,
+    pub(super) packets: &'a mut Pool,
+    pub(super) flows: &'a Flows,
+    pub(super) actions: &'a mut Vec<Action>,
+    pub(super) cost: &'a mut Duration,
+}
+
+impl HookCtx<'_> {
+    /// The present.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// All packets: to look at, change, copy and drop.
+    pub const fn packets(&mut self) -> &mut Pool {
+        self.packets
+    }
+
+    /// All flows, for their 5-tuples. A switch sees packets only: what the connections hold is not for it.
+    #[must_use]
+    pub const fn flows(&self) -> &Flows {
+        self.flows
+    }
+
+    /// Sends a packet to the network.
+    pub fn to_network(&mut self, packet: PacketId) {
+        self.actions.push(Action::ToNetwork(packet));
+    }
+
+    /// Delivers a packet to a VM.
+    pub fn to_vm(&mut self, vm: u32, packet: PacketId) {
+        self.actions.push(Action::ToVm(vm, packet));
+    }
+
+    /// A notice to the guest's module: the flow is managed by the switch, or not. It takes effect when the
+    /// VM runs.
+    pub fn manage(&mut self, vm: u32, flow: FlowId, side: Side, managed: bool) {
+        self.actions.push(Action::Manage { vm, flow, side, managed });
+    }
+
+    /// Charges processor time to the driver domain.
+    pub fn charge(&mut self, time: Duration) {
+        *self.cost += time;
+    }
+}
+
+/// Passes everything on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PassThrough;
+
+impl Hook for PassThrough {
+    fn from_vm(&mut self, _: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+        ctx.to_network(packet);
+    }
+
+    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+        ctx.to_vm(vm, packet);
+    }
+}

@@ -1,0 +1,295 @@
+//! A VM: its kernel's queues, its applications' commands, its load.
+//!
+//! See the module above for the order of its work. Each piece of work is chosen when the one before is
+//! done, and takes effect when its processor time is over.
+
+use std::collections::VecDeque;
+
+use super::ring::{RxRing, TxRing};
+use crate::cpu::{Load, LoadConfig, LoadStep, VcpuId, VcpuSpec};
+use crate::packet::{Address, Fifo, PacketId, Pool};
+use crate::world::{Command, Env, Errand};
+use crate::{Duration, Instant};
+
+/// Settings of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// Its vCPU.
+    pub vcpu: VcpuSpec,
+    /// Slots of each ring.
+    pub ring_slots: u32,
+    /// Packets that its kernel queues in front of the TX ring.
+    pub queue: u32,
+    /// Processor time for sending a packet; a super-frame counts once.
+    pub tx_cost: Duration,
+    /// Processor time for receiving a packet.
+    pub rx_cost: Duration,
+    /// Processor time for a command of an application, and for a deadline.
+    pub call_cost: Duration,
+    /// Its load, from the start.
+    pub load: Option<LoadConfig>,
+}
+
+impl VmConfig {
+    /// 240 slots, a queue of 1000, 3 µs per packet and 2 µs per call, no load.
+    #[must_use]
+    pub const fn new(vcpu: VcpuSpec) -> Self {
+        Self {
+            vcpu,
+            ring_slots: 240,
+            queue: 1000,
+            tx_cost: Duration::from_micros(3),
+            rx_cost: Duration::from_micros(3),
+            call_cost: Duration::from_micros(2),
+            load: None,
+        }
+    }
+}
+
+/// What a VM's rings and queues have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmStats {
+    /// Packets sent into the TX ring.
+    pub sent: u64,
+    /// Packets taken from the RX ring.
+    pub received: u64,
+    /// Packets for which the kernel's queue had no room.
+    pub queue_drops: u64,
+    /// Packets for which the driver domain had neither buffers nor backlog.
+    pub ring_drops: u64,
+}
+
+/// What a VM wants of its vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VmWork {
+    Run(Duration, Instant),
+    Block,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    Transmit,
+    Receive,
+    Urgent,
+    Command,
+    Load,
+}
+
+#[derive(Debug)]
+pub(super) struct Vm {
+    vcpu: VcpuId,
+    address: Address,
+    config: VmConfig,
+    queue: Fifo,
+    tx: TxRing,
+    rx: RxRing,
+    /// Packets that wait in the driver domain for buffers.
+    backlog: Fifo,
+    /// Deadlines and notices.
+    urgent: VecDeque<Errand>,
+    commands: VecDeque<Command>,
+    /// Of the command at the front, if it was interrupted.
+    command_left: Option<Duration>,
+    load: Option<Load>,
+    load_armed: bool,
+    doing: Doing,
+    /// Event channels: towards the driver domain, towards the VM.
+    call_driver: bool,
+    call: bool,
+    stats: VmStats,
+}
+
+impl Vm {
+    pub(super) fn new(vcpu: VcpuId, address: Address, config: &VmConfig) -> Self {
+        Self {
+            vcpu,
+            address,
+            config: *config,
+            queue: Fifo::default(),
+            tx: TxRing::new(config.ring_slots),
+            rx: RxRing::new(config.ring_slots),
+            backlog: Fifo::default(),
+            urgent: VecDeque::new(),
+            commands: VecDeque::new(),
+            command_left: None,
+            load: config.load.map(|load| Load::new(load, Instant::ZERO)),
+            load_armed: false,
+            doing: Doing::Nothing,
+            call_driver: false,
+            call: false,
+            stats: VmStats::default(),
+        }
+    }
+
+    pub(super) const fn vcpu(&self) -> VcpuId {
+        self.vcpu
+    }
+
+    pub(super) const fn stats(&self) -> &VmStats {
+        &self.stats
+    }
+
+    pub(super) const fn load(&self) -> Option<&Load> {
+        self.load.as_ref()
+    }
+
+    pub(super) fn set_load(&mut self, load: Load) {
+        self.load = Some(load);
+    }
+
+    // The driver domain's side.
+
+    pub(super) const fn has_requests(&self) -> bool {
+        self.tx.requests() > 0
+    }
+
+    pub(super) fn take_request(&mut self, pool: &mut Pool) -> Option<PacketId> {
+        let (packet, call) = self.tx.take(pool)?;
+        self.call |= call;
+        Some(packet)
+    }
+
+    pub(super) fn deliver(&mut self, packet: PacketId, backlog: u32, pool: &mut Pool) {
+        debug_assert_eq!(pool.get(packet).dst, self.address);
+        if self.backlog.is_empty() && self.rx.has_room(packet, pool) {
+            self.call |= self.rx.push(packet, pool);
+        } else if self.backlog.packets() < backlog {
+            self.backlog.push(packet, pool);
+        } else {
+            self.stats.ring_drops += 1;
+            pool.remove(packet);
+        }
+    }
+
+    pub(super) fn notify(&mut self, errand: Errand) {
+        self.urgent.push_back(errand);
+        self.call = true;
+    }
+
+    pub(super) fn take_call(&mut self) -> bool {
+        std::mem::take(&mut self.call)
+    }
+
+    pub(super) fn take_call_to_driver(&mut self) -> bool {
+        std::mem::take(&mut self.call_driver)
+    }
+
+    // The VM's side.
+
+    pub(super) fn on_errand(&mut self, errand: Errand, env: &mut Env) {
+        match errand {
+            Errand::Command(command) => self.commands.push_back(command),
+            Errand::Deadline(..) | Errand::Manage { .. } => self.urgent.push_back(errand),
+            Errand::Transmit(packet) if self.queue.packets() < self.config.queue => {
+                self.queue.push(packet, &mut env.packets);
+            }
+            Errand::Transmit(packet) => {
+                self.stats.queue_drops += 1;
+                env.packets.remove(packet);
+            }
+        }
+    }
+
+    /// What it does now is an application's and gives way to the kernel.
+    pub(super) const fn is_interruptible(&self) -> bool {
+        matches!(self.doing, Doing::Command | Doing::Load)
+    }
+
+    pub(super) fn interrupted(&mut self, left: Duration) {
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Command => self.command_left = Some(left),
+            Doing::Load => {
+                if let Some(load) = &mut self.load {
+                    load.stopped(left);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn load_woken(&mut self) {
+        self.load_armed = false;
+    }
+
+    /// When to wake the VM up for its load, if that is not arranged yet.
+    pub(super) fn arm_load(&mut self, now: Instant) -> Option<Instant> {
+        if self.load_armed {
+            return None;
+        }
+        match self.load.as_mut()?.next(now) {
+            LoadStep::Run(..) => Some(now),
+            LoadStep::Sleep(at) => Some(at),
+        }
+        .inspect(|_| self.load_armed = true)
+    }
+
+    /// Chooses the next piece of work.
+    pub(super) fn next(&mut self, now: Instant, pool: &Pool) -> VmWork {
+        let config = self.config;
+        let sendable = self.queue.front().is_some_and(|packet| self.tx.has_room(packet, pool));
+        let (doing, cost) = if sendable {
+            (Doing::Transmit, config.tx_cost)
+        } else if self.rx.filled() > 0 {
+            (Doing::Receive, config.rx_cost)
+        } else if !self.urgent.is_empty() {
+            (Doing::Urgent, config.call_cost)
+        } else if let Some(command) = self.commands.front() {
+            let whole = match command {
+                Command::Compute { time, .. } => *time,
+                _ => config.call_cost,
+            };
+            (Doing::Command, self.command_left.take().unwrap_or(whole))
+        } else if let Some(LoadStep::Run(time, until)) = self.load.as_mut().map(|l| l.next(now)) {
+            self.doing = Doing::Load;
+            return VmWork::Run(time, until);
+        } else {
+            self.doing = Doing::Nothing;
+            return VmWork::Block;
+        };
+        self.doing = doing;
+        VmWork::Run(cost, Instant::NEVER)
+    }
+
+    /// The work that was chosen is paid for: does it.
+    pub(super) fn finish(&mut self, env: &mut Env) {
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => {}
+            Doing::Transmit => {
+                if let Some(packet) = self.queue.pop(&mut env.packets) {
+                    self.stats.sent += 1;
+                    self.call_driver |= self.tx.push(packet, &mut env.packets);
+                }
+            }
+            Doing::Receive => self.receive(env),
+            Doing::Urgent => match self.urgent.pop_front() {
+                Some(Errand::Deadline(flow, side)) => env.timeout(flow, side),
+                Some(Errand::Manage { flow, side, managed }) => env.manage(flow, side, managed),
+                _ => {}
+            },
+            Doing::Command => {
+                if let Some(command) = self.commands.pop_front() {
+                    env.execute(command);
+                }
+            }
+            Doing::Load => {
+                if let Some(load) = &mut self.load {
+                    load.stopped(Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, env: &mut Env) {
+        let Some(packet) = self.rx.take(&mut env.packets) else { return };
+        self.stats.received += 1;
+        // A buffer is free again: for what waits.
+        if let Some(next) = self.backlog.front()
+            && self.rx.has_room(next, &env.packets)
+            && let Some(next) = self.backlog.pop(&mut env.packets)
+        {
+            self.rx.push(next, &mut env.packets);
+        }
+        env.input(packet);
+    }
+}

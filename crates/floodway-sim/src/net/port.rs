@@ -1,0 +1,203 @@
+//! A transmitter: a queue, a link, and where the link leads.
+//!
+//! # Theory of operation
+//! The transmitter is busy until a known time. A packet that finds it idle is sent at once, and its
+//! arrival is the only event: nothing needs to happen when transmission ends. A packet that finds it busy is
+//! queued, and an event at the end of the current transmission takes it out. So a hop costs one event
+//! without contention and two with it.
+
+use super::buffer::SharedBuffer;
+use super::link::Link;
+use super::nic::Nic;
+use super::queue::ClassQueues;
+use super::{NetEvent, Node, PortId};
+use crate::engine::{Clock, Rng};
+use crate::packet::{PacketId, Pool};
+use crate::{Duration, Instant};
+
+/// What a port has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes of IP packets sent.
+    pub bytes: u64,
+    /// Packets for which the queue had no room; a super-frame counts as one.
+    pub dropped: u64,
+    /// Packets lost on the link.
+    pub lost: u64,
+    /// Time for which the transmitter was busy.
+    pub busy: Duration,
+}
+
+#[derive(Debug)]
+pub(super) enum Queue {
+    Switch { classes: ClassQueues, buffer: Option<u32> },
+    Nic(Nic),
+}
+
+/// A transmitter of a switch or of a host.
+#[derive(Debug)]
+pub struct Port {
+    pub(super) link: Link,
+    /// Delay between arrival and the receiver's handling of it: a switch's latency.
+    pub(super) latency: Duration,
+    pub(super) from: Node,
+    pub(super) to: Node,
+    pub(super) queue: Queue,
+    pub(super) rng: Rng,
+    pub(super) busy_until: Instant,
+    /// Of the packets so far: jitter does not reorder.
+    pub(super) last_arrival: Instant,
+    /// A [`NetEvent::PortFree`] is pending.
+    pub(super) waiting: bool,
+    pub(super) stats: PortStats,
+}
+
+impl Port {
+    /// Where it sends from.
+    #[must_use]
+    pub const fn from(&self) -> Node {
+        self.from
+    }
+
+    /// Where its link leads.
+    #[must_use]
+    pub const fn to(&self) -> Node {
+        self.to
+    }
+
+    /// Its link.
+    #[must_use]
+    pub const fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Its link, to change.
+    pub fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// Puts another network card and queue discipline at a host's port.
+    ///
+    /// # Panics
+    /// If packets are queued.
+    pub fn set_nic(&mut self, nic: Nic) {
+        assert!(self.queue.is_empty(), "packets would be lost");
+        self.queue = Queue::Nic(nic);
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub const fn stats(&self) -> &PortStats {
+        &self.stats
+    }
+
+    /// Bytes that wait in a switch's port; what waits in a host's ring.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> u64 {
+        match &self.queue {
+            Queue::Switch { classes, .. } => classes.bytes(),
+            Queue::Nic(nic) => nic.ring_bytes(),
+        }
+    }
+
+    /// Packets marked by the port's queue.
+    #[must_use]
+    pub const fn marked(&self) -> u64 {
+        match &self.queue {
+            Queue::Switch { classes, .. } => classes.marked(),
+            Queue::Nic(_) => 0,
+        }
+    }
+
+    pub(super) fn send<E: Copy + From<NetEvent>>(
+        &mut self,
+        id: PortId,
+        packet: PacketId,
+        buffers: &mut [SharedBuffer],
+        pool: &mut Pool,
+        clock: &mut Clock<E>,
+    ) {
+        let now = clock.now();
+        let idle = !self.waiting && now >= self.busy_until;
+        if idle && pool.get(packet).packets() == 1 {
+            return self.transmit(packet, pool, clock);
+        }
+        let offered = match &mut self.queue {
+            Queue::Switch { classes, buffer } => {
+                classes.offer(packet, shared(buffers, *buffer), pool)
+            }
+            Queue::Nic(nic) => nic.offer(packet, now, pool),
+        };
+        if offered.is_err() {
+            self.stats.dropped += 1;
+            pool.remove(packet);
+        } else if idle {
+            self.on_free(id, buffers, pool, clock);
+        } else if !self.waiting {
+            self.waiting = true;
+            clock.at(self.busy_until, NetEvent::PortFree(id).into());
+        }
+    }
+
+    pub(super) fn on_free<E: Copy + From<NetEvent>>(
+        &mut self,
+        id: PortId,
+        buffers: &mut [SharedBuffer],
+        pool: &mut Pool,
+        clock: &mut Clock<E>,
+    ) {
+        self.waiting = false;
+        let next = match &mut self.queue {
+            Queue::Switch { classes, buffer } => classes.take(shared(buffers, *buffer), pool),
+            Queue::Nic(nic) => nic.take(clock.now(), pool),
+        };
+        let Some(packet) = next else { return };
+        self.transmit(packet, pool, clock);
+        if !self.queue.is_empty() {
+            self.waiting = true;
+            clock.at(self.busy_until, NetEvent::PortFree(id).into());
+        }
+    }
+
+    #[inline]
+    fn transmit<E: Copy + From<NetEvent>>(
+        &mut self,
+        packet: PacketId,
+        pool: &mut Pool,
+        clock: &mut Clock<E>,
+    ) {
+        let len = pool.get(packet).len();
+        let busy = self.link.transmission(len, 1);
+        self.busy_until = clock.now() + busy;
+        self.stats.packets += 1;
+        self.stats.bytes += u64::from(len);
+        self.stats.busy += busy;
+        if self.link.loss > 0.0 && self.rng.chance(self.link.loss) {
+            self.stats.lost += 1;
+            pool.remove(packet);
+            return;
+        }
+        let mut arrival = self.busy_until + self.link.propagation + self.latency;
+        if !self.link.jitter.is_zero() {
+            let jitter = self.rng.below(self.link.jitter.as_nanos() as u64);
+            arrival = (arrival + Duration::from_nanos(jitter)).max(self.last_arrival);
+            self.last_arrival = arrival;
+        }
+        clock.at(arrival, NetEvent::Arrive(self.to, packet).into());
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Switch { classes, .. } => classes.packets() == 0,
+            Self::Nic(nic) => nic.is_empty(),
+        }
+    }
+}
+
+fn shared(buffers: &mut [SharedBuffer], index: Option<u32>) -> Option<&mut SharedBuffer> {
+    buffers.get_mut(index? as usize)
+}

@@ -1,0 +1,400 @@
+//! Packets without payload bytes, and where they are kept.
+//!
+//! # Theory of operation
+//! A packet is a small value in a [`Pool`]; events and queues carry its [`PacketId`]. A pool slot has a link to
+//! another, so that a queue of packets ([`Fifo`]) is two indices and two counters and any number of queues
+//! allocates nothing. A slot is freed when its packet is delivered, dropped or lost; the pool then holds
+//! no more than was ever under way at once.
+//!
+//! Lengths are those of the IP packet. What the link layer adds belongs to the link. A super-frame (a
+//! segment with more payload than its `gso_size`) counts as the packets that it will become.
+
+use floodway_core::seq::Seq;
+use floodway_wire::tcp::{Flags, OptionSummary};
+
+use crate::flow::{FlowId, Side};
+
+/// An endpoint of flows: a bare machine or a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address(pub u32);
+
+/// The two ECN bits (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotEct,
+    /// ECN-capable, ECT(0).
+    Ect,
+    /// Congestion experienced.
+    Ce,
+}
+
+/// The TCP part of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// First sequence number.
+    pub seq: Seq,
+    /// Acknowledgement number.
+    pub ack: Seq,
+    /// Bytes of payload.
+    pub len: u32,
+    /// Window as on the wire, not scaled.
+    pub window: u16,
+    /// Control bits.
+    pub flags: Flags,
+    /// Payload of each packet of a super-frame; zero if it is one packet.
+    pub gso_size: u16,
+    /// Options.
+    pub options: OptionSummary,
+}
+
+impl Segment {
+    /// Sequence numbers that it takes.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        let control = |flag| u32::from(self.flags.contains(flag));
+        self.len + control(Flags::SYN) + control(Flags::FIN)
+    }
+
+    /// Bytes of TCP header with options, padded as Linux pads them.
+    #[must_use]
+    pub fn header_len(&self) -> u32 {
+        let o = &self.options;
+        let blocks = o.sack_blocks().len() as u32;
+        let set_up = 4 * u32::from(o.mss.is_some())
+            + 4 * u32::from(o.window_scale.is_some())
+            + 4 * u32::from(o.sack_permitted && o.timestamps.is_none());
+        let clocks = 12 * u32::from(o.timestamps.is_some());
+        20 + set_up + clocks + if blocks > 0 { 4 + 8 * blocks } else { 0 }
+    }
+
+    /// Number of packets that it is on the wire.
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        match u32::from(self.gso_size) {
+            0 => 1,
+            size => self.len.div_ceil(size).max(1),
+        }
+    }
+}
+
+/// What a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A TCP segment.
+    Tcp(Segment),
+    /// A datagram: `len` bytes of payload, and what it means to the application.
+    Datagram {
+        /// Bytes of payload.
+        len: u32,
+        /// For the application.
+        tag: u32,
+    },
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The flow to which it belongs.
+    pub flow: FlowId,
+    /// The side that sent it.
+    pub from: Side,
+    /// Sender.
+    pub src: Address,
+    /// Receiver.
+    pub dst: Address,
+    /// Hash of the 5-tuple in this direction, for ECMP.
+    pub hash: u32,
+    /// Differentiated-services code point, 6 bits.
+    pub dscp: u8,
+    /// ECN bits.
+    pub ecn: Ecn,
+    /// What it carries.
+    pub body: Body,
+}
+
+const IP_HEADER: u32 = 20;
+const UDP_HEADER: u32 = 8;
+
+impl Packet {
+    /// Number of packets that it is on the wire: more than one for a super-frame.
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        match &self.body {
+            Body::Tcp(segment) => segment.packets(),
+            Body::Datagram { .. } => 1,
+        }
+    }
+
+    /// Bytes of IP packets that it is on the wire.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> u32 {
+        match &self.body {
+            Body::Tcp(s) => s.len + s.packets() * (IP_HEADER + s.header_len()),
+            Body::Datagram { len, .. } => len + IP_HEADER + UDP_HEADER,
+        }
+    }
+
+    /// Always false: headers are bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The TCP part.
+    #[must_use]
+    pub const fn tcp(&self) -> Option<&Segment> {
+        match &self.body {
+            Body::Tcp(segment) => Some(segment),
+            Body::Datagram { .. } => None,
+        }
+    }
+
+    /// Cuts the first packet off a super-frame, as a network card does: FIN and PSH stay with the last, CWR with
+    /// the first (RFC 3168 section 6.1.2). `None` if it is one packet already.
+    pub fn split_front(&mut self) -> Option<Self> {
+        let Body::Tcp(rest) = &mut self.body else { return None };
+        let size = u32::from(rest.gso_size);
+        if rest.packets() < 2 {
+            rest.gso_size = 0;
+            return None;
+        }
+        let mut first = *rest;
+        first.len = size;
+        first.gso_size = 0;
+        first.flags = first.flags.without(Flags::FIN).without(Flags::PSH);
+        rest.len -= size;
+        rest.seq += size;
+        rest.flags = rest.flags.without(Flags::CWR);
+        Some(Self { body: Body::Tcp(first), ..*self })
+    }
+}
+
+/// Names a packet in a [`Pool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketId(u32);
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+struct Slot {
+    packet: Packet,
+    next: u32,
+    used: bool,
+}
+
+/// All packets of a run.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    slots: Vec<Slot>,
+    free: u32,
+    live: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: NIL, live: 0 }
+    }
+}
+
+impl Pool {
+    /// Keeps a packet.
+    #[inline]
+    pub fn insert(&mut self, packet: Packet) -> PacketId {
+        self.live += 1;
+        if self.free == NIL {
+            self.slots.push(Slot { packet, next: NIL, used: true });
+            return PacketId(self.slots.len() as u32 - 1);
+        }
+        let id = self.free;
+        let slot = &mut self.slots[id as usize];
+        self.free = slot.next;
+        *slot = Slot { packet, next: NIL, used: true };
+        PacketId(id)
+    }
+
+    /// Takes a packet out.
+    #[inline]
+    pub fn remove(&mut self, id: PacketId) -> Packet {
+        let slot = &mut self.slots[id.0 as usize];
+        assert!(slot.used, "a packet was used after it was freed");
+        slot.used = false;
+        slot.next = self.free;
+        self.free = id.0;
+        self.live -= 1;
+        slot.packet
+    }
+
+    /// A packet.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, id: PacketId) -> &Packet {
+        &self.slots[id.0 as usize].packet
+    }
+
+    /// A packet, to change.
+    #[inline]
+    pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
+        &mut self.slots[id.0 as usize].packet
+    }
+
+    /// Packets that exist now.
+    #[must_use]
+    pub const fn live(&self) -> usize {
+        self.live
+    }
+}
+
+/// A queue of packets of a pool. A packet is in one queue at most.
+#[derive(Clone, Debug)]
+pub struct Fifo {
+    head: u32,
+    tail: u32,
+    packets: u32,
+    bytes: u64,
+}
+
+impl Default for Fifo {
+    fn default() -> Self {
+        Self { head: NIL, tail: NIL, packets: 0, bytes: 0 }
+    }
+}
+
+impl Fifo {
+    /// Packets in it; a super-frame counts as one.
+    #[must_use]
+    pub const fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Bytes of IP packets in it.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Nothing is in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Appends a packet.
+    #[inline]
+    pub fn push(&mut self, id: PacketId, pool: &mut Pool) {
+        pool.slots[id.0 as usize].next = NIL;
+        if self.tail == NIL {
+            self.head = id.0;
+        } else {
+            pool.slots[self.tail as usize].next = id.0;
+        }
+        self.tail = id.0;
+        self.packets += 1;
+        self.bytes += u64::from(pool.get(id).len());
+    }
+
+    /// The first packet.
+    #[must_use]
+    pub fn front(&self) -> Option<PacketId> {
+        (self.head != NIL).then_some(PacketId(self.head))
+    }
+
+    /// Takes the first packet.
+    #[inline]
+    pub fn pop(&mut self, pool: &mut Pool) -> Option<PacketId> {
+        let id = self.front()?;
+        self.head = pool.slots[id.0 as usize].next;
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        self.packets -= 1;
+        self.bytes -= u64::from(pool.get(id).len());
+        Some(id)
+    }
+
+    /// Takes the first packet; of a super-frame the first piece, whose rest stays at the front.
+    pub fn pop_piece(&mut self, pool: &mut Pool) -> Option<PacketId> {
+        let id = self.front()?;
+        let Some(first) = pool.get_mut(id).split_front() else { return self.pop(pool) };
+        self.bytes -= u64::from(first.len());
+        Some(pool.insert(first))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn data(len: u32, gso_size: u16) -> Packet {
+        let segment = Segment {
+            seq: Seq(1000),
+            len,
+            gso_size,
+            flags: Flags::ACK.with(Flags::PSH).with(Flags::CWR),
+            ..Segment::default()
+        };
+        Packet {
+            flow: FlowId::default(),
+            from: Side::Client,
+            src: Address(0),
+            dst: Address(1),
+            hash: 0,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            body: Body::Tcp(segment),
+        }
+    }
+
+    #[test]
+    fn a_super_frame_counts_as_what_it_becomes() {
+        let mut pool = Pool::default();
+        let mut queue = Fifo::default();
+        let id = pool.insert(data(3000, 1460));
+        queue.push(id, &mut pool);
+        assert_eq!((queue.packets(), queue.bytes()), (1, 3000 + 3 * 40));
+        let mut pieces = Vec::new();
+        while let Some(id) = queue.pop_piece(&mut pool) {
+            pieces.push(*pool.remove(id).tcp().unwrap());
+        }
+        let seen: Vec<_> = pieces.iter().map(|s| (s.seq.0, s.len, s.gso_size)).collect();
+        assert_eq!(seen, [(1000, 1460, 0), (2460, 1460, 0), (3920, 80, 0)]);
+        let flags: Vec<_> = pieces.iter().map(|s| format!("{:?}", s.flags)).collect();
+        assert_eq!(flags, ["[.W]", "[.]", "[P.]"]);
+        assert_eq!((queue.bytes(), queue.packets(), pool.live()), (0, 0, 0));
+    }
+
+    #[test]
+    fn header_lengths() {
+        use floodway_wire::tcp::options::{SackBlock, Timestamps};
+        let mut s = Segment::default();
+        assert_eq!(s.header_len(), 20);
+        s.options.timestamps = Some(Timestamps::default());
+        assert_eq!(s.header_len(), 32);
+        s.options.set_sack_blocks(&[SackBlock::default(); 3]);
+        assert_eq!(s.header_len(), 60);
+        let mut syn = Segment::default();
+        syn.options.mss = Some(1460);
+        syn.options.window_scale = Some(7);
+        syn.options.sack_permitted = true;
+        syn.options.timestamps = Some(Timestamps::default());
+        assert_eq!(syn.header_len(), 40);
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let mut pool = Pool::default();
+        for _ in 0..10 {
+            let (a, b) = (pool.insert(data(1, 0)), pool.insert(data(2, 0)));
+            let mut queue = Fifo::default();
+            queue.push(b, &mut pool);
+            queue.push(a, &mut pool);
+            assert_eq!((queue.pop(&mut pool), queue.pop(&mut pool)), (Some(b), Some(a)));
+            assert_eq!(queue.pop(&mut pool), None);
+            pool.remove(a);
+            pool.remove(b);
+        }
+        assert_eq!((pool.slots.len(), pool.live()), (2, 0));
+    }
+}

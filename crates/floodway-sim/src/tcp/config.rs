@@ -1,0 +1,104 @@
+//! Settings of a TCP stack.
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::rtt::RtoLimits;
+
+use super::autotune::Buffer;
+use crate::Duration;
+
+/// What a stack does where the standards leave a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// MSS that is announced, in bytes; options count against it when a segment is cut (RFC 6691).
+    pub mss: u16,
+    /// Congestion control.
+    pub algorithm: Algorithm,
+    /// HyStart++ in slow start (Reno, NewReno, CUBIC).
+    pub hystart: bool,
+    /// Initial window in segments.
+    pub initial_window: u32,
+    /// Offers and uses SACK.
+    pub sack: bool,
+    /// Offers and uses timestamps.
+    pub timestamps: bool,
+    /// Offers and uses ECN.
+    pub ecn: bool,
+    /// Bounds of the retransmission timeout.
+    pub rto: RtoLimits,
+    /// First timeout of a SYN.
+    pub syn_rto: Duration,
+    /// Timeouts in a row after which the connection is given up.
+    pub retries: u8,
+    /// Longest delay of an ACK; zero acknowledges each segment.
+    pub delayed_ack: Duration,
+    /// Segments at the start of a connection that are acknowledged one by one (Linux's quick ACKs).
+    pub quick_acks: u32,
+    /// Receive window.
+    pub receive: Buffer,
+    /// Bytes that may be sent and unacknowledged or in the socket.
+    pub send: Buffer,
+    /// Largest super-frame in bytes of payload; zero or one MSS: none.
+    pub gso_max: u32,
+    /// Falls back to the initial window after idle time (RFC 5681 section 4.1).
+    pub idle_restart: bool,
+}
+
+impl TcpConfig {
+    /// A Linux guest of today: CUBIC, ten segments, SACK, timestamps, 200 ms, quick ACKs.
+    #[must_use]
+    pub const fn linux() -> Self {
+        Self {
+            mss: 1460,
+            algorithm: Algorithm::Cubic,
+            hystart: true,
+            initial_window: 10,
+            sack: true,
+            timestamps: true,
+            ecn: false,
+            rto: RtoLimits::LINUX,
+            syn_rto: Duration::from_secs(1),
+            retries: 15,
+            delayed_ack: Duration::from_millis(40),
+            quick_acks: 16,
+            receive: Buffer { initial: 65_535, max: 6 << 20 },
+            send: Buffer { initial: 87_380, max: 4 << 20 },
+            gso_max: 0,
+            idle_restart: true,
+        }
+    }
+
+    /// The guests of the papers: Linux 2.6.18 with Reno, an initial window of three segments and
+    /// a first timeout of three seconds for a SYN (RFC 2988).
+    #[must_use]
+    pub const fn linux_2_6() -> Self {
+        Self {
+            algorithm: Algorithm::Reno,
+            hystart: false,
+            initial_window: 3,
+            syn_rto: Duration::from_secs(3),
+            receive: Buffer { initial: 65_535, max: 4 << 20 },
+            ..Self::linux()
+        }
+    }
+
+    /// Nothing but the standards' basics, for comparing with theory: no timestamps, no HyStart++, no
+    /// quick ACKs, buffers that never bind.
+    #[must_use]
+    pub const fn plain(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            hystart: false,
+            timestamps: false,
+            quick_acks: 0,
+            receive: Buffer { initial: 64 << 20, max: 64 << 20 },
+            send: Buffer { initial: 64 << 20, max: 64 << 20 },
+            ..Self::linux()
+        }
+    }
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self::linux()
+    }
+}

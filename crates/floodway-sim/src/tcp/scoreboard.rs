@@ -1,0 +1,378 @@
+//! What was sent and not acknowledged, segment by segment.
+//!
+//! # Theory of operation
+//! One entry per segment of at most one MSS, in order, from `snd_una` to `snd_nxt`. An entry is outstanding,
+//! or selectively acknowledged (*sacked*), or marked *lost*; a lost one may be *resent*. Three counters
+//! follow the marks, so that `pipe` (RFC 6675 section 4) is a subtraction:
+//! `pipe = outstanding - sacked - lost + resent`.
+//!
+//! `IsLost` (RFC 6675): a segment is lost if more than `(DupThresh - 1) * MSS` bytes above it are sacked, or
+//! `DupThresh` separate ranges. Since entries are sent in order, all unsacked entries below the first
+//! one that is lost by this rule are lost, too. The walk starts at the highest sacked entry and stops at
+//! `examined`, below which every entry is sacked or lost already, so that its cost is shared by the ACKs.
+//!
+//! Invariants: counters equal the sums over the entries (checked by the property test); sacked and lost
+//! exclude each other; only a lost entry is resent.
+
+use std::collections::VecDeque;
+
+use crate::Instant;
+
+const DUP_THRESH: u32 = 3;
+
+/// A mark of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    None,
+    Sacked,
+    Lost,
+    /// Lost and sent again.
+    Resent,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u64,
+    len: u32,
+    mark: Mark,
+    /// Sent more than once at any time: gives no round-trip sample (Karn).
+    repeated: bool,
+    sent: Instant,
+}
+
+impl Entry {
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+}
+
+/// What an ACK has told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Bytes that were delivered and not known to be before.
+    pub delivered: u32,
+    /// When the earliest of the segments that it newly covers was sent, if none is a repetition.
+    pub first_sent: Option<Instant>,
+    /// When the latest was sent.
+    pub last_sent: Option<Instant>,
+    /// It covers something that had been sent more than once.
+    pub repeated: bool,
+    /// Bytes newly sacked.
+    pub sacked: u32,
+}
+
+impl News {
+    fn add(&mut self, entry: &Entry) {
+        self.delivered += entry.len;
+        self.repeated |= entry.repeated;
+        if !entry.repeated {
+            self.first_sent = self.first_sent.or(Some(entry.sent));
+            self.last_sent = Some(entry.sent);
+        }
+    }
+}
+
+/// The retransmission queue of one sender.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scoreboard {
+    entries: VecDeque<Entry>,
+    sacked: u32,
+    lost: u32,
+    resent: u32,
+    highest_sacked: u64,
+    examined: u64,
+    /// No entry below is lost and not resent.
+    resend_from: u64,
+}
+
+impl Scoreboard {
+    pub(super) fn sent(&mut self, start: u64, len: u32, now: Instant) {
+        let entry = Entry { start, len, mark: Mark::None, repeated: false, sent: now };
+        self.entries.push_back(entry);
+    }
+
+    /// Bytes in flight, as far as is known, of `outstanding` bytes.
+    pub(super) fn pipe(&self, outstanding: u32) -> u32 {
+        (outstanding + self.resent).saturating_sub(self.sacked + self.lost)
+    }
+
+    /// Forgets what lies below `una`.
+    pub(super) fn acknowledge(&mut self, una: u64, news: &mut News) {
+        while let Some(&entry) = self.entries.front()
+            && entry.start < una
+        {
+            let covered = Entry { len: (una.min(entry.end()) - entry.start) as u32, ..entry };
+            if entry.mark != Mark::Sacked {
+                news.add(&covered);
+            }
+            self.forget(entry.mark, covered.len);
+            if covered.len == entry.len {
+                self.entries.pop_front();
+            } else if let Some(front) = self.entries.front_mut() {
+                (front.start, front.len) = (una, entry.len - covered.len);
+            }
+        }
+    }
+
+    /// Marks what a block covers as sacked.
+    pub(super) fn sack(&mut self, left: u64, right: u64, news: &mut News) {
+        let first = self.entries.partition_point(|entry| entry.start < left);
+        for at in first..self.entries.len() {
+            let entry = self.entries[at];
+            if entry.end() > right {
+                break;
+            }
+            if entry.mark == Mark::Sacked {
+                continue;
+            }
+            self.forget(entry.mark, entry.len);
+            self.entries[at].mark = Mark::Sacked;
+            self.sacked += entry.len;
+            news.sacked += entry.len;
+            self.highest_sacked = self.highest_sacked.max(entry.end());
+            news.add(&entry);
+        }
+    }
+
+    /// Applies `IsLost`; says how many bytes it marked.
+    pub(super) fn find_losses(&mut self, mss: u32) -> u32 {
+        if self.sacked == 0 {
+            return 0;
+        }
+        let top = self.entries.partition_point(|entry| entry.start < self.highest_sacked);
+        let (mut bytes, mut ranges, mut in_range, mut marked) = (0, 0, false, 0);
+        let mut examined = self.examined;
+        for at in (0..top).rev() {
+            let entry = self.entries[at];
+            if entry.end() <= self.examined {
+                break;
+            }
+            let lost = bytes > (DUP_THRESH - 1) * mss || ranges >= DUP_THRESH;
+            if lost {
+                examined = examined.max(entry.end());
+            }
+            if entry.mark == Mark::Sacked {
+                bytes += entry.len;
+                ranges += u32::from(!in_range);
+                in_range = true;
+                continue;
+            }
+            in_range = false;
+            if lost && entry.mark == Mark::None {
+                self.mark_lost(at);
+                marked += entry.len;
+            }
+        }
+        self.examined = examined;
+        marked
+    }
+
+    /// Marks the first segment as lost, if it is not sacked; says how many bytes that is.
+    pub(super) fn first_is_lost(&mut self) -> u32 {
+        match self.entries.front() {
+            Some(entry) if entry.mark == Mark::None => {
+                let len = entry.len;
+                self.mark_lost(0);
+                len
+            }
+            _ => 0,
+        }
+    }
+
+    /// After a timeout: what is not sacked is lost, what was resent is lost again.
+    pub(super) fn all_is_lost(&mut self) {
+        for at in 0..self.entries.len() {
+            match self.entries[at].mark {
+                Mark::None => self.mark_lost(at),
+                Mark::Resent => self.entries[at].mark = Mark::Lost,
+                Mark::Sacked | Mark::Lost => {}
+            }
+        }
+        self.resent = 0;
+        self.resend_from = 0;
+        self.examined = self.entries.back().map_or(0, Entry::end);
+    }
+
+    /// The first segment that is lost and was not sent again.
+    pub(super) fn next_lost(&mut self) -> Option<(u64, u32)> {
+        if self.lost == self.resent {
+            return None;
+        }
+        let first = self.entries.partition_point(|entry| entry.start < self.resend_from);
+        let found = self.entries.range(first..).find(|entry| entry.mark == Mark::Lost)?;
+        self.resend_from = found.start;
+        Some((found.start, found.len))
+    }
+
+    /// The segment at `start` was sent again.
+    pub(super) fn resent(&mut self, start: u64, now: Instant) {
+        let at = self.entries.partition_point(|entry| entry.start < start);
+        if let Some(entry) = self.entries.get_mut(at)
+            && entry.start == start
+            && entry.mark == Mark::Lost
+        {
+            (entry.mark, entry.repeated, entry.sent) = (Mark::Resent, true, now);
+            self.resent += entry.len;
+        }
+    }
+
+    fn mark_lost(&mut self, at: usize) {
+        let entry = &mut self.entries[at];
+        entry.mark = Mark::Lost;
+        self.lost += entry.len;
+        self.resend_from = self.resend_from.min(entry.start);
+    }
+
+    /// Takes `bytes` of an entry with this mark off the counters.
+    fn forget(&mut self, mark: Mark, bytes: u32) {
+        match mark {
+            Mark::None => {}
+            Mark::Sacked => self.sacked -= bytes,
+            Mark::Lost => self.lost -= bytes,
+            Mark::Resent => {
+                self.lost -= bytes;
+                self.resent -= bytes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MSS: u32 = 100;
+
+    fn board(segments: u64) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        (0..segments).for_each(|n| board.sent(n * 100, MSS, Instant::from_nanos(n)));
+        board
+    }
+
+    fn sack(board: &mut Scoreboard, left: u64, right: u64) -> News {
+        let mut news = News::default();
+        board.sack(left, right, &mut news);
+        news
+    }
+
+    #[test]
+    fn more_than_two_segments_above_make_a_loss() {
+        let mut board = board(10);
+        assert_eq!(sack(&mut board, 200, 400).delivered, 200);
+        assert_eq!(board.find_losses(MSS), 0);
+        assert_eq!(board.pipe(1000), 800);
+        sack(&mut board, 400, 500);
+        assert_eq!(board.find_losses(MSS), 200);
+        assert_eq!(board.pipe(1000), 500);
+        assert_eq!(board.next_lost(), Some((0, 100)));
+        board.resent(0, Instant::ZERO);
+        assert_eq!((board.next_lost(), board.pipe(1000)), (Some((100, 100)), 600));
+    }
+
+    #[test]
+    fn three_ranges_above_make_a_loss() {
+        let mut board = Scoreboard::default();
+        // Segments of 10 bytes: three of them are far less than two MSS.
+        (0..10).for_each(|n| board.sent(n * 10, 10, Instant::ZERO));
+        for start in [10, 30] {
+            sack(&mut board, start, start + 10);
+            assert_eq!(board.find_losses(MSS), 0);
+        }
+        sack(&mut board, 50, 60);
+        assert_eq!(board.find_losses(MSS), 10, "only the first has three ranges above it");
+    }
+
+    #[test]
+    fn samples_come_from_what_was_sent_once() {
+        let mut board = board(4);
+        board.first_is_lost();
+        board.resent(0, Instant::from_nanos(9));
+        let mut news = News::default();
+        board.acknowledge(100, &mut news);
+        assert_eq!((news.first_sent, news.repeated, news.delivered), (None, true, 100));
+        let mut news = News::default();
+        board.acknowledge(350, &mut news);
+        assert_eq!(news.first_sent, Some(Instant::from_nanos(1)));
+        assert_eq!(news.last_sent, Some(Instant::from_nanos(3)));
+        assert_eq!((news.delivered, board.pipe(50)), (250, 50));
+    }
+
+    #[test]
+    fn after_a_timeout_everything_unsacked_goes_again() {
+        let mut board = board(4);
+        sack(&mut board, 200, 300);
+        board.all_is_lost();
+        assert_eq!(board.pipe(400), 0);
+        let mut order = Vec::new();
+        while let Some((start, _)) = board.next_lost() {
+            board.resent(start, Instant::ZERO);
+            order.push(start);
+        }
+        assert_eq!((order, board.pipe(400)), (vec![0, 100, 300], 300));
+        board.all_is_lost();
+        assert_eq!((board.pipe(400), board.next_lost()), (0, Some((0, 100))));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(u8),
+        Ack(u64),
+        Sack(u64, u64),
+        Find,
+        Resend,
+        Timeout,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (1_u8..8).prop_map(Step::Send),
+            2 => (0_u64..600).prop_map(Step::Ack),
+            4 => (0_u64..20, 1_u64..5).prop_map(|(a, n)| Step::Sack(a, n)),
+            2 => Just(Step::Find),
+            3 => Just(Step::Resend),
+            1 => Just(Step::Timeout),
+        ];
+        proptest::collection::vec(step, 1..80)
+    }
+
+    proptest! {
+        #[test]
+        fn counters_are_sums(steps in steps()) {
+            let mut board = Scoreboard::default();
+            let (mut una, mut nxt) = (0_u64, 0_u64);
+            for step in steps {
+                match step {
+                    Step::Send(n) => (0..n).for_each(|_| {
+                        board.sent(nxt, MSS, Instant::ZERO);
+                        nxt += 100;
+                    }),
+                    Step::Ack(n) => {
+                        una = (una + n).min(nxt);
+                        board.acknowledge(una, &mut News::default());
+                    }
+                    Step::Sack(start, n) => {
+                        let left = una.next_multiple_of(100) + start * 100;
+                        sack(&mut board, left, (left + n * 100).min(nxt));
+                    }
+                    Step::Find => { board.find_losses(MSS); }
+                    Step::Resend => if let Some((start, _)) = board.next_lost() {
+                        board.resent(start, Instant::ZERO);
+                    },
+                    Step::Timeout => board.all_is_lost(),
+                }
+                let sum = |marks: &[Mark]| -> u32 {
+                    let all = board.entries.iter().filter(|e| marks.contains(&e.mark));
+                    all.map(|e| e.len).sum()
+                };
+                prop_assert_eq!(board.sacked, sum(&[Mark::Sacked]));
+                prop_assert_eq!(board.lost, sum(&[Mark::Lost, Mark::Resent]));
+                prop_assert_eq!(board.resent, sum(&[Mark::Resent]));
+                let outstanding: u32 = board.entries.iter().map(|e| e.len).sum();
+                prop_assert_eq!(u64::from(outstanding), nxt - una);
+                let first_lost = board.entries.iter().find(|e| e.mark == Mark::Lost).map(|e| e.start);
+                prop_assert_eq!(board.next_lost().map(|l| l.0), first_lost);
+            }
+        }
+    }
+}

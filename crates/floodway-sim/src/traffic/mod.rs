@@ -1,0 +1,28 @@
+//! Applications that make traffic, and record what became of it.
+//!
+//! | model | arrivals | connections |
+//! |---|---|---|
+//! | [`Bulk`] | one transfer per flow, endless or not | one each |
+//! | [`Series`] | a transfer when the one before is done | a new one each, as the vFlood paper's |
+//! | [`Poisson`] | exponential gaps | a new one each, or permanent ones between all pairs |
+//! | [`Queries`] | requests by one client at a time or by exponential gaps | permanent |
+//! | [`Aggregate`] | a query to all workers at once, all answers awaited | permanent |
+//! | [`Echo`] | datagrams back and forth | none |
+
+mod aggregate;
+mod bulk;
+mod echo;
+mod poisson;
+mod queries;
+mod record;
+mod series;
+mod sizes;
+
+pub use aggregate::{Aggregate, AggregateConfig};
+pub use bulk::{Bulk, BulkFlow};
+pub use echo::{Echo, EchoConfig};
+pub use poisson::{Pairing, Poisson, PoissonConfig};
+pub use queries::{Arrivals, Queries, QueryConfig};
+pub use record::{Record, Samples};
+pub use series::{Series, SeriesConfig};
+pub use sizes::{Empirical, Sizes};

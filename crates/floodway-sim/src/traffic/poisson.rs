@@ -1,0 +1,157 @@
+//! Open-loop transfers: they come whether or not earlier ones are done.
+//!
+//! # Theory of operation
+//! Each sender has transfers at exponential gaps, to a receiver drawn uniformly among the others, of a size drawn from a
+//! distribution. Either each has a connection of its own, or all of a pair share one that stays open, as
+//! the fat-tree experiment of the small-flows paper has it: then transfers between the same pair queue behind each
+//! other in order, and slow start happens once (or after idle time).
+
+use std::collections::BTreeMap;
+
+use super::record::Record;
+use super::sizes::Sizes;
+use crate::engine::Rng;
+use crate::flow::{FlowId, Side};
+use crate::packet::Address;
+use crate::tcp::TcpConfig;
+use crate::world::{App, Ctx};
+use crate::{Duration, Instant};
+
+/// Which connections transfers use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// A new one each.
+    Fresh,
+    /// The pair's own, opened when it is first used.
+    Permanent,
+}
+
+/// Settings.
+#[derive(Clone, Debug)]
+pub struct PoissonConfig {
+    /// Who sends.
+    pub senders: Vec<Address>,
+    /// Who receives; nobody sends to itself.
+    pub receivers: Vec<Address>,
+    /// Mean gap between the transfers of one sender.
+    pub gap: Duration,
+    /// Sizes.
+    pub sizes: Sizes,
+    /// Connections.
+    pub pairing: Pairing,
+    /// No transfer begins after this.
+    pub until: Duration,
+    /// All stacks.
+    pub stack: TcpConfig,
+    /// Seed of the run.
+    pub seed: u64,
+}
+
+/// The application.
+#[derive(Debug)]
+pub struct Poisson {
+    config: PoissonConfig,
+    rngs: Vec<Rng>,
+    pairs: BTreeMap<(Address, Address), FlowId>,
+    /// Begin and size of transfers under way; the tag is the place.
+    pending: Vec<(Instant, u64)>,
+    free: Vec<u32>,
+    records: Vec<Record>,
+}
+
+impl Poisson {
+    /// An application with these settings.
+    ///
+    /// # Panics
+    /// If a sender has nobody to send to.
+    #[must_use]
+    pub fn new(config: PoissonConfig) -> Self {
+        for sender in &config.senders {
+            let others = config.receivers.iter().any(|to| to != sender);
+            assert!(others, "{sender:?} has nobody to send to");
+        }
+        let rngs = config.senders.iter().map(|s| Rng::new(config.seed, "poisson", u64::from(s.0)));
+        let rngs = rngs.collect();
+        let (pending, free, records) = (Vec::new(), Vec::new(), Vec::new());
+        Self { config, rngs, pairs: BTreeMap::new(), pending, free, records }
+    }
+
+    /// Transfers that are complete, in the order of completion.
+    #[must_use]
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Transfers that are under way.
+    #[must_use]
+    pub const fn pending(&self) -> usize {
+        self.pending.len() - self.free.len()
+    }
+
+    fn schedule(&mut self, sender: u32, ctx: &mut Ctx<'_>) {
+        let gap = self.rngs[sender as usize].exponential(self.config.gap);
+        if ctx.now() + gap <= Instant::ZERO + self.config.until {
+            ctx.after(gap, sender);
+        }
+    }
+
+    fn connection(&mut self, from: Address, to: Address, ctx: &mut Ctx<'_>) -> FlowId {
+        let stacks = [&self.config.stack, &self.config.stack];
+        match self.config.pairing {
+            Pairing::Fresh => ctx.open(from, to, stacks),
+            Pairing::Permanent => {
+                *self.pairs.entry((from, to)).or_insert_with(|| ctx.open(from, to, stacks))
+            }
+        }
+    }
+
+    fn note(&mut self, now: Instant, bytes: u64) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.pending[place as usize] = (now, bytes);
+            return place;
+        }
+        self.pending.push((now, bytes));
+        self.pending.len() as u32 - 1
+    }
+}
+
+impl App for Poisson {
+    fn start(&mut self, ctx: &mut Ctx<'_>) {
+        for sender in 0..self.config.senders.len() as u32 {
+            self.schedule(sender, ctx);
+        }
+    }
+
+    fn on_timer(&mut self, sender: u32, ctx: &mut Ctx<'_>) {
+        let from = self.config.senders[sender as usize];
+        let rng = &mut self.rngs[sender as usize];
+        let receivers = &self.config.receivers;
+        let to = loop {
+            let to = receivers[rng.below(receivers.len() as u64) as usize];
+            if to != from {
+                break to;
+            }
+        };
+        let bytes = self.config.sizes.sample(rng);
+        let flow = self.connection(from, to, ctx);
+        let tag = self.note(ctx.now(), bytes);
+        ctx.send(flow, Side::Client, bytes, tag);
+        if self.config.pairing == Pairing::Fresh {
+            ctx.close(flow, Side::Client);
+        }
+        self.schedule(sender, ctx);
+    }
+
+    fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
+        let (begun, bytes) = self.pending[tag as usize];
+        self.free.push(tag);
+        self.records.push(Record { begun, done: ctx.now(), bytes });
+        if self.config.pairing == Pairing::Fresh {
+            ctx.close(flow, side);
+        }
+    }
+
+    fn on_closed(&mut self, flow: FlowId, _: &mut Ctx<'_>) {
+        self.pairs.retain(|_, open| *open != flow);
+    }
+}

@@ -1,0 +1,328 @@
+//! What all parts of a world share: time, packets, network, flows, and the way of a packet through a
+//! stack.
+//!
+//! # Theory of operation
+//! Something happens to an end of a flow (a segment, a deadline, a command); then [`Env::settle`] takes what
+//! the connection wants to send, keeps its timer right and notes what the application is to be told. A
+//! connection's event is never later than its deadline, but may be earlier: moving the deadline back, as each
+//! ACK does, costs nothing, and an early event only looks and sets itself again.
+//!
+//! Where an address is decides who carries out commands and who takes packets: a bare machine at once, a VM when
+//! it runs. What concerns VMs is queued in `errands` for the machine that they are on.
+
+use std::collections::VecDeque;
+
+use super::app::AppId;
+use crate::cpu::CpuEvent;
+use crate::engine::Clock;
+use crate::flow::{FlowId, Flows, Side};
+use crate::net::{Net, NetEvent};
+use crate::packet::{Address, Body, Ecn, Packet, PacketId, Pool};
+use crate::tcp::State;
+use crate::{Duration, Instant};
+
+/// Everything that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// In the network.
+    Net(NetEvent),
+    /// A connection's deadline may have come.
+    Deadline(FlowId, Side),
+    /// An application's timer.
+    App {
+        /// Whose.
+        app: AppId,
+        /// Which.
+        tag: u32,
+    },
+    /// A bare machine has computed.
+    Computed {
+        /// For whom.
+        app: AppId,
+        /// Which.
+        tag: u32,
+    },
+    /// On the processors of a machine.
+    Cpu {
+        /// Which machine.
+        machine: u32,
+        /// What.
+        event: CpuEvent,
+    },
+    /// The timer of a machine's hook.
+    Hook {
+        /// Which machine.
+        machine: u32,
+    },
+    /// A VM's load wants to go on.
+    Load {
+        /// Which machine.
+        machine: u32,
+        /// Which VM.
+        vm: u32,
+    },
+}
+
+impl From<NetEvent> for Event {
+    fn from(event: NetEvent) -> Self {
+        Self::Net(event)
+    }
+}
+
+/// What an application wants of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Sends what a connection has to send.
+    Push {
+        flow: FlowId,
+        side: Side,
+    },
+    Write {
+        flow: FlowId,
+        side: Side,
+        bytes: u64,
+        tag: u32,
+    },
+    Close {
+        flow: FlowId,
+        side: Side,
+    },
+    Datagram {
+        flow: FlowId,
+        side: Side,
+        bytes: u32,
+        tag: u32,
+    },
+    Compute {
+        app: AppId,
+        time: Duration,
+        tag: u32,
+    },
+}
+
+/// What an application is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Connected(FlowId, Side),
+    Message(FlowId, Side, u32),
+    Datagram(FlowId, Side, u32),
+    Computed(u32),
+    Closed(FlowId),
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Bare { host: u32 },
+    Vm { machine: u32, vm: u32 },
+}
+
+/// What a machine has to do for one of its VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    Command(Command),
+    Deadline(FlowId, Side),
+    Transmit(PacketId),
+    Manage { flow: FlowId, side: Side, managed: bool },
+}
+
+/// What all parts of a world share.
+#[derive(Debug, Default)]
+pub struct Env {
+    /// Time.
+    pub clock: Clock<Event>,
+    /// Packets.
+    pub packets: Pool,
+    /// The network.
+    pub net: Net,
+    /// Flows.
+    pub flows: Flows,
+    pub(crate) places: Vec<Place>,
+    pub(crate) notices: VecDeque<(AppId, Notice)>,
+    pub(crate) errands: VecDeque<(u32, u32, Errand)>,
+}
+
+impl Env {
+    pub(crate) fn place(&self, address: Address) -> Place {
+        self.places[address.0 as usize]
+    }
+
+    pub(crate) fn command(&mut self, address: Address, command: Command) {
+        match self.place(address) {
+            Place::Bare { .. } => match command {
+                Command::Compute { app, time, tag } => {
+                    self.clock.after(time, Event::Computed { app, tag });
+                }
+                _ => self.execute(command),
+            },
+            Place::Vm { machine, vm } => {
+                self.errands.push_back((machine, vm, Errand::Command(command)));
+            }
+        }
+    }
+
+    /// Carries out a command where it belongs, now.
+    pub(crate) fn execute(&mut self, command: Command) {
+        match command {
+            Command::Push { flow, side } => self.settle(flow, side),
+            Command::Write { flow, side, bytes, tag } => {
+                if let Some(flow) = self.flows.get_mut(flow) {
+                    flow.end_mut(side).write(bytes, tag);
+                }
+                self.settle(flow, side);
+            }
+            Command::Close { flow, side } => {
+                if let Some(flow) = self.flows.get_mut(flow)
+                    && let Some(connection) = &mut flow.end_mut(side).connection
+                {
+                    connection.close();
+                }
+                self.settle(flow, side);
+            }
+            Command::Datagram { flow, side, bytes, tag } => {
+                self.emit(flow, side, Body::Datagram { len: bytes, tag }, Ecn::NotEct);
+            }
+            Command::Compute { app, tag, .. } => {
+                self.notices.push_back((app, Notice::Computed(tag)));
+            }
+        }
+    }
+
+    /// A packet has reached the stack of its destination.
+    #[inline]
+    pub(crate) fn input(&mut self, id: PacketId) {
+        let packet = self.packets.remove(id);
+        let side = packet.from.other();
+        let Some(flow) = self.flows.get_mut(packet.flow) else { return };
+        match &packet.body {
+            Body::Datagram { tag, .. } => {
+                let notice = Notice::Datagram(packet.flow, side, *tag);
+                self.notices.push_back((AppId(flow.app), notice));
+            }
+            Body::Tcp(segment) => {
+                if let Some(connection) = &mut flow.end_mut(side).connection {
+                    connection.on_segment(segment, packet.ecn == Ecn::Ce, self.clock.now());
+                    self.settle(packet.flow, side);
+                }
+            }
+        }
+    }
+
+    /// The event of a connection's deadline has come: says whether the deadline has, too.
+    pub(crate) fn is_due(&mut self, flow: FlowId, side: Side) -> bool {
+        let now = self.clock.now();
+        let Some(end) = self.flows.get_mut(flow).map(|flow| flow.end_mut(side)) else {
+            return false;
+        };
+        end.armed = Instant::NEVER;
+        let deadline = end.connection.as_ref().map_or(Instant::NEVER, |c| c.next_timeout());
+        if deadline > now {
+            self.arm(flow, side);
+            return false;
+        }
+        true
+    }
+
+    /// Does what is due at a connection.
+    pub(crate) fn timeout(&mut self, flow: FlowId, side: Side) {
+        let now = self.clock.now();
+        if let Some(flow) = self.flows.get_mut(flow)
+            && let Some(connection) = &mut flow.end_mut(side).connection
+        {
+            connection.on_timeout(now);
+        }
+        self.settle(flow, side);
+    }
+
+    /// A flow has ended: so have its timers.
+    pub(crate) fn forget(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.remove(id) {
+            for side in [Side::Client, Side::Server] {
+                self.clock.cancel(flow.end(side).timer);
+            }
+        }
+    }
+
+    /// The guest's module learns that a switch controls a flow, or does not.
+    pub(crate) fn manage(&mut self, id: FlowId, side: Side, managed: bool) {
+        if let Some(flow) = self.flows.get_mut(id)
+            && let Some(connection) = &mut flow.end_mut(side).connection
+        {
+            connection.set_managed(managed);
+        }
+        self.settle(id, side);
+    }
+
+    /// Sends what an end has to send, sets its timer, and notes what there is to tell.
+    #[inline]
+    pub(crate) fn settle(&mut self, id: FlowId, side: Side) {
+        let now = self.clock.now();
+        while let Some(flow) = self.flows.get_mut(id)
+            && let Some(connection) = &mut flow.end_mut(side).connection
+            && let Some(out) = connection.poll(now)
+        {
+            self.emit(id, side, Body::Tcp(out.segment), out.ecn);
+        }
+        self.arm(id, side);
+        self.tell(id, side);
+    }
+
+    fn emit(&mut self, id: FlowId, side: Side, body: Body, ecn: Ecn) {
+        let Some(flow) = self.flows.get(id) else { return };
+        let (end, to) = (flow.end(side), flow.end(side.other()).address);
+        let packet = Packet {
+            flow: id,
+            from: side,
+            src: end.address,
+            dst: to,
+            hash: end.hash,
+            dscp: end.dscp,
+            ecn,
+            body,
+        };
+        let place = self.place(packet.src);
+        let packet = self.packets.insert(packet);
+        match place {
+            Place::Bare { host } => {
+                self.net.send(host, packet, &mut self.packets, &mut self.clock);
+            }
+            Place::Vm { machine, vm } => {
+                self.errands.push_back((machine, vm, Errand::Transmit(packet)));
+            }
+        }
+    }
+
+    fn arm(&mut self, id: FlowId, side: Side) {
+        let Some(end) = self.flows.get_mut(id).map(|flow| flow.end_mut(side)) else { return };
+        let deadline = end.connection.as_ref().map_or(Instant::NEVER, |c| c.next_timeout());
+        if deadline >= end.armed {
+            return;
+        }
+        end.armed = deadline;
+        if !self.clock.reschedule(end.timer, deadline) {
+            end.timer = self.clock.at(deadline, Event::Deadline(id, side));
+        }
+    }
+
+    fn tell(&mut self, id: FlowId, side: Side) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let app = AppId(flow.app);
+        let end = flow.end_mut(side);
+        let Some(connection) = &end.connection else { return };
+        let (delivered, closed) = (connection.receiver().delivered(), connection.is_closed());
+        if connection.is_established() && !end.told_connected {
+            end.told_connected = true;
+            self.notices.push_back((app, Notice::Connected(id, side)));
+        }
+        let newly_closed = closed && !end.told_closed;
+        let aborted = connection.state() == State::Aborted;
+        end.told_closed |= closed;
+        let other = flow.end_mut(side.other());
+        while let Some(tag) = other.take_message(delivered) {
+            self.notices.push_back((app, Notice::Message(id, side, tag)));
+        }
+        if newly_closed && (aborted || other.told_closed) {
+            self.notices.push_back((app, Notice::Closed(id)));
+        }
+    }
+}

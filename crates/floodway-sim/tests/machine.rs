@@ -1,0 +1,258 @@
+//! A machine with VMs: what scheduling does to TCP, and that packets are not lost on the way.
+
+mod support;
+
+use std::any::Any;
+
+use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, VcpuSpec};
+use floodway_sim::machine::{DriverConfig, Hook, HookCtx, MachineConfig, PassThrough, VmConfig};
+use floodway_sim::net::{Link, NicConfig, one_link};
+use floodway_sim::packet::{Address, PacketId};
+use floodway_sim::tcp::TcpConfig;
+use floodway_sim::traffic::{Echo, EchoConfig, Samples, Series, SeriesConfig};
+use floodway_sim::world::{AppId, MachineId, World};
+use floodway_sim::{Duration, Instant};
+use support::{AT, MBIT, MS, US};
+
+struct Setup {
+    world: World,
+    machine: MachineId,
+    vms: Vec<Address>,
+    client: Address,
+}
+
+/// Host 0: a machine with `vms` VMs on one pCPU, the driver domain on `driver`; host 1: a bare client.
+fn setup(
+    vms: u32,
+    load: Option<u32>,
+    scheduler: Box<dyn Scheduler>,
+    driver: u32,
+    hook: Box<dyn Hook>,
+) -> Setup {
+    let mut world =
+        World::new(one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default()));
+    let config = MachineConfig {
+        pcpus: 2,
+        scheduler,
+        switch_cost: US(3),
+        cache_cost: Duration::ZERO,
+        driver: DriverConfig::new(VcpuSpec::pinned(driver, 256)),
+    };
+    let machine = world.add_machine(0, config, hook);
+    let vm = VmConfig {
+        load: load.map(|percent| LoadConfig::duty_cycle(percent, MS(30))),
+        ..VmConfig::new(VcpuSpec::pinned(0, 256))
+    };
+    let vms = (0..vms).map(|_| world.add_vm(machine, &vm)).collect();
+    let client = world.add_bare(1);
+    Setup { world, machine, vms, client }
+}
+
+fn credit() -> Box<dyn Scheduler> {
+    Box::new(Credit::new(2, CreditConfig::xen_3_3()))
+}
+
+fn series(s: &Setup, from: Address, to: Address, bytes: u64, count: u32) -> SeriesConfig {
+    let _ = s;
+    SeriesConfig {
+        from,
+        to: vec![to],
+        bytes,
+        lanes: 1,
+        count,
+        gap: MS(50),
+        stacks: [TcpConfig::linux_2_6(); 2],
+        seed: 5,
+    }
+}
+
+fn times(s: &Setup, app: AppId) -> Samples {
+    let series = s.world.app::<Series>(app).unwrap();
+    assert!(series.is_done(), "{} done", series.records().len());
+    series.records().iter().map(|r| r.1.time()).collect()
+}
+
+#[test]
+fn an_idle_machine_adds_little_in_both_directions() {
+    for outwards in [true, false] {
+        let mut s = setup(1, None, credit(), 1, Box::new(PassThrough));
+        let (vm, client) = (s.vms[0], s.client);
+        let (from, to) = if outwards { (vm, client) } else { (client, vm) };
+        let app = s.world.add_app(Series::new(series(&s, from, to, 100_000, 50)));
+        s.world.run(AT(60_000));
+        let median = times(&s, app).quantile(0.5).unwrap();
+        // 69 segments with an initial window of 3: SYN and six round trips of some 100 µs, 0.9 ms of wire.
+        assert!((MS(1)..MS(4)).contains(&median), "{outwards}: {median:?}");
+        assert_eq!(s.world.packets(), 0);
+        assert!(s.world.flows().is_empty());
+        let stats = s.world.machine(s.machine).vm_stats(0);
+        assert_eq!((stats.queue_drops, stats.ring_drops), (0, 0));
+    }
+}
+
+#[test]
+fn waiting_for_the_processor_slows_small_transfers_down() {
+    let median = |vms, load| {
+        let mut s = setup(vms, load, credit(), 1, Box::new(PassThrough));
+        let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.client, 100_000, 100)));
+        s.world.run(AT(120_000));
+        times(&s, app).quantile(0.5).unwrap()
+    };
+    let (alone, contended) = (median(1, None), median(3, Some(60)));
+    assert!(contended > alone * 5, "{alone:?} {contended:?}");
+}
+
+#[test]
+fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
+    let scheduler = Box::new(RoundRobin::new(2, MS(30)));
+    // The echo VM has no load, the two others never stop.
+    let mut s = setup(3, None, scheduler, 1, Box::new(PassThrough));
+    for vm in [1, 2] {
+        s.world.set_load(s.machine, vm, LoadConfig::duty_cycle(100, MS(30)));
+    }
+    let config = EchoConfig {
+        from: s.client,
+        to: s.vms[0],
+        bytes: 56,
+        gap: MS(170),
+        random: true,
+        count: 500,
+        seed: 1,
+    };
+    let app = s.world.add_app(Echo::new(config));
+    s.world.run(AT(120_000));
+    let echo = s.world.app::<Echo>(app).unwrap();
+    let samples: Samples = echo.records().iter().map(|r| r.time()).collect();
+    assert!(samples.len() > 450, "{}", samples.len());
+    // It goes behind the one who waits: between 30 ms and 60 ms, uniformly.
+    let at = |q| samples.quantile(q).unwrap();
+    assert!((MS(28)..MS(34)).contains(&at(0.02)), "{:?}", at(0.02));
+    assert!((MS(40)..MS(50)).contains(&at(0.5)), "{:?}", at(0.5));
+    assert!((MS(58)..MS(62)).contains(&at(0.99)), "{:?}", at(0.99));
+}
+
+#[test]
+fn neighbours_on_a_machine_never_touch_the_network() {
+    let mut s = setup(2, None, credit(), 1, Box::new(PassThrough));
+    let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.vms[1], 1_000_000, 5)));
+    s.world.run(AT(60_000));
+    assert!(times(&s, app).quantile(1.0).unwrap() < MS(60));
+    assert_eq!(s.world.net().port(s.world.uplink(0)).stats().packets, 0);
+    assert_eq!(s.world.packets(), 0);
+}
+
+/// Holds every packet from VMs for a while, and counts.
+#[derive(Default)]
+struct Delay {
+    held: Vec<(Instant, PacketId)>,
+    seen: [u32; 2],
+    batches: u32,
+    late: Duration,
+}
+
+impl Hook for Delay {
+    fn from_vm(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+        assert_eq!(vm, 0);
+        let (id, from) = (ctx.packets().get(packet).flow, ctx.packets().get(packet).from);
+        let flow = ctx.flows().get(id).unwrap();
+        assert_eq!(flow.tuple(from).src_port, flow.tuple(from.other()).dst_port);
+        self.seen[0] += 1;
+        self.held.push((ctx.now() + MS(2), packet));
+        ctx.charge(US(1));
+    }
+
+    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+        self.seen[1] += 1;
+        ctx.to_vm(vm, packet);
+    }
+
+    fn flush(&mut self, _: &mut HookCtx<'_>) {
+        self.batches += 1;
+    }
+
+    fn next_timeout(&self) -> Instant {
+        self.held.first().map_or(Instant::NEVER, |held| held.0)
+    }
+
+    fn on_timeout(&mut self, ctx: &mut HookCtx<'_>) {
+        let due = self.held.iter().take_while(|held| held.0 <= ctx.now()).count();
+        for (at, packet) in self.held.drain(..due) {
+            self.late = self.late.max(ctx.now().since(at));
+            ctx.to_network(packet);
+        }
+    }
+}
+
+#[test]
+fn a_hook_sees_both_directions_and_gets_its_deadlines() {
+    let mut s = setup(1, None, credit(), 1, Box::new(Delay::default()));
+    let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.client, 30_000, 20)));
+    s.world.run(AT(60_000));
+    // SYN, then four round trips: each two milliseconds later than without.
+    let median = times(&s, app).quantile(0.5).unwrap();
+    assert!((MS(9)..MS(13)).contains(&median), "{median:?}");
+    let hook: &dyn Any = s.world.machine(s.machine).hook();
+    let hook = hook.downcast_ref::<Delay>().unwrap();
+    let stats = s.world.machine(s.machine).vm_stats(0);
+    assert_eq!(u64::from(hook.seen[0]), stats.sent);
+    assert_eq!(u64::from(hook.seen[1]), stats.received);
+    assert!(hook.batches > 20 && hook.held.is_empty());
+    assert!(hook.late < US(100), "the driver domain has a pCPU of its own: {:?}", hook.late);
+    assert_eq!(s.world.packets(), 0);
+}
+
+#[test]
+fn the_driver_domain_competes_if_it_is_told_to() {
+    let median = |driver| {
+        let mut s = setup(1, Some(80), credit(), driver, Box::new(PassThrough));
+        let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.client, 100_000, 100)));
+        s.world.run(AT(120_000));
+        let times = times(&s, app).quantile(0.5).unwrap();
+        let waited = s.world.machine(s.machine).driver_times(s.world.now()).waited;
+        (times, waited)
+    };
+    let (own, shared) = (median(1), median(0));
+    assert_eq!(own.1, Duration::ZERO);
+    assert!(shared.1 > MS(1) && shared.0 > own.0, "{own:?} {shared:?}");
+}
+
+#[test]
+fn ring_size_bounds_what_one_slice_can_send() {
+    // The driver domain shares the pCPU round robin: a full ring waits for its turn.
+    let sent = |ring_slots| {
+        let scheduler = Box::new(RoundRobin::new(2, MS(30)));
+        let mut world =
+            World::new(one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default()));
+        let config = MachineConfig {
+            pcpus: 2,
+            scheduler,
+            switch_cost: Duration::ZERO,
+            cache_cost: Duration::ZERO,
+            driver: DriverConfig::new(VcpuSpec::pinned(0, 256)),
+        };
+        let machine = world.add_machine(0, config, Box::new(PassThrough));
+        let load = Some(LoadConfig::duty_cycle(100, MS(30)));
+        let vm = VmConfig { ring_slots, load, ..VmConfig::new(VcpuSpec::pinned(0, 256)) };
+        let vm = world.add_vm(machine, &vm);
+        let client = world.add_bare(1);
+        let stack = TcpConfig { initial_window: 500, ..TcpConfig::linux_2_6() };
+        let series = SeriesConfig {
+            from: vm,
+            to: vec![client],
+            bytes: 580_000,
+            lanes: 1,
+            count: 20,
+            gap: MS(10),
+            stacks: [stack; 2],
+            seed: 1,
+        };
+        let app = world.add_app(Series::new(series));
+        world.run(AT(60_000));
+        let series = world.app::<Series>(app).unwrap();
+        assert!(series.is_done());
+        let samples: Samples = series.records().iter().map(|r| r.1.time()).collect();
+        samples.quantile(0.5).unwrap()
+    };
+    // Smaller rings need more turns of 30 ms.
+    assert!(sent(60) > sent(240) + MS(60), "{:?} {:?}", sent(60), sent(240));
+}
