@@ -362,8 +362,10 @@ fn named_before_its_first_byte(guest: &Guest) {
     let largest = guest.exec("cat /proc/sys/net/ipv4/tcp_wmem");
     let largest = largest.split_whitespace().last().unwrap().to_owned();
     assert!(info.contains(&format!("tb{largest}")), "{info}");
+    assert_eq!(guest.status()["managed_flows"], 1);
     guest.vm.agent().signal(&job, libc::SIGKILL).unwrap();
     drop(connection);
+    wait_until("the entry goes with its flow", || guest.status()["managed_flows"] == 0);
 }
 
 fn ipv6(guest: &Guest) {

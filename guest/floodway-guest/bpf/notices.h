@@ -98,7 +98,8 @@ static __always_inline void key_of(struct sock *sk, struct flow_key *key)
 	struct sock_common *common = &sk->__sk_common;
 
 	__builtin_memset(key, 0, sizeof(*key));
-	key->guest_port = bpf_htons(common->skc_num);
+	/* Not skc_num, which is 0 by the time the socket is released. */
+	key->guest_port = ((struct inet_sock *)sk)->inet_sport;
 	key->peer_port = common->skc_dport;
 	key->family = 4;
 	if (common->skc_family == AF_INET6) {
