@@ -127,16 +127,26 @@ pub struct Offload {
     /// Acknowledgement of what the VM receives.
     pub receive: bool,
     /// How flows share the port's buffer; the switch's default when absent.
-    pub buffers: Option<&'static str>,
+    pub buffer: Option<&'static str>,
+    /// Congestion control towards the network; the switch's default when absent.
+    pub congestion: Option<&'static str>,
+    /// First congestion window in segments; the switch's default when absent.
+    pub initial_window: Option<u32>,
 }
 
 impl Offload {
     /// Words for `floodway offload`.
-    fn words(self) -> Vec<&'static str> {
-        let state = |on| if on { "on" } else { "off" };
-        let mut words = vec!["--transmit", state(self.transmit), "--receive", state(self.receive)];
-        words.extend(self.buffers.into_iter().flat_map(|policy| ["--buffers", policy]));
-        words
+    fn words(self) -> Vec<String> {
+        let state = |on| Some(if on { "on" } else { "off" }.to_owned());
+        let options = [
+            ("--transmit", state(self.transmit)),
+            ("--receive", state(self.receive)),
+            ("--buffer", self.buffer.map(str::to_owned)),
+            ("--congestion", self.congestion.map(str::to_owned)),
+            ("--initial-window", self.initial_window.map(|segments| segments.to_string())),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
     }
 }
 
@@ -393,10 +403,17 @@ mod tests {
 
     #[test]
     fn offload_is_switched_in_the_words_of_the_command() {
-        let both = Offload { transmit: true, receive: false, buffers: Some("fair") };
-        let expected = "--transmit on --receive off --buffers fair";
-        assert_eq!(both.words().join(" "), expected);
-        assert_eq!(Offload { buffers: None, ..both }.words().len(), 4);
+        let full = Offload {
+            transmit: true,
+            receive: false,
+            buffer: Some("fair"),
+            congestion: Some("reno"),
+            initial_window: Some(3),
+        };
+        let expected =
+            "--transmit on --receive off --buffer fair --congestion reno --initial-window 3";
+        assert_eq!(full.words().join(" "), expected);
+        assert_eq!(Offload { buffer: None, ..full }.words().len(), 8);
     }
 
     #[test]

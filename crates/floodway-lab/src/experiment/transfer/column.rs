@@ -60,9 +60,9 @@ impl Column {
         }
     }
 
-    /// What the switch does for the port.
-    pub fn offload(self) -> Offload {
-        let (transmit, receive, buffers) = match self {
+    /// What the switch does for the port, with a profile's algorithm and first window.
+    pub fn offload(self, profile: Profile) -> Offload {
+        let (transmit, receive, buffer) = match self {
             Self::Vanilla | Self::Bridge => (false, false, None),
             Self::Transmit => (true, false, None),
             Self::Receive => (false, true, None),
@@ -71,12 +71,21 @@ impl Column {
             Self::Fair => (true, false, Some("fair")),
             Self::Prioritised => (true, false, Some("prioritised")),
         };
-        Offload { transmit, receive, buffers }
+        Offload {
+            transmit,
+            receive,
+            buffer,
+            congestion: transmit.then(|| profile.congestion_control()),
+            initial_window: transmit.then(|| profile.initial_window()),
+        }
+    }
+
+    fn transmits(self) -> bool {
+        !matches!(self, Self::Vanilla | Self::Bridge | Self::Receive)
     }
 
     fn offloads(self) -> bool {
-        let offload = self.offload();
-        offload.transmit || offload.receive
+        self.transmits() || self == Self::Receive
     }
 }
 
@@ -88,7 +97,7 @@ pub fn prepare(guest: &Vm, columns: &[Column], profile: Profile) -> Result<()> {
     let place = Place::Guest(guest);
     tcp::start_every_connection_alike(place)?;
     tcp::set_initial_window(place, profile.initial_window())?;
-    if columns.iter().any(|column| column.offload().transmit) {
+    if columns.iter().any(|column| column.transmits()) {
         install(guest, profile)?;
     }
     Ok(())
@@ -124,10 +133,35 @@ pub fn activate(
     if columns.iter().any(|column| column.offloads()) {
         testbed
             .switch()?
-            .set_offload(guest.name(), &column.offload())
+            .set_offload(guest.name(), &column.offload(profile))
             .with_context(|| format!("column `{}`", column.name()))?;
     }
-    let algorithm =
-        if column.offload().transmit { OFFLOADED } else { profile.congestion_control() };
+    let algorithm = if column.transmits() { OFFLOADED } else { profile.congestion_control() };
     tcp::set_congestion_control(Place::Guest(guest), algorithm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_that_transmits_brings_the_profile_to_the_switch() {
+        let all = [
+            Column::Vanilla,
+            Column::Bridge,
+            Column::Transmit,
+            Column::Receive,
+            Column::Offload,
+            Column::NoPolicy,
+            Column::Fair,
+            Column::Prioritised,
+        ];
+        for column in all {
+            let offload = column.offload(Profile::Era2011);
+            assert_eq!(offload.transmit, column.transmits());
+            assert_eq!(offload.transmit || offload.receive, column.offloads());
+            assert_eq!(offload.congestion, column.transmits().then_some("reno"));
+            assert_eq!(offload.initial_window, column.transmits().then_some(3));
+        }
+    }
 }
