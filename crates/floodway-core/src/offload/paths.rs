@@ -282,7 +282,7 @@ impl<B> Flow<B> {
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
-        let released = env.counters.released;
+        let (released, told_edge) = (env.counters.released, tx.told_edge);
         let kind = tx.on_ack(segment, &mut env);
         if env.counters.released != released && rx.ack_due {
             rx.told();
@@ -293,7 +293,14 @@ impl<B> Flow<B> {
             return Verdict::Drop(Refusal::AcksUnsent);
         }
         self.regrant(call);
-        let says_nothing = matches!(kind, AckKind::Duplicate | AckKind::Old);
+        let says_nothing = match kind {
+            AckKind::Duplicate | AckKind::Old => true,
+            // A window that is none of the guest's: to a guest that waits it looks like a duplicate.
+            AckKind::Same => self.connection().is_some_and(|Connection { tx, .. }| {
+                tx.told_edge == told_edge && tx.snd_max.after(tx.snd_una())
+            }),
+            AckKind::Advanced | AckKind::Unsent => false,
+        };
         if says_nothing && segment.is_pure_ack() {
             call.port.counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;

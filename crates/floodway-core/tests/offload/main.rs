@@ -3,6 +3,8 @@
 //! A test that fails leaves captures; see [`harness::pcap`].
 
 mod harness;
+mod hostile;
+mod invariants;
 mod plain;
 mod segments;
 mod transfers;

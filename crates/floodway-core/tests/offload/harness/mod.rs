@@ -453,10 +453,10 @@ impl World {
     fn carry_out(&mut self) {
         let actions = self.switch.take_actions();
         let config = self.switch.offload.config();
+        let counters = *self.switch.offload.counters();
         let view = View {
-            now: self.now,
             summary: self.switch.summary(&self.flow),
-            counters: self.switch.offload.counters(),
+            counters: &counters,
             used: self.switch.offload.used(),
             budget: (config.budget, config.receive_budget),
         };
@@ -469,13 +469,11 @@ impl World {
                     self.to_peer.send(self.now, &packet);
                 }
                 Action::ToGuest(packet) => {
-                    self.guest_capture.note(self.now, false, &packet);
-                    self.to_guest_count += 1;
                     self.monitor.to_guest(&packet, &view);
-                    if !self.random.permille(self.queue_drops) {
-                        self.inbox.push_back(packet);
-                    }
+                    self.queue_for_guest(packet);
                 }
+                // As it was: old news to the guest, but for its bytes.
+                Action::Redeliver(packet) => self.queue_for_guest(packet),
                 Action::Hello => self.hellos += 1,
                 Action::Name(flow, naming) => {
                     assert_eq!(flow, self.flow);
@@ -485,6 +483,16 @@ impl World {
             }
         }
         self.monitor.after(&view);
+    }
+}
+
+impl World {
+    fn queue_for_guest(&mut self, packet: Packet) {
+        self.guest_capture.note(self.now, false, &packet);
+        self.to_guest_count += 1;
+        if !self.random.permille(self.queue_drops) {
+            self.inbox.push_back(packet);
+        }
     }
 }
 

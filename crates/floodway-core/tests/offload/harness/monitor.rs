@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use floodway_core::offload::{Counters, Edit, FlowSummary, RxState, TxState, Verdict};
 use floodway_core::seq::Seq;
-use floodway_core::time::Instant;
 use floodway_wire::tcp::Flags;
 
 use super::packet::{Packet, Position, unwrap};
@@ -71,7 +70,6 @@ pub struct Monitor {
 
 /// How the flow is seen after a call.
 pub struct View<'a> {
-    pub now: Instant,
     pub summary: Option<FlowSummary>,
     pub counters: &'a Counters,
     pub used: (u32, u32),
@@ -222,11 +220,13 @@ impl Monitor {
     }
 
     fn pipe(&self) -> i64 {
-        if !self.sack() {
-            // A repair takes the place of what was lost (RFC 6582).
-            return self.wire_nxt - self.wire_una - self.dup_bytes;
+        let sent: i64 =
+            self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum();
+        if self.sack() {
+            return sent;
         }
-        self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum()
+        // A repair takes the place of what was lost (RFC 6582).
+        sent.min(self.wire_nxt - self.wire_una) - self.dup_bytes
     }
 
     /// A segment leaves for the network. `was` is the flow before the call.

@@ -15,6 +15,7 @@ use super::packet::Packet;
 pub enum Action {
     ToNetwork(Packet),
     ToGuest(Packet),
+    Redeliver(Packet),
     Hello,
     Name(FiveTuple, Naming),
 }
@@ -36,7 +37,7 @@ impl Sink<Rc<Packet>> for Actions {
     }
 
     fn redeliver(&mut self, frame: &Rc<Packet>) {
-        self.0.push(Action::ToGuest(Packet::clone(frame)));
+        self.0.push(Action::Redeliver(Packet::clone(frame)));
     }
 
     fn hello(&mut self, _link: &Link, _lifetime_ms: u16) {

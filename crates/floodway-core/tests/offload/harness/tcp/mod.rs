@@ -11,7 +11,6 @@ use floodway_wire::tcp::options::Timestamps;
 
 use super::packet::{Packet, Position, unwrap};
 use receiving::Receiving;
-pub use sending::Retransmissions;
 use sending::{Range, Sending, Word};
 
 /// What an endpoint is and offers.

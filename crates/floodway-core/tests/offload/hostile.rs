@@ -1,0 +1,173 @@
+//! Guests and peers that mean harm, and ends that keep to no grant: one test per rule.
+
+use floodway_core::offload::{Config, Segment};
+use floodway_core::seq::Seq;
+use floodway_core::time::{Duration, Instant};
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
+
+use crate::harness::packet::Packet;
+use crate::harness::switch::{Action, Switch};
+use crate::harness::{Setup, World, flow};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+fn connected(name: &'static str) -> World {
+    let mut world = World::new(Setup { name, ..Setup::default() });
+    world.connect();
+    world.run_for(MS(50));
+    world.transfer_some(10_000, 10_000);
+    world
+}
+
+#[test]
+fn single_bytes_do_not_fill_the_memory() {
+    let mut world = connected("bytes");
+    world.to_peer.config.loss = 1000;
+    let mut stored = 0;
+    for n in 0..30_000 {
+        // Every second byte, so that nothing joins.
+        let packet = world.guest_segment(2 * n, 1);
+        stored += u32::from(world.guest_packet(&packet) == floodway_core::offload::Verdict::Absorb);
+    }
+    let limit = world.switch.offload.config().budget / 512;
+    assert!(stored <= limit, "{stored} frames of one byte, {limit} allowed");
+    // The same from the network.
+    let mut world = connected("bytes-down");
+    let mut kept = 0;
+    let first = world.peer_segment(1);
+    for n in 0..30_000 {
+        let mut packet = first.clone();
+        packet.segment.seq = first.segment.seq + n;
+        packet.at += i64::from(n);
+        let before = world.switch.offload.counters().acknowledged_bytes;
+        world.network_packet(&packet);
+        kept += world.switch.offload.counters().acknowledged_bytes - before;
+    }
+    assert!(kept <= u64::from(world.switch.offload.config().receive_budget / 512), "{kept}");
+}
+
+#[test]
+fn a_guest_that_ignores_its_grants_uses_no_more_than_the_budget() {
+    // I4: the monitor checks it after each call.
+    let mut world = connected("greedy");
+    world.to_peer.config.loss = 1000;
+    for n in 0..2000 {
+        let packet = world.guest_segment(n * 60_000 % 100_000_000, 60_000);
+        world.guest_packet(&packet);
+        world.flush();
+    }
+    assert!(world.refused > 1000);
+    let (used, _) = world.switch.offload.used();
+    assert!(used <= world.switch.offload.config().budget);
+}
+
+/// Opens a connection and says nothing else; the peer's window is `window`.
+fn open(switch: &mut Switch, now: Instant, port: u16, window: u16) {
+    let mut syn = Packet { segment: Segment { flags: Flags::SYN, ..Segment::default() }, at: 0 };
+    syn.segment.seq = Seq(1000);
+    syn.segment.window = window;
+    syn.segment.options.window_scale = Some(7);
+    let flow = flow(port);
+    switch.from_guest(now, &flow, &syn);
+    let mut answer = syn.clone();
+    answer.segment.flags = Flags::SYN.with(Flags::ACK);
+    answer.segment.ack = Seq(1001);
+    switch.from_network(now, &flow, &answer);
+    let mut ack = answer.clone();
+    ack.segment.flags = Flags::ACK;
+    ack.segment.seq = Seq(1001);
+    switch.from_guest(now, &flow, &ack);
+    switch.flush(now);
+    switch.take_actions();
+}
+
+#[test]
+fn many_connections_of_a_guest_share_one_budget() {
+    let config = Config {
+        transmit: true,
+        receive: true,
+        budget: 1 << 20,
+        max_flows: 1000,
+        ..Config::default()
+    };
+    let mut switch = Switch::new(config);
+    let mut now = Instant::from_millis(1);
+    for round in 0..5_000_u32 {
+        open(&mut switch, now, round as u16 % 3000, 65_535);
+        now += Duration::from_micros(700);
+        while switch.offload.next_timeout() <= now {
+            switch.on_time(now);
+        }
+        switch.take_actions();
+        assert!(switch.offload.used().0 <= 1 << 20);
+        assert!(switch.offload.len() <= 1000);
+    }
+    assert!(switch.offload.counters().flows_refused > 0, "a full table refuses what it cannot evict");
+}
+
+#[test]
+fn a_clock_out_of_the_window_gets_into_nothing_that_we_make() {
+    let mut world = connected("clock");
+    let mut packet = world.blind(1 << 29);
+    let clock = packet.segment.options.timestamps.as_mut().unwrap();
+    clock.value = clock.value.wrapping_add(1 << 30);
+    let poison = clock.value;
+    packet.segment.flags = Flags::ACK;
+    world.network_packet(&packet);
+    // What the guest sends again is answered by an ACK that we make.
+    let packet = world.guest_segment(-100, 100);
+    world.switch.from_guest(world.now, &world.flow.clone(), &packet);
+    world.switch.flush(world.now);
+    let made: Vec<_> = world
+        .switch
+        .take_actions()
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::ToGuest(packet) => packet.timestamps(),
+            _ => None,
+        })
+        .collect();
+    assert!(!made.is_empty());
+    assert!(made.iter().all(|t: &Timestamps| t.value != poison));
+}
+
+#[test]
+fn sack_blocks_of_all_kinds_do_no_harm() {
+    let mut world = connected("sack");
+    world.to_peer.config.rate = Some(500);
+    world.to_peer.config.queue = 1 << 24;
+    world.guest.write(300_000, world.now);
+    world.run_for(MS(3));
+    let una = world.blind(0).segment.ack.0.wrapping_sub(300_000);
+    let released = world.switch.summary(&world.flow).unwrap().in_flight;
+    assert!(released > 10_000);
+    let base = world.guest.seq(world.guest.tx.una).0;
+    assert_ne!(una, base.wrapping_add(1));
+    let blocks = [(0, 1), (5, 3), (0, u32::MAX / 2), (1, 2), (u32::MAX - 5, 10), (2, 4), (3, 2900)];
+    for (n, (left, right)) in blocks.into_iter().cycle().take(5_000).enumerate() {
+        let shift = n as u32 % 10_000;
+        let (left, right) = (base.wrapping_add(left).wrapping_add(shift), base.wrapping_add(right).wrapping_add(shift));
+        let mut packet = world.blind(0);
+        packet.segment.flags = Flags::ACK;
+        packet.segment.ack = Seq(base);
+        packet.segment.options.set_sack_blocks(&[SackBlock { left, right }]);
+        world.monitor.off = true;
+        world.network_packet(&packet);
+        world.flush();
+    }
+    // The peer reneges on all that it said; the timer repairs it.
+    world.transfer(0, 0, SECONDS(120));
+}
+
+#[test]
+fn a_late_answer_to_a_tail_probe_is_no_loss() {
+    let mut world = connected("probe-late");
+    let before = world.switch.summary(&world.flow).unwrap().cwnd;
+    world.to_peer.config.delay = MS(100);
+    world.transfer_some(20_000, 0);
+    let counters = world.switch.offload.counters();
+    assert!(counters.tail_loss_probes > 0, "{counters:?}");
+    assert!(world.switch.summary(&world.flow).unwrap().cwnd >= before);
+}

@@ -1,0 +1,185 @@
+//! The invariants, over random paths, peers and guests.
+//!
+//! I1, I3, I4, I5 and R2 to R7 are checked by the [monitor](crate::harness::monitor) at every packet of
+//! every run; what is here drives it, and checks I2, I7, R1 and progress.
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::{BufferPolicy, Config};
+use floodway_core::time::Duration;
+use proptest::prelude::*;
+
+use crate::harness::network::PathConfig;
+use crate::harness::tcp::TcpConfig;
+use crate::harness::{CpuConfig, Setup, World};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const US: fn(u64) -> Duration = Duration::from_micros;
+
+fn path(most_loss: u32) -> impl Strategy<Value = PathConfig> {
+    let bad = || prop_oneof![3 => Just(0), 1 => 1..50_u32];
+    let loss = prop_oneof![1 => Just(0), 2 => 0..=most_loss];
+    (50..5_000_u64, 2_000..125_000_u64, 60_000..1_000_000_u64, loss, bad(), 100..3_000_u64, bad(), bad())
+        .prop_map(|(delay, rate, queue, loss, reorder, reorder_by, duplicate, mark)| PathConfig {
+            delay: US(delay),
+            rate: Some(rate),
+            queue,
+            loss,
+            reorder,
+            reorder_by: US(reorder_by),
+            duplicate,
+            mark,
+        })
+}
+
+fn tcp() -> impl Strategy<Value = TcpConfig> {
+    let mostly = || prop::bool::weighted(0.8);
+    let numbers = (any::<u32>(), any::<u32>());
+    let options = (mostly(), mostly(), prop_oneof![4 => (0..15_u8).prop_map(Some), 1 => Just(None)], any::<bool>());
+    let sizes = (
+        prop_oneof![3 => Just(1448_u16), 1 => 100..1448_u16],
+        prop_oneof![2 => 60_000..2_000_000_u32, 1 => 4_000..60_000_u32],
+        prop_oneof![3 => Just(65_160_u32), 1 => 1448..65_160_u32],
+    );
+    (numbers, options, sizes, 1..5_u32, 0..60_u64).prop_map(
+        |((isn, clock), (sack, timestamps, scale, ecn), (mss, buffer, gso), ack_every, delay)| TcpConfig {
+            isn,
+            clock,
+            sack,
+            timestamps,
+            scale,
+            ecn,
+            mss,
+            buffer,
+            gso,
+            ack_every,
+            delayed_ack: MS(delay),
+            ..TcpConfig::default()
+        },
+    )
+}
+
+fn cpu() -> impl Strategy<Value = CpuConfig> {
+    let contended = (1..40_u64, 1..100_u64)
+        .prop_map(|(runs, away)| CpuConfig { runs: (US(100), MS(runs)), away: (US(100), MS(away)) });
+    prop_oneof![1 => Just(CpuConfig::ALWAYS), 3 => contended]
+}
+
+fn offload() -> impl Strategy<Value = Config> {
+    let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+    let policy = prop::sample::select(&BufferPolicy::ALL[..]);
+    let budget = prop_oneof![2 => Just(4_u32 << 20), 1 => 64 << 10..512_u32 << 10];
+    (algorithm, policy, budget, 0..300_000_u32, 1..20_u8, 10..300_u64).prop_map(
+        |(congestion, buffer, budget, receive_budget, initial_window, min_rto)| Config {
+            transmit: true,
+            receive: true,
+            congestion,
+            buffer,
+            budget,
+            receive_budget,
+            initial_window,
+            min_rto: MS(min_rto),
+            ..Config::default()
+        },
+    )
+}
+
+fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
+    let paths = (path(most_loss), path(most_loss));
+    (any::<u64>(), offload(), tcp(), tcp(), paths, cpu()).prop_map(
+        |(seed, offload, guest, peer, (to_peer, to_guest), cpu)| Setup {
+            seed,
+            offload,
+            guest,
+            peer,
+            to_peer,
+            to_guest,
+            cpu,
+            ..Setup::default()
+        },
+    )
+}
+
+fn start(name: &'static str, setup: Setup, passive: bool) -> World {
+    let mut world = World::new(Setup { name, ..setup });
+    if passive { world.accept() } else { world.connect() }
+    world
+}
+
+const LONG: Duration = Duration::from_secs(900);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// I1 to I5, R1 to R7.
+    #[test]
+    fn every_byte_arrives_and_every_rule_holds(
+        setup in setup(50), passive: bool, up in 0..300_000_i64, down in 0..300_000_i64,
+    ) {
+        let mut world = start("rules", setup, passive);
+        world.transfer(up, down, LONG);
+        world.run_for(Duration::from_secs(400));
+        prop_assert_eq!(world.switch.offload.used(), (0, 0));
+    }
+
+    /// I7: the path is alive, so the guest has nothing to repair.
+    #[test]
+    fn the_guest_never_repairs(mut setup in setup(50), up in 1..500_000_i64, down in 0..200_000_i64) {
+        setup.peer.buffer = setup.peer.buffer.max(60_000);
+        setup.offload.min_rto = MS(20);
+        let mut world = start("i7", setup, false);
+        world.transfer(up, down, LONG);
+        world.check_i7();
+    }
+
+    /// R1: what was acknowledged reaches a guest that loses frames.
+    #[test]
+    fn what_was_acknowledged_is_delivered(mut setup in setup(30), drops in 1..100_u32, down in 1..300_000_i64) {
+        setup.queue_drops = drops;
+        let mut world = start("r1", setup, true);
+        world.transfer(1000, down, LONG);
+    }
+
+    /// I2 and progress while the configuration changes at random.
+    #[test]
+    fn changes_in_mid_transfer_lose_nothing(
+        setup in setup(30),
+        changes in prop::collection::vec((0..80_u64, any::<(bool, bool, bool)>(), 0..100_000_i64), 1..25),
+    ) {
+        let mut world = start("changes", setup, false);
+        for (wait, (transmit, receive, drain), bytes) in changes {
+            let now = world.now;
+            world.guest.write(bytes, now);
+            world.peer.write(bytes, now);
+            world.run_for(MS(wait));
+            world.configure(|c| (c.transmit, c.receive) = (transmit, receive));
+            world.drain(drain && transmit);
+        }
+        world.transfer(0, 0, LONG);
+    }
+
+    /// I5: what is off changes nothing.
+    #[test]
+    fn offline_flows_pass_byte_for_byte(mut setup in setup(30), known: bool, up in 0..200_000_i64, down in 0..200_000_i64) {
+        setup.offload.transmit = false;
+        setup.offload.receive = false;
+        if known {
+            // A flow that is known, and offline for lack of room.
+            setup.offload.transmit = true;
+            setup.offload.budget = 1000;
+        }
+        setup.module = false;
+        let mut world = start("i5", setup, false);
+        world.transfer(up, down, LONG);
+        prop_assert_eq!((world.absorbed, world.refused, world.monitor.passed_edited), (0, 0, 0));
+        prop_assert_eq!(world.switch.offload.counters().went_online, 0);
+    }
+
+    /// A guest without the module is slower, and as right.
+    #[test]
+    fn a_guest_without_the_module_works(mut setup in setup(30), up in 0..200_000_i64, down in 0..200_000_i64) {
+        setup.module = false;
+        setup.guest.tlp = true;
+        let mut world = start("no-module", setup, false);
+        world.transfer(up, down, LONG);
+    }
+}
