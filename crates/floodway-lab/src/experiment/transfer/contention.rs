@@ -2,17 +2,19 @@
 //!
 //! # Theory of operation
 //!
-//! The VMs, that is all threads of QEMU, run on [`CONTENDED`]. The switch, the other end of the
-//! transfers and the lab itself run on [`OTHER`], so that, as with a driver domain on a core of its own,
-//! packets move and are answered while a VM waits.
+//! The vCPU threads run on [`CONTENDED`]. The switch, the other end of the transfers and the lab
+//! itself run on [`OTHER`], so that, as with a driver domain on a core of its own, packets move and are answered
+//! while a VM waits.
 //!
-//! QEMU's main loop does what a hypervisor does: it fires timers and raises interrupts. It does so under a
-//! lock that a vCPU needs for each interrupt. On a core of its own the main loop held that lock just
-//! when the vCPU that it had interrupted wanted it: the vCPU slept for a moment, some 250 times a second
-//! (a guest's timer tick), and each time went to the end of the queue, which made turns of 30 ms
-//! ones of 1 ms. So it runs as a hypervisor runs: on the VMs' core, first-in-first-out above the vCPUs. It
-//! is done when the vCPU goes on, which keeps the rest of its turn; a vCPU now sleeps 25 times a second, when its guest
-//! does. Measured with transfers of 100 KB, 3 VMs, 60 %, `2011`: mean data phase 23 ms before, 38 ms after.
+//! QEMU's main loop fires timers and raises interrupts, under a lock that a vCPU needs for each
+//! interrupt. Where it runs decides how long turns are ([`Emulator`]):
+//!
+//! - *apart*, on [`OTHER`], it holds that lock just when the vCPU that it has interrupted wants it. The
+//!   vCPU sleeps for a moment, some 250 times a second (a guest's timer tick), and each time goes to the end
+//!   of the queue: turns are of 1 to 4 ms, whatever the profile says.
+//! - *above*, on [`CONTENDED`] and first-in-first-out over the vCPUs, as a hypervisor runs, it is done when the
+//!   vCPU goes on, which keeps the rest of its turn. A vCPU then sleeps 25 times a second, when its guest does.
+//!   More transfers fit into one turn.
 //!
 //! What strangers used of the contended core is measured (the core's busy time less QEMU's run
 //! time), since a VM does not only wait for its like.
@@ -26,7 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::profile::Profile;
-use super::{HostLoad, Transfer};
+use super::{Emulator, HostLoad, Transfer};
 use crate::agent::Hog;
 use crate::cleanup::Guard;
 use crate::experiment::testbed::{Network, Testbed};
@@ -45,6 +47,7 @@ const EMULATOR_PRIORITY: u32 = 2;
 pub struct Contended {
     testbed: Testbed,
     vcpus: Vec<i32>,
+    /// QEMU's other threads on the VMs' core.
     emulators: Vec<i32>,
 }
 
@@ -76,11 +79,19 @@ impl Contended {
             vcpus.extend(guest.vcpu_threads()?);
             emulators.extend(guest.other_threads()?);
         }
-        for &thread in vcpus.iter().chain(&emulators) {
-            vcpu::pin(thread, &[CONTENDED])?;
-        }
-        for &thread in &emulators {
-            vcpu::set_fifo(thread, EMULATOR_PRIORITY)?;
+        vcpus.iter().try_for_each(|&thread| vcpu::pin(thread, &[CONTENDED]))?;
+        match scenario.emulator {
+            Emulator::Apart => {
+                emulators.iter().try_for_each(|&thread| vcpu::pin(thread, &[OTHER]))?;
+                // Not on the VMs' core: it must not count as theirs.
+                emulators.clear();
+            }
+            Emulator::Above => {
+                for &thread in &emulators {
+                    vcpu::pin(thread, &[CONTENDED])?;
+                    vcpu::set_fifo(thread, EMULATOR_PRIORITY)?;
+                }
+            }
         }
         Ok(Self { testbed, vcpus, emulators })
     }

@@ -90,6 +90,9 @@ pub struct Transfer {
     /// Rounds before the columns change.
     #[serde(default = "ten")]
     pub block: u32,
+    /// Where QEMU's main loop runs.
+    #[serde(default)]
+    pub emulator: Emulator,
     /// Period of the load in each VM, in ms.
     #[serde(default = "paper_period")]
     pub period_ms: u64,
@@ -108,6 +111,18 @@ pub enum Direction {
     In,
     /// It receives, and answers with as many bytes on the same connection.
     Both,
+}
+
+/// Where QEMU's threads other than vCPUs run. It decides how long a VM's turns really are: see
+/// [`contention`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Emulator {
+    /// On the core of the switch.
+    #[default]
+    Apart,
+    /// On the core of the VMs, above them, as a hypervisor.
+    Above,
 }
 
 /// VMs on the contended core, and what else they do.
