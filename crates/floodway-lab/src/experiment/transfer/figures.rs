@@ -15,7 +15,7 @@ const COUNTERS: [(&str, &str); 6] = [
     ("TcpRetransSegs", "retransmissions"),
     ("TcpExtTCPTimeouts", "timeouts"),
     ("TcpExtTCPLostRetransmit", "lost retransmissions"),
-    ("TcpExtTCPSpuriousRtxHostQueues", "retransmissions put off for the host's queue"),
+    ("TcpExtTCPSpuriousRtxHostQueues", "host-queue retransmissions put off"),
     ("TcpExtTCPLossProbes", "loss probes"),
     ("TcpExtTCPSpuriousRTOs", "spurious timeouts"),
 ];
