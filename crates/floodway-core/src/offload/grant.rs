@@ -39,8 +39,8 @@ pub(super) const LEAST_GRANT: u32 = *PORTION.start();
 const MAX_UNITS: u32 = u16::MAX as u32;
 
 /// A stored frame counts as this many bytes at least, in a limit of its own: a guest that sends bytes one by
-/// one must not make us keep millions of frames.
-const LEAST_FRAME: u32 = 512;
+/// one must not make us keep millions of frames. No guest that fills its segments comes near the limit.
+const LEAST_FRAME: u32 = 128;
 
 /// What the pool has counted for a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +109,8 @@ impl<B> Sender<B> {
     ) -> u32 {
         let before = self.told_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
-            let available = pool.budget.free() + charged.bytes;
+            let room = if pool.has_frame() { pool.budget.free() } else { 0 };
+            let available = room + charged.bytes;
             self.move_edge(available, pool.portion(), config, counters);
         }
         self.charge(charged, pool);

@@ -272,7 +272,10 @@ impl<B> Receiver<B> {
         if !self.is_acceptable(segment) {
             return;
         }
+        // As the guest itself (RFC 7323 section 4.3): the clock of what is out of order is not used. In a segment
+        // that we make it would let the guest take what fills the gap for old.
         if let Some(timestamps) = segment.options.timestamps
+            && !segment.seq.after(self.rcv_nxt)
             && !Seq(timestamps.value).before(Seq(self.peer.tsval))
         {
             self.peer.tsval = timestamps.value;

@@ -99,6 +99,11 @@ fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
     )
 }
 
+/// Runs of each property: few, unless `PROPTEST_CASES` asks for more.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
+}
+
 fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     let mut world = World::new(Setup { name, ..setup });
     if passive { world.accept() } else { world.connect() }
@@ -108,7 +113,7 @@ fn start(name: &'static str, setup: Setup, passive: bool) -> World {
 const LONG: Duration = Duration::from_secs(900);
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
     /// I1 to I5, R1 to R7.
     #[test]
@@ -182,4 +187,20 @@ proptest! {
         let mut world = start("no-module", setup, false);
         world.transfer(up, down, LONG);
     }
+}
+
+#[test]
+fn debug_c() {
+    let setup = Setup {
+        seed: 10314131,
+        offload: Config { transmit: true, receive: true, congestion: Algorithm::NewReno, initial_window: 11, buffer: BufferPolicy::Prioritised, budget: 109195, receive_budget: 163121, min_rto: MS(20), ..Config::default() },
+        guest: TcpConfig { isn: 3576733448, mss: 220, scale: None, buffer: 35198, ack_every: 4, delayed_ack: MS(23), clock: 4180084978, ..TcpConfig::default() },
+        peer: TcpConfig { isn: 2343224123, mss: 805, scale: Some(1), buffer: 917785, ack_every: 1, delayed_ack: MS(48), clock: 4153447463, ..TcpConfig::default() },
+        to_peer: PathConfig { delay: US(3745), rate: Some(57916), queue: 829469, ..PathConfig::default() },
+        to_guest: PathConfig { delay: US(4851), rate: Some(30978), queue: 325231, loss: 30, reorder: 26, reorder_by: US(1676), mark: 47, ..PathConfig::default() },
+        ..Setup::default()
+    };
+    let mut world = start("debug-c", setup, false);
+    world.transfer(457830, 58604, LONG);
+    world.check_i7();
 }
