@@ -92,13 +92,13 @@ fn an_idle_machine_adds_little_in_both_directions() {
 
 #[test]
 fn waiting_for_the_processor_slows_small_transfers_down() {
-    let median = |vms, load| {
+    let mean = |vms, load| {
         let mut s = setup(vms, load, credit(), 1, Box::new(PassThrough));
         let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.client, 100_000, 100)));
         s.world.run(AT(120_000));
-        times(&s, app).quantile(0.5).unwrap()
+        times(&s, app).mean().unwrap()
     };
-    let (alone, contended) = (median(1, None), median(3, Some(60)));
+    let (alone, contended) = (mean(1, None), mean(3, Some(100)));
     assert!(contended > alone * 5, "{alone:?} {contended:?}");
 }
 
@@ -114,16 +114,16 @@ fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
         from: s.client,
         to: s.vms[0],
         bytes: 56,
-        gap: MS(170),
-        random: true,
-        count: 500,
+        gap: US(170_300),
+        random: false,
+        count: 600,
         seed: 1,
     };
     let app = s.world.add_app(Echo::new(config));
     s.world.run(AT(120_000));
     let echo = s.world.app::<Echo>(app).unwrap();
     let samples: Samples = echo.records().iter().map(|r| r.time()).collect();
-    assert!(samples.len() > 450, "{}", samples.len());
+    assert!(samples.len() == 600, "{}", samples.len());
     // It goes behind the one who waits: between 30 ms and 60 ms, uniformly.
     let at = |q| samples.quantile(q).unwrap();
     assert!((MS(28)..MS(34)).contains(&at(0.02)), "{:?}", at(0.02));
@@ -188,9 +188,9 @@ fn a_hook_sees_both_directions_and_gets_its_deadlines() {
     let mut s = setup(1, None, credit(), 1, Box::new(Delay::default()));
     let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.client, 30_000, 20)));
     s.world.run(AT(60_000));
-    // SYN, then four round trips: each two milliseconds later than without.
+    // SYN and three flights (3, 6, 12 segments), each two milliseconds later than without.
     let median = times(&s, app).quantile(0.5).unwrap();
-    assert!((MS(9)..MS(13)).contains(&median), "{median:?}");
+    assert!((MS(8)..MS(9)).contains(&median), "{median:?}");
     let hook: &dyn Any = s.world.machine(s.machine).hook();
     let hook = hook.downcast_ref::<Delay>().unwrap();
     let stats = s.world.machine(s.machine).vm_stats(0);
@@ -235,7 +235,8 @@ fn ring_size_bounds_what_one_slice_can_send() {
         let vm = VmConfig { ring_slots, load, ..VmConfig::new(VcpuSpec::pinned(0, 256)) };
         let vm = world.add_vm(machine, &vm);
         let client = world.add_bare(1);
-        let stack = TcpConfig { initial_window: 500, ..TcpConfig::linux_2_6() };
+        let mut stack = TcpConfig { initial_window: 500, ..TcpConfig::linux_2_6() };
+        (stack.receive.initial, stack.send.initial) = (1 << 20, 1 << 20);
         let series = SeriesConfig {
             from: vm,
             to: vec![client],
@@ -253,6 +254,6 @@ fn ring_size_bounds_what_one_slice_can_send() {
         let samples: Samples = series.records().iter().map(|r| r.1.time()).collect();
         samples.quantile(0.5).unwrap()
     };
-    // Smaller rings need more turns of 30 ms.
-    assert!(sent(60) > sent(240) + MS(60), "{:?} {:?}", sent(60), sent(240));
+    // 400 packets are two turns of 240, or seven of 60; each turn waits for the driver domain's and the VM's own.
+    assert!(sent(60) > sent(240) + MS(4 * 30), "{:?} {:?}", sent(60), sent(240));
 }

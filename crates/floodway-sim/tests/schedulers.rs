@@ -117,16 +117,29 @@ fn round_robin_turns_by_quantum_and_blocking_keeps_the_rest() {
     assert_eq!(bench.done, [(VcpuId(1), AT(40)), (VcpuId(1), AT(185))]);
 }
 
+/// | at | runs | pays | accounting: credits and priorities | queue |
+/// |---|---|---|---|---|
+/// | 0 | 0 | | | 1 2 |
+/// | 30 | 1 | 0: -300 | only 0 is active: 0 UNDER | 2 0 |
+/// | 60 | 2 | 1: -300 | 150 each: 150 UNDER, -150 OVER | 0 1 |
+/// | 90 | 0 | 2: -300 | 100 each: 250 UNDER, -50 OVER, -200 OVER | 1 2 |
+/// | 120 | 0 | 0: -50, but UNDER until accounting | 50 UNDER, 50 UNDER, -100 OVER | 1 2 |
+/// | 150 | 1 | 0: -250 | -150 OVER, 150 UNDER, 0 UNDER | 0 2, sorted to 2 0 |
+/// | 180 | 2 | 1: -150, behind 2 | | |
 #[test]
-fn credit_hogs_take_turns_of_a_slice() {
+fn credit_hogs_by_hand() {
     let mut bench = Bench::new(1, Credit::new(1, CreditConfig::xen_4_2()), &hogs(3, 256));
     (0..3).for_each(|v| bench.wake(AT(0), v, FOREVER));
-    bench.run(AT(200));
-    let starts: Vec<_> = bench.schedule().iter().map(|s| s.0).collect();
-    // The first is made UNDER by the tick at 10, 20 ...; it keeps its slice of 30 ms all the same.
-    assert_eq!(starts, [0.0, 30.0, 60.0, 90.0, 120.0, 150.0, 180.0]);
-    let turns: Vec<_> = bench.schedule().iter().map(|s| s.1.unwrap()).collect();
-    assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0]);
+    bench.run(AT(209));
+    let expected = [
+        (0.0, Some(0)),
+        (30.0, Some(1)),
+        (60.0, Some(2)),
+        (90.0, Some(0)),
+        (150.0, Some(1)),
+        (180.0, Some(2)),
+    ];
+    assert_eq!(bench.schedule(), expected);
 }
 
 #[test]
@@ -246,18 +259,20 @@ fn eevdf_alternates_by_slice_and_shares_by_weight() {
 }
 
 #[test]
-fn eevdf_lets_a_sleeper_in_when_the_request_is_served() {
-    for (run_to_parity, expected) in [(true, 30.0), (false, 20.5)] {
+fn eevdf_lets_a_sleeper_in_by_deadline() {
+    // The hog's requests end at 5, 8, ... 20, 23. A sleeper with as long a slice that wakes up at 20.5 has its
+    // deadline at 23.5, later than the hog's; one with a slice of 1 ms has it at 21.5.
+    let cases = [(true, None, 23.0), (false, None, 23.0), (true, Some(MS(1)), 20.5)];
+    for (run_to_parity, slice, expected) in cases {
         let config = EevdfConfig { slice: MS(3), tick: Duration::ZERO, run_to_parity };
-        let mut bench = Bench::new(1, Eevdf::new(1, config), &hogs(2, 1024));
+        let hog = VcpuSpec::pinned(0, 1024);
+        let mut bench = Bench::new(1, Eevdf::new(1, config), &[hog, VcpuSpec { slice, ..hog }]);
         bench.wake(AT(0), 1, MS(2));
         bench.wake(AT(2), 0, FOREVER);
         bench.wake(Instant::from_micros(20_500), 1, MS(1));
         bench.run(AT(40));
-        let at = bench.schedule().iter().filter(|s| s.1 == Some(1)).nth(1).map(|s| s.0).unwrap();
-        // The hog's requests end at 5, 8, ... 20, 23: the first end after 20.5 is 23.
-        let expected = if run_to_parity { 23.0 } else { expected };
-        assert_eq!(at, expected, "{run_to_parity}");
+        let at = bench.schedule().iter().filter(|s| s.1 == Some(1)).nth(1).map(|s| s.0);
+        assert_eq!(at, Some(expected), "{run_to_parity} {slice:?}");
     }
 }
 

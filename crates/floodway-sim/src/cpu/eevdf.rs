@@ -24,7 +24,7 @@ const NICE_0: i128 = 1024;
 /// Settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EevdfConfig {
-    /// Slice of every vCPU.
+    /// Slice of a vCPU that has none of its own.
     pub slice: Duration,
     /// Tick; zero notices the end of a request at once.
     pub tick: Duration,
@@ -70,11 +70,6 @@ impl Eevdf {
     #[must_use]
     pub fn new(pcpus: u32, config: EevdfConfig) -> Self {
         Self { config, entities: Vec::new(), current: vec![None; pcpus as usize] }
-    }
-
-    /// Gives one vCPU a slice of its own (`sched_setattr` with `sched_runtime`).
-    pub fn set_slice(&mut self, vcpu: VcpuId, slice: Duration) {
-        self.entities[vcpu.0 as usize].slice = slice.as_nanos() as i128;
     }
 
     fn queued(&self, pcpu: usize) -> impl Iterator<Item = (VcpuId, &Entity)> {
@@ -166,7 +161,7 @@ impl Scheduler for Eevdf {
             affinity: spec.affinity,
             weight: i128::from(spec.weight.max(1)),
             home,
-            slice: self.config.slice.as_nanos() as i128,
+            slice: spec.slice.unwrap_or(self.config.slice).as_nanos() as i128,
             virtual_time: 0,
             deadline: 0,
             lag: 0,

@@ -46,19 +46,21 @@ pub struct VcpuSpec {
     pub weight: u32,
     /// pCPUs on which it may run: bit `n` stands for pCPU `n`.
     pub affinity: u64,
+    /// A slice of its own, for schedulers that know such (EEVDF: `sched_setattr` with `sched_runtime`).
+    pub slice: Option<Duration>,
 }
 
 impl VcpuSpec {
     /// On one pCPU, with a weight.
     #[must_use]
     pub const fn pinned(pcpu: u32, weight: u32) -> Self {
-        Self { weight, affinity: 1 << pcpu }
+        Self { weight, affinity: 1 << pcpu, slice: None }
     }
 
     /// On any pCPU, with a weight.
     #[must_use]
     pub const fn free(weight: u32) -> Self {
-        Self { weight, affinity: u64::MAX }
+        Self { weight, affinity: u64::MAX, slice: None }
     }
 }
 
