@@ -23,7 +23,7 @@ endif
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ready ## Floodway beside Linux bridge and tap, on two VMs: one table, out/demo/report.json
+demo: build ready ## Floodway beside Linux bridge and tap; offload off and on: two tables, out/demo*/
 	$(LAB) demo
 
 test: compiler lint build ready unit ## Everything that must pass: lints, all tests, end to end with VMs

@@ -1,24 +1,28 @@
-//! `floodway-lab demo`: the experiment that shows the switch to somebody who just cloned it.
+//! `floodway-lab demo`: the experiments that show the switch to somebody who just cloned it.
 
 use anyhow::Result;
 
 use crate::experiment::Experiment;
 
-/// The file is part of the program, so that the demo needs no checkout.
-const FILE: &str = include_str!("../../../experiments/demo.toml");
+/// The files are part of the program, so that the demo needs no checkout.
+const FILES: [&str; 2] = [
+    include_str!("../../../experiments/demo.toml"),
+    include_str!("../../../experiments/demo-offload.toml"),
+];
 
-/// The demo's experiment.
+/// The demo's experiments, in the order in which they run.
 ///
 /// # Errors
-/// Never, while the file that was built in is right.
-pub fn experiment() -> Result<Experiment> {
-    Experiment::parse(FILE)
+/// Never, while the files that were built in are right.
+pub fn experiments() -> Result<Vec<Experiment>> {
+    FILES.into_iter().map(Experiment::parse).collect()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_demo_is_built_in() {
-        assert_eq!(super::experiment().unwrap().name, "demo");
+        let names: Vec<_> = super::experiments().unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, ["demo", "demo-offload"]);
     }
 }

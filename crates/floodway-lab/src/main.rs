@@ -49,7 +49,7 @@ enum Command {
         #[command(subcommand)]
         action: path::command::Action,
     },
-    /// Compare the switch with Linux bridge and tap on this machine, in minutes. Needs root
+    /// Compare the switch with Linux bridge and tap, and offload with none, in minutes. Needs root
     Demo {
         #[command(flatten)]
         output: Output,
@@ -80,7 +80,8 @@ struct Output {
     /// Seed of everything random in the run
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for report.json, samples.json and report.html [default: out/EXPERIMENT]
+    /// Directory for report.json, samples.json and report.html, with a directory in it for each experiment of the
+    /// demo [default: out/EXPERIMENT]
     #[arg(long)]
     out: Option<PathBuf>,
     /// Print the report as JSON instead of a table
@@ -105,12 +106,12 @@ fn run(command: Command) -> Result<ExitCode> {
             if quick {
                 experiment.quicken()?;
             }
-            real(&experiment, &output)
+            real(&[experiment], &output)
         }
         Command::Sim { file, .. } => simulate(&file),
         Command::Check { report } => check(&report),
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
-        Command::Demo { output } => real(&demo::experiment()?, &output),
+        Command::Demo { output } => real(&demo::experiments()?, &output),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Doctor { install, bench, json } => run_doctor(install, bench, json),
         Command::Completions { shell } => {
@@ -121,21 +122,38 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs an experiment and writes its report. A short figure is no failure of the run: see `check`.
-fn real(experiment: &Experiment, output: &Output) -> Result<ExitCode> {
+/// Runs experiments, one after the other, and writes their reports. A short figure is no failure of the run: see
+/// `check`.
+fn real(experiments: &[Experiment], output: &Output) -> Result<ExitCode> {
     cleanup::install()?;
-    eprintln!("{}: {}", experiment.name, experiment.title);
-    let (report, samples) = experiment.run_real(output.seed)?;
-    let dir = output.out.clone().unwrap_or_else(|| Path::new("out").join(&experiment.name));
-    experiment::write(&report, &samples, &dir)?;
-    if output.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{}", table::render(&report));
-        report.notes.iter().for_each(|note| println!("{note}"));
+    let mut reports = Vec::new();
+    for experiment in experiments {
+        eprintln!("{}: {}", experiment.name, experiment.title);
+        let (report, samples) = experiment.run_real(output.seed)?;
+        let dir = directory(experiment, experiments.len() > 1, output);
+        experiment::write(&report, &samples, &dir)?;
+        if !output.json {
+            println!("{}", table::render(&report));
+            report.notes.iter().for_each(|note| println!("{note}"));
+        }
+        eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+        reports.push(report);
     }
-    eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+    match &reports[..] {
+        _ if !output.json => {}
+        [report] => println!("{}", serde_json::to_string_pretty(report)?),
+        reports => println!("{}", serde_json::to_string_pretty(reports)?),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the report goes: `--out` itself, or a directory in it for each of several experiments.
+fn directory(experiment: &Experiment, one_of_many: bool, output: &Output) -> PathBuf {
+    match &output.out {
+        Some(out) if one_of_many => out.join(&experiment.name),
+        Some(out) => out.clone(),
+        None => Path::new("out").join(&experiment.name),
+    }
 }
 
 fn simulate(file: &Path) -> Result<ExitCode> {
