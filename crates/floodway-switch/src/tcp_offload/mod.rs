@@ -116,9 +116,7 @@ impl PortOffload {
 
     /// Gives memory back that was not needed lately. Called once a second.
     pub fn trim(&self) {
-        if self.is_active() {
-            lock(&self.machine).pool.trim();
-        }
+        lock(&self.machine).pool.trim();
     }
 
     /// Makes known what a session has changed. `waker` is the worker that runs the timeouts.
