@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use floodway_lab::experiment::transfer::{Column, Direction, HostLoad, Transfer};
 use floodway_lab::experiment::{Experiment, Scenario};
 use floodway_lab::report::Report;
 
 const ROUNDS: u32 = 5;
+/// One at a time: each takes both cores, and the machine's length of round-robin turns.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 fn run(change: impl FnOnce(&mut Transfer)) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
@@ -21,6 +24,7 @@ fn run(change: impl FnOnce(&mut Transfer)) -> Report {
     (transfer.bytes, transfer.transfers, transfer.block) = (vec![10_000], ROUNDS, 3);
     change(transfer);
     experiment.band.clear();
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     experiment.run_real(1).unwrap().0
 }
 

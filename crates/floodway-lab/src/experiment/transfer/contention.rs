@@ -64,8 +64,9 @@ impl Contended {
     /// # Errors
     /// When the machine has only one core, or the testbed does not start.
     pub fn start(name: &str, scenario: &Transfer, host: HostLoad) -> Result<Self> {
-        let cores = std::thread::available_parallelism()?.get();
-        ensure!(cores > CONTENDED, "contention needs two cores: one for the VMs, one for the rest");
+        // Not `available_parallelism`: an earlier run in this process has pinned us to one.
+        let exists = vcpu::cpu_busy(CONTENDED).is_ok();
+        ensure!(exists, "contention needs two cores: one for the VMs, one for the rest");
         pin_all(std::process::id(), OTHER)?;
         let mut networks = vec![Network::Floodway];
         if scenario.columns.iter().any(|column| column.network() == Network::Bridge) {
