@@ -11,6 +11,7 @@ use super::segment::Segment;
 use super::sender::{AckKind, Sender, Stored};
 use super::sink::{Edit, Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
+use crate::seq::Seq;
 
 /// What becomes of a segment, and of its flow.
 #[derive(Clone, Copy, Debug)]
@@ -161,16 +162,15 @@ impl<B> Flow<B> {
     }
 
     fn on_syn(&mut self, side: Side, segment: &Segment) -> Outcome {
-        if self.connection().is_none() && self.accept_syn(side, segment) {
-            Verdict::PASS.into()
-        } else if segment.has(Flags::ACK)
-            && self.connection().is_some_and(|c| c.tx.snd_max == segment.end())
-        {
-            // The guest's SYN-ACK once more: its own is still on its way.
-            Verdict::PASS.into()
-        } else {
-            OVER
+        let Phase::Established(connection) = &mut self.phase else {
+            return if self.accept_syn(side, segment) { Verdict::PASS.into() } else { OVER };
+        };
+        if !segment.has(Flags::ACK) || connection.tx.snd_max != segment.end() {
+            return OVER;
         }
+        // The guest's SYN-ACK once more: it has not seen what ends its handshake.
+        connection.tx.asked = true;
+        Verdict::PASS.into()
     }
 
     /// A SYN that comes again. The guest may have lost the first, so its window is no larger than the grant.
@@ -295,10 +295,9 @@ impl<B> Flow<B> {
         self.regrant(call);
         let says_nothing = match kind {
             AckKind::Duplicate | AckKind::Old => true,
-            // A window that is none of the guest's: to a guest that waits it looks like a duplicate.
-            AckKind::Same => self.connection().is_some_and(|Connection { tx, .. }| {
-                tx.told_edge == told_edge && tx.snd_max.after(tx.snd_una())
-            }),
+            // A window that is none of the guest's: beside data that the guest is about to send, it
+            // would look like a duplicate.
+            AckKind::Same => self.is_no_news(segment, told_edge),
             AckKind::Advanced | AckKind::Unsent => false,
         };
         if says_nothing && segment.is_pure_ack() {
@@ -311,6 +310,16 @@ impl<B> Flow<B> {
             self.flag(call.id, call.port);
         }
         passes(self.edit_for_guest(segment))
+    }
+
+    /// An ACK that repeats another, with a grant that stands. It is neither the answer to a question of the
+    /// guest nor, by its number, a question of the peer: a keepalive or window probe.
+    fn is_no_news(&mut self, segment: &Segment, told_edge: Seq) -> bool {
+        let Phase::Established(connection) = &mut self.phase else { return false };
+        let Connection { tx, rx } = &mut **connection;
+        !std::mem::take(&mut tx.asked)
+            && tx.told_edge == told_edge
+            && !segment.seq.before(rx.peer.nxt)
     }
 
     /// Grants what an ACK has made room for.
@@ -404,6 +413,8 @@ fn pass_from_guest<B, S: Sink<B>>(
         call.port.counters.absorbed_acks += 1;
         return Verdict::Absorb;
     }
+    // A keepalive, or a probe of the window.
+    tx.asked |= segment.seq.before(tx.snd_una());
     let outgoing = rx.outgoing();
     let behind = segment.has(Flags::ACK) && outgoing.ack != segment.ack;
     let next = tx.next_seq();

@@ -333,6 +333,7 @@ impl<B> Receiver<B> {
             return Own::Again;
         }
         let advanced = segment.ack.after(self.guest_ack);
+        let repairing = self.redeliveries > 0;
         let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
         let beyond = segment.ack.after(self.acked);
         self.guest_ack = segment.ack;
@@ -347,14 +348,19 @@ impl<B> Receiver<B> {
         if caught_up && matches!(self.state, RxState::NoBuffer | RxState::UnexpectedSeq) {
             self.enter(RxState::Active, counters);
         }
+        // What was kept and is missing at the guest.
+        let behind = self.acked.after(self.guest_ack) && segment.is_pure_ack();
+        let holes = !segment.options.sack_blocks().is_empty();
+        if behind && advanced && holes && repairing {
+            self.redeliver(now, counters, sink);
+        } else if behind && !advanced {
+            self.on_guest_duplicate(holes, now, counters, sink);
+        }
         let sacks = segment.options.sack_blocks().iter().any(|b| Seq(b.right).after(self.acked));
         if beyond || sacks || self.opens_window() {
             return Own::News;
         }
         if self.acked.after(self.guest_ack) {
-            if !advanced && segment.is_pure_ack() {
-                self.on_guest_duplicate(segment, now, counters, sink);
-            }
             return Own::Nothing;
         }
         // It reached what we had acknowledged: nothing new. Said again, it is a duplicate (R5).
@@ -388,13 +394,12 @@ impl<B> Receiver<B> {
     /// The guest asks for kept data again.
     fn on_guest_duplicate<S: Sink<B>>(
         &mut self,
-        segment: &Segment,
+        holes: bool,
         now: Instant,
         counters: &mut Counters,
         sink: &mut S,
     ) {
         self.dup_acks = self.dup_acks.saturating_add(1);
-        let holes = !segment.options.sack_blocks().is_empty();
         if self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1) {
             self.redeliver(now, counters, sink);
         }

@@ -119,6 +119,8 @@ pub(super) struct Sender<B> {
     pub told_edge: Seq,
     pub window: Window,
     pub rtt: RttEstimator,
+    /// A keepalive or window probe of the guest has passed, and its answer has to.
+    pub asked: bool,
     /// Held bytes wait for `cwnd`.
     pub cwnd_limited: bool,
     controller: Controller,
@@ -152,6 +154,7 @@ impl<B> Sender<B> {
             told_edge: next,
             window: Window::new(mss, mss * u32::from(config.initial_window)),
             rtt: RttEstimator::new(),
+            asked: false,
             cwnd_limited: false,
             controller: Controller::new(config.congestion),
             recovery: Recovery::new(next),

@@ -239,7 +239,9 @@ impl Sending {
             self.ssthresh = (self.in_flight() / 2).max(2 * mss);
             self.cwnd = mss;
             for sent in &mut self.sent {
-                sent.lost = !sent.sacked;
+                // Whoever holds nothing but SACKed bytes for so long may have been reneged on.
+                sent.sacked = false;
+                sent.lost = true;
             }
             self.recover = Some(self.nxt);
             let head = self.sent.iter().position(|s| s.lost)?;
