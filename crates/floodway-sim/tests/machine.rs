@@ -9,7 +9,7 @@ use floodway_sim::machine::{DriverConfig, Hook, HookCtx, MachineConfig, PassThro
 use floodway_sim::net::{Link, NicConfig, one_link};
 use floodway_sim::packet::{Address, PacketId};
 use floodway_sim::tcp::TcpConfig;
-use floodway_sim::traffic::{Echo, EchoConfig, Samples, Series, SeriesConfig};
+use floodway_sim::traffic::{Echo, EchoConfig, Record, Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
 use floodway_sim::{Duration, Instant};
 use support::{AT, MBIT, MS, US};
@@ -122,7 +122,7 @@ fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
     let app = s.world.add_app(Echo::new(config));
     s.world.run(AT(120_000));
     let echo = s.world.app::<Echo>(app).unwrap();
-    let samples: Samples = echo.records().iter().map(|r| r.time()).collect();
+    let samples: Samples = echo.records().iter().map(Record::time).collect();
     assert!(samples.len() == 600, "{}", samples.len());
     // It goes behind the one who waits: between 30 ms and 60 ms, uniformly.
     let at = |q| samples.quantile(q).unwrap();
@@ -151,7 +151,7 @@ struct Delay {
 }
 
 impl Hook for Delay {
-    fn from_vm(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+    fn outbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
         assert_eq!(vm, 0);
         let (id, from) = (ctx.packets().get(packet).flow, ctx.packets().get(packet).from);
         let flow = ctx.flows().get(id).unwrap();
@@ -161,7 +161,7 @@ impl Hook for Delay {
         ctx.charge(US(1));
     }
 
-    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+    fn inbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
         self.seen[1] += 1;
         ctx.to_vm(vm, packet);
     }

@@ -102,8 +102,8 @@ fn random_loss_follows_the_mathis_curve() {
         let stack =
             TcpConfig { delayed_ack: Duration::ZERO, ..TcpConfig::plain(Algorithm::NewReno) };
         let (mut world, app) = bulk_pairs(net, stack, None);
-        let seconds = 600.0;
-        let bytes = progress(&mut world, app, 1, AT(10_000), AT(610_000))[0];
+        let seconds = 300.0;
+        let bytes = progress(&mut world, app, 1, AT(10_000), AT(310_000))[0];
         let rate = bytes as f64 / seconds;
         let expected = 1460.0 / rtt.as_secs_f64() * (1.5_f64 / p).sqrt();
         let ratio = rate / expected;

@@ -180,9 +180,9 @@ impl Driver {
     /// The work that was chosen is paid for: does it.
     pub(super) fn finish(&mut self, vms: &mut [Vm], env: &mut Env) {
         match self.work.take() {
-            Some(Work::FromNetwork) => self.from_network(vms, env),
-            Some(Work::FromVm(vm)) => self.from_vm(vm, vms, env),
-            Some(Work::Timeout) => self.with_hook(vms, env, |hook, ctx| hook.on_timeout(ctx)),
+            Some(Work::FromNetwork) => self.inbound(vms, env),
+            Some(Work::FromVm(vm)) => self.outbound(vm, vms, env),
+            Some(Work::Timeout) => self.with_hook(vms, env, Hook::on_timeout),
             None => return,
         }
         self.in_batch += 1;
@@ -193,25 +193,25 @@ impl Driver {
 
     pub(super) fn end_batch(&mut self, vms: &mut [Vm], env: &mut Env) {
         if std::mem::take(&mut self.in_batch) > 0 {
-            self.with_hook(vms, env, |hook, ctx| hook.flush(ctx));
+            self.with_hook(vms, env, Hook::flush);
         }
     }
 
-    fn from_network(&mut self, vms: &mut [Vm], env: &mut Env) {
+    fn inbound(&mut self, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = self.rx.pop(&mut env.packets) else { return };
         match local(env.packets.get(packet).dst, self.machine, env) {
-            Some(vm) => self.with_hook(vms, env, |hook, ctx| hook.from_network(vm, packet, ctx)),
+            Some(vm) => self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx)),
             None => {
                 env.packets.remove(packet);
             }
         }
     }
 
-    fn from_vm(&mut self, vm: u32, vms: &mut [Vm], env: &mut Env) {
+    fn outbound(&mut self, vm: u32, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = vms[vm as usize].take_request(&mut env.packets) else { return };
         match local(env.packets.get(packet).dst, self.machine, env) {
             Some(to) => vms[to as usize].deliver(packet, self.config.backlog, &mut env.packets),
-            None => self.with_hook(vms, env, |hook, ctx| hook.from_vm(vm, packet, ctx)),
+            None => self.with_hook(vms, env, |hook, ctx| hook.outbound(vm, packet, ctx)),
         }
     }
 

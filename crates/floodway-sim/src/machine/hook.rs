@@ -19,10 +19,10 @@ use crate::{Duration, Instant};
 /// A mechanism in the driver domain.
 pub trait Hook: Any {
     /// A packet from a VM to the network.
-    fn from_vm(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
+    fn outbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
 
     /// A packet from the network to a VM.
-    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
+    fn inbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
 
     /// Ends a batch of packets.
     fn flush(&mut self, ctx: &mut HookCtx<'_>) {
@@ -102,11 +102,11 @@ impl HookCtx<'_> {
 pub struct PassThrough;
 
 impl Hook for PassThrough {
-    fn from_vm(&mut self, _: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+    fn outbound(&mut self, _: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
         ctx.to_network(packet);
     }
 
-    fn from_network(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
+    fn inbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>) {
         ctx.to_vm(vm, packet);
     }
 }

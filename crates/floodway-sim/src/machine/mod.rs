@@ -215,6 +215,11 @@ impl Machine {
             self.vms[number as usize].finish(env);
             self.absorb(env);
             self.settle(env);
+            if !env.notices.is_empty() {
+                // Applications are told before the VM decides what to do next.
+                self.cpus.begin(vcpu, Duration::ZERO, &mut env.clock);
+                return None;
+            }
         }
         match self.vms[number as usize].next(env.clock.now(), &env.packets) {
             VmWork::Run(cost, until) => {

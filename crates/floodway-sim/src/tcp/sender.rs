@@ -326,14 +326,14 @@ impl Sender {
         match self.phase {
             Phase::Recovery { point } if self.una >= point => {
                 self.window.leave_recovery();
-                self.to_open();
+                self.reopen();
             }
-            Phase::Loss { point } if self.una >= point => self.to_open(),
+            Phase::Loss { point } if self.una >= point => self.reopen(),
             _ => {}
         }
     }
 
-    fn to_open(&mut self) {
+    fn reopen(&mut self) {
         self.phase = Phase::Open;
         self.prr = None;
         self.dupacks = 0;
@@ -357,7 +357,7 @@ impl Sender {
                 PartialAck::RetransmitsNext => self.board.first_is_lost(),
                 PartialAck::EndsRecovery => {
                     self.window.leave_recovery();
-                    self.to_open();
+                    self.reopen();
                     0
                 }
             },

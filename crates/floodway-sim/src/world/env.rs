@@ -18,7 +18,7 @@ use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
 use crate::net::{Net, NetEvent};
 use crate::packet::{Address, Body, Ecn, Packet, PacketId, Pool};
-use crate::tcp::State;
+use crate::tcp::{Connection, State};
 use crate::{Duration, Instant};
 
 /// Everything that can happen.
@@ -215,7 +215,7 @@ impl Env {
             return false;
         };
         end.armed = Instant::NEVER;
-        let deadline = end.connection.as_ref().map_or(Instant::NEVER, |c| c.next_timeout());
+        let deadline = end.connection.as_ref().map_or(Instant::NEVER, Connection::next_timeout);
         if deadline > now {
             self.arm(flow, side);
             return false;
@@ -294,7 +294,7 @@ impl Env {
 
     fn arm(&mut self, id: FlowId, side: Side) {
         let Some(end) = self.flows.get_mut(id).map(|flow| flow.end_mut(side)) else { return };
-        let deadline = end.connection.as_ref().map_or(Instant::NEVER, |c| c.next_timeout());
+        let deadline = end.connection.as_ref().map_or(Instant::NEVER, Connection::next_timeout);
         if deadline >= end.armed {
             return;
         }

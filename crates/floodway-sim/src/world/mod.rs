@@ -170,7 +170,7 @@ impl World {
                 machine.start(&mut self.env);
             }
             for app in 0..self.apps.len() as u16 {
-                self.with_app(AppId(app), |app, ctx| app.start(ctx));
+                self.with_app(AppId(app), App::start);
             }
             self.settle();
         }
