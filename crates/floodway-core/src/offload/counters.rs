@@ -61,6 +61,8 @@ counters! {
     absorbed_stored,
     /// Frames from the guest that were acknowledged already.
     absorbed_acknowledged,
+    /// Acknowledgements that the guest heard of in a later one.
+    merged_acks,
     /// Duplicate acknowledgements kept from the guest.
     absorbed_dup_acks,
     /// Frames dropped because the guest sent beyond its grant.

@@ -92,7 +92,6 @@ impl<B> Offload<B> {
 
     /// A TCP segment from the guest towards the network. `flow` is its 5-tuple. `keep` is called at most once,
     /// when the frame has to be stored; it answers `None` when there is no memory.
-    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
     pub fn from_guest(
         &mut self,
         now: Instant,
@@ -137,7 +136,6 @@ impl<B> Offload<B> {
     /// A TCP segment from the network towards the guest. `flow` is its 5-tuple, as it is in the
     /// packet. `keep` is as in [`Offload::from_guest`]. When the verdict is to pass, the frame must be
     /// delivered or queued after what `sink` was told during this call.
-    #[expect(clippy::wrong_self_convention, reason = "that is where the segment comes from")]
     pub fn from_network(
         &mut self,
         now: Instant,

@@ -151,6 +151,8 @@ pub(super) struct Flow<B> {
     pub fins: [Option<Seq>; 2],
     /// When the module is told once more that the flow is managed.
     pub name_at: Instant,
+    /// When the guest hears of the ACKs that were merged so far.
+    pub ack_at: Instant,
     /// Times that it will be told.
     pub names_left: u8,
     /// When a leaving flow may go offline.
@@ -173,6 +175,7 @@ impl<B> Flow<B> {
             kept: 0,
             fins: [None; 2],
             name_at: Instant::NEVER,
+            ack_at: Instant::NEVER,
             names_left: 0,
             leave_at: Instant::NEVER,
             flagged: false,

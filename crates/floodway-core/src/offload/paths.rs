@@ -12,6 +12,12 @@ use super::sender::{AckKind, Sender, Stored};
 use super::sink::{Edit, Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// ACKs of so many bytes are merged into one for the guest: what one super-frame carries.
+const MERGED_BYTES: u32 = 64 << 10;
+/// No ACK is kept from the guest for longer: little beside a scheduler's turn, and a timer of the guest.
+const MERGED_TIME: Duration = Duration::from_millis(1);
 
 /// What becomes of a segment, and of its flow.
 #[derive(Clone, Copy, Debug)]
@@ -304,6 +310,10 @@ impl<B> Flow<B> {
             call.port.counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;
         }
+        if kind == AckKind::Advanced && segment.is_pure_ack() && self.may_wait(told_edge, call) {
+            call.port.counters.merged_acks += 1;
+            return Verdict::Absorb;
+        }
         if arrival == Arrival::Known && kind == AckKind::Advanced {
             // The segment goes no further, but what it acknowledges does.
             self.update_due = true;
@@ -320,6 +330,22 @@ impl<B> Flow<B> {
         !std::mem::take(&mut tx.asked)
             && tx.told_edge == told_edge
             && !segment.seq.before(rx.peer.nxt)
+    }
+
+    /// The guest need not hear of an ACK yet: it has been granted enough, and more ACKs will come. Each
+    /// costs the guest an interrupt, and its own clock it does not need. `told_edge` is what it knows of.
+    fn may_wait<S>(&mut self, told_edge: Seq, call: &Call<'_, S>) -> bool {
+        let closing = self.fins != [None; 2];
+        let Phase::Established(connection) = &mut self.phase else { return false };
+        let tx = &connection.tx;
+        let waits = !closing
+            && tx.snd_una().before(tx.snd_max)
+            && tx.snd_una().since(tx.told_una) < MERGED_BYTES
+            && told_edge.since(tx.snd_max) > MERGED_BYTES;
+        if waits {
+            self.ack_at = self.ack_at.min(call.now + MERGED_TIME);
+        }
+        waits
     }
 
     /// Grants what an ACK has made room for.
@@ -363,6 +389,8 @@ impl<B> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return Edit::default() };
         let tx = &mut connection.tx;
         let window = tx.window_field();
+        tx.told_una = tx.snd_una();
+        self.ack_at = Instant::NEVER;
         let ece = tx.agreed.ecn && segment.has(Flags::ECE);
         Edit {
             ack: (segment.ack != tx.snd_una()).then_some(tx.snd_una()),

@@ -234,6 +234,7 @@ impl<B> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
         if std::mem::take(&mut self.update_due) {
+            self.ack_at = Instant::NEVER;
             if tx.is_online() {
                 tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
             }
@@ -263,7 +264,7 @@ impl<B> Flow<B> {
         let machines = self
             .connection()
             .map_or(Instant::NEVER, |c| c.tx.next_timeout().min(c.rx.next_timeout()));
-        machines.min(self.name_at).min(self.leave_at)
+        machines.min(self.name_at).min(self.leave_at).min(self.ack_at)
     }
 
     pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
@@ -279,6 +280,11 @@ impl<B> Flow<B> {
             if connection.tx.is_online() && connection.tx.is_dead() {
                 self.give_up(call);
             }
+        }
+        if self.ack_at <= call.now {
+            self.ack_at = Instant::NEVER;
+            self.update_due = true;
+            self.flag(call.id, call.port);
         }
         if self.name_at <= call.now {
             self.name(call);

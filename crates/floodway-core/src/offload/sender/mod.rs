@@ -18,7 +18,8 @@
 //! repair.
 //!
 //! To the guest: ACKs that advance pass, with the grant as their window, without SACK blocks and
-//! ECN echo, for both are ours to deal with. Duplicate ACKs are absorbed. From the guest: bytes that are
+//! ECN echo, for both are ours to deal with; several that come soon after each other are merged into
+//! one, since each wakes the guest, which needs no ACK clock. Duplicate ACKs are absorbed. From the guest: bytes that are
 //! stored or acknowledged are absorbed (probes and needless timeouts of the guest); the latter are
 //! answered by the last ACK.
 //!
@@ -117,6 +118,8 @@ pub(super) struct Sender<B> {
     pub rwnd_edge: Seq,
     /// Right edge that the guest was told.
     pub told_edge: Seq,
+    /// What the guest knows to be acknowledged.
+    pub told_una: Seq,
     pub window: Window,
     pub rtt: RttEstimator,
     /// A keepalive or window probe of the guest has passed, and its answer has to.
@@ -152,6 +155,7 @@ impl<B> Sender<B> {
             snd_max: next,
             rwnd_edge: next,
             told_edge: next,
+            told_una: next,
             window: Window::new(mss, mss * u32::from(config.initial_window)),
             rtt: RttEstimator::new(),
             asked: false,
@@ -219,6 +223,7 @@ impl<B> Sender<B> {
             return;
         }
         self.store = Store::new(ack);
+        self.told_una = ack;
         self.rwnd_edge = edge;
         self.told_edge = self.told_edge.max(edge);
     }
@@ -281,6 +286,7 @@ impl<B> Sender<B> {
     /// An ACK for the guest that repeats the latest, with the window that the guest has now.
     pub fn made_for_guest(&mut self, flow: &FiveTuple, link: &Link, peer: PeerSide) -> Made {
         let timestamps = Timestamps { value: peer.tsval, echo: peer.tsecr };
+        self.told_una = self.snd_una();
         let window = if self.is_online() {
             self.window_field()
         } else {
