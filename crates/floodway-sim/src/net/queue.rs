@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! [`ClassQueues`] is the output queue of a switch port: two first-in-first-out queues, of which the high one
 //! is always served first; the code point of a packet decides ([`QueueConfig::high_dscp`]). A packet that does not
-//! fit is dropped (drop-tail): by the limit of the port, which both classes share, or by the threshold of the
+//! fit is dropped (drop-tail): by the limit of its class, or by the threshold of the
 //! shared buffer of the switch. A packet that finds at least `mark_above` bytes queued in its
 //! class is marked if it is ECN-capable (instantaneous threshold, RFC 8257 section 3.1); others are not
 //! dropped for it.
@@ -34,7 +34,7 @@ pub trait Discipline: std::fmt::Debug {
     fn is_empty(&self) -> bool;
 }
 
-/// Limits of a port's queues.
+/// Limits of a port's queues; each class has them for itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueConfig {
     /// Most bytes of IP packets.
@@ -114,9 +114,10 @@ impl ClassQueues {
         pool: &mut Pool,
     ) -> Result<(), Refused> {
         let len = u64::from(pool.get(packet).len());
-        let full = self.bytes() + len > self.config.bytes || self.packets() >= self.config.packets;
         let high = self.config.high_dscp >> (pool.get(packet).dscp & 63) & 1 != 0;
         let queue = if high { &mut self.high } else { &mut self.low };
+        let full =
+            queue.bytes() + len > self.config.bytes || queue.packets() >= self.config.packets;
         if full || buffer.is_some_and(|buffer| !buffer.take(queue.bytes(), len)) {
             return Err(Refused);
         }
@@ -167,15 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn high_goes_first_and_the_limit_is_common() {
+    fn high_goes_first_and_has_a_limit_of_its_own() {
         let mut pool = Pool::default();
-        let mut queues = ClassQueues::new(QueueConfig::packets(3).with_high(46));
+        let mut queues = ClassQueues::new(QueueConfig::packets(2).with_high(46));
         let low = offer(&mut queues, &mut pool, 0, Ecn::NotEct);
         let low_too = offer(&mut queues, &mut pool, 8, Ecn::NotEct);
         let high = offer(&mut queues, &mut pool, 46, Ecn::NotEct);
+        assert_eq!(offer(&mut queues, &mut pool, 0, Ecn::NotEct), None);
+        let high_too = offer(&mut queues, &mut pool, 46, Ecn::NotEct);
         assert_eq!(offer(&mut queues, &mut pool, 46, Ecn::NotEct), None);
-        let order = [(); 4].map(|()| queues.take(None, &mut pool));
-        assert_eq!(order, [high, low, low_too, None]);
+        let order = [(); 5].map(|()| queues.take(None, &mut pool));
+        assert_eq!(order, [high, high_too, low, low_too, None]);
     }
 
     #[test]
