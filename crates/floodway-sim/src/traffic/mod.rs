@@ -25,4 +25,4 @@ pub use poisson::{Pairing, Poisson, PoissonConfig};
 pub use queries::{Arrivals, Queries, QueryConfig};
 pub use record::{Record, Samples};
 pub use series::{Series, SeriesConfig};
-pub use sizes::{Empirical, Sizes};
+pub use sizes::{Empirical, NotADistribution, Sizes};
