@@ -242,8 +242,8 @@ impl<B> Receiver<B> {
             self.ack_due = true;
             return Arrival::Known;
         }
-        if start != self.rcv_nxt {
-            if start.after(self.rcv_nxt) && !end.after(self.guest_edge) {
+        if start != self.rcv_nxt || self.is_stale(segment) {
+            if !start.before(self.rcv_nxt) && !end.after(self.guest_edge) {
                 self.highest = self.highest.max(end);
                 if matches!(self.state, RxState::Active | RxState::NoBuffer) {
                     self.enter(RxState::UnexpectedSeq, counters);
@@ -266,6 +266,11 @@ impl<B> Receiver<B> {
     pub fn is_acceptable(&self, segment: &Segment) -> bool {
         let start = segment.seq + 1;
         !start.before(self.guest_ack) && !segment.seq.after(self.guest_edge.max(self.rcv_nxt))
+    }
+
+    /// The guest will drop it by PAWS (RFC 7323 section 5), so it must come again from the peer.
+    fn is_stale(&self, segment: &Segment) -> bool {
+        segment.options.timestamps.is_some_and(|t| Seq(t.value).before(Seq(self.peer.tsval)))
     }
 
     fn note_peer(&mut self, segment: &Segment) {

@@ -104,7 +104,10 @@ fn many_connections_of_a_guest_share_one_budget() {
         assert!(switch.offload.used().0 <= 1 << 20);
         assert!(switch.offload.len() <= 1000);
     }
-    assert!(switch.offload.counters().flows_refused > 0, "a full table refuses what it cannot evict");
+    assert!(
+        switch.offload.counters().flows_refused > 0,
+        "a full table refuses what it cannot evict"
+    );
 }
 
 #[test]
@@ -148,7 +151,10 @@ fn sack_blocks_of_all_kinds_do_no_harm() {
     let blocks = [(0, 1), (5, 3), (0, u32::MAX / 2), (1, 2), (u32::MAX - 5, 10), (2, 4), (3, 2900)];
     for (n, (left, right)) in blocks.into_iter().cycle().take(5_000).enumerate() {
         let shift = n as u32 % 10_000;
-        let (left, right) = (base.wrapping_add(left).wrapping_add(shift), base.wrapping_add(right).wrapping_add(shift));
+        let (left, right) = (
+            base.wrapping_add(left).wrapping_add(shift),
+            base.wrapping_add(right).wrapping_add(shift),
+        );
         let mut packet = world.blind(0);
         packet.segment.flags = Flags::ACK;
         packet.segment.ack = Seq(base);

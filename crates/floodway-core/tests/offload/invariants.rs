@@ -18,49 +18,69 @@ const US: fn(u64) -> Duration = Duration::from_micros;
 fn path(most_loss: u32) -> impl Strategy<Value = PathConfig> {
     let bad = || prop_oneof![3 => Just(0), 1 => 1..50_u32];
     let loss = prop_oneof![1 => Just(0), 2 => 0..=most_loss];
-    (50..5_000_u64, 2_000..125_000_u64, 60_000..1_000_000_u64, loss, bad(), 100..3_000_u64, bad(), bad())
-        .prop_map(|(delay, rate, queue, loss, reorder, reorder_by, duplicate, mark)| PathConfig {
-            delay: US(delay),
-            rate: Some(rate),
-            queue,
-            loss,
-            reorder,
-            reorder_by: US(reorder_by),
-            duplicate,
-            mark,
+    (
+        50..5_000_u64,
+        2_000..125_000_u64,
+        60_000..1_000_000_u64,
+        loss,
+        bad(),
+        100..3_000_u64,
+        bad(),
+        bad(),
+    )
+        .prop_map(|(delay, rate, queue, loss, reorder, reorder_by, duplicate, mark)| {
+            PathConfig {
+                delay: US(delay),
+                rate: Some(rate),
+                queue,
+                loss,
+                reorder,
+                reorder_by: US(reorder_by),
+                duplicate,
+                mark,
+            }
         })
 }
 
 fn tcp() -> impl Strategy<Value = TcpConfig> {
     let mostly = || prop::bool::weighted(0.8);
     let numbers = (any::<u32>(), any::<u32>());
-    let options = (mostly(), mostly(), prop_oneof![4 => (0..15_u8).prop_map(Some), 1 => Just(None)], any::<bool>());
+    let options = (
+        mostly(),
+        mostly(),
+        prop_oneof![4 => (0..15_u8).prop_map(Some), 1 => Just(None)],
+        any::<bool>(),
+    );
     let sizes = (
         prop_oneof![3 => Just(1448_u16), 1 => 100..1448_u16],
         prop_oneof![2 => 60_000..2_000_000_u32, 1 => 4_000..60_000_u32],
         prop_oneof![3 => Just(65_160_u32), 1 => 1448..65_160_u32],
     );
     (numbers, options, sizes, 1..5_u32, 0..60_u64).prop_map(
-        |((isn, clock), (sack, timestamps, scale, ecn), (mss, buffer, gso), ack_every, delay)| TcpConfig {
-            isn,
-            clock,
-            sack,
-            timestamps,
-            scale,
-            ecn,
-            mss,
-            buffer,
-            gso,
-            ack_every,
-            delayed_ack: MS(delay),
-            ..TcpConfig::default()
+        |((isn, clock), (sack, timestamps, scale, ecn), (mss, buffer, gso), ack_every, delay)| {
+            TcpConfig {
+                isn,
+                clock,
+                sack,
+                timestamps,
+                scale,
+                ecn,
+                mss,
+                buffer,
+                gso,
+                ack_every,
+                delayed_ack: MS(delay),
+                ..TcpConfig::default()
+            }
         },
     )
 }
 
 fn cpu() -> impl Strategy<Value = CpuConfig> {
-    let contended = (1..40_u64, 1..100_u64)
-        .prop_map(|(runs, away)| CpuConfig { runs: (US(100), MS(runs)), away: (US(100), MS(away)) });
+    let contended = (1..40_u64, 1..100_u64).prop_map(|(runs, away)| CpuConfig {
+        runs: (US(100), MS(runs)),
+        away: (US(100), MS(away)),
+    });
     prop_oneof![1 => Just(CpuConfig::ALWAYS), 3 => contended]
 }
 
@@ -106,7 +126,11 @@ fn cases() -> u32 {
 
 fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     let mut world = World::new(Setup { name, ..setup });
-    if passive { world.accept() } else { world.connect() }
+    if passive {
+        world.accept()
+    } else {
+        world.connect()
+    }
     world
 }
 

@@ -62,7 +62,11 @@ fn syns_are_sent_again() {
         let mut world = world(name);
         world.to_peer.drop_next = vec![0];
         world.to_guest.drop_next = vec![if passive { 0 } else { 1 }];
-        if passive { world.accept() } else { world.connect() }
+        if passive {
+            world.accept()
+        } else {
+            world.connect()
+        }
         world.transfer(100_000, 100_000, SECONDS(10));
         assert!(world.switch.offload.counters().went_online > 0);
     }
@@ -92,13 +96,25 @@ fn close_from_both_sides() {
         let now = world.now;
         world.guest.write(10_000, now);
         world.peer.write(10_000, now);
-        if first { world.guest.close(now) } else { world.peer.close(now) }
+        if first {
+            world.guest.close(now)
+        } else {
+            world.peer.close(now)
+        }
         world.run_for(Duration::from_millis(300));
         let now = world.now;
         assert!(!world.switch.offload.is_empty(), "half closed is not closed");
         // The other side still has something to say.
-        if first { world.peer.write(50_000, now) } else { world.guest.write(50_000, now) }
-        if first { world.peer.close(now) } else { world.guest.close(now) }
+        if first {
+            world.peer.write(50_000, now)
+        } else {
+            world.guest.write(50_000, now)
+        }
+        if first {
+            world.peer.close(now)
+        } else {
+            world.guest.close(now)
+        }
         world.run_until(SECONDS(5), |w| w.guest.is_closed() && w.peer.is_closed());
         let (up, down) = if first { (10_000, 60_000) } else { (60_000, 10_000) };
         world.check_received(up, down);
@@ -200,7 +216,11 @@ fn ports_are_used_again() {
     for (name, reset) in [("port-reuse", false), ("port-reuse-reset", true)] {
         let mut world = world(name);
         for round in 0..3_u32 {
-            if round % 2 == 0 { world.connect() } else { world.accept() }
+            if round % 2 == 0 {
+                world.connect()
+            } else {
+                world.accept()
+            }
             world.transfer_some(50_000, 50_000);
             if reset {
                 // The guest crashes without a word; the switch has a flow, the guest none.

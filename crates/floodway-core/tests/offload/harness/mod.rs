@@ -336,7 +336,6 @@ impl World {
         true
     }
 
-
     fn handle(&mut self) {
         let now = self.now;
         self.send_from_peer();
@@ -419,9 +418,9 @@ impl World {
 
     fn is_offline(&self) -> bool {
         use floodway_core::offload::{RxState, TxState};
-        self.switch.summary(&self.flow).is_none_or(|s| {
-            s.tx == TxState::Offline && s.rx == RxState::Offline && s.kept == 0
-        })
+        self.switch
+            .summary(&self.flow)
+            .is_none_or(|s| s.tx == TxState::Offline && s.rx == RxState::Offline && s.kept == 0)
     }
 
     fn switch_on_time(&mut self) {

@@ -130,7 +130,9 @@ impl Monitor {
             };
         }
         if let Some(timestamps) = segment.options.timestamps {
-            let latest = self.guest_tsval.map_or(Seq(timestamps.value), |t| Seq(t).max(Seq(timestamps.value)));
+            let latest = self
+                .guest_tsval
+                .map_or(Seq(timestamps.value), |t| Seq(t).max(Seq(timestamps.value)));
             self.guest_tsval = Some(latest.0);
         }
         if segment.has(Flags::ACK) && self.peer.isn.is_some() {
@@ -254,7 +256,11 @@ impl Monitor {
             return;
         }
         if view.tx() != TxState::Offline {
-            assert!(start <= self.wire_nxt, "a gap in what was released: {} {start}", self.wire_nxt);
+            assert!(
+                start <= self.wire_nxt,
+                "a gap in what was released: {} {start}",
+                self.wire_nxt
+            );
             assert!(
                 end <= self.peer_edge,
                 "I1: {start}..{end} beyond the receiver's window {}",
@@ -297,7 +303,10 @@ impl Monitor {
         if involved {
             assert!(ack >= self.wire_ack, "R5: ACK {ack} after {}", self.wire_ack);
         }
-        assert!(ack <= self.peer_seen.max(self.guest_ack), "R2: what did not come was acknowledged");
+        assert!(
+            ack <= self.peer_seen.max(self.guest_ack),
+            "R2: what did not come was acknowledged"
+        );
         if let Some(fin) = self.peer_fin
             && ack >= fin
         {
@@ -319,7 +328,11 @@ impl Monitor {
         if segment.ecn.0 == 3 {
             self.ce_to_guest += 1;
         }
-        if self.off || !segment.has(Flags::ACK) || segment.has(Flags::RST) || self.guest.isn.is_none() {
+        if self.off
+            || !segment.has(Flags::ACK)
+            || segment.has(Flags::RST)
+            || self.guest.isn.is_none()
+        {
             return;
         }
         let ack = self.guest_pos(self.wire_una, segment.ack);

@@ -255,7 +255,8 @@ impl Endpoint {
         let fin = end > self.tx.written;
         let segment = &mut packet.segment;
         segment.len = (end - start - i64::from(fin)) as u32;
-        segment.gso_size = if segment.len > u32::from(self.config.mss) { self.config.mss } else { 0 };
+        segment.gso_size =
+            if segment.len > u32::from(self.config.mss) { self.config.mss } else { 0 };
         if fin {
             segment.flags = segment.flags.with(Flags::FIN);
         }

@@ -187,7 +187,11 @@ impl Receiving {
         let worth = i64::from(config.mss).min(i64::from(config.buffer) / 2);
         let window = if room >= offered + worth { room } else { offered.max(0) };
         let units = (window >> scale).min(65_535);
-        let units = if units << scale < offered { (offered >> scale) + i64::from(offered & ((1 << scale) - 1) != 0) } else { units };
+        let units = if units << scale < offered {
+            (offered >> scale) + i64::from(offered & ((1 << scale) - 1) != 0)
+        } else {
+            units
+        };
         self.edge = self.edge.max(self.nxt + (units << scale));
         units.min(65_535) as u16
     }
@@ -197,7 +201,8 @@ impl Receiving {
         let offered = (self.edge - self.nxt).max(0);
         let gain = self.room(config) - offered;
         let much = 2 * i64::from(config.mss);
-        if gain >= much.min(i64::from(config.buffer) / 2) && offered < i64::from(config.buffer) / 2 {
+        if gain >= much.min(i64::from(config.buffer) / 2) && offered < i64::from(config.buffer) / 2
+        {
             self.ack_now = true;
         }
     }

@@ -309,7 +309,11 @@ impl Sending {
             self.reduce(mss);
             self.cwr = true;
         } else if advanced > 0 && self.recover.is_none() {
-            let step = if self.cwnd < self.ssthresh { advanced } else { advanced * mss / self.cwnd.max(1) };
+            let step = if self.cwnd < self.ssthresh {
+                advanced
+            } else {
+                advanced * mss / self.cwnd.max(1)
+            };
             self.cwnd = (self.cwnd + step).min(1 << 30);
         }
         if self.sent.is_empty() {
