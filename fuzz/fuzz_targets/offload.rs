@@ -1,0 +1,313 @@
+//! Any segments from both sides, at any times, while the operator changes things: the offload never
+//! panics, never uses more than its budget, keeps a bounded number of frames, works its timers off, and
+//! is drained when both sides fall silent.
+#![no_main]
+
+use std::cell::Cell;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use arbitrary::Arbitrary;
+use floodway_core::congestion::Algorithm;
+use floodway_core::offload::{
+    BufferPolicy, Config, Ecn, Link, Made, Naming, Offload, Release, Segment, Sink,
+};
+use floodway_core::seq::Seq;
+use floodway_core::time::{Duration, Instant};
+use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
+use libfuzzer_sys::fuzz_target;
+
+const BUDGET: u32 = 256 << 10;
+/// Frames that budget and receive budget allow at most, 128 and 512 bytes for each.
+const MOST_FRAMES: u32 = BUDGET / 128 + BUDGET / 512;
+
+/// Where a number lies: near what is current, so that segments often fit.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Near {
+    Next(i8),
+    Far(i16),
+    Any(u32),
+}
+
+impl Near {
+    fn of(self, current: u32) -> u32 {
+        match self {
+            Self::Next(by) => current.wrapping_add_signed(i32::from(by.max(-2).min(2))),
+            Self::Far(by) => current.wrapping_add_signed(i32::from(by)),
+            Self::Any(any) => any,
+        }
+    }
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+struct Shape {
+    flow: bool,
+    seq: Near,
+    ack: Near,
+    len: u16,
+    window: u16,
+    flags: u8,
+    plain: bool,
+    ecn: u8,
+    gso_size: u16,
+    clock: Option<(u8, u8)>,
+    sacks: Vec<(i16, u16)>,
+    no_memory: bool,
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+enum Step {
+    Guest(Shape),
+    Peer(Shape),
+    /// A connection opens, as it should.
+    Open { flow: bool, scale: (u8, u8), options: u8, window: u16, mss: u16 },
+    /// The peer acknowledges all that it got.
+    Ack { flow: bool, window: u16 },
+    Wait(u32),
+    WaitLong(u8),
+    Flush,
+    Configure { transmit: bool, receive: bool, algorithm: u8, policy: u8, window: u8 },
+    Drain(bool),
+    Reset,
+}
+
+/// A frame that counts itself.
+struct Frame {
+    len: u32,
+    alive: Rc<Cell<u32>>,
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        self.alive.set(self.alive.get() - 1);
+    }
+}
+
+#[derive(Default)]
+struct Checks {
+    /// Behind the highest byte released, by flow.
+    released: [u32; 2],
+}
+
+fn tuple(flow: bool) -> FiveTuple {
+    let (guest, peer) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    FiveTuple::v4(guest, peer, 6).with_ports(1000 + u16::from(flow), 80)
+}
+
+impl Sink<Frame> for Checks {
+    fn release(&mut self, frame: &Frame, release: &Release) {
+        assert!(release.offset.checked_add(release.len).is_some_and(|end| end <= frame.len));
+        assert!(release.mss > 0);
+        let end = release.seq + release.len;
+        for flow in &mut self.released {
+            // Close enough to tell the flows apart where their numbers are.
+            if end.after(Seq(*flow)) {
+                *flow = end.0;
+            }
+        }
+    }
+    fn to_network(&mut self, _: &Made) {}
+    fn to_guest(&mut self, _: &Made) {}
+    fn redeliver(&mut self, _: &Frame) {}
+    fn hello(&mut self, _: &Link, _: u16) {}
+    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+}
+
+struct Run {
+    offload: Offload<Frame>,
+    sink: Checks,
+    now: Instant,
+    alive: Rc<Cell<u32>>,
+    /// Next numbers of guest and peer, by flow.
+    next: [(u32, u32); 2],
+}
+
+impl Run {
+    fn new() -> Self {
+        let config = Config {
+            transmit: true,
+            receive: true,
+            budget: BUDGET,
+            receive_budget: BUDGET,
+            max_flows: 2,
+            idle: Duration::from_secs(30),
+            ..Config::default()
+        };
+        Self {
+            offload: Offload::new(config, 7),
+            sink: Checks::default(),
+            now: Instant::from_millis(1),
+            alive: Rc::default(),
+            next: [(1000, 5000), (u32::MAX - 3000, u32::MAX - 100)],
+        }
+    }
+
+    fn segment(&self, shape: &Shape, guest: bool) -> Segment {
+        let (mine, theirs) = self.next[usize::from(shape.flow)];
+        let (seq, ack) = if guest { (mine, theirs) } else { (theirs, mine) };
+        let flags = if shape.plain { Flags::ACK } else { Flags(shape.flags) };
+        let mut segment = Segment {
+            seq: Seq(shape.seq.of(seq)),
+            ack: Seq(shape.ack.of(ack)),
+            len: u32::from(shape.len),
+            window: shape.window,
+            flags,
+            ecn: Ecn(shape.ecn & 3),
+            gso_size: shape.gso_size,
+            ..Segment::default()
+        };
+        let clock = (self.now.as_nanos() / 1_000_000) as u32;
+        segment.options.timestamps = shape.clock.map(|(value, echo)| Timestamps {
+            value: clock.wrapping_add(value.into()),
+            echo: clock.wrapping_sub(echo.into()),
+        });
+        let sacks: Vec<_> = shape
+            .sacks
+            .iter()
+            .map(|&(left, len)| {
+                let left = segment.ack.0.wrapping_add_signed(i32::from(left));
+                SackBlock { left, right: left.wrapping_add(len.into()) }
+            })
+            .collect();
+        segment.options.set_sack_blocks(&sacks);
+        segment
+    }
+
+    fn send(&mut self, flow: bool, guest: bool, segment: &Segment, memory: bool) {
+        let alive = Rc::clone(&self.alive);
+        let keep = || {
+            memory.then(|| {
+                alive.set(alive.get() + 1);
+                Frame { len: segment.len, alive: Rc::clone(&alive) }
+            })
+        };
+        let (now, link, tuple) = (self.now, Link::default(), tuple(flow));
+        if guest {
+            self.offload.from_guest(now, &tuple, &link, segment, keep, &mut self.sink);
+        } else {
+            let tuple = tuple.reversed();
+            self.offload.from_network(now, &tuple, &link, segment, keep, &mut self.sink);
+        }
+        let next = &mut self.next[usize::from(flow)];
+        let next = if guest { &mut next.0 } else { &mut next.1 };
+        if segment.seq.0 == *next {
+            *next = segment.end().0;
+        }
+    }
+
+    fn open(&mut self, flow: bool, scale: (u8, u8), options: u8, window: u16, mss: u16) {
+        let (guest, peer) = self.next[usize::from(flow)];
+        let mut syn = Segment { seq: Seq(guest), flags: Flags::SYN, window, ..Segment::default() };
+        syn.options.sack_permitted = options & 1 != 0;
+        syn.options.mss = Some(mss);
+        syn.options.window_scale = (options & 2 != 0).then_some(scale.0);
+        if options & 4 != 0 {
+            syn.options.timestamps = Some(Timestamps { value: 1, echo: 0 });
+        }
+        if options & 8 != 0 {
+            syn.flags = syn.flags.with(Flags::ECE.with(Flags::CWR));
+        }
+        self.send(flow, true, &syn, true);
+        let mut answer = syn;
+        answer.seq = Seq(peer);
+        answer.ack = Seq(guest) + 1;
+        answer.options.window_scale = (options & 2 != 0).then_some(scale.1);
+        answer.flags = Flags::SYN.with(Flags::ACK).with(Flags(options & 8) );
+        self.send(flow, false, &answer, true);
+        let ack = Segment {
+            seq: answer.ack,
+            ack: Seq(peer) + 1,
+            window,
+            flags: Flags::ACK,
+            ..Segment::default()
+        };
+        self.send(flow, true, &ack, true);
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.offload.next_timeout() <= end {
+            self.now = self.now.max(self.offload.next_timeout());
+            let mut calls = 0;
+            while self.offload.next_timeout() <= self.now {
+                self.offload.handle_timeout(self.now, &mut self.sink);
+                calls += 1;
+                assert!(calls < 100, "no progress at {:?}", self.now);
+            }
+            self.check();
+        }
+        self.now = end;
+    }
+
+    fn configure(&mut self, change: impl FnOnce(&mut Config)) {
+        let mut config = self.offload.config().clone();
+        change(&mut config);
+        self.offload.configure(config, self.now, &mut self.sink);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Guest(ref shape) => {
+                let segment = self.segment(shape, true);
+                self.send(shape.flow, true, &segment, !shape.no_memory);
+            }
+            Step::Peer(ref shape) => {
+                let segment = self.segment(shape, false);
+                self.send(shape.flow, false, &segment, !shape.no_memory);
+            }
+            Step::Open { flow, scale, options, window, mss } => {
+                self.open(flow, scale, options, window, mss);
+            }
+            Step::Ack { flow, window } => {
+                let ack = Segment {
+                    seq: Seq(self.next[usize::from(flow)].1),
+                    ack: Seq(self.sink.released[usize::from(flow)]),
+                    window,
+                    flags: Flags::ACK,
+                    ..Segment::default()
+                };
+                self.send(flow, false, &ack, true);
+            }
+            Step::Wait(ns) => self.wait(Duration::from_nanos(ns.into())),
+            Step::WaitLong(s) => self.wait(Duration::from_secs(s.into())),
+            Step::Flush => self.offload.flush(self.now, &mut self.sink),
+            Step::Configure { transmit, receive, algorithm, policy, window } => {
+                self.configure(|c| {
+                    c.transmit = transmit;
+                    c.receive = receive;
+                    c.congestion = Algorithm::ALL[usize::from(algorithm) % Algorithm::ALL.len()];
+                    c.buffer = BufferPolicy::ALL[usize::from(policy) % BufferPolicy::ALL.len()];
+                    c.initial_window = window.clamp(1, 64);
+                });
+            }
+            Step::Drain(on) => self.offload.drain(on, self.now, &mut self.sink),
+            Step::Reset => self.offload.reset(),
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        let (used, kept) = self.offload.used();
+        assert!(used <= BUDGET, "{used}");
+        assert!(kept <= BUDGET, "{kept}");
+        assert!(self.alive.get() <= MOST_FRAMES, "{} frames", self.alive.get());
+    }
+}
+
+fuzz_target!(|steps: Vec<Step>| {
+    let mut run = Run::new();
+    for step in &steps {
+        run.step(step);
+    }
+    // Both sides fall silent. What was acknowledged for the guest is kept until the guest says
+    // something, or is gone: its port is reset then.
+    run.offload.drain(true, run.now, &mut run.sink);
+    run.wait(Duration::from_secs(4 * 3600));
+    assert_eq!(run.offload.online(), 0, "a silent flow stays online");
+    assert_eq!(run.offload.used().0, 0);
+    run.offload.reset();
+    assert!(run.offload.is_drained() && run.offload.is_empty());
+    assert_eq!((run.offload.used(), run.alive.get()), ((0, 0), 0));
+});
