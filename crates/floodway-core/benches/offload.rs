@@ -116,8 +116,8 @@ impl Bench {
             segment.options.sack_permitted = true;
             segment
         };
-        self.from_guest(n, &syn(GUEST - 1, 0, Flags::SYN));
-        self.from_network(n, &syn(PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)));
+        self.guest_sends(n, &syn(GUEST - 1, 0, Flags::SYN));
+        self.peer_sends(n, &syn(PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)));
         let ack = Segment {
             seq: Seq(GUEST),
             ack: Seq(PEER),
@@ -125,16 +125,16 @@ impl Bench {
             flags: Flags::ACK,
             ..Segment::default()
         };
-        self.from_guest(n, &ack);
+        self.guest_sends(n, &ack);
         self.offload.flush(self.now, &mut self.sink);
     }
 
-    fn from_guest(&mut self, n: u32, segment: &Segment) -> Verdict {
+    fn guest_sends(&mut self, n: u32, segment: &Segment) -> Verdict {
         let link = Link::default();
         self.offload.from_guest(self.now, &tuple(n), &link, segment, || Some(n), &mut self.sink)
     }
 
-    fn from_network(&mut self, n: u32, segment: &Segment) -> Verdict {
+    fn peer_sends(&mut self, n: u32, segment: &Segment) -> Verdict {
         let (link, flow) = (Link::default(), tuple(n).reversed());
         self.offload.from_network(self.now, &flow, &link, segment, || Some(n), &mut self.sink)
     }

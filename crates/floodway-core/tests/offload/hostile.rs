@@ -70,15 +70,15 @@ fn open(switch: &mut Switch, now: Instant, port: u16, window: u16) {
     syn.segment.window = window;
     syn.segment.options.window_scale = Some(7);
     let flow = flow(port);
-    switch.from_guest(now, &flow, &syn);
+    switch.guest_sends(now, &flow, &syn);
     let mut answer = syn.clone();
     answer.segment.flags = Flags::SYN.with(Flags::ACK);
     answer.segment.ack = Seq(1001);
-    switch.from_network(now, &flow, &answer);
+    switch.peer_sends(now, &flow, &answer);
     let mut ack = answer.clone();
     ack.segment.flags = Flags::ACK;
     ack.segment.seq = Seq(1001);
-    switch.from_guest(now, &flow, &ack);
+    switch.guest_sends(now, &flow, &ack);
     switch.flush(now);
     switch.take_actions();
 }
@@ -121,7 +121,7 @@ fn a_clock_out_of_the_window_gets_into_nothing_that_we_make() {
     world.network_packet(&packet);
     // What the guest sends again is answered by an ACK that we make.
     let packet = world.guest_segment(-100, 100);
-    world.switch.from_guest(world.now, &world.flow.clone(), &packet);
+    world.switch.guest_sends(world.now, &world.flow.clone(), &packet);
     world.switch.flush(world.now);
     let made: Vec<_> = world
         .switch

@@ -127,9 +127,9 @@ fn cases() -> u32 {
 fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     let mut world = World::new(Setup { name, ..setup });
     if passive {
-        world.accept()
+        world.accept();
     } else {
-        world.connect()
+        world.connect();
     }
     world
 }

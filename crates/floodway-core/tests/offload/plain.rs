@@ -63,9 +63,9 @@ fn syns_are_sent_again() {
         world.to_peer.drop_next = vec![0];
         world.to_guest.drop_next = vec![if passive { 0 } else { 1 }];
         if passive {
-            world.accept()
+            world.accept();
         } else {
-            world.connect()
+            world.connect();
         }
         world.transfer(100_000, 100_000, SECONDS(10));
         assert!(world.switch.offload.counters().went_online > 0);
@@ -97,23 +97,23 @@ fn close_from_both_sides() {
         world.guest.write(10_000, now);
         world.peer.write(10_000, now);
         if first {
-            world.guest.close(now)
+            world.guest.close(now);
         } else {
-            world.peer.close(now)
+            world.peer.close(now);
         }
         world.run_for(Duration::from_millis(300));
         let now = world.now;
         assert!(!world.switch.offload.is_empty(), "half closed is not closed");
         // The other side still has something to say.
         if first {
-            world.peer.write(50_000, now)
+            world.peer.write(50_000, now);
         } else {
-            world.guest.write(50_000, now)
+            world.guest.write(50_000, now);
         }
         if first {
-            world.peer.close(now)
+            world.peer.close(now);
         } else {
-            world.guest.close(now)
+            world.guest.close(now);
         }
         world.run_until(SECONDS(5), |w| w.guest.is_closed() && w.peer.is_closed());
         let (up, down) = if first { (10_000, 60_000) } else { (60_000, 10_000) };
@@ -167,7 +167,7 @@ fn blind_resets_and_syns_change_nothing() {
         packet.segment.flags = Flags::SYN.with(Flags::ACK);
         world.network_packet(&packet);
         packet.segment.flags = Flags::FIN.with(Flags::ACK);
-        packet.segment.seq = packet.segment.seq + 2_000_000;
+        packet.segment.seq += 2_000_000;
         world.network_packet(&packet);
     }
     // A clock far ahead, out of the window: it must not get into what we make.
@@ -194,16 +194,16 @@ fn a_connection_whose_syn_has_data_is_left_alone() {
     };
     let other = flow(50_000);
     let (now, switch) = (world.now, &mut world.switch);
-    switch.from_guest(now, &other, &syn);
+    switch.guest_sends(now, &other, &syn);
     let mut answer = syn.clone();
     answer.segment.flags = Flags::SYN.with(Flags::ACK);
     answer.segment.len = 0;
     answer.segment.ack = floodway_core::seq::Seq(108);
-    switch.from_network(now, &other, &answer);
+    switch.peer_sends(now, &other, &answer);
     let mut data = syn.clone();
     data.segment.flags = Flags::ACK;
     data.segment.seq = floodway_core::seq::Seq(108);
-    let verdict = switch.from_guest(now, &other, &data);
+    let verdict = switch.guest_sends(now, &other, &data);
     assert_eq!(verdict, floodway_core::offload::Verdict::PASS);
     let summary = switch.summary(&other).unwrap();
     assert_eq!((summary.tx, summary.rx), (TxState::Offline, RxState::Offline));
@@ -217,9 +217,9 @@ fn ports_are_used_again() {
         let mut world = world(name);
         for round in 0..3_u32 {
             if round % 2 == 0 {
-                world.connect()
+                world.connect();
             } else {
-                world.accept()
+                world.accept();
             }
             world.transfer_some(50_000, 50_000);
             if reset {

@@ -34,7 +34,7 @@ fn acks_of_what_was_never_sent_are_refused() {
     let mut world = connected("unsent");
     let mut packet = world.blind(0);
     packet.segment.flags = Flags::ACK;
-    packet.segment.ack = packet.segment.ack + 1;
+    packet.segment.ack += 1;
     assert_eq!(world.network_packet(&packet), Verdict::Drop(Refusal::AcksUnsent));
 }
 
@@ -58,7 +58,7 @@ fn data_in_order_is_acknowledged_at_once_and_only_in_the_window() {
     world.network_packet(&packet);
     world.flush();
     assert_eq!(world.switch.offload.counters().acks_sent, acks + 1);
-    assert_eq!(world.switch.offload.used().1 >= 1000, true);
+    assert!(world.switch.offload.used().1 >= 1000);
     // R2: what is beyond the guest's window is not.
     let mut setup = Setup { name: "window", ..Setup::default() };
     setup.guest.buffer = 3000;
@@ -80,8 +80,8 @@ fn unknown_flows_pass() {
     for flags in [Flags::ACK, Flags::ACK.with(Flags::FIN), Flags::RST, Flags(0), Flags(0xff)] {
         packet.segment.flags = flags;
         let (now, flow) = (world.now, world.flow);
-        assert_eq!(world.switch.from_guest(now, &flow, &packet), Verdict::PASS);
-        assert_eq!(world.switch.from_network(now, &flow, &packet), Verdict::PASS);
+        assert_eq!(world.switch.guest_sends(now, &flow, &packet), Verdict::PASS);
+        assert_eq!(world.switch.peer_sends(now, &flow, &packet), Verdict::PASS);
     }
     world.switch.take_actions();
     assert!(world.switch.offload.is_empty());

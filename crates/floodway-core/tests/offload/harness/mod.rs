@@ -254,7 +254,7 @@ impl World {
     /// A segment without payload that somebody forges in the peer's name, `distance` behind its next byte.
     pub fn blind(&self, distance: u32) -> Packet {
         let mut packet = self.peer_segment(0);
-        packet.segment.seq = packet.segment.seq + distance;
+        packet.segment.seq += distance;
         packet
     }
 
@@ -386,9 +386,9 @@ impl World {
     pub fn guest_packet(&mut self, packet: &Packet) -> Verdict {
         let (now, flow) = (self.now, self.flow);
         self.guest_capture.note(now, true, packet);
-        self.monitor.from_guest(packet);
+        self.monitor.guest_sent(packet);
         let offline = self.is_offline();
-        let verdict = self.switch.from_guest(now, &flow, packet);
+        let verdict = self.switch.guest_sends(now, &flow, packet);
         self.monitor.verdict(&verdict, offline && self.is_offline());
         self.note(&verdict);
         self.carry_out();
@@ -399,9 +399,9 @@ impl World {
     pub fn network_packet(&mut self, packet: &Packet) -> Verdict {
         let (now, flow) = (self.now, self.flow);
         self.wire_capture.note(now, false, packet);
-        self.monitor.from_network(packet);
+        self.monitor.peer_sent(packet);
         let offline = self.is_offline();
-        let verdict = self.switch.from_network(now, &flow, packet);
+        let verdict = self.switch.peer_sends(now, &flow, packet);
         self.monitor.verdict(&verdict, offline && self.is_offline());
         self.note(&verdict);
         self.carry_out();
@@ -464,11 +464,11 @@ impl World {
                 Action::ToNetwork(packet) => {
                     self.wire_capture.note(self.now, true, &packet);
                     self.to_network_count += 1;
-                    self.monitor.to_network(&packet, &view);
+                    self.monitor.network_gets(&packet, &view);
                     self.to_peer.send(self.now, &packet);
                 }
                 Action::ToGuest(packet) => {
-                    self.monitor.to_guest(&packet, &view);
+                    self.monitor.guest_gets(&packet, &view);
                     self.queue_for_guest(packet);
                 }
                 // As it was: old news to the guest, but for its bytes.

@@ -118,7 +118,7 @@ impl Monitor {
     }
 
     /// A segment comes from the guest.
-    pub fn from_guest(&mut self, packet: &Packet) {
+    pub fn guest_sent(&mut self, packet: &Packet) {
         let segment = &packet.segment;
         if segment.has(Flags::SYN) {
             let options = &segment.options;
@@ -147,7 +147,7 @@ impl Monitor {
     }
 
     /// A segment comes from the network.
-    pub fn from_network(&mut self, packet: &Packet) {
+    pub fn peer_sent(&mut self, packet: &Packet) {
         let segment = &packet.segment;
         if segment.has(Flags::SYN) && self.peer.isn.is_none() {
             let options = &segment.options;
@@ -232,7 +232,7 @@ impl Monitor {
     }
 
     /// A segment leaves for the network. `was` is the flow before the call.
-    pub fn to_network(&mut self, packet: &Packet, view: &View<'_>) {
+    pub fn network_gets(&mut self, packet: &Packet, view: &View<'_>) {
         let segment = &packet.segment;
         if self.off || segment.has(Flags::SYN) || segment.has(Flags::RST) {
             if segment.has(Flags::SYN) {
@@ -323,7 +323,7 @@ impl Monitor {
     }
 
     /// A segment is delivered to the guest, `redelivered` or not.
-    pub fn to_guest(&mut self, packet: &Packet, view: &View<'_>) {
+    pub fn guest_gets(&mut self, packet: &Packet, view: &View<'_>) {
         let segment = &packet.segment;
         if segment.ecn.0 == 3 {
             self.ce_to_guest += 1;

@@ -116,8 +116,4 @@ impl Path {
         }
         self.under_way.pop_first().map(|(_, packet)| packet)
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
-    }
 }

@@ -75,7 +75,7 @@ impl Switch {
     }
 
     /// A segment from the guest; what becomes of it is behind the other actions.
-    pub fn from_guest(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
+    pub fn guest_sends(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let segment: Segment = packet.segment;
         let sink = &mut self.actions;
@@ -87,7 +87,7 @@ impl Switch {
     }
 
     /// A segment from the network, on the flow as it is in the guest's direction.
-    pub fn from_network(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
+    pub fn peer_sends(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let (segment, reversed) = (packet.segment, flow.reversed());
         let sink = &mut self.actions;

@@ -84,7 +84,6 @@ pub struct Endpoint {
     pub my_scale: u8,
     syn_at: Instant,
     syn_retries: u32,
-    pub resets: u64,
     out: Vec<Packet>,
 }
 
@@ -99,7 +98,6 @@ impl Endpoint {
             my_scale: 0,
             syn_at: Instant::NEVER,
             syn_retries: 0,
-            resets: 0,
             out: Vec::new(),
             config,
         }
