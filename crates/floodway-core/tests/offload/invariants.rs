@@ -134,7 +134,8 @@ fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     world
 }
 
-const LONG: Duration = Duration::from_secs(900);
+/// Short segments, one timeout for each: that is slow, but it gets on.
+const LONG: Duration = Duration::from_secs(20_000);
 
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 12, failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
@@ -155,6 +156,10 @@ proptest! {
     fn the_guest_never_repairs(mut setup in setup(50), up in 1..500_000_i64, down in 0..200_000_i64) {
         setup.peer.buffer = setup.peer.buffer.max(60_000);
         setup.offload.min_rto = MS(20);
+        if !(setup.guest.sack && setup.peer.sack) {
+            // NewReno repairs one loss in a round trip: many of them outlast the guest's 200 ms.
+            setup.to_peer.loss = setup.to_peer.loss.min(5);
+        }
         let mut world = start("i7", setup, false);
         world.transfer(up, down, LONG);
         world.check_i7();
