@@ -7,6 +7,7 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config};
 use floodway_core::time::Duration;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::harness::network::PathConfig;
 use crate::harness::tcp::TcpConfig;
@@ -119,6 +120,11 @@ fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
     )
 }
 
+/// The same runs each time; others with each `PROPTEST_CASES`, to search.
+fn rng_seed() -> RngSeed {
+    std::env::var_os("PROPTEST_CASES").map_or(RngSeed::Fixed(1), |_| RngSeed::Random)
+}
+
 /// Runs of each property: few, unless `PROPTEST_CASES` asks for more.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
@@ -138,7 +144,7 @@ fn start(name: &'static str, setup: Setup, passive: bool) -> World {
 const LONG: Duration = Duration::from_secs(20_000);
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 12, failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 12, failure_persistence: None, rng_seed: rng_seed(), ..ProptestConfig::with_cases(cases()) })]
 
     /// I1 to I5, R1 to R7.
     #[test]
