@@ -56,10 +56,6 @@ pub enum Reason {
     Recovered,
     /// The port is being drained.
     Draining,
-    /// The receiver's window is smaller than one segment.
-    ReceiverFull,
-    /// The connection is closing.
-    Closing,
 }
 
 macro_rules! names {
@@ -101,8 +97,6 @@ names! { Reason:
     Timeout = "timeout",
     Recovered = "recovered",
     Draining = "draining",
-    ReceiverFull = "receiver_full",
-    Closing = "closing",
 }
 
 /// A flow, for `floodway flows`.

@@ -35,7 +35,7 @@ pub struct DriverConfig {
 }
 
 impl DriverConfig {
-    /// 4 µs per packet: about half a core at 1 Gbit/s, as measured for Xen 3's `netback`.
+    /// 4 µs per packet: about half a core at 1 Gbit/s. An assumption, not a measurement.
     #[must_use]
     pub const fn new(vcpu: VcpuSpec) -> Self {
         Self {

@@ -12,7 +12,8 @@
 //!
 //! A tail loss probe (RFC 8985 section 7) repeats the last segment when ACKs fail to come for two
 //! round trips, so that the peer's SACK shows what is missing. It takes the place of the segment that it repeats
-//! in `pipe`, so that it never exceeds `cwnd` (I1).
+//! in `pipe`, so that the estimate does not exceed `cwnd` (I1). If the segment had not been lost after all, one
+//! MSS more is really on its way.
 //!
 //! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed.
 //!
