@@ -10,7 +10,7 @@ use std::rc::Rc;
 use arbitrary::Arbitrary;
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{
-    BufferPolicy, Config, Ecn, Link, Made, Naming, Offload, Release, Segment, Sink,
+    BufferPolicy, Config, Ecn, Edit, Link, Made, Naming, Offload, Release, Segment, Sink,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -110,7 +110,7 @@ impl Sink<Frame> for Checks {
     }
     fn to_network(&mut self, _: &Made) {}
     fn to_guest(&mut self, _: &Made) {}
-    fn redeliver(&mut self, _: &Frame) {}
+    fn redeliver(&mut self, _: &Frame, _: &Edit) {}
     fn hello(&mut self, _: &Link, _: u16) {}
     fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
 }

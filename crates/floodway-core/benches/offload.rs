@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 
 use floodway_core::offload::{
-    Config, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
+    Config, Edit, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Sink<u32> for Count {
     fn to_guest(&mut self, made: &Made) {
         self.0 += u64::from(made.ack.0);
     }
-    fn redeliver(&mut self, _: &u32) {}
+    fn redeliver(&mut self, _: &u32, _: &Edit) {}
     fn hello(&mut self, _: &Link, _: u16) {}
     fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
 }

@@ -10,7 +10,9 @@
 pub mod congestion;
 pub mod flow_table;
 pub mod l2;
+pub mod meter;
 pub mod offload;
+pub mod qdisc;
 pub mod rtt;
 pub mod seq;
 pub mod time;

@@ -55,7 +55,7 @@ impl<B> Flow<B> {
             let seq = segment.seq.after(next).then_some(next);
             return Outcome { verdict: Verdict::Pass(Edit { seq, ..Edit::default() }), over: true };
         }
-        let own = connection.rx.on_guest(segment, call.now, &mut call.port.counters, call.sink);
+        let own = connection.rx.on_guest(segment, call.now, &mut call.port.counters);
         let verdict = if !connection.tx.is_online() {
             connection.tx.follow(segment.end());
             pass_from_guest(connection, segment, own, call)
@@ -64,9 +64,20 @@ impl<B> Flow<B> {
         } else {
             self.store(segment, own, keep, call)
         };
+        self.redeliver(call);
         self.resume_receiving(call);
         self.count_kept(call);
         Outcome { verdict, over: self.is_closed() }
+    }
+
+    /// Delivers again what the guest has lost, if that is due.
+    pub fn redeliver<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let Connection { tx, rx } = &mut **connection;
+        if rx.redelivery_due {
+            let edit = tx.edit_for_kept(rx.peer);
+            rx.redeliver(&edit, call.now, &mut call.port.counters, call.sink);
+        }
     }
 
     /// Receive offload that was off, and is wanted, begins when the guest has caught up.
@@ -256,7 +267,7 @@ impl<B> Flow<B> {
         arrival
     }
 
-    fn count_kept<S>(&mut self, call: &mut Call<'_, S>) {
+    pub fn count_kept<S>(&mut self, call: &mut Call<'_, S>) {
         let kept = self.connection().map_or(0, |c| c.rx.kept_bytes());
         call.port.kept = call.port.kept - self.kept + kept;
         self.kept = kept;

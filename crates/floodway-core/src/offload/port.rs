@@ -276,11 +276,13 @@ impl<B> Flow<B> {
             if env.counters.released != released {
                 connection.rx.told();
             }
-            connection.rx.handle_timeout(call.now, &mut call.port.counters, call.sink);
+            connection.rx.handle_timeout(call.now, &mut call.port.counters);
             if connection.tx.is_online() && connection.tx.is_dead() {
                 self.give_up(call);
             }
         }
+        self.redeliver(call);
+        self.count_kept(call);
         if self.ack_at <= call.now {
             self.ack_at = Instant::NEVER;
             self.update_due = true;

@@ -33,7 +33,7 @@ use floodway_wire::tcp::options::Timestamps;
 use super::counters::Counters;
 use super::segment::{Ecn, Segment};
 use super::sender::{Outgoing, PeerSide};
-use super::sink::Sink;
+use super::sink::{Edit, Sink};
 use super::summary::RxState;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -42,6 +42,9 @@ use crate::time::{Duration, Instant};
 const REDELIVERY: Duration = Duration::from_secs(1);
 /// Doublings of it.
 const MAX_REDELIVERY_SHIFT: u8 = 6;
+/// Redeliveries in a row, 16 minutes of them, after which a guest that takes no notice has no such
+/// connection any more: the time after which Linux gives a silent peer up (`tcp_retries2`).
+const MAX_REDELIVERIES: u8 = 20;
 /// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
 /// keep millions of frames.
 const LEAST_FRAME: u32 = 512;
@@ -54,6 +57,8 @@ struct Kept<B> {
     end: Seq,
     /// What it counts for.
     charge: u32,
+    flags: Flags,
+    has_timestamps: bool,
 }
 
 #[derive(Debug)]
@@ -84,8 +89,11 @@ pub(super) struct Receiver<B> {
     kept_bytes: u32,
     /// Duplicate ACKs of the guest in a row.
     dup_acks: u8,
+    /// Redeliveries in a row.
     redeliveries: u8,
     redeliver_at: Instant,
+    /// The first kept frame has to be delivered again.
+    pub redelivery_due: bool,
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
     /// CE was seen and CWR was not.
@@ -131,6 +139,7 @@ impl<B> Receiver<B> {
             dup_acks: 0,
             redeliveries: 0,
             redeliver_at: Instant::NEVER,
+            redelivery_due: false,
             ack_due: false,
             echo_ce: false,
         }
@@ -316,7 +325,8 @@ impl<B> Receiver<B> {
         if self.kept.is_empty() {
             self.redeliver_at = now + REDELIVERY;
         }
-        self.kept.push_back(Kept { frame, end, charge });
+        let has_timestamps = segment.options.timestamps.is_some();
+        self.kept.push_back(Kept { frame, end, charge, flags: segment.flags, has_timestamps });
         self.kept_bytes += charge;
         counters.acknowledged_bytes += u64::from(segment.len);
         self.acked = end;
@@ -327,13 +337,7 @@ impl<B> Receiver<B> {
     }
 
     /// Takes in what a segment of the guest says of this side.
-    pub fn on_guest<S: Sink<B>>(
-        &mut self,
-        segment: &Segment,
-        now: Instant,
-        counters: &mut Counters,
-        sink: &mut S,
-    ) -> Own {
+    pub fn on_guest(&mut self, segment: &Segment, now: Instant, counters: &mut Counters) -> Own {
         if !segment.has(Flags::ACK) || segment.ack.before(self.guest_ack) {
             return Own::Again;
         }
@@ -356,10 +360,10 @@ impl<B> Receiver<B> {
         // What was kept and is missing at the guest.
         let behind = self.acked.after(self.guest_ack) && segment.is_pure_ack();
         let holes = !segment.options.sack_blocks().is_empty();
-        if behind && advanced && holes && repairing {
-            self.redeliver(now, counters, sink);
-        } else if behind && !advanced {
-            self.on_guest_duplicate(holes, now, counters, sink);
+        if behind && advanced {
+            self.redelivery_due |= holes && repairing;
+        } else if behind {
+            self.on_guest_duplicate(holes);
         }
         let sacks = segment.options.sack_blocks().iter().any(|b| Seq(b.right).after(self.acked));
         if beyond || sacks || self.opens_window() {
@@ -397,35 +401,49 @@ impl<B> Receiver<B> {
     }
 
     /// The guest asks for kept data again.
-    fn on_guest_duplicate<S: Sink<B>>(
-        &mut self,
-        holes: bool,
-        now: Instant,
-        counters: &mut Counters,
-        sink: &mut S,
-    ) {
+    fn on_guest_duplicate(&mut self, holes: bool) {
         self.dup_acks = self.dup_acks.saturating_add(1);
-        if self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1) {
-            self.redeliver(now, counters, sink);
-        }
+        self.redelivery_due |= self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1);
     }
 
-    fn redeliver<S: Sink<B>>(&mut self, now: Instant, counters: &mut Counters, sink: &mut S) {
-        let Some(first) = self.kept.front() else { return };
-        sink.redeliver(&first.frame);
-        counters.redelivered += 1;
-        self.redeliveries = (self.redeliveries + 1).min(MAX_REDELIVERY_SHIFT);
-        self.redeliver_at = now + REDELIVERY * (1 << self.redeliveries);
-    }
-
-    pub fn handle_timeout<S: Sink<B>>(
+    /// Delivers the first kept frame again. Its header says what one sent now would: `edit` is for an
+    /// ACK, without flags.
+    pub fn redeliver<S: Sink<B>>(
         &mut self,
+        edit: &Edit,
         now: Instant,
         counters: &mut Counters,
         sink: &mut S,
     ) {
-        if self.redeliver_at <= now {
-            self.redeliver(now, counters, sink);
+        self.redelivery_due = false;
+        let Some(first) = self.kept.front() else { return };
+        let timestamps = edit.timestamps.filter(|_| first.has_timestamps);
+        // An echo of congestion from back then is no news.
+        let flags = first.flags.without(Flags::ECE);
+        let flags = Some(flags).filter(|&flags| flags != first.flags);
+        sink.redeliver(&first.frame, &Edit { timestamps, flags, ..*edit });
+        counters.redelivered += 1;
+        self.redeliveries += 1;
+        let shift = self.redeliveries.min(MAX_REDELIVERY_SHIFT);
+        self.redeliver_at = now + REDELIVERY * (1 << shift);
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
+        if self.redeliver_at > now {
+            return;
         }
+        if self.redeliveries < MAX_REDELIVERIES {
+            self.redelivery_due = true;
+        } else {
+            self.abandon(counters);
+        }
+    }
+
+    /// Forgets what is kept.
+    fn abandon(&mut self, counters: &mut Counters) {
+        self.kept.clear();
+        self.kept_bytes = 0;
+        self.redeliver_at = Instant::NEVER;
+        self.enter(RxState::Offline, counters);
     }
 }

@@ -81,8 +81,8 @@ pub trait Sink<B> {
     fn to_network(&mut self, made: &Made);
     /// Sends a segment of our own to the guest.
     fn to_guest(&mut self, made: &Made);
-    /// Delivers a kept frame to the guest once more, exactly as it was.
-    fn redeliver(&mut self, frame: &B);
+    /// Delivers a kept frame to the guest once more, under a refreshed header.
+    fn redeliver(&mut self, frame: &B, edit: &Edit);
     /// Says hello to the guest's module: the switch is alive, for `lifetime_ms` from now.
     fn hello(&mut self, link: &Link, lifetime_ms: u16);
     /// Tells the guest's module about a flow, given in the guest's direction.

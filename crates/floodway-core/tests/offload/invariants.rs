@@ -7,8 +7,8 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config};
 use floodway_core::time::Duration;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
+use crate::harness::cases::check;
 use crate::harness::network::PathConfig;
 use crate::harness::tcp::TcpConfig;
 use crate::harness::{CpuConfig, Setup, World};
@@ -120,16 +120,6 @@ fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
     )
 }
 
-/// The same runs each time; others with each `PROPTEST_CASES`, to search.
-fn rng_seed() -> RngSeed {
-    std::env::var_os("PROPTEST_CASES").map_or(RngSeed::Fixed(1), |_| RngSeed::Random)
-}
-
-/// Runs of each property: few, unless `PROPTEST_CASES` asks for more.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
-}
-
 fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     let mut world = World::new(Setup { name, ..setup });
     if passive {
@@ -143,23 +133,22 @@ fn start(name: &'static str, setup: Setup, passive: bool) -> World {
 /// Short segments, one timeout for each: that is slow, but it gets on.
 const LONG: Duration = Duration::from_secs(20_000);
 
-proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 12, failure_persistence: None, rng_seed: rng_seed(), ..ProptestConfig::with_cases(cases()) })]
-
-    /// I1 to I5, R1 to R7.
-    #[test]
-    fn every_byte_arrives_and_every_rule_holds(
-        setup in setup(50), passive: bool, up in 0..300_000_i64, down in 0..300_000_i64,
-    ) {
+/// I1 to I5, R1 to R7.
+#[test]
+fn every_byte_arrives_and_every_rule_holds() {
+    let case = (setup(50), any::<bool>(), 0..300_000_i64, 0..300_000_i64);
+    check(case, |(setup, passive, up, down)| {
         let mut world = start("rules", setup, passive);
         world.transfer(up, down, LONG);
         world.run_for(Duration::from_secs(400));
-        prop_assert_eq!(world.switch.offload.used(), (0, 0));
-    }
+        assert_eq!(world.switch.offload.used(), (0, 0));
+    });
+}
 
-    /// I7: the path is alive, so the guest has nothing to repair.
-    #[test]
-    fn the_guest_never_repairs(mut setup in setup(50), up in 1..500_000_i64, down in 0..200_000_i64) {
+/// I7: the path is alive, so the guest has nothing to repair.
+#[test]
+fn the_guest_never_repairs() {
+    check((setup(50), 1..500_000_i64, 0..200_000_i64), |(mut setup, up, down)| {
         setup.peer.buffer = setup.peer.buffer.max(60_000);
         setup.offload.min_rto = MS(20);
         if !(setup.guest.sack && setup.peer.sack) {
@@ -169,22 +158,24 @@ proptest! {
         let mut world = start("i7", setup, false);
         world.transfer(up, down, LONG);
         world.check_i7();
-    }
+    });
+}
 
-    /// R1: what was acknowledged reaches a guest that loses frames.
-    #[test]
-    fn what_was_acknowledged_is_delivered(mut setup in setup(30), drops in 1..100_u32, down in 1..300_000_i64) {
+/// R1: what was acknowledged reaches a guest that loses frames.
+#[test]
+fn what_was_acknowledged_is_delivered() {
+    check((setup(30), 1..100_u32, 1..300_000_i64), |(mut setup, drops, down)| {
         setup.queue_drops = drops;
         let mut world = start("r1", setup, true);
         world.transfer(1000, down, LONG);
-    }
+    });
+}
 
-    /// I2 and progress while the configuration changes at random.
-    #[test]
-    fn changes_in_mid_transfer_lose_nothing(
-        setup in setup(30),
-        changes in prop::collection::vec((0..80_u64, any::<(bool, bool, bool)>(), 0..100_000_i64), 1..25),
-    ) {
+/// I2 and progress while the configuration changes at random.
+#[test]
+fn changes_in_mid_transfer_lose_nothing() {
+    let change = (0..80_u64, any::<(bool, bool, bool)>(), 0..100_000_i64);
+    check((setup(30), prop::collection::vec(change, 1..25)), |(setup, changes)| {
         let mut world = start("changes", setup, false);
         for (wait, (transmit, receive, drain), bytes) in changes {
             let now = world.now;
@@ -195,11 +186,14 @@ proptest! {
             world.drain(drain && transmit);
         }
         world.transfer(0, 0, LONG);
-    }
+    });
+}
 
-    /// I5: what is off changes nothing.
-    #[test]
-    fn offline_flows_pass_byte_for_byte(mut setup in setup(30), known: bool, up in 0..200_000_i64, down in 0..200_000_i64) {
+/// I5: what is off changes nothing.
+#[test]
+fn offline_flows_pass_byte_for_byte() {
+    let case = (setup(30), any::<bool>(), 0..200_000_i64, 0..200_000_i64);
+    check(case, |(mut setup, known, up, down)| {
         setup.offload.transmit = false;
         setup.offload.receive = false;
         if known {
@@ -210,16 +204,18 @@ proptest! {
         setup.module = false;
         let mut world = start("i5", setup, false);
         world.transfer(up, down, LONG);
-        prop_assert_eq!((world.absorbed, world.refused, world.monitor.passed_edited), (0, 0, 0));
-        prop_assert_eq!(world.switch.offload.counters().went_online, 0);
-    }
+        assert_eq!((world.absorbed, world.refused, world.monitor.passed_edited), (0, 0, 0));
+        assert_eq!(world.switch.offload.counters().went_online, 0);
+    });
+}
 
-    /// A guest without the module is slower, and as right.
-    #[test]
-    fn a_guest_without_the_module_works(mut setup in setup(30), up in 0..200_000_i64, down in 0..200_000_i64) {
+/// A guest without the module is slower, and as right.
+#[test]
+fn a_guest_without_the_module_works() {
+    check((setup(30), 0..200_000_i64, 0..200_000_i64), |(mut setup, up, down)| {
         setup.module = false;
         setup.guest.tlp = true;
         let mut world = start("no-module", setup, false);
         world.transfer(up, down, LONG);
-    }
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodway_core::offload::{Link, Made, Naming, Release, Sink};
+use floodway_core::offload::{Edit, Link, Made, Naming, Release, Sink};
 use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
@@ -102,12 +102,12 @@ impl Sink<Held> for Egress<'_> {
         frame::with_slice(VnetHdr::default(), bytes, |frame| self.deliver_to_guest(frame));
     }
 
-    fn redeliver(&mut self, held: &Held) {
+    fn redeliver(&mut self, held: &Held, edit: &Edit) {
         let bytes = held.bytes();
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
         let parts = [Segment::from_slice(bytes)];
         let frame = Frame { vnet: held.vnet, prefix, parts: &parts, len: bytes.len() as u32 };
-        self.deliver_to_guest(&frame);
+        headers::with_edit(&frame, &held.meta, edit, |frame| self.deliver_to_guest(frame));
     }
 
     fn hello(&mut self, link: &Link, lifetime_ms: u16) {
@@ -132,7 +132,7 @@ impl Sink<Held> for Nowhere {
     fn release(&mut self, _: &Held, _: &Release) {}
     fn to_network(&mut self, _: &Made) {}
     fn to_guest(&mut self, _: &Made) {}
-    fn redeliver(&mut self, _: &Held) {}
+    fn redeliver(&mut self, _: &Held, _: &Edit) {}
     fn hello(&mut self, _: &Link, _: u16) {}
     fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
 }

@@ -39,7 +39,7 @@ use floodway_wire::tcp::{Flags, OptionSummary};
 use super::config::Config;
 use super::counters::Counters;
 use super::segment::Segment;
-use super::sink::{Link, Made, Sink};
+use super::sink::{Edit, Link, Made, Sink};
 use super::store::Store;
 use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
@@ -283,23 +283,38 @@ impl<B> Sender<B> {
         self.unanswered = 0;
     }
 
-    /// An ACK for the guest that repeats the latest, with the window that the guest has now.
+    /// The window that the guest has now, as it is written.
+    fn window_for_guest(&mut self) -> u16 {
+        if self.is_online() {
+            return self.window_field();
+        }
+        (self.rwnd() >> self.agreed.peer_scale).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// An ACK for the guest that repeats the latest.
     pub fn made_for_guest(&mut self, flow: &FiveTuple, link: &Link, peer: PeerSide) -> Made {
-        let timestamps = Timestamps { value: peer.tsval, echo: peer.tsecr };
         self.told_una = self.snd_una();
-        let window = if self.is_online() {
-            self.window_field()
-        } else {
-            (self.rwnd() >> self.agreed.peer_scale).min(u32::from(u16::MAX)) as u16
-        };
         Made {
             flow: flow.reversed(),
             link: *link,
             seq: peer.nxt,
             ack: self.snd_una(),
-            window,
+            window: self.window_for_guest(),
             flags: Flags::ACK,
-            timestamps: self.agreed.timestamps.then_some(timestamps),
+            timestamps: self.agreed.timestamps.then_some(peer.timestamps()),
+        }
+    }
+
+    /// What is new in the header of a kept frame. With the clock that it had, the guest might take it for old
+    /// (RFC 7323 section 5).
+    pub fn edit_for_kept(&mut self, peer: PeerSide) -> Edit {
+        self.told_una = self.snd_una();
+        Edit {
+            ack: Some(self.snd_una()),
+            window: Some(self.window_for_guest()),
+            timestamps: self.agreed.timestamps.then_some(peer.timestamps()),
+            strip_sack: true,
+            ..Edit::default()
         }
     }
 
@@ -322,6 +337,12 @@ pub(super) struct PeerSide {
     pub tsval: u32,
     /// Its echo of the guest's clock.
     pub tsecr: u32,
+}
+
+impl PeerSide {
+    fn timestamps(self) -> Timestamps {
+        Timestamps { value: self.tsval, echo: self.tsecr }
+    }
 }
 
 /// What became of a segment of the guest.

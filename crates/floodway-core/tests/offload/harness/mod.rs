@@ -5,6 +5,7 @@
 //! to it wait in its queue until it runs. Between switch and peer lie two [`network::Path`]s. A
 //! [`monitor::Monitor`] checks the invariants at every packet. Everything follows from the seed.
 
+pub mod cases;
 pub mod monitor;
 pub mod network;
 pub mod packet;

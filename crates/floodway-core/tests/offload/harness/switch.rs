@@ -36,8 +36,8 @@ impl Sink<Rc<Packet>> for Actions {
         self.0.push(Action::ToGuest(Packet::made(made)));
     }
 
-    fn redeliver(&mut self, frame: &Rc<Packet>) {
-        self.0.push(Action::Redeliver(Packet::clone(frame)));
+    fn redeliver(&mut self, frame: &Rc<Packet>, edit: &Edit) {
+        self.0.push(Action::Redeliver(Packet::clone(frame).edited(edit)));
     }
 
     fn hello(&mut self, _link: &Link, _lifetime_ms: u16) {
