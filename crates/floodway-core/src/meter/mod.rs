@@ -1,0 +1,200 @@
+//! Who sends little, and who sends much: a meter for each pair of source VM and destination.
+//!
+//! # Theory of operation
+//! **Goal**: packets of small flows get the high class, in the host's queues and, by their DSCP, in the
+//! network's. What is small is inferred from what a VM sends; nothing that it says is believed.
+//!
+//! A *pair* is everything that one VM sends to one destination address, of whatever protocol and connection. Splitting a
+//! transfer over many connections, or sending it as UDP, changes nothing. Each pair has a token bucket of `burst`
+//! bytes that gains `rate` bytes a second:
+//!
+//! - *high*: a packet that finds its bytes in the bucket takes them and is high. One that does not makes the pair
+//!   low.
+//! - *low*: all packets are low. Every `recheck` (100 ms), measured from when the pair became low, it becomes high again
+//!   if it sent no more than `rate` allows in that time. Low packets take no tokens, so a message that comes
+//!   after such a pause finds the bucket full.
+//!
+//! A pair that was idle for `idle` (10 s) is forgotten; a new one starts high with a full bucket. The check
+//! needs no timer: it is done for the last whole period, when the first packet after it comes.
+//!
+//! **What is hostile.** A VM chooses its destinations. The table is its own (one meter per VM) and
+//! bounded: the pair that finds no room is low until another one is forgotten. The most that a VM can have in the
+//! high class is `max_pairs` times the rate, if it has that many destinations that are willing to receive it.
+//! What is not IP is one pair of its own ([`FiveTuple::NONE`]).
+//!
+//! **Invariant**: in any interval of `t` seconds at most `burst + rate * t` bytes of a pair are high. (A pair that
+//! is forgotten has been idle for longer than its bucket takes to fill, if `idle >= burst / rate`.)
+//!
+//! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.3 and 5.
+
+mod pair;
+#[cfg(test)]
+mod tests;
+
+use floodway_wire::FiveTuple;
+use std::net::IpAddr;
+use std::net::Ipv6Addr;
+
+use crate::flow_table::{FlowTable, MAX_CAPACITY};
+use crate::qdisc::Class;
+use crate::time::{Duration, Instant};
+use pair::Pair;
+
+/// Settings of a meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes per second of a pair that are high. Default 1 250 000 (10 Mbit/s).
+    pub rate: u64,
+    /// Bytes that are high at once. Default 30 000.
+    pub burst: u64,
+    /// How often a low pair is looked at. Default 100 ms; zero is taken for 1 ns.
+    pub recheck: Duration,
+    /// When an idle pair is forgotten. Default 10 s.
+    pub idle: Duration,
+    /// Most pairs of a VM, 1 to [`MAX_CAPACITY`]. Default 1024.
+    pub max_pairs: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rate: 1_250_000,
+            burst: 30_000,
+            recheck: Duration::from_millis(100),
+            idle: Duration::from_secs(10),
+            max_pairs: 1024,
+        }
+    }
+}
+
+/// What a meter has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that were high.
+    pub high: u64,
+    /// Packets that were low, those without a pair included.
+    pub low: u64,
+    /// Packets that were low because the table was full.
+    pub refused: u64,
+    /// Times that a pair became low.
+    pub demoted: u64,
+    /// Times that a low pair became high again.
+    pub promoted: u64,
+}
+
+/// A pair as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairSummary {
+    /// Destination; `None` for what is not IP.
+    pub destination: Option<IpAddr>,
+    /// Class of its next packet, if that is small.
+    pub class: Class,
+    /// Bytes per second in the last whole period of `recheck`.
+    pub rate: u64,
+    /// Bytes in the bucket.
+    pub tokens: u64,
+    /// Time since its last packet.
+    pub idle: Duration,
+}
+
+/// The meter of one VM. See the [module](self) for how it works.
+#[derive(Debug)]
+pub struct Meter {
+    config: Config,
+    pairs: FlowTable<Pair>,
+    counters: Counters,
+}
+
+impl Meter {
+    /// A meter that knows no pair. `seed` should be secret.
+    #[must_use]
+    pub fn new(config: Config, seed: u64) -> Self {
+        let pairs = FlowTable::new(config.max_pairs.min(MAX_CAPACITY), seed);
+        Self { config, pairs, counters: Counters::default() }
+    }
+
+    /// The class of a packet of `len` bytes that the VM sends at `now`. Only the destination of `flow` matters;
+    /// [`FiveTuple::NONE`] stands for what is not IP.
+    pub fn classify(&mut self, flow: &FiveTuple, len: u32, now: Instant) -> Class {
+        let class = self.meter(&key(flow), len, now);
+        match class {
+            Class::High => self.counters.high += 1,
+            Class::Low => self.counters.low += 1,
+        }
+        class
+    }
+
+    #[inline]
+    fn meter(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
+        let known = self.pairs.find(key);
+        let Some(pair) = known.and_then(|id| self.pairs.touch(id, now)) else {
+            return self.meet(key, len, now);
+        };
+        pair.packet(&self.config, len, now, &mut self.counters)
+    }
+
+    /// The first packet of a pair.
+    #[cold]
+    fn meet(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
+        // Two for one: the table empties faster than it fills.
+        self.forget(2, now);
+        let mut pair = Pair::new(&self.config, now);
+        let class = pair.packet(&self.config, len, now, &mut self.counters);
+        if self.pairs.insert(key, now, pair).is_ok() {
+            return class;
+        }
+        self.counters.refused += 1;
+        Class::Low
+    }
+
+    /// Forgets idle pairs, at most `limit`. To be called now and then; once a second is plenty.
+    pub fn forget(&mut self, limit: u32, now: Instant) {
+        for _ in 0..limit {
+            if self.pairs.expire(now, self.config.idle, |_| true).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Pairs that are known.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.pairs.len()
+    }
+
+    /// No pair is known.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The pairs in places `from` up to `from + limit` of the table, and where to go on, if there is more.
+    pub fn pairs(
+        &self,
+        from: u32,
+        limit: u32,
+        now: Instant,
+    ) -> (impl Iterator<Item = PairSummary>, Option<u32>) {
+        let end = from.saturating_add(limit);
+        let next = (end < self.pairs.slots()).then_some(end);
+        let summary = move |pair: crate::flow_table::FlowRef<'_, Pair>| PairSummary {
+            destination: (*pair.tuple != FiveTuple::NONE).then(|| pair.tuple.dst_ip()),
+            class: pair.flow.class(&self.config, now),
+            rate: pair.flow.rate(&self.config, now),
+            tokens: pair.flow.tokens(now),
+            idle: now.since(pair.last_used),
+        };
+        (self.pairs.iter_from(from, limit).map(summary), next)
+    }
+}
+
+/// The part of a packet's tuple that names its pair.
+fn key(flow: &FiveTuple) -> FiveTuple {
+    FiveTuple { src: Ipv6Addr::UNSPECIFIED, src_port: 0, dst_port: 0, protocol: 0, ..*flow }
+}

@@ -1,0 +1,258 @@
+//! Classes and VMs above the disciplines.
+//!
+//! # Theory of operation
+//! **Class.** Two classes; the high one is served as long as it has anything. That starves the low one only if
+//! the high one alone fills the link, which is for whoever classifies to rule out (the
+//! [meter](crate::meter) gives each pair of VMs a small rate in the high class).
+//!
+//! **VM.** Within a class each source has a discipline of its own, and sources with packets take turns: a source
+//! sends while its deficit is positive, every packet is taken off, and a spent deficit is filled up by `quantum` at the end of
+//! the round (the deficit round robin of RFC 8290, one level up). So sources share the link by bytes, whatever
+//! they send and however many flows they have; a queue that one source fills costs no other a packet.
+//!
+//! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends
+//! a super-frame each time its queue is empty would get 64 KB per round where others get a quantum.
+//!
+//! Disciplines are made when their source first has a packet of their class. A source is a small integer (a port).
+//!
+//! **Invariants**: no low packet leaves while a high one waits; two sources of a class that both have packets all the time
+//! differ by less than a quantum and two of the largest packets in what they have sent.
+
+use super::{Backlog, Cause, Config, Departure, Discipline, Dropped, Packet};
+use crate::time::Instant;
+use std::collections::VecDeque;
+
+/// Precedence of a packet. Small flows are high.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Served first.
+    High,
+    /// Served when nothing high is there.
+    Low,
+}
+
+impl Class {
+    /// Both, the first served first.
+    pub const ALL: [Self; 2] = [Self::High, Self::Low];
+
+    /// The name in status.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Low => "low",
+        }
+    }
+}
+
+/// Who may queue how much, and who is next. See the [module](self).
+pub struct Scheduler<H> {
+    config: Config,
+    quantum: i64,
+    high: Sources<H>,
+    low: Sources<H>,
+    counters: Counters,
+}
+
+/// What a scheduler has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets handed in.
+    pub enqueued: u64,
+    /// Packets handed out.
+    pub dequeued: u64,
+    /// Packets handed out with the request to set CE.
+    pub marked: u64,
+    /// Packets dropped because a queue was at its limit.
+    pub dropped_full: u64,
+    /// Packets dropped to control delay.
+    pub dropped_aqm: u64,
+}
+
+/// A packet that leaves, and where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served<H> {
+    /// The packet.
+    pub departure: Departure<H>,
+    /// Its class.
+    pub class: Class,
+    /// Its source.
+    pub source: u16,
+}
+
+/// One source's queue in one class.
+struct Source<H> {
+    discipline: Box<dyn Discipline<H> + Send>,
+    deficit: i64,
+    in_round: bool,
+}
+
+/// The sources of one class.
+struct Sources<H> {
+    /// By number; `None` for one that never had a packet.
+    all: Vec<Option<Source<H>>>,
+    /// Those with packets or debts; the first one's turn it is.
+    round: VecDeque<u16>,
+    backlog: Backlog,
+}
+
+impl<H: Send + 'static> Scheduler<H> {
+    /// An empty scheduler whose sources get disciplines as `config` says.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            quantum: i64::from(config.fq.quantum.max(1)),
+            high: Sources::new(),
+            low: Sources::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes a packet of `source` in `class`. It, or others of this source and class in its place, may come back
+    /// through `dropped`.
+    pub fn enqueue(
+        &mut self,
+        class: Class,
+        source: u16,
+        packet: Packet<H>,
+        now: Instant,
+        dropped: &mut Dropped<'_, H>,
+    ) {
+        let Self { config, quantum, high, low, counters } = self;
+        let sources = if class == Class::High { high } else { low };
+        counters.enqueued += 1;
+        let mut dropped = |packet, cause| {
+            counters.count(cause);
+            dropped(packet, cause);
+        };
+        sources.enqueue(config, *quantum, source, packet, now, &mut dropped);
+    }
+
+    /// Gives the packet that leaves next; `None` when nothing is left.
+    pub fn dequeue(&mut self, now: Instant, dropped: &mut Dropped<'_, H>) -> Option<Served<H>> {
+        let Self { quantum, high, low, counters, .. } = self;
+        let mut dropped = |packet, cause| {
+            counters.count(cause);
+            dropped(packet, cause);
+        };
+        let (class, (source, departure)) = match high.dequeue(*quantum, now, &mut dropped) {
+            Some(served) => (Class::High, served),
+            None => (Class::Low, low.dequeue(*quantum, now, &mut dropped)?),
+        };
+        counters.dequeued += 1;
+        counters.marked += u64::from(departure.mark);
+        Some(Served { departure, class, source })
+    }
+
+    /// What waits in a class.
+    #[must_use]
+    pub const fn backlog(&self, class: Class) -> Backlog {
+        match class {
+            Class::High => self.high.backlog,
+            Class::Low => self.low.backlog,
+        }
+    }
+
+    /// Nothing waits.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.high.backlog.packets == 0 && self.low.backlog.packets == 0
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl Counters {
+    fn count(&mut self, cause: Cause) {
+        match cause {
+            Cause::Full => self.dropped_full += 1,
+            Cause::Aqm => self.dropped_aqm += 1,
+        }
+    }
+}
+
+impl<H: Send + 'static> Sources<H> {
+    fn new() -> Self {
+        Self { all: Vec::new(), round: VecDeque::new(), backlog: Backlog::default() }
+    }
+
+    fn enqueue(
+        &mut self,
+        config: &Config,
+        quantum: i64,
+        number: u16,
+        packet: Packet<H>,
+        now: Instant,
+        dropped: &mut Dropped<'_, H>,
+    ) {
+        let index = usize::from(number);
+        if self.all.len() <= index {
+            self.all.resize_with(index + 1, || None);
+        }
+        let Some(place) = self.all.get_mut(index) else { return };
+        let source = place.get_or_insert_with(|| Source {
+            discipline: config.build(),
+            deficit: 0,
+            in_round: false,
+        });
+        let before = source.discipline.backlog();
+        source.discipline.enqueue(packet, now, dropped);
+        self.backlog.replace(before, source.discipline.backlog());
+        if !source.in_round && source.discipline.backlog().packets > 0 {
+            source.in_round = true;
+            source.deficit = quantum;
+            self.round.push_back(number);
+        }
+    }
+
+    fn dequeue(
+        &mut self,
+        quantum: i64,
+        now: Instant,
+        dropped: &mut Dropped<'_, H>,
+    ) -> Option<(u16, Departure<H>)> {
+        loop {
+            let number = *self.round.front()?;
+            let source = self.all.get_mut(usize::from(number))?.as_mut()?;
+            if source.deficit <= 0 {
+                source.deficit += quantum;
+                self.round.rotate_left(1);
+                continue;
+            }
+            let before = source.discipline.backlog();
+            let departure = source.discipline.dequeue(now, dropped);
+            self.backlog.replace(before, source.discipline.backlog());
+            if let Some(departure) = departure {
+                source.deficit -= i64::from(departure.packet.len);
+                return Some((number, departure));
+            }
+            source.in_round = false;
+            self.round.pop_front();
+        }
+    }
+}
+
+impl Backlog {
+    /// A part of it changed.
+    fn replace(&mut self, before: Self, after: Self) {
+        self.packets = self.packets + after.packets - before.packets;
+        self.bytes = self.bytes + after.bytes - before.bytes;
+    }
+}
+
+impl<H> std::fmt::Debug for Scheduler<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("config", &self.config)
+            .field("high", &self.high.backlog)
+            .field("low", &self.low.backlog)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

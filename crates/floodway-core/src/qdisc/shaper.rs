@@ -1,0 +1,106 @@
+//! Paces what leaves to a rate, for a device that takes everything at once.
+//!
+//! # Theory of operation
+//! A clock runs ahead by the time that each packet takes at the rate; the next packet may leave when the clock is not
+//! ahead of now. Software that is late gets up to `slack` of the time back, so that the rate is kept on average
+//! although nobody wakes up to the nanosecond. What is left over of a nanosecond is carried on: no drift.
+//!
+//! **Invariant**: in any interval of `t`, at most `rate * (t + slack)` bytes and one packet leave.
+
+use crate::time::{Duration, Instant};
+
+const NS_PER_S: u128 = 1_000_000_000;
+
+/// A pacing clock.
+#[derive(Clone, Debug)]
+pub struct Shaper {
+    /// Bytes per second, at least 1.
+    rate: u64,
+    slack: Duration,
+    free_at: Instant,
+    /// Part of a nanosecond by which `free_at` is too early, in units of 1/rate.
+    carry: u64,
+}
+
+impl Shaper {
+    /// At most `rate` bytes per second (0 is taken for 1) with `slack` for late software.
+    #[must_use]
+    pub fn new(rate: u64, slack: Duration) -> Self {
+        Self { rate: rate.max(1), slack, free_at: Instant::ZERO, carry: 0 }
+    }
+
+    /// When the next packet may leave.
+    #[inline]
+    #[must_use]
+    pub const fn ready_at(&self) -> Instant {
+        self.free_at
+    }
+
+    /// A packet of `len` bytes leaves at `now`.
+    pub fn sent(&mut self, len: u32, now: Instant) {
+        let earliest = now - self.slack;
+        if self.free_at < earliest {
+            (self.free_at, self.carry) = (earliest, 0);
+        }
+        let total = u128::from(len) * NS_PER_S + u128::from(self.carry);
+        let rate = u128::from(self.rate);
+        // At one byte a second a packet of 4 GiB takes 2^62 ns; the rest is below the rate.
+        self.free_at += Duration::from_nanos((total / rate) as u64);
+        self.carry = (total % rate) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn one_packet_after_the_other_at_the_rate() {
+        let mut shaper = Shaper::new(125_000_000, Duration::ZERO);
+        let now = Instant::from_micros(10);
+        shaper.sent(1500, now);
+        assert_eq!(shaper.ready_at(), now + Duration::from_micros(12));
+        shaper.sent(1500, shaper.ready_at());
+        assert_eq!(shaper.ready_at(), now + Duration::from_micros(24));
+    }
+
+    #[test]
+    fn nothing_drifts() {
+        // 3 bytes a second: 333 333 333.3 ns a byte.
+        let mut shaper = Shaper::new(3, Duration::ZERO);
+        let start = Instant::from_millis(1);
+        for _ in 0..3000 {
+            shaper.sent(1, shaper.ready_at().max(start));
+        }
+        assert_eq!(shaper.ready_at(), start + Duration::from_secs(1000));
+    }
+
+    proptest! {
+        #[test]
+        fn every_interval_conforms(
+            rate in 1_u64..2_000_000_000,
+            slack_us in 0_u64..2000,
+            steps in proptest::collection::vec((1_u32..65_536, 0_u64..5_000_000), 1..100),
+        ) {
+            let slack = Duration::from_micros(slack_us);
+            let mut shaper = Shaper::new(rate, slack);
+            let (mut now, mut sent) = (1_000_000_000_u64, Vec::new());
+            for (len, wait) in steps {
+                now += wait;
+                if shaper.ready_at() <= Instant::from_nanos(now) {
+                    shaper.sent(len, Instant::from_nanos(now));
+                    sent.push((now, len));
+                }
+            }
+            for first in 0..sent.len() {
+                let mut bytes = 0_u128;
+                for &(at, len) in &sent[first..] {
+                    let time = u128::from(at - sent[first].0) + slack.as_nanos() + 1;
+                    prop_assert!(bytes * NS_PER_S <= u128::from(rate) * time);
+                    bytes += u128::from(len);
+                }
+            }
+        }
+    }
+}
