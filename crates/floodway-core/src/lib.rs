@@ -9,6 +9,7 @@
 
 pub mod congestion;
 pub mod flow_table;
+pub mod inbound;
 pub mod l2;
 pub mod meter;
 pub mod offload;

@@ -1,0 +1,134 @@
+//! From the first SYN to an established connection.
+//!
+//! What a connection's windows mean is agreed in the two SYNs; that it is one is shown by an answer to the VM's
+//! own initial sequence number, which somebody who cannot see its packets cannot give.
+
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::MAX_WINDOW_SCALE;
+
+use crate::offload::Segment;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// Least segment that is believed, as in Linux (`TCP_MIN_MSS`).
+const LEAST_MSS: u16 = 88;
+/// Without the option (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: [u16; 2] = [536, 1220];
+/// Bytes of the timestamps option with its padding.
+const TIMESTAMPS_LEN: u16 = 12;
+
+#[derive(Clone, Copy, Debug)]
+struct GuestSyn {
+    next: Seq,
+    scale: Option<u8>,
+    mss: u16,
+    timestamps: bool,
+    /// Its window, and what became of it.
+    offered: u16,
+    told: u16,
+    left: Instant,
+    /// It left more than once, so an answer measures nothing (Karn).
+    repeated: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PeerSyn {
+    next: Seq,
+    scale: bool,
+    timestamps: bool,
+}
+
+/// SYNs seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handshake {
+    guest: Option<GuestSyn>,
+    peer: Option<PeerSyn>,
+}
+
+/// What the SYNs agree on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    /// Sequence number of the peer's first byte.
+    pub peer_next: Seq,
+    /// Sequence number of the VM's first byte.
+    pub guest_next: Seq,
+    /// Shift of the VM's windows.
+    pub scale: u8,
+    /// Payload of a full segment to the VM.
+    pub mss: u16,
+    /// The window of the VM's SYN, and what the peer was told.
+    pub offered: u16,
+    pub told: u16,
+    /// Time from the VM's SYN to the answer, if it was sent once.
+    pub took: Option<Duration>,
+}
+
+impl Handshake {
+    /// A SYN of the VM, which may open `window` bytes at most, but two segments. Answers the field that leaves, and how
+    /// much of it is to be charged: that of the first SYN, since repetitions open nothing new.
+    pub fn on_guest(
+        &mut self,
+        segment: &Segment,
+        window: u64,
+        is_ipv6: bool,
+        now: Instant,
+    ) -> (u16, u16) {
+        let next = segment.seq + 1;
+        if let Some(known) = &mut self.guest
+            && known.next == next
+        {
+            known.repeated = true;
+            known.told = known.told.min(segment.window);
+            return (known.told, 0);
+        }
+        let options = &segment.options;
+        let mss = options.mss.unwrap_or(DEFAULT_MSS[usize::from(is_ipv6)]).max(LEAST_MSS);
+        let told = window.max(2 * u64::from(mss)).min(u64::from(segment.window)) as u16;
+        self.guest = Some(GuestSyn {
+            next,
+            scale: options.window_scale.map(|scale| scale.min(MAX_WINDOW_SCALE)),
+            mss,
+            timestamps: options.timestamps.is_some(),
+            offered: segment.window,
+            told,
+            left: now,
+            repeated: false,
+        });
+        (told, told)
+    }
+
+    /// A segment from the peer: it may be its SYN, and may complete the handshake. The VM has sent up to
+    /// `sent`.
+    pub fn on_peer(&mut self, segment: &Segment, sent: Seq, now: Instant) -> Option<Agreed> {
+        let answers = |guest: &GuestSyn| segment.has(Flags::ACK) && segment.ack == guest.next;
+        if segment.has(Flags::SYN) {
+            // Whoever has not seen the VM's SYN cannot answer it.
+            if self.guest.as_ref().is_some_and(|guest| segment.has(Flags::ACK) && !answers(guest)) {
+                return None;
+            }
+            self.peer = Some(PeerSyn {
+                next: segment.seq + 1,
+                scale: segment.options.window_scale.is_some(),
+                timestamps: segment.options.timestamps.is_some(),
+            });
+        }
+        let (guest, peer) = (self.guest?, self.peer?);
+        if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
+            return None;
+        }
+        // If the bare ACK was lost, the next one may acknowledge data as well.
+        if segment.ack.before(guest.next) || segment.ack.after(sent.max(guest.next)) {
+            return None;
+        }
+        let options = if guest.timestamps && peer.timestamps { TIMESTAMPS_LEN } else { 0 };
+        Some(Agreed {
+            peer_next: peer.next,
+            guest_next: guest.next,
+            scale: guest.scale.filter(|_| peer.scale).unwrap_or(0),
+            mss: guest.mss - options,
+            offered: guest.offered,
+            told: guest.told,
+            took: (!guest.repeated).then(|| now.since(guest.left)),
+        })
+    }
+}

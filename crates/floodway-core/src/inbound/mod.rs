@@ -1,0 +1,70 @@
+//! Inbound rates: the link into the host, divided among its VMs by demand.
+//!
+//! # Theory of operation
+//! **Goal.** Who shares a host shares the link into it, and the place where that link overflows, the port
+//! of the switch in front of the host, belongs to nobody here. So the senders are held back before
+//! they send: TCP sends no further than the right edge that its receiver advertises, and every
+//! acknowledgement of a VM passes through this switch.
+//!
+//! **Rates** ([`allocation`]). `C_i = C * w_i / sum(w)` (the paper's eq. 3), where the weight of a VM is the number
+//! of its active connections up to a cap, or what another [`Policy`] says; no VM gets less than the minimum.
+//! Computed anew at each change of a weight. Beyond the paper, what a VM demonstrably does not use is lent to
+//! those that can use it (water filling), if the operator wants that.
+//!
+//! **Active connections** ([`Port`]). A connection counts from the end of its handshake, and again whenever it
+//! receives data, until it has received none for a while, its peer has closed, or it was reset. What was
+//! never answered does not count: a flood of SYNs gains nothing. A connection met in
+//! mid-stream counts when its VM acknowledges data on it.
+//!
+//! **Enforcement.** Two bounds on the right edge of each connection that leaves the host:
+//! - *Window* (eq. 4): `wnd_j / RTT_j` summed over a VM's connections is a small multiple of `C_i`, with
+//!   each connection's own RTT, so that long and short paths get the same rate. It bounds what
+//!   senders can have in flight at once, not their rate.
+//! - *Pacing*: the edges of a VM's connections together advance no faster than `C_i` ([`pacer`]), in equal
+//!   portions, in turn. The RTT on a modern network is so short that `C_i * RTT` is less than two
+//!   segments for each of a dozen connections, where no window can express the rate; and an RTT measured wrongly
+//!   would be a rate gone wrong. An acknowledgement that would leave its sender with less than two segments waits
+//!   for its turn; one that leaves more goes at once, and a window update follows. What arrives without having
+//!   been granted (retransmissions, UDP, pure ACKs) is taken off what is granted next.
+//!
+//! **RTT.** A connection's loop is the time from an advance of its right edge to the ACK of the data that the
+//! advance let through: the network's part (from the edge to the first data beyond the old edge; at first from SYN to
+//! SYN-ACK or SYN-ACK to ACK) and the guest's part (from data to its ACK: interrupts, waits for a CPU). Both are seen
+//! at the switch. The network's part counts as its minimum plus what the burst may queue at the
+//! port: the smoothed one would let a standing queue pay for its own growth. The guest's
+//! part counts as it is, since no window makes it longer. Linux's receiver estimates by
+//! timestamps of 1 ms or by windows filled, which at 100 us says nothing.
+//!
+//! # Invariants
+//! - **N1** A right edge is never taken back, and no window that leaves is larger than the VM's own.
+//! - **N2** Where the VM's own window allows it, no window that leaves is under two segments.
+//! - **N3** ACK numbers leave in the order in which the VM said them.
+//! - **N4** The rates of all VMs add up to the capacity, to the bit; none is below the minimum.
+//! - **N5** What is kept is bounded: one ACK for each connection, and no ACK longer than [`MAX_HOLD`].
+//! - **N6** A connection whose window scale is not known is never changed.
+//!
+//! # Limits
+//! Two segments for each of many connections can be more than the rate times the path: what does not fit is
+//! spread by pacing, until [`MAX_HOLD`] lets the floor win over the rate (at 30 KB/s for each connection). A sender may
+//! use at once what it was granted and did not use: at most its window. ACK-protected options (TCP-MD5, TCP-AO) are not
+//! recognised; operators who use them leave such ports out.
+//!
+//! Source: Hwang, Hong and Suh, "Dynamic Inbound Rate Adjustment Scheme for Virtualized Cloud Data Centers"
+//! (IEICE Transactions E99-D, 2016); RFC 9293 section 3.8.6 (windows), RFC 7323 section 2 (scale).
+
+pub mod allocation;
+mod clamp;
+mod config;
+mod connection;
+mod counters;
+mod handshake;
+mod loop_time;
+mod meter;
+pub mod pacer;
+mod port;
+mod window;
+
+pub use allocation::Allocator;
+pub use config::{Config, Policy};
+pub use counters::Counters;
+pub use port::{MAX_HOLD, Port, Sink, Verdict};
