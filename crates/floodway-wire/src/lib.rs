@@ -24,6 +24,7 @@ pub mod notice;
 pub mod parse;
 pub mod segmentation;
 pub mod tcp;
+pub mod traffic_class;
 pub mod udp;
 pub mod vnet;
 
