@@ -11,6 +11,9 @@ pub const PREFIX_LEN: usize = 128;
 /// Longest frame: the largest IP packet behind an Ethernet header with two VLAN tags.
 pub const MAX_FRAME_LEN: u32 = 65_535 + 14 + 8;
 
+/// Pieces of a frame for which nothing is allocated when its headers change. Linux makes at most 19.
+const INLINE_PARTS: usize = 24;
+
 /// A borrowed frame: headers that hold still, and the rest where it lies.
 ///
 /// A guest can rewrite its buffers while we forward them. So the first [`PREFIX_LEN`] bytes are a
@@ -48,6 +51,30 @@ impl Frame<'_> {
             rest = more;
         }
     }
+}
+
+/// Calls `f` with `frame` as it is with other first bytes: `headers`, which take the place of as many.
+pub fn with_headers<R>(
+    frame: &Frame<'_>,
+    vnet: VnetHdr,
+    headers: &[u8],
+    f: impl FnOnce(&Frame<'_>) -> R,
+) -> R {
+    let mut inline = [Segment::from_slice(&[]); INLINE_PARTS];
+    let mut spilled = Vec::new();
+    let parts = if frame.parts.len() < INLINE_PARTS {
+        &mut inline[..=frame.parts.len()]
+    } else {
+        spilled.resize(frame.parts.len() + 1, Segment::from_slice(&[]));
+        &mut spilled[..]
+    };
+    parts[0] = Segment::from_slice(headers);
+    let mut skip = headers.len();
+    for (to, from) in parts[1..].iter_mut().zip(frame.parts) {
+        *to = from.skip(skip);
+        skip -= skip.min(from.len());
+    }
+    f(&Frame { vnet, prefix: headers, parts, len: frame.len })
 }
 
 /// Calls `f` with `bytes` as a frame.

@@ -24,6 +24,7 @@ pub mod frame;
 pub mod memory;
 pub mod operate;
 pub mod polling;
+mod pool;
 pub mod port;
 pub mod ring;
 pub mod rx;

@@ -14,11 +14,8 @@ use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{FiveTuple, MacAddr, Meta, Network, ethernet, ipv4};
 
 use super::held::Held;
-use crate::frame::{Frame, PREFIX_LEN};
-use crate::segment::Segment;
+use crate::frame::{self, Frame, PREFIX_LEN};
 
-/// Pieces of a frame for which nothing is allocated when it is edited. Linux makes at most 19.
-const INLINE_PARTS: usize = 24;
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: usize = 12;
 const TTL: u8 = 64;
@@ -62,21 +59,7 @@ pub(super) fn with_edit<R>(
         apply(header, edit);
     }
     let vnet = with_cwr(frame.vnet, edit.flags);
-    let mut inline = [Segment::from_slice(&[]); INLINE_PARTS];
-    let mut spilled = Vec::new();
-    let parts = if frame.parts.len() < INLINE_PARTS {
-        &mut inline[..=frame.parts.len()]
-    } else {
-        spilled.resize(frame.parts.len() + 1, Segment::from_slice(&[]));
-        &mut spilled[..]
-    };
-    parts[0] = Segment::from_slice(headers.as_slice());
-    let mut skip = headers.len;
-    for (to, from) in parts[1..].iter_mut().zip(frame.parts) {
-        *to = from.skip(skip);
-        skip -= skip.min(from.len());
-    }
-    f(&Frame { vnet, prefix: headers.as_slice(), parts, len: frame.len })
+    frame::with_headers(frame, vnet, headers.as_slice(), f)
 }
 
 fn apply(mut header: HeaderMut<'_>, edit: &Edit) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use floodway_wire::Meta;
 use floodway_wire::vnet::VnetHdr;
 
-use super::pool::{Buffer, Pool};
 use crate::frame::Frame;
+use crate::pool::{Buffer, Pool};
 
 /// A copy of a whole frame, in one piece, and where its headers lie.
 pub(super) struct Held {

@@ -4,7 +4,7 @@
 //! The engine decides and owns no bytes; here are the bytes. Each port has one engine behind one
 //! lock. A [`Session`] is one hold of that lock: it shows frames to the engine, carries out what the
 //! engine asks for ([`egress`]) and forwards what the engine lets pass, edited ([`headers`]). Frames
-//! that the engine keeps are copied once into buffers of the port ([`pool`], [`held`]); from there
+//! that the engine keeps are copied once into buffers of the port ([`crate::pool`], [`held`]); from there
 //! they leave with new headers and without another copy.
 //!
 //! **Which frames** ([`describe`]): whole TCP segments between a guest and an uplink, with at most one
@@ -19,7 +19,7 @@
 //! **Time**: an engine's next timeout is published outside of its lock ([`PortOffload::next_timeout`]). The
 //! port's own worker runs it; whoever brings it forward wakes that worker if it sleeps for too long.
 //!
-//! **Invariants**: memory for kept frames is bounded by the port's budgets ([`pool`]); what the
+//! **Invariants**: memory for kept frames is bounded by the port's budgets ([`crate::pool`]); what the
 //! engine does not know passes unchanged; a frame that is not what its checksum says is never kept
 //! and never changes a flow's state.
 
@@ -28,7 +28,6 @@ mod egress;
 mod headers;
 mod held;
 mod operate;
-mod pool;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -40,11 +39,11 @@ use std::sync::{Arc, Mutex};
 use floodway_core::offload::{Config, Offload};
 use floodway_core::time::Instant;
 
+use crate::pool::Pool;
 use crate::port::lock;
 use crate::worker::Waker;
 use egress::{Nowhere, Output};
 use held::Held;
-use pool::Pool;
 
 pub use describe::is_notice;
 pub use session::Session;

@@ -12,6 +12,7 @@ use super::held::Held;
 use super::{Machine, PortOffload, pool_limit};
 use crate::delivery::Delivery;
 use crate::frame::{self, Frame};
+use crate::pool::Pool;
 use crate::port::{Port, lock};
 use crate::stats::DropReason;
 
@@ -155,7 +156,7 @@ impl<'a> Session<'a> {
         &mut self,
         work: impl FnOnce(
             &mut floodway_core::offload::Offload<Held>,
-            &Arc<super::Pool>,
+            &Arc<Pool>,
             Instant,
             &mut Egress<'_>,
         ) -> R,

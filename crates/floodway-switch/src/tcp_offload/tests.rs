@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use super::describe::{Direction, Trust, describe, is_notice};
 use super::headers;
 use super::held::Held;
-use super::pool::Pool;
 use crate::frame::{self, Frame};
+use crate::pool::Pool;
 use crate::segment::Segment;
 use crate::testing::frames::{mac, partial, pattern, tcp, verified};
 

@@ -1,4 +1,4 @@
-//! Buffers for kept frames.
+//! Buffers for frames that are kept: by the TCP offload of a port, or in the queue of an uplink.
 //!
 //! # Theory of operation
 //! **Goal**: no allocation per frame once the traffic is steady, and a bound on what a guest can make
@@ -21,8 +21,8 @@ const SMALLEST: usize = 256;
 /// Classes: 256 bytes to 64 KiB, and one for the longest frame.
 const CLASSES: usize = 10;
 
-/// The buffers of one port.
-pub(super) struct Pool {
+/// The buffers of one owner.
+pub(crate) struct Pool {
     inner: Mutex<Inner>,
 }
 
@@ -43,7 +43,7 @@ struct Spare {
 }
 
 /// A buffer in use. It goes back to its pool when it is dropped.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     bytes: Box<[u8]>,
     pool: Arc<Pool>,
 }
@@ -64,31 +64,31 @@ fn class_of(len: usize) -> Option<usize> {
 
 impl Pool {
     /// A pool of at most `limit` bytes.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         let inner = Inner { limit, allocated: 0, used: 0, spare: Default::default() };
         Self { inner: Mutex::new(inner) }
     }
 
     /// A buffer of at least `len` bytes, with arbitrary content; `None` when the limit is reached, or
     /// `len` is more than a frame can have.
-    pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Option<Buffer> {
         let class = class_of(len)?;
         let bytes = lock(&self.inner).take(class)?;
         Some(Buffer { bytes, pool: Arc::clone(self) })
     }
 
     /// Changes the limit. Buffers beyond it go when they are let go of.
-    pub(super) fn set_limit(&self, limit: usize) {
+    pub(crate) fn set_limit(&self, limit: usize) {
         lock(&self.inner).limit = limit;
     }
 
     /// Bytes of buffers in use.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         lock(&self.inner).used
     }
 
     /// Lets go of half of what was spare all the time since this was last called.
-    pub(super) fn trim(&self) {
+    pub(crate) fn trim(&self) {
         let inner = &mut *lock(&self.inner);
         for (class, spare) in inner.spare.iter_mut().enumerate() {
             let surplus = spare.low.div_ceil(2);
@@ -141,11 +141,11 @@ impl Inner {
 }
 
 impl Buffer {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
