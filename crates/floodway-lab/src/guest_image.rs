@@ -13,6 +13,7 @@
 
 mod agent_binary;
 mod cpio;
+mod packages;
 mod program;
 
 use std::fs;
@@ -26,6 +27,7 @@ use crate::{cache, process};
 use cpio::Archive;
 
 pub use agent_binary::VARIABLE as AGENT_VARIABLE;
+pub use packages::Packages;
 
 /// Modules that process 1 loads: the way to the lab, and to the network.
 const BOOT_MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_net"];

@@ -19,6 +19,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use floodway_switch::control::ControlClient;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -251,6 +252,27 @@ impl Switch {
                 error
             }
         })
+    }
+
+    /// What the offload of a port has done since the start of the switch, by name.
+    ///
+    /// # Errors
+    /// As [`Switch::status`]; or there is no such port, or the switch has no offload.
+    pub fn offload_counters(&self, port: &str) -> Result<BTreeMap<String, u64>> {
+        let status = self.status()?;
+        let ports = status["ports"].as_array().map_or(&[][..], Vec::as_slice);
+        let found = ports.iter().find(|entry| entry["name"] == port);
+        let counters = found.and_then(|entry| entry["offload"]["counters"].as_object());
+        let counters = counters.with_context(|| format!("no counters of the offload of {port}"))?;
+        Ok(counters.iter().filter_map(|(name, n)| Some((name.clone(), n.as_u64()?))).collect())
+    }
+
+    /// The operator's client of its control socket, for what is done too often to start `floodway` each time.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn client(&self) -> Result<ControlClient> {
+        Ok(ControlClient::new(&self.control)?)
     }
 
     /// Frames that were dropped since its start, by reason, over all ports and uplinks.

@@ -1,4 +1,4 @@
-//! The host's end of timed transfers: sinks and sources in network namespaces.
+//! The host's end of transfers: sinks and sources in network namespaces.
 //!
 //! A socket belongs to the namespace of the thread that made it. Sinks are made, and plans run,
 //! on threads of this process that enter the namespace first; nothing else of the process leaves its own.
@@ -33,8 +33,11 @@ pub fn send(namespace: &Namespace, plan: &Plan) -> Result<Vec<Sent>> {
         .with_context(|| format!("transfers from {}", namespace.name()))
 }
 
-/// Runs `work` on a thread of its own in a namespace.
-fn inside<T: Send>(namespace: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
+/// Runs `work` on a thread of its own in a namespace, which sockets that it makes belong to.
+///
+/// # Errors
+/// When the namespace is gone.
+pub fn inside<T: Send>(namespace: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
     let path = namespace.path();
     let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     thread::scope(|scope| {

@@ -95,7 +95,7 @@ impl SwitchRestart {
 
     fn cycle(&self, testbed: &mut Testbed, stream: Stream) -> Result<Cycle> {
         let address = Network::Floodway.guest_address(1)?;
-        let (guests, switch) = testbed.split()?;
+        let (guests, switch, _) = testbed.parts()?;
         let [sender, receiver] = [&guests[0], &guests[1]];
         let bytes = self.transfer_mb * 1_000_000;
         thread::scope(|scope| {

@@ -74,7 +74,7 @@ impl Network {
         Ok(net::address(self.number(), u8::try_from(index + 11)?))
     }
 
-    fn mac(self, index: usize) -> String {
+    pub(super) fn mac(self, index: usize) -> String {
         format!("52:54:00:00:{:02x}:{:02x}", self.number(), index + 11)
     }
 }
@@ -148,13 +148,13 @@ impl Testbed {
         self.switch.as_mut().context("this testbed has no switch")
     }
 
-    /// The guests and the switch at once, to restart the switch while guests work.
+    /// The guests, the switch and the host at once, to restart the switch while guests work.
     ///
     /// # Errors
     /// As [`Testbed::switch`].
-    pub fn split(&mut self) -> Result<(&[Vm], &mut Switch)> {
+    pub fn parts(&mut self) -> Result<(&[Vm], &mut Switch, &Namespace)> {
         let switch = self.switch.as_mut().context("this testbed has no switch")?;
-        Ok((&self.guests, switch))
+        Ok((&self.guests, switch, &self.host))
     }
 
     /// Kills guest `index` (SIGKILL), boots it again, and makes it ready. Returns the time from
@@ -200,7 +200,7 @@ impl Testbed {
     }
 }
 
-fn wait_until_reachable(guest: &Vm, address: &str) -> Result<()> {
+pub(super) fn wait_until_reachable(guest: &Vm, address: &str) -> Result<()> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         let Err(error) = guest.agent().exec(&["ping", "-c", "1", "-W", "1", address]) else {

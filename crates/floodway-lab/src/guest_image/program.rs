@@ -38,8 +38,21 @@ pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     if is_static(program)? {
         return Ok(Vec::new());
     }
-    let list = process::run(&[Path::new(LOADER), Path::new("--list"), program])
-        .with_context(|| format!("libraries of {}", program.display()))?;
+    list(&[Path::new(LOADER), Path::new("--list"), program])
+}
+
+/// The same for a program or module, with directories that come before the host's own, as in `LD_LIBRARY_PATH`.
+///
+/// # Errors
+/// As [`libraries`].
+pub fn libraries_within(object: &Path, directories: &str) -> Result<Vec<PathBuf>> {
+    let [path, list_only] = ["--library-path", "--list"].map(Path::new);
+    list(&[Path::new(LOADER), path, Path::new(directories), list_only, object])
+}
+
+fn list(command: &[&Path]) -> Result<Vec<PathBuf>> {
+    let list = process::run(command)
+        .with_context(|| format!("libraries of {}", command[command.len() - 1].display()))?;
     list.lines().filter_map(|line| library(line).transpose()).collect()
 }
 

@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::profile::Profile;
 use super::tcp::{self, Place};
-use crate::experiment::testbed::{Network, Testbed};
-use crate::switch_process::Offload;
+use crate::experiment::testbed::Network;
+use crate::switch_process::{Offload, Switch};
 use crate::vm::Vm;
 
 /// The agent's binary, which is also the loader of the guest's congestion control.
@@ -118,7 +118,7 @@ fn install(guest: &Vm, profile: Profile) -> Result<()> {
     guest.agent().exec(&words).map(drop).context("cannot install the guest's congestion control")
 }
 
-/// Switches the testbed over to a column: the switch's offload of the guest's port, and the guest's
+/// Switches a guest over to a column: its switch's offload of its port, and its own
 /// congestion control. Connections of another column must be over.
 ///
 /// # Errors
@@ -127,12 +127,11 @@ pub fn activate(
     column: Column,
     columns: &[Column],
     profile: Profile,
-    testbed: &Testbed,
+    switch: &Switch,
     guest: &Vm,
 ) -> Result<()> {
     if columns.iter().any(|column| column.offloads()) {
-        testbed
-            .switch()?
+        switch
             .set_offload(guest.name(), &column.offload(profile))
             .with_context(|| format!("column `{}`", column.name()))?;
     }

@@ -46,8 +46,14 @@ const EMULATOR_PRIORITY: u32 = 2;
 #[derive(Debug)]
 pub struct Contended {
     testbed: Testbed,
+    threads: Threads,
+}
+
+/// QEMU's threads on the contended core.
+#[derive(Debug)]
+pub struct Threads {
     vcpus: Vec<i32>,
-    /// QEMU's other threads on the VMs' core.
+    /// Others than vCPUs.
     emulators: Vec<i32>,
 }
 
@@ -75,26 +81,8 @@ impl Contended {
         let testbed = Testbed::start(name, &vec![scenario.kernel; host.vms as usize], &networks)?;
         let switch = testbed.switch()?.id().context("the switch does not run")?;
         pin_all(switch, OTHER)?;
-        let (mut vcpus, mut emulators) = (Vec::new(), Vec::new());
-        for guest in testbed.guests() {
-            vcpus.extend(guest.vcpu_threads()?);
-            emulators.extend(guest.other_threads()?);
-        }
-        vcpus.iter().try_for_each(|&thread| vcpu::pin(thread, &[CONTENDED]))?;
-        match scenario.emulator {
-            Emulator::Apart => {
-                emulators.iter().try_for_each(|&thread| vcpu::pin(thread, &[OTHER]))?;
-                // Not on the VMs' core: it must not count as theirs.
-                emulators.clear();
-            }
-            Emulator::Above => {
-                for &thread in &emulators {
-                    vcpu::pin(thread, &[CONTENDED])?;
-                    vcpu::set_fifo(thread, EMULATOR_PRIORITY)?;
-                }
-            }
-        }
-        Ok(Self { testbed, vcpus, emulators })
+        let threads = Threads::place(testbed.guests(), scenario.emulator)?;
+        Ok(Self { testbed, threads })
     }
 
     /// The testbed.
@@ -107,29 +95,63 @@ impl Contended {
         &self.testbed.guests()[0]
     }
 
+    /// The threads of its VMs.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+}
+
+/// Starts the load in every VM.
+///
+/// # Errors
+/// When a guest refuses.
+pub fn load(guests: &[Vm], percent: u32, period: Duration) -> Result<()> {
+    if percent == 0 {
+        return Ok(());
+    }
+    let hog = Hog {
+        duty: f64::from(percent) / 100.0,
+        period_us: u64::try_from(period.as_micros())?,
+        vcpus: Vec::new(),
+        nice: 0,
+    };
+    guests.iter().try_for_each(|guest| guest.agent().hog_start(&hog))
+}
+
+impl Threads {
+    /// Puts the vCPUs of the VMs on the contended core, and QEMU's other threads where they are to be.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn place(guests: &[Vm], emulator: Emulator) -> Result<Self> {
+        let (mut vcpus, mut emulators) = (Vec::new(), Vec::new());
+        for guest in guests {
+            vcpus.extend(guest.vcpu_threads()?);
+            emulators.extend(guest.other_threads()?);
+        }
+        vcpus.iter().try_for_each(|&thread| vcpu::pin(thread, &[CONTENDED]))?;
+        match emulator {
+            Emulator::Apart => {
+                emulators.iter().try_for_each(|&thread| vcpu::pin(thread, &[OTHER]))?;
+                // Not on the VMs' core: it must not count as theirs.
+                emulators.clear();
+            }
+            Emulator::Above => {
+                for &thread in &emulators {
+                    vcpu::pin(thread, &[CONTENDED])?;
+                    vcpu::set_fifo(thread, EMULATOR_PRIORITY)?;
+                }
+            }
+        }
+        Ok(Self { vcpus, emulators })
+    }
+
     /// Makes the VMs take turns as a profile says, while the guard lives.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn schedule(&self, profile: Profile) -> Result<Option<Guard>> {
         profile.schedule(&self.vcpus)
-    }
-
-    /// Starts the load in every VM.
-    ///
-    /// # Errors
-    /// When a guest refuses.
-    pub fn load(&self, percent: u32, period: Duration) -> Result<()> {
-        if percent == 0 {
-            return Ok(());
-        }
-        let hog = Hog {
-            duty: f64::from(percent) / 100.0,
-            period_us: u64::try_from(period.as_micros())?,
-            vcpus: Vec::new(),
-            nice: 0,
-        };
-        self.testbed.guests().iter().try_for_each(|guest| guest.agent().hog_start(&hog))
     }
 
     /// CPU time of the contended core so far.
@@ -154,8 +176,11 @@ impl CoreTime {
     }
 }
 
-/// Threads that a process starts later inherit the place of the one that starts them.
-fn pin_all(pid: u32, cpu: usize) -> Result<()> {
+/// Puts all threads of a process on one CPU; those that it starts later inherit the place of the one that starts them.
+///
+/// # Errors
+/// When there is no such process or CPU.
+pub fn pin_all(pid: u32, cpu: usize) -> Result<()> {
     for thread in vcpu::threads(pid)? {
         // A thread may end meanwhile.
         let pinned = vcpu::pin(thread, &[cpu]);

@@ -16,9 +16,10 @@ use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use super::tcp::Place;
-use crate::experiment::testbed::{Network, Testbed};
+use crate::experiment::testbed::Network;
 use crate::net::{self, Namespace};
-use crate::path::{self, LinkSpec, Loss, PortSpec, Spec};
+use crate::path::spec::Reorder;
+use crate::path::{self, Counters, LinkSpec, Loss, PortSpec, Spec};
 use crate::vm::Vm;
 
 /// Third octet of the first path's subnet; the testbed's networks are below.
@@ -42,6 +43,15 @@ pub struct Path {
     /// Packets that get lost at random, each way.
     #[serde(default)]
     pub loss_percent: f64,
+    /// Packets that are held back by `reorder_ms`, so that others overtake them, each way.
+    #[serde(default)]
+    pub reorder_percent: f64,
+    /// See `reorder_percent`.
+    #[serde(default)]
+    pub reorder_ms: f64,
+    /// Packets that arrive twice, each way.
+    #[serde(default)]
+    pub duplicate_percent: f64,
     /// Rate of the bottleneck on the wire, each way.
     pub mbit: Option<u32>,
     /// Bytes that the bottleneck queues, in thousands; the emulator's default without it.
@@ -56,7 +66,8 @@ impl Path {
 
     /// Whether there is nothing to emulate.
     pub fn is_direct(&self) -> bool {
-        self.rtt_ms == 0.0 && self.loss_percent == 0.0 && self.mbit.is_none()
+        let untouched = self.loss_percent + self.reorder_percent + self.duplicate_percent == 0.0;
+        self.rtt_ms == 0.0 && untouched && self.mbit.is_none()
     }
 
     /// One direction of it.
@@ -67,6 +78,11 @@ impl Path {
             delay_ms: self.rtt_ms / 2.0,
             queue_bytes: self.queue_kb.map_or(default.queue_bytes, |kb| kb.saturating_mul(1000)),
             loss: (self.loss_percent > 0.0).then(|| Loss::Random(self.loss_percent / 100.0)),
+            reorder: (self.reorder_percent > 0.0).then(|| Reorder {
+                probability: self.reorder_percent / 100.0,
+                extra_ms: self.reorder_ms,
+            }),
+            duplicate: self.duplicate_percent / 100.0,
             ..default
         }
     }
@@ -82,7 +98,7 @@ pub struct FarEnd<'a> {
 /// A path and what is behind it. The path goes before the namespace that its device is in.
 #[derive(Debug)]
 struct Emulated {
-    _path: path::Path,
+    path: path::Path,
     namespace: Namespace,
     subnet: u8,
 }
@@ -94,13 +110,12 @@ impl<'a> FarEnd<'a> {
     /// # Errors
     /// When the path makes no sense, or the kernel refuses.
     pub fn open(
-        testbed: &'a Testbed,
+        host: &'a Namespace,
         guest: &Vm,
         path: &Path,
         index: usize,
         (core, seed): (usize, u64),
     ) -> Result<Self> {
-        let host = testbed.host();
         if path.is_direct() {
             return Ok(Self { host, emulated: None });
         }
@@ -126,6 +141,14 @@ impl<'a> FarEnd<'a> {
             None => network.host_address(),
         }
     }
+
+    /// What the path did to packets; nothing without one. Its ports are `near`, the host's, and `far`.
+    ///
+    /// # Errors
+    /// When the emulator has ended.
+    pub fn counters(&self) -> Result<Option<Counters>> {
+        self.emulated.as_ref().map(|emulated| emulated.path.counters()).transpose()
+    }
 }
 
 impl Emulated {
@@ -141,7 +164,7 @@ impl Emulated {
         namespace.add_address(FAR_DEVICE, &net::cidr(subnet, FAR))?;
         namespace.ip(&["route", "add", "default", "via", &net::address(subnet, NEAR)])?;
         Place::Host(host).run(&["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])?;
-        Ok(Self { _path: path, namespace, subnet })
+        Ok(Self { path, namespace, subnet })
     }
 }
 
@@ -155,12 +178,17 @@ mod tests {
             name: "slow".into(),
             rtt_ms: 20.0,
             loss_percent: 1.0,
+            reorder_percent: 2.0,
+            reorder_ms: 3.0,
+            duplicate_percent: 4.0,
             mbit: Some(10),
             queue_kb: Some(25),
         };
         let link = path.link();
         assert_eq!((link.delay_ms, link.rate_mbit, link.queue_bytes), (10.0, Some(10.0), 25_000));
         assert_eq!(link.loss, Some(Loss::Random(0.01)));
+        assert_eq!(link.reorder, Some(Reorder { probability: 0.02, extra_ms: 3.0 }));
+        assert_eq!(link.duplicate, 0.04);
         link.config().unwrap();
         assert!(!path.is_direct() && Path::direct().is_direct());
         assert_eq!(Path::direct().link(), LinkSpec::default());

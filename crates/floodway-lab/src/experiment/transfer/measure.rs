@@ -62,7 +62,7 @@ pub fn run(scenario: &Transfer, run: &Run) -> Result<Results> {
                 .enumerate()
                 .map(|(index, path)| {
                     let place = (contention::OTHER, run.seed);
-                    FarEnd::open(contended.testbed(), contended.guest(), path, index, place)
+                    FarEnd::open(contended.testbed().host(), contended.guest(), path, index, place)
                 })
                 .collect::<Result<Vec<_>>>()?;
             for &profile in &scenario.profiles {
@@ -124,8 +124,9 @@ impl<'a> Session<'a> {
                 Sinks::Guest(contended.guest().agent().transfer_listen(any)?)
             }
         };
-        let turn = contended.schedule(profile)?;
-        contended.load(host.load_percent, Duration::from_millis(scenario.period_ms))?;
+        let turn = contended.threads().schedule(profile)?;
+        let period = Duration::from_millis(scenario.period_ms);
+        contention::load(contended.testbed().guests(), host.load_percent, period)?;
         Ok(Self {
             scenario,
             run,
@@ -150,9 +151,9 @@ impl<'a> Session<'a> {
                     bytes,
                     flows: flows.clone(),
                 };
-                let before = (self.contended.core_time()?, std::time::Instant::now());
+                let before = (self.contended.threads().core_time()?, std::time::Instant::now());
                 let cell = self.cell(place, results)?;
-                let strangers = self.contended.core_time()?.strangers_since(before.0);
+                let strangers = self.contended.threads().core_time()?.strangers_since(before.0);
                 let share = strangers.as_secs_f64() / before.1.elapsed().as_secs_f64();
                 results.strangers = results.strangers.max(share);
                 results.cells.push(cell);
@@ -219,7 +220,7 @@ impl<'a> Session<'a> {
     ) -> Result<Vec<Vec<Observation>>> {
         let (contended, columns) = (self.contended, &self.scenario.columns);
         let guest = contended.guest();
-        column::activate(column, columns, self.profile, contended.testbed(), guest)?;
+        column::activate(column, columns, self.profile, contended.testbed().switch()?, guest)?;
         if warm_up > 0 {
             self.transfers(column, place, warm_up)?;
         }

@@ -28,13 +28,13 @@
 //! while the path is alive has been harmed by what was done for it.
 
 mod cell;
-mod column;
-mod contention;
-mod far_end;
+pub(super) mod column;
+pub(super) mod contention;
+pub(super) mod far_end;
 mod figures;
 mod measure;
-mod profile;
-mod tcp;
+pub(super) mod profile;
+pub(super) mod tcp;
 
 use anyhow::{Result, bail, ensure};
 use floodway_guest::transfer::HEADER;
