@@ -265,6 +265,7 @@ fn a_flow_is_online_exactly_while_the_switch_says_so() {
         guest.exec("floodway-guest install");
         let status = guest.status();
         assert_eq!((&status["registered"], &status["default"]), (&true.into(), &"floodway".into()));
+        assert_eq!(status["loss_probes"], "0");
         assert_eq!(status["interfaces"][0]["name"], "eth0");
         assert!(status["interfaces"][0]["hello"].is_null());
 
@@ -402,6 +403,7 @@ fn reinstallation_and_removal(guest: &Guest, flow: &Flow<'_>, before: &str) {
     guest.exec("floodway-guest remove");
     assert_eq!(guest.default_congestion_control(), before);
     assert_eq!(guest.status()["registered"], false);
+    assert_eq!(guest.status()["loss_probes"], "3");
     assert!(!guest.exec("tc filter show dev eth0 ingress").contains("bpf"));
     // Connections of before go on.
     flow.progress();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::interfaces::{self, Interface};
 use super::object::{self, Loaded};
 use super::record::Record;
-use super::{Options, congestion, kernel, remove};
+use super::{Options, congestion, kernel, loss_probes, remove};
 
 /// Installs, in place of what is installed.
 ///
@@ -23,12 +23,17 @@ pub fn install(options: &Options) -> Result<()> {
     // Before anything changes: this is what fails on a kernel that is not fit.
     let mut loaded = Loaded::load(settings).map_err(object::explain)?;
     let previous_default = remove::take_back()?;
+    let silence = options.default && !settings.plain;
     let installed = activate(&mut loaded, &interfaces).and_then(|()| {
         let record = Record {
             settings: settings.clone(),
             previous_default: options.default.then_some(previous_default.clone()),
+            previous_loss_probes: silence.then(loss_probes::setting).transpose()?,
         };
         record.write()?;
+        if silence {
+            loss_probes::set(loss_probes::OFF)?;
+        }
         if options.default { congestion::set_default(congestion::NAME) } else { Ok(()) }
     });
     installed.map_err(|error| {

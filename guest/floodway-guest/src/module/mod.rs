@@ -18,6 +18,7 @@ mod congestion;
 mod install;
 mod interfaces;
 mod kernel;
+mod loss_probes;
 mod object;
 mod record;
 mod remove;
@@ -50,7 +51,8 @@ pub struct Options {
     interface: Vec<String>,
     #[command(flatten)]
     settings: Settings,
-    /// Make it the default of new sockets (net.ipv4.tcp_congestion_control)
+    /// Make it the default of new sockets (net.ipv4.tcp_congestion_control), and leave tail loss probes to the
+    /// switch (net.ipv4.tcp_early_retrans = 0)
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     default: bool,
 }

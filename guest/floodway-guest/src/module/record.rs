@@ -18,6 +18,9 @@ pub struct Record {
     pub settings: Settings,
     /// The default congestion control before it was changed; `None` when it was not.
     pub previous_default: Option<String>,
+    /// The setting of tail loss probes before it was changed; `None` when it was not.
+    #[serde(default)]
+    pub previous_loss_probes: Option<String>,
 }
 
 impl Record {

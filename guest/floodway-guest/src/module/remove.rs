@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use anyhow::Result;
 
 use super::record::Record;
-use super::{congestion, interfaces, kernel, object};
+use super::{congestion, interfaces, kernel, loss_probes, object};
 
 /// Removes what is installed; nothing installed is fine.
 ///
@@ -21,8 +21,14 @@ pub fn remove() -> Result<()> {
 /// Takes everything back, and returns the default congestion control of then. Sockets that use `floodway`
 /// keep it, offline.
 pub fn take_back() -> Result<String> {
+    let record = Record::read()?;
+    if let Some(previous) = record.as_ref().and_then(|record| record.previous_loss_probes.as_ref())
+        && loss_probes::setting()? == loss_probes::OFF
+    {
+        loss_probes::set(previous)?;
+    }
     if congestion::default()? == congestion::NAME {
-        let previous = Record::read()?.and_then(|record| record.previous_default);
+        let previous = record.and_then(|record| record.previous_default);
         let previous = previous.filter(|name| name != congestion::NAME);
         congestion::set_default(&previous.map_or_else(congestion::fallback, Ok)?)?;
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::interfaces::{self, Interface};
 use super::object::{self, COUNTERS, HELLOS, MANAGED};
 use super::record::Record;
-use super::{Settings, congestion, kernel};
+use super::{Settings, congestion, kernel, loss_probes};
 
 /// In the order of `enum counter` in `bpf/notices.h`.
 const COUNTER_NAMES: [&str; 6] = [
@@ -34,6 +34,8 @@ struct Status {
     registered: bool,
     /// The default of new sockets.
     default: String,
+    /// Tail loss probes of the kernel (`net.ipv4.tcp_early_retrans`); 0 while the switch probes.
+    loss_probes: String,
     /// Settings of the installation.
     settings: Option<Settings>,
     /// The interfaces on which notices are read.
@@ -83,6 +85,7 @@ fn read() -> Result<Status> {
         kernel: uname().release().to_string_lossy().into_owned(),
         registered: congestion::is_registered()?,
         default: congestion::default()?,
+        loss_probes: loss_probes::setting()?,
         settings: Record::read()?.map(|record| record.settings),
         interfaces: read_interfaces(hellos.as_ref())?,
         managed_flows: count_managed(hellos.as_ref())?,
@@ -158,6 +161,7 @@ fn render(status: &Status) -> String {
         format!("kernel: {}", status.kernel),
         format!("registered: {}", if status.registered { "yes" } else { "no" }),
         format!("default congestion control: {}", status.default),
+        format!("tail loss probes (tcp_early_retrans): {}", status.loss_probes),
     ];
     if let Some(settings) = &status.settings {
         let window = settings.initial_window.map_or("kernel's".to_owned(), |n| n.to_string());

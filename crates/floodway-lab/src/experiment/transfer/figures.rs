@@ -10,10 +10,15 @@ use crate::report::{Bar, Row, Samples};
 use crate::stats::{self, Centre};
 use crate::table;
 
+/// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
+/// and timeouts as well, from which we take them.
+const SYNS: &str = "TcpExtTCPSynRetrans";
+const WITH_SYNS: [&str; 2] = ["TcpRetransSegs", "TcpExtTCPTimeouts"];
 /// Counters of the guest's kernel that become rows: nstat's name, and ours.
-const COUNTERS: [(&str, &str); 6] = [
+const COUNTERS: [(&str, &str); 7] = [
     ("TcpRetransSegs", "retransmissions"),
     ("TcpExtTCPTimeouts", "timeouts"),
+    (SYNS, "SYNs sent again"),
     ("TcpExtTCPLostRetransmit", "lost retransmissions"),
     ("TcpExtTCPSpuriousRtxHostQueues", "host-queue retransmissions put off"),
     ("TcpExtTCPLossProbes", "loss probes"),
@@ -233,7 +238,9 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     for ((profile, column), counters) in &results.counters {
         for (counter, name) in COUNTERS {
             let row = format!("guest {name} {} {}", profile.name(), column.name());
-            measured.add_value(row, "events", counters.get(counter).copied().unwrap_or(0) as f64);
+            let get = |counter| counters.get(counter).copied().unwrap_or(0);
+            let syns = if WITH_SYNS.contains(&counter) { get(SYNS) } else { 0 };
+            measured.add_value(row, "events", get(counter).saturating_sub(syns) as f64);
         }
     }
     measured.add_value("transfers complete", "transfers", results.complete as f64);
