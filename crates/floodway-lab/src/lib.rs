@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod bench_sim;
 pub mod cache;
 pub mod cleanup;
 pub mod demo;

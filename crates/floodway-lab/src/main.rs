@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::{self, Experiment};
 use floodway_lab::report::{REPORT_FILE, Report};
-use floodway_lab::{bench, cleanup, demo, html, path, table};
+use floodway_lab::{bench, bench_sim, cleanup, demo, html, path, table};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]
@@ -56,6 +56,15 @@ enum Command {
     },
     /// Compare the switch with testpmd and OVS-DPDK on one core. Needs root, DPDK and huge pages
     Bench(bench::Args),
+    /// Compare the simulator with ns-3: speed and completion times. Needs libns3-dev and g++
+    BenchSim(bench_sim::Args),
+    /// Run a scenario of bench-sim here, and write what became of its transfers
+    Replay {
+        /// The scenario
+        scenario: PathBuf,
+        /// Where the outcome goes
+        outcome: PathBuf,
+    },
     /// Say what this machine lacks, and how to get it. Exit with 1 if the lab cannot run
     Doctor {
         /// Install missing Debian packages
@@ -113,6 +122,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiments()?, &output),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::BenchSim(arguments) => bench_sim::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Replay { scenario, outcome } => {
+            bench_sim::replay(&scenario, &outcome).map(|()| ExitCode::SUCCESS)
+        }
         Command::Doctor { install, bench, json } => run_doctor(install, bench, json),
         Command::Completions { shell } => {
             let mut command = Arguments::command();

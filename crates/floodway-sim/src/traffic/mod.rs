@@ -8,6 +8,7 @@
 //! | [`Queries`] | requests by one client at a time or by exponential gaps | permanent |
 //! | [`Aggregate`] | a query to all workers at once, all answers awaited | permanent |
 //! | [`Echo`] | datagrams back and forth | none |
+//! | [`Replay`] | as a list says | a new one each, or permanent ones, as the list says |
 
 mod aggregate;
 mod bulk;
@@ -15,6 +16,7 @@ mod echo;
 mod poisson;
 mod queries;
 mod record;
+mod replay;
 mod series;
 mod sizes;
 
@@ -24,5 +26,6 @@ pub use echo::{Echo, EchoConfig};
 pub use poisson::{Pairing, Poisson, PoissonConfig};
 pub use queries::{Arrivals, Queries, QueryConfig};
 pub use record::{Record, Samples};
+pub use replay::{Entry, Replay, Work};
 pub use series::{Series, SeriesConfig};
 pub use sizes::{Empirical, NotADistribution, Sizes};

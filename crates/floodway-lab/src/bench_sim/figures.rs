@@ -1,0 +1,120 @@
+//! From outcomes to figures.
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, CellAlignment, Table};
+
+use super::Round;
+use super::case::Case;
+use super::outcome::Outcome;
+use crate::report::{Report, Row, Samples, Verdict};
+use crate::stats;
+use crate::table;
+
+/// Our time may be this part of ns-3's time off, either way.
+type Tolerance = f64;
+
+/// Rows of one case and what they come from.
+#[must_use]
+pub fn rows(case: Case, rounds: &[Round]) -> (Vec<Row>, Vec<Samples>) {
+    let of = |pick: fn(&Outcome) -> f64| -> (Vec<f64>, Vec<f64>) {
+        rounds.iter().map(|round| (pick(&round.floodway), pick(&round.ns3))).unzip()
+    };
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    let mut compare = |name: &str, unit: &str, (value, baseline): (Vec<f64>, Vec<f64>)| {
+        let name = format!("{case}/{name}");
+        let arms = Some(["floodway-sim".into(), "ns-3".into()]);
+        let samples = Samples { name, unit: unit.into(), value, baseline, arms, bar: None };
+        rows.push(samples.median_row());
+        all.push(samples);
+    };
+    compare("wall time", "s", of(|outcome| outcome.measured.seconds));
+    compare("events", "events", of(|outcome| outcome.measured.events as f64));
+    compare(
+        "event rate",
+        "events/s",
+        of(|outcome| outcome.measured.events as f64 / outcome.measured.seconds),
+    );
+    compare("memory", "MiB", of(|outcome| outcome.memory_kib as f64 / 1024.0));
+    rows.push(speed(case, rounds));
+    if let Some(round) = rounds.first() {
+        rows.extend(times(case, round));
+    }
+    (rows, all)
+}
+
+fn speed(case: Case, rounds: &[Round]) -> Row {
+    let faster = |round: &Round| round.ns3.measured.seconds / round.floodway.measured.seconds;
+    let ratios: Vec<f64> = rounds.iter().map(faster).collect();
+    let mut row = Row::value(format!("{case}/times faster"), "x", stats::median(&ratios));
+    row.judge(Some(case.least_speed()), None, None);
+    row
+}
+
+/// Completion times: they are the same in each round.
+fn times(case: Case, round: &Round) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (class, sizes) in case.classes() {
+        let pick = |own: &Outcome, other| own.times_ms(other, &round.scenario, &sizes);
+        let value = pick(&round.floodway, &round.ns3);
+        let baseline = pick(&round.ns3, &round.floodway);
+        for (name, figure, tolerance) in case.figures() {
+            let name = format!("{case}/{class}{name}");
+            let mut row = Row::comparison(name, "ms", figure.of(&value), figure.of(&baseline));
+            let band = |tolerance: Tolerance| (1.0 - tolerance, 1.0 + tolerance);
+            let (low, high) = tolerance.map(band).unzip();
+            row.judge(low, high, None);
+            rows.push(row);
+        }
+        let name = format!("{case}/{class}compared");
+        rows.push(Row::value(name, "transfers", Some(value.len() as f64)));
+    }
+    rows
+}
+
+/// A figure of completion times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Figure {
+    /// The mean.
+    Mean,
+    /// A quantile, 0 to 1.
+    Quantile(f64),
+}
+
+impl Figure {
+    fn of(self, times: &[f64]) -> Option<f64> {
+        match self {
+            Self::Mean => stats::mean(times),
+            Self::Quantile(q) => stats::quantile(times, q),
+        }
+    }
+}
+
+/// For people.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut shown = Table::new();
+    shown.load_style(UTF8_FULL_CONDENSED);
+    shown.set_header(["figure", "unit", "floodway-sim", "ns-3", "ratio", "accepted", "verdict"]);
+    let number = |figure: Option<f64>| figure.map_or_else(|| "-".into(), table::number);
+    for row in &report.rows {
+        let verdict = match row.verdict {
+            Some(Verdict::Ok) => "ok",
+            Some(Verdict::Short) => "SHORT",
+            None => "",
+        };
+        shown.add_row([
+            Cell::new(&row.name),
+            Cell::new(&row.unit),
+            Cell::new(number(row.value)),
+            Cell::new(number(row.baseline)),
+            Cell::new(number(row.ratio)),
+            Cell::new(table::band(row)),
+            Cell::new(verdict),
+        ]);
+    }
+    for column in shown.column_iter_mut().skip(2).take(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    shown.to_string()
+}

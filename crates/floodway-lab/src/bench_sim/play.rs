@@ -1,0 +1,110 @@
+//! A scenario in our simulator.
+
+use std::time::{Duration, Instant as Wall};
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::rtt::RtoLimits;
+use floodway_sim::Instant;
+use floodway_sim::net::{Builder, Link, NicConfig, Node, QueueConfig, SwitchConfig};
+use floodway_sim::packet::Address;
+use floodway_sim::tcp::{Buffer, TcpConfig};
+use floodway_sim::traffic::{Entry, Replay, Work};
+use floodway_sim::world::World;
+
+use super::outcome::{Outcome, Phase};
+use super::scenario::{Scenario, Tcp};
+
+/// ns-3's point-to-point link adds the two bytes of PPP to an IP packet.
+const LINK_HEADER: u32 = 2;
+/// Applications write all at once, as into a socket buffer that never binds.
+const SEND_BUFFER: u32 = 2000 << 20;
+
+/// Runs it; wall time is that of one thread.
+#[must_use]
+pub fn play(scenario: &Scenario) -> Outcome {
+    let (mut world, hosts) = build(scenario);
+    let entries = entries(scenario, &hosts);
+    let app = world.add_app(Replay::new(entries, stack(&scenario.tcp)));
+    let before = phase(&mut world, scenario.measure_from);
+    let measured = phase(&mut world, scenario.until);
+    let replay = world.app::<Replay>(app);
+    let record = |n| replay.and_then(|replay| replay.record(n));
+    let transfers = (0..).zip(&scenario.work).filter(|(_, work)| work.bytes.is_some());
+    let done = transfers.map(|(n, _)| record(n).map(|record| record.done.as_nanos())).collect();
+    Outcome { before, measured, memory_kib: memory_kib(), done }
+}
+
+fn phase(world: &mut World, until: Duration) -> Phase {
+    let events = world.events();
+    let begin = Wall::now();
+    world.run(Instant::ZERO + until);
+    Phase { seconds: begin.elapsed().as_secs_f64(), events: world.events() - events }
+}
+
+fn build(scenario: &Scenario) -> (World, Vec<Address>) {
+    let mut builder = Builder::new(0);
+    let limit = scenario.queue_packets;
+    // One descriptor of the ring is one packet of the limit.
+    let queue = QueueConfig::packets(limit.saturating_sub(1));
+    let nic = NicConfig { ring_bytes: u64::MAX, ring_slots: 1, queue };
+    let mut nodes: Vec<Node> = (0..scenario.hosts).map(|_| builder.host(nic)).collect();
+    let switch = SwitchConfig::new(QueueConfig::packets(limit));
+    nodes.extend((0..scenario.switches).map(|_| builder.switch(switch)));
+    for link in &scenario.links {
+        let [a, b] = link.nodes.map(|node| nodes[node as usize]);
+        let raw = Link { overhead: LINK_HEADER, ..Link::raw(link.rate, link.delay) };
+        builder.connect(a, b, raw);
+    }
+    let mut world = World::new(builder.build());
+    let hosts = (0..scenario.hosts).map(|host| world.add_bare(host)).collect();
+    (world, hosts)
+}
+
+fn entries(scenario: &Scenario, hosts: &[Address]) -> Vec<Entry> {
+    let entry = |work: &super::scenario::Work| Entry {
+        start: work.start,
+        from: hosts[work.from as usize],
+        to: hosts[work.to as usize],
+        work: work.bytes.map_or(Work::Open, Work::Transfer),
+    };
+    scenario.work.iter().map(entry).collect()
+}
+
+/// Everything in which our stack differs from ns-3's unless told otherwise is set to what ns-3 does.
+fn stack(tcp: &Tcp) -> TcpConfig {
+    TcpConfig {
+        mss: tcp.mss,
+        initial_window: tcp.initial_window,
+        delayed_ack: tcp.delayed_ack,
+        rto: RtoLimits { min: tcp.min_rto, max: Duration::from_secs(120) },
+        syn_rto: tcp.syn_rto,
+        receive: Buffer { initial: tcp.receive_buffer, max: tcp.receive_buffer },
+        send: Buffer { initial: SEND_BUFFER, max: SEND_BUFFER },
+        idle_restart: false,
+        ..TcpConfig::plain(Algorithm::NewReno)
+    }
+}
+
+/// Most memory that this process has had.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shapes;
+    use super::*;
+
+    #[test]
+    fn all_transfers_of_a_short_dumbbell_arrive() {
+        let scenario = shapes::dumbbell_bulk(3, 100_000, 1);
+        let outcome = play(&scenario);
+        assert_eq!(outcome.done.len(), 3);
+        for (done, (work, bytes)) in outcome.done.iter().zip(scenario.transfers()) {
+            let time = done.unwrap() - work.start.as_nanos() as u64;
+            assert!(time > bytes * 8, "{time} ns is less than a gigabit needs for {bytes} bytes");
+        }
+    }
+}
