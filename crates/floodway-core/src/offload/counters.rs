@@ -67,8 +67,10 @@ counters! {
     absorbed_dup_acks,
     /// Frames dropped because the guest sent beyond its grant.
     beyond_grant,
-    /// Frames dropped because the peer acknowledged what was never sent.
+    /// Frames dropped because the peer acknowledged what was held and never sent.
     acks_unsent,
+    /// Frames passed in which the peer acknowledged what the switch never saw.
+    acks_unseen,
     /// Window updates sent to the guest.
     window_updates,
     /// Managed notices sent to the guest.

@@ -129,7 +129,7 @@ impl<B> Offload<B> {
         if let Some(id) = self.find_or_open(now, flow, link, segment)
             && let Some(entry) = self.flows.get_mut(id)
         {
-            entry.accept_syn(side, segment);
+            entry.accept_syn(side, segment, now);
         }
     }
 

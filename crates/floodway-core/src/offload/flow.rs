@@ -29,16 +29,21 @@ pub(super) struct Syn {
     pub window: u16,
     pub options: OptionSummary,
     has_data: bool,
+    /// When it came first, and whether it came again.
+    at: Instant,
+    repeated: bool,
 }
 
 impl Syn {
-    pub fn of(segment: &Segment) -> Self {
+    fn of(segment: &Segment, now: Instant) -> Self {
         Self {
             next: segment.seq + 1,
             flags: segment.flags,
             window: segment.window,
             options: segment.options,
             has_data: segment.len > 0,
+            at: now,
+            repeated: false,
         }
     }
 }
@@ -59,14 +64,17 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// Takes in a SYN; false if it contradicts the one that was seen before.
-    pub fn on_syn(&mut self, side: Side, segment: &Segment) -> bool {
+    pub fn on_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> bool {
         let seen = match side {
             Side::Guest => &mut self.guest,
             Side::Peer => &mut self.peer,
         };
-        let syn = Syn::of(segment);
+        let syn = Syn::of(segment, now);
         match seen {
-            Some(before) => before.next == syn.next,
+            Some(before) => {
+                before.repeated = true;
+                before.next == syn.next
+            }
             None => {
                 *seen = Some(syn);
                 true
@@ -80,7 +88,12 @@ impl Handshake {
     }
 
     /// The machines, if both SYNs were seen and `last`, which is from the peer, acknowledges the guest's.
-    pub fn complete<B>(&self, last: &Segment, config: &Config) -> Option<Connection<B>> {
+    pub fn complete<B>(
+        &self,
+        last: &Segment,
+        now: Instant,
+        config: &Config,
+    ) -> Option<Connection<B>> {
         let (guest, peer) = (self.guest?, self.peer?);
         if last.ack != guest.next || guest.has_data || peer.has_data {
             return None;
@@ -108,6 +121,10 @@ impl Handshake {
         }
         rx.first_timestamps(guest.options.timestamps, peer.options.timestamps);
         tx.first_tsval(guest.options.timestamps);
+        if !guest.repeated {
+            // As Linux: the guest's own timer starts from this round trip.
+            tx.rtt.sample(now.since(guest.at), now);
+        }
         Some(Connection { tx, rx })
     }
 }

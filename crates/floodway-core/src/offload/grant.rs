@@ -125,7 +125,7 @@ impl<B> Sender<B> {
         counters: &mut Counters,
     ) {
         let in_window = self.window.cwnd.min(self.rwnd());
-        let share = config.buffer.share(available, in_window, self.rtt.srtt());
+        let share = config.buffer.share(available, in_window, self.data_rtt());
         let by_budget = share.max(in_window.min(available)).saturating_sub(self.unit());
         let una = self.snd_una();
         if self.rwnd() >= self.window.mss {
@@ -143,9 +143,14 @@ impl<B> Sender<B> {
         }
     }
 
+    /// The round trip, once one was measured on data: before, nothing is known of the flow's rate.
+    fn data_rtt(&self) -> Option<Duration> {
+        self.rtt.srtt().filter(|_| self.data_measured)
+    }
+
     /// Bytes that leave within [`DRAIN_TIME`].
     fn drained(&self) -> u32 {
-        let Some(srtt) = self.rtt.srtt().filter(|rtt| !rtt.is_zero()) else { return u32::MAX };
+        let Some(srtt) = self.data_rtt().filter(|rtt| !rtt.is_zero()) else { return u32::MAX };
         let bytes = u128::from(self.window.cwnd) * DRAIN_TIME.as_nanos() / srtt.as_nanos();
         u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_DRAIN)
     }

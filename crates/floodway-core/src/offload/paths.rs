@@ -44,7 +44,7 @@ impl<B> Flow<B> {
         call: &mut Call<'_, S>,
     ) -> Outcome {
         if segment.has(Flags::SYN) {
-            return self.on_syn(Side::Guest, segment);
+            return self.on_syn(Side::Guest, segment, call.now);
         }
         self.note_fin(Side::Guest, segment);
         let Phase::Established(connection) = &mut self.phase else {
@@ -148,7 +148,7 @@ impl<B> Flow<B> {
             // The guest answers a blind SYN with a challenge ACK (RFC 5961).
             return self.on_late_syn(segment).into();
         }
-        if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment) {
+        if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment, call.now) {
             return OVER;
         }
         if self.connection().is_none() {
@@ -178,9 +178,9 @@ impl<B> Flow<B> {
         Outcome { verdict, over: self.is_closed() }
     }
 
-    fn on_syn(&mut self, side: Side, segment: &Segment) -> Outcome {
+    fn on_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> Outcome {
         let Phase::Established(connection) = &mut self.phase else {
-            return if self.accept_syn(side, segment) { Verdict::PASS.into() } else { OVER };
+            return if self.accept_syn(side, segment, now) { Verdict::PASS.into() } else { OVER };
         };
         if !segment.has(Flags::ACK) || connection.tx.snd_max != segment.end() {
             return OVER;
@@ -202,9 +202,9 @@ impl<B> Flow<B> {
         Verdict::Pass(Edit { window, ..Edit::default() })
     }
 
-    pub fn accept_syn(&mut self, side: Side, segment: &Segment) -> bool {
+    pub fn accept_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> bool {
         match &mut self.phase {
-            Phase::Opening(handshake) => handshake.on_syn(side, segment),
+            Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
             Phase::Established(_) | Phase::Excluded => true,
         }
     }
@@ -215,7 +215,7 @@ impl<B> Flow<B> {
         if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
             return;
         }
-        match handshake.complete(segment, &call.port.config) {
+        match handshake.complete(segment, call.now, &call.port.config) {
             Some(mut connection) => {
                 if call.port.wants_receive() {
                     connection.rx.start(&mut call.port.counters);
@@ -305,11 +305,19 @@ impl<B> Flow<B> {
             rx.told();
             env.counters.acks_piggybacked += 1;
         }
-        if kind == AckKind::Unsent {
+        if kind == AckKind::Unsent && !segment.ack.after(tx.snd_max) {
             call.port.counters.acks_unsent += 1;
             return Verdict::Drop(Refusal::AcksUnsent);
         }
+        if kind == AckKind::Unsent {
+            // Either nonsense, which the guest drops, or bytes went to the peer past us.
+            call.port.counters.acks_unseen += 1;
+            return passes(Edit::default());
+        }
         self.regrant(call);
+        if self.tell_of_repeat(call) && segment.is_pure_ack() {
+            return Verdict::Absorb;
+        }
         let says_nothing = match kind {
             AckKind::Duplicate | AckKind::Old => true,
             // A window that is none of the guest's: beside data that the guest is about to send, it
@@ -331,6 +339,20 @@ impl<B> Flow<B> {
             self.flag(call.id, call.port);
         }
         passes(self.edit_for_guest(segment))
+    }
+
+    /// The guest hears that it repeated something needlessly, before it hears of anything later: else it takes
+    /// a tail loss probe of its own for the repair of a loss (RFC 8985 section 7.4). Answers whether it was told.
+    fn tell_of_repeat<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        let Phase::Established(connection) = &mut self.phase else { return false };
+        let Connection { tx, rx } = &mut **connection;
+        if !tx.owes_dsack() {
+            return false;
+        }
+        call.sink.to_guest(&tx.made_for_guest(call.tuple, &self.link, rx.peer));
+        call.port.counters.window_updates += 1;
+        self.ack_at = Instant::NEVER;
+        true
     }
 
     /// An ACK that repeats another, with a grant that stands. It is neither the answer to a question of the
@@ -447,6 +469,9 @@ fn pass_from_guest<B, S: Sink<B>>(
     if !tx.is_online() && plain {
         rx.told();
         return Verdict::PASS;
+    }
+    if tx.is_online() {
+        tx.note_guest(segment.seq, call.now);
     }
     if own == Own::Nothing && segment.is_pure_ack() {
         call.port.counters.absorbed_acks += 1;

@@ -214,13 +214,12 @@ impl<B> Flow<B> {
         self.flag(call.id, call.port);
     }
 
-    /// The peer is dead: what is stored is forgotten, unacknowledged. The guest, which has it still, finds out
-    /// by itself.
-    pub fn give_up<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+    /// What is stored is forgotten, unacknowledged. The guest, which has it still, goes on by itself.
+    pub fn give_up<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
         tx.abandon();
-        tx.enter(TxState::Offline, Reason::Timeout, &mut port.counters);
+        tx.enter(TxState::Offline, reason, &mut port.counters);
         port.pool.online -= 1;
         tx.charge(&mut self.charged, &mut port.pool);
         call.sink.name(call.tuple, &self.link, Naming::Offline);
@@ -253,6 +252,7 @@ impl<B> Flow<B> {
                 window: outgoing.window,
                 flags: rx.ack_flags(tx.agreed.ecn),
                 timestamps: tx.agreed.timestamps.then_some(outgoing.timestamps),
+                dsack: None,
             });
             port.counters.acks_sent += 1;
             rx.told();
@@ -277,8 +277,9 @@ impl<B> Flow<B> {
                 connection.rx.told();
             }
             connection.rx.handle_timeout(call.now, &mut call.port.counters);
-            if connection.tx.is_online() && connection.tx.is_dead() {
-                self.give_up(call);
+            let reason = connection.tx.given_up(call.now);
+            if let Some(reason) = reason.filter(|_| connection.tx.is_online()) {
+                self.give_up(reason, call);
             }
         }
         self.redeliver(call);

@@ -3,7 +3,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::ethernet::MacAddr;
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::segment::Ecn;
 use crate::seq::Seq;
@@ -60,6 +60,8 @@ pub struct Made {
     pub flags: Flags,
     /// Timestamps, if the connection uses them.
     pub timestamps: Option<Timestamps>,
+    /// What came twice (RFC 2883), as the only SACK block.
+    pub dsack: Option<SackBlock>,
 }
 
 /// What the guest's module is told of a flow.

@@ -56,6 +56,10 @@ pub enum Reason {
     Recovered,
     /// The port is being drained.
     Draining,
+    /// The guest has sent bytes past the switch, and did not repeat them.
+    Gap,
+    /// It was not used for long.
+    Idle,
 }
 
 macro_rules! names {
@@ -97,6 +101,8 @@ names! { Reason:
     Timeout = "timeout",
     Recovered = "recovered",
     Draining = "draining",
+    Gap = "gap",
+    Idle = "idle",
 }
 
 /// A flow, for `floodway flows`.

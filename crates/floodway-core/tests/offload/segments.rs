@@ -32,10 +32,20 @@ fn what_was_not_granted_is_refused() {
 #[test]
 fn acks_of_what_was_never_sent_are_refused() {
     let mut world = connected("unsent");
+    world.to_peer.config.loss = 1000;
+    world.guest.write(300_000, world.now);
+    world.send_from_guest();
+    let summary = world.switch.summary(&world.flow).unwrap();
+    assert!(summary.held > 0);
     let mut packet = world.blind(0);
     packet.segment.flags = Flags::ACK;
-    packet.segment.ack += 1;
+    let una = packet.segment.ack;
+    // It takes what is held for sent.
+    packet.segment.ack += summary.in_flight + 1;
     assert_eq!(world.network_packet(&packet), Verdict::Drop(Refusal::AcksUnsent));
+    // What went past the switch, if that is it, only the guest can know.
+    packet.segment.ack = una + 400_000;
+    assert_eq!(world.network_packet(&packet), Verdict::PASS);
 }
 
 #[test]

@@ -57,15 +57,21 @@ impl Egress<'_> {
             Some(dst) if dst == self.port.id => {}
             Some(dst) => {
                 let pair = self.delivery.spread(dst, frame);
-                self.delivery.deliver(dst, pair, Flush::Later, frames);
+                self.delivery.deliver(self.port.id, dst, pair, Flush::Later, frames);
             }
-            None => self.delivery.shared.uplinks.iter().for_each(|uplink| uplink.send(frames())),
+            None => {
+                let shared = &self.delivery.shared;
+                let now = shared.now();
+                shared.uplinks.iter().for_each(|up| up.send(self.port.id, now, frames()));
+            }
         }
     }
 
     fn deliver_to_guest(&mut self, frame: &Frame<'_>) {
         let pair = self.delivery.spread(self.port.id, frame);
-        self.delivery.deliver(self.port.id, pair, Flush::Later, || std::iter::once(*frame));
+        let (port, frames) = (self.port.id, || std::iter::once(*frame));
+        // It is the switch that speaks here, for somebody behind an uplink.
+        self.delivery.deliver(port, port, pair, Flush::Later, frames);
     }
 
     fn notify(&mut self, notice: &Notice, guest: MacAddr) {

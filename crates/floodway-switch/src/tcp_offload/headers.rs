@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use floodway_core::offload::{Edit, Link, Made, Release};
 use floodway_core::seq::Seq;
 use floodway_wire::checksum::{self, ChecksumState, Sum};
-use floodway_wire::tcp::options::{KIND_NOP, KIND_TIMESTAMPS, Timestamps};
+use floodway_wire::tcp::options::{KIND_NOP, KIND_SACK, KIND_TIMESTAMPS, SackBlock, Timestamps};
 use floodway_wire::tcp::{self, Flags, HeaderMut};
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{FiveTuple, MacAddr, Meta, Network, ethernet, ipv4};
@@ -18,6 +18,8 @@ use crate::frame::{self, Frame, PREFIX_LEN};
 
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: usize = 12;
+/// Bytes of a SACK option of one block with its padding.
+const SACK_LEN: usize = 12;
 const TTL: u8 = 64;
 
 /// Headers up to the payload.
@@ -150,11 +152,18 @@ fn refresh_ip(ip: &mut [u8], network: Network, transport_len: u16, id: u16, ecn:
 
 fn refresh_tcp(tcp: &mut [u8], meta: &Meta, release: &Release) {
     let sent_ack = meta.tcp().map_or(0, |fields| fields.acknowledgment);
+    let urgent = urgent_pointer(tcp, release);
+    if tcp.len() >= tcp::MIN_HEADER_LEN {
+        tcp[18..20].copy_from_slice(&urgent.unwrap_or(0).to_be_bytes());
+    }
     let Ok(mut header) = HeaderMut::parse(tcp, ChecksumState::Partial) else { return };
     header.set_sequence(release.seq.0);
     header.set_acknowledgment(release.ack.0);
     header.set_window(release.window);
-    header.set_flags(release.flags);
+    header.set_flags(match urgent {
+        Some(_) => release.flags,
+        None => release.flags.without(Flags::URG),
+    });
     if let Some(timestamps) = release.timestamps {
         let _ = header.set_timestamps(timestamps);
     }
@@ -162,6 +171,17 @@ fn refresh_tcp(tcp: &mut [u8], meta: &Meta, release: &Release) {
         // Blocks that a newer acknowledgement number has passed would be read as duplicates (RFC 2883).
         let _ = header.strip_sack_blocks();
     }
+}
+
+/// The urgent pointer of a range, counted from its start; `None` for one behind the urgent data. `tcp` is the
+/// header of the frame from which the range is.
+fn urgent_pointer(tcp: &[u8], release: &Release) -> Option<u16> {
+    if !release.flags.contains(Flags::URG) {
+        return None;
+    }
+    let pointer = tcp::Header::parse(tcp).ok()?.urgent_pointer();
+    let offset = u16::try_from(release.offset).ok()?;
+    pointer.checked_sub(offset).filter(|&left| left > 0)
 }
 
 fn pseudo_header(flow: &FiveTuple, transport_len: u32) -> Sum {
@@ -176,7 +196,9 @@ fn pseudo_header(flow: &FiveTuple, transport_len: u32) -> Sum {
 pub(super) fn made(made: &Made, src: MacAddr, dst: MacAddr, id: u16) -> Headers {
     let mut frame = Headers { bytes: [0; PREFIX_LEN], len: 0 };
     push_link(&mut frame, &made.link, src, dst, made.flow.is_ipv6);
-    let tcp_len = tcp::MIN_HEADER_LEN + made.timestamps.map_or(0, |_| TIMESTAMPS_LEN);
+    let tcp_len = tcp::MIN_HEADER_LEN
+        + made.timestamps.map_or(0, |_| TIMESTAMPS_LEN)
+        + made.dsack.map_or(0, |_| SACK_LEN);
     push_ip(&mut frame, &made.flow, tcp_len as u16, id);
     let start = frame.len;
     push_tcp(&mut frame, made, tcp_len);
@@ -229,5 +251,10 @@ fn push_tcp(frame: &mut Headers, made: &Made, tcp_len: usize) {
         frame.push(&[KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10]);
         frame.push(&value.to_be_bytes());
         frame.push(&echo.to_be_bytes());
+    }
+    if let Some(SackBlock { left, right }) = made.dsack {
+        frame.push(&[KIND_NOP, KIND_NOP, KIND_SACK, 10]);
+        frame.push(&left.to_be_bytes());
+        frame.push(&right.to_be_bytes());
     }
 }

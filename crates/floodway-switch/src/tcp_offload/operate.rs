@@ -10,9 +10,10 @@ use floodway_wire::FiveTuple;
 use super::{PortOffload, Session};
 use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::delivery::Delivery;
+use crate::egress;
 use crate::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, MAX_PAGE, OffloadChange, OffloadSettings,
-    OperateError, Operator,
+    OperateError, Operator, PairPage, PairQuery,
 };
 use crate::port::{Port, lock};
 use crate::status::OffloadStatus;
@@ -112,6 +113,10 @@ impl Operator for Arc<Shared> {
         Ok(FlowPage { flows, next })
     }
 
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
+        egress::pairs::page(self, query)
+    }
+
     fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
         let port = self.port(port)?;
         if *change != OffloadChange::default() {
@@ -139,7 +144,8 @@ impl Operator for Arc<Shared> {
 }
 
 impl Shared {
-    fn port(&self, name: &str) -> Result<&Arc<Port>, OperateError> {
+    /// The port called `name`.
+    pub(crate) fn port(&self, name: &str) -> Result<&Arc<Port>, OperateError> {
         self.ports.iter().find(|port| port.config.name == name).ok_or_else(|| {
             OperateError::UnknownPort {
                 name: excerpt(name),

@@ -6,7 +6,7 @@ use floodway_core::offload::{Ecn, Edit, Link, Made, Release};
 use floodway_core::seq::Seq;
 use floodway_wire::checksum::{Verification, verify_transport};
 use floodway_wire::segmentation::Segmenter;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
 use floodway_wire::tcp::{Flags, OptionSummary};
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{Meta, checksum, ethernet, parse};
@@ -184,7 +184,9 @@ fn made_segments_are_whole_frames() {
         let flow = verified(&template).flow;
         let link = Link { guest: mac(1), peer: mac(2), vlan };
         let flags = Flags::ACK.with(Flags::ECE);
-        let made = Made { flow, link, seq: Seq(5), ack: Seq(6), window: 7, flags, timestamps };
+        let dsack = vlan.map(|_| SackBlock { left: 3, right: 5 });
+        let (seq, ack, window) = (Seq(5), Seq(6), 7);
+        let made = Made { flow, link, seq, ack, window, flags, timestamps, dsack };
         let frame = headers::made(&made, mac(1), mac(2), 99);
         let meta = verified(frame.as_slice());
         let fields = meta.tcp().unwrap();
@@ -196,6 +198,7 @@ fn made_segments_are_whole_frames() {
             (fields.flags, options(&meta, frame.as_slice()).timestamps),
             (flags, timestamps)
         );
+        assert_eq!(options(&meta, frame.as_slice()).sack_blocks(), dsack.as_slice());
     }
 }
 

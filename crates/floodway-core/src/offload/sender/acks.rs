@@ -220,6 +220,7 @@ impl<B> Sender<B> {
         let at = freed.sent_once_at.max(sacked.sent_once_at)?;
         let rtt = now.since(at);
         self.rtt.sample(rtt, now);
+        self.data_measured = true;
         Some(rtt)
     }
 

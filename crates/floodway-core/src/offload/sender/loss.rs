@@ -33,8 +33,11 @@ use crate::time::{Duration, Instant};
 
 /// Duplicate ACKs, or segments SACKed, that mean a loss (RFC 5681, 6675).
 pub(super) const DUP_THRESH: u8 = 3;
-/// A peer may delay the ACK of a lone segment by this (Linux `TCP_DELACK_MAX`).
-const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
+/// A peer may delay the ACK of a lone segment: the first guess of by how long. Each probe that was needless
+/// because of it doubles the guess.
+const ACK_DELAY: Duration = Duration::from_millis(25);
+/// Doublings of it: 200 ms (Linux `TCP_DELACK_MAX`).
+const MAX_ACK_DELAY_SHIFT: u8 = 3;
 /// Without any sample the probe waits this long (RFC 8985 section 7.2).
 const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Recoveries for which a wider reordering window lasts (RFC 8985 section 6.2).
@@ -74,6 +77,10 @@ pub(super) struct Recovery {
     pub dup_bytes: u32,
     /// A tail loss probe is out; it ends when this is acknowledged.
     probe_end: Option<Seq>,
+    /// It repeated a lone segment.
+    probe_lone: bool,
+    /// Doublings of the delay that the peer's ACKs of lone segments may have.
+    ack_delay_shift: u8,
     /// Bytes sent again in this recovery, less those that DSACKs have shown to be needless.
     needed: i64,
     /// A DSACK came in this recovery.
@@ -93,6 +100,8 @@ impl Recovery {
             persist: 0,
             dup_bytes: 0,
             probe_end: None,
+            probe_lone: false,
+            ack_delay_shift: 0,
             needed: 0,
             dsack_seen: false,
         }
@@ -310,6 +319,10 @@ impl<B> Sender<B> {
         if dsack {
             // The original had arrived, and so did the probe.
             self.recovery.probe_end = None;
+            if self.recovery.probe_lone {
+                let shift = self.recovery.ack_delay_shift + 1;
+                self.recovery.ack_delay_shift = shift.min(MAX_ACK_DELAY_SHIFT);
+            }
         } else if self.snd_una() == end && kind == AckKind::Duplicate {
             // Both arrived, and the peer does not say which was the second.
             self.recovery.probe_end = None;
@@ -337,23 +350,33 @@ impl<B> Sender<B> {
         let timeout = self.rto_base + self.rto(env.config);
         self.timer = Some(match self.reordering_deadline() {
             Some(at) => (Timer::Reordering, at.min(timeout)),
-            None => match self.probe_timeout() {
-                Some(wait) if env.now + wait < timeout => (Timer::TailLossProbe, env.now + wait),
+            None => match self.probe_at() {
+                Some(at) if at < timeout => (Timer::TailLossProbe, at),
                 _ => (Timer::Retransmission, timeout),
             },
         });
     }
 
-    /// How long until a tail loss probe, if one may be sent.
-    fn probe_timeout(&self) -> Option<Duration> {
+    /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
+    /// sent last should have come.
+    fn probe_at(&self) -> Option<Instant> {
         let open = self.recovery.phase == Phase::Open && self.recovery.probe_end.is_none();
         if !open || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0 {
             return None;
         }
-        let Some(srtt) = self.rtt.srtt() else { return Some(FIRST_PROBE_TIMEOUT) };
-        let lone = self.pipe() <= self.window.mss;
-        let delay = if lone { MAX_ACK_DELAY } else { Duration::from_millis(2) };
-        Some(srtt * 2 + delay)
+        let base = self.rto_base.max(self.last_release);
+        let Some(srtt) = self.rtt.srtt() else { return Some(base + FIRST_PROBE_TIMEOUT) };
+        let delay = if self.is_lone() {
+            ACK_DELAY * (1 << self.recovery.ack_delay_shift)
+        } else {
+            Duration::from_millis(2)
+        };
+        Some(base + srtt * 2 + delay)
+    }
+
+    /// One segment at most is on its way.
+    fn is_lone(&self) -> bool {
+        self.pipe() <= self.window.mss
     }
 
     /// Does what the timer is for, if it is due.
@@ -391,6 +414,7 @@ impl<B> Sender<B> {
     fn probe_tail<S>(&mut self, env: &mut Env<'_, S>) {
         env.counters.tail_loss_probes += 1;
         self.recovery.probe_end = Some(self.store.snd_nxt());
+        self.recovery.probe_lone = self.is_lone();
         self.rto_base = env.now;
         let Some(last) = self.store.records().checked_sub(1).and_then(|i| self.store.place(i))
         else {
@@ -423,8 +447,12 @@ impl<B> Sender<B> {
         self.repairing(Reason::Timeout, env);
     }
 
-    /// The peer has not answered for so long that the connection is dead.
-    pub fn is_dead(&self) -> bool {
-        self.unanswered > MAX_UNANSWERED
+    /// Why it must not go on, if it must not: the peer has not answered for so long that the connection is
+    /// dead, or the guest has not repeated what we never saw.
+    pub fn given_up(&self, now: Instant) -> Option<Reason> {
+        if self.unanswered > MAX_UNANSWERED {
+            return Some(Reason::Timeout);
+        }
+        (self.gap_until <= now).then_some(Reason::Gap)
     }
 }

@@ -33,7 +33,7 @@ mod acks;
 mod loss;
 mod pump;
 
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
 use floodway_wire::tcp::{Flags, OptionSummary};
 
 use super::config::Config;
@@ -112,8 +112,14 @@ pub(super) struct Sender<B> {
     pub reason: Reason,
     pub agreed: Agreed,
     pub store: Store<B>,
-    /// Behind the last byte that the guest sent.
+    /// Behind the last byte that the guest sent and we stored.
     pub snd_max: Seq,
+    /// Where the guest is by the numbers of its segments, those included that were not stored.
+    guest_nxt: Seq,
+    /// Bytes that the guest has sent are missing here; the flow is given up at this time.
+    gap_until: Instant,
+    /// What the guest sent again although it is stored: it is to hear that it came twice.
+    repeat: Option<(Seq, Seq)>,
     /// Right edge of the receiver's window.
     pub rwnd_edge: Seq,
     /// Right edge that the guest was told.
@@ -122,6 +128,8 @@ pub(super) struct Sender<B> {
     pub told_una: Seq,
     pub window: Window,
     pub rtt: RttEstimator,
+    /// It has a sample that is not of the handshake.
+    pub data_measured: bool,
     /// A keepalive or window probe of the guest has passed, and its answer has to.
     pub asked: bool,
     /// Held bytes wait for `cwnd`.
@@ -153,11 +161,15 @@ impl<B> Sender<B> {
             agreed,
             store: Store::new(next),
             snd_max: next,
+            guest_nxt: next,
+            gap_until: Instant::NEVER,
+            repeat: None,
             rwnd_edge: next,
             told_edge: next,
             told_una: next,
             window: Window::new(mss, mss * u32::from(config.initial_window)),
             rtt: RttEstimator::new(),
+            data_measured: false,
             asked: false,
             cwnd_limited: false,
             controller: Controller::new(config.congestion),
@@ -191,7 +203,7 @@ impl<B> Sender<B> {
     }
 
     pub fn next_timeout(&self) -> Instant {
-        self.timer.map_or(Instant::NEVER, |(_, at)| at)
+        self.timer.map_or(Instant::NEVER, |(_, at)| at).min(self.gap_until)
     }
 
     pub fn enter(&mut self, state: TxState, reason: Reason, counters: &mut Counters) {
@@ -211,9 +223,8 @@ impl<B> Sender<B> {
 
     /// While offline: the guest sent up to `end` by itself.
     pub fn follow(&mut self, end: Seq) {
-        if end.after(self.snd_max) {
-            self.snd_max = end;
-        }
+        self.snd_max = self.snd_max.max(end);
+        self.guest_nxt = self.guest_nxt.max(end);
         self.told_edge = self.told_edge.max(self.snd_max);
     }
 
@@ -243,8 +254,10 @@ impl<B> Sender<B> {
         let end = segment.end();
         if !end.after(self.snd_una()) {
             env.counters.absorbed_acknowledged += 1;
+            self.note_repeat(segment);
             return Stored::Acknowledged;
         }
+        self.note_guest(segment.seq, env.now);
         if end.after(self.told_edge) {
             return Stored::BeyondGrant;
         }
@@ -259,6 +272,7 @@ impl<B> Sender<B> {
         }
         if new == 0 {
             env.counters.absorbed_stored += 1;
+            self.note_repeat(segment);
             return Stored::Known;
         }
         env.counters.stored_frames += 1;
@@ -268,14 +282,54 @@ impl<B> Sender<B> {
             self.window.mss = self.window.mss.min(u32::from(segment.gso_size)).max(MIN_MSS);
         }
         self.snd_max = self.snd_max.max(end);
+        self.guest_nxt = self.guest_nxt.max(end);
         self.pump(env);
         Stored::New
+    }
+
+    /// The guest has sent all up to `seq`, it says.
+    pub fn note_guest(&mut self, seq: Seq, now: Instant) {
+        if !seq.after(self.guest_nxt) {
+            return;
+        }
+        self.guest_nxt = seq;
+        let next = self.store.snd_nxt();
+        if self.store.chunk_at(next).is_none() {
+            self.watch_gap(next, now);
+        }
+    }
+
+    /// The guest repeats what it need not. Joins what it repeated before, if they touch.
+    fn note_repeat(&mut self, segment: &Segment) {
+        let (start, end) = (segment.seq, segment.end());
+        self.repeat = match self.repeat {
+            Some((first, last)) if !start.after(last) && !end.before(first) => {
+                Some((first.min(start), last.max(end)))
+            }
+            _ => Some((start, end)),
+        };
+    }
+
+    /// What the guest repeated in vain has been acknowledged: it can be told so (RFC 2883).
+    pub fn owes_dsack(&self) -> bool {
+        self.agreed.sack && self.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
+    }
+
+    fn take_dsack(&mut self) -> Option<SackBlock> {
+        if !self.owes_dsack() {
+            return None;
+        }
+        let (Seq(left), Seq(right)) = self.repeat.take()?;
+        Some(SackBlock { left, right })
     }
 
     /// Forgets what is stored. The peer has not acknowledged it, and the guest is told nothing else.
     pub fn abandon(&mut self) {
         self.store = Store::new(self.snd_una());
         self.told_edge = self.told_edge.max(self.rwnd_edge);
+        self.snd_max = self.snd_max.max(self.guest_nxt);
+        self.gap_until = Instant::NEVER;
+        self.repeat = None;
         self.recovery = Recovery::new(self.snd_max);
         self.rtt.reset_back_off();
         self.timer = None;
@@ -302,6 +356,7 @@ impl<B> Sender<B> {
             window: self.window_for_guest(),
             flags: Flags::ACK,
             timestamps: self.agreed.timestamps.then_some(peer.timestamps()),
+            dsack: self.take_dsack(),
         }
     }
 

@@ -13,10 +13,12 @@ use crate::offload::segment::Ecn;
 use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::store::Chunk;
 use crate::seq::Seq;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// The longest wait between two probes of a closed window.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// The guest is given this long to send again what we could not store: more than two timeouts of its own.
+const GAP_PATIENCE: Duration = Duration::from_millis(1000);
 
 impl<B> Sender<B> {
     /// Releases all that may leave, and sets the timer.
@@ -56,6 +58,10 @@ impl<B> Sender<B> {
             let end = if n < len { place.start + n } else { place.sent.end };
             self.emit(place.start, end, true, env);
             self.store.repaired(place.index, env.now);
+            if place.index == 0 {
+                // The answer to the repair is waited for as long as that to anything else.
+                self.rto_base = env.now;
+            }
             *quota = quota.saturating_sub(n);
             self.recovery.sent(n, true);
             index = place.index + 1;
@@ -66,8 +72,11 @@ impl<B> Sender<B> {
         self.cwnd_limited = false;
         loop {
             let start = self.store.snd_nxt();
-            let Some(end) = self.store.chunk_at(start).map(Chunk::end) else { break };
-            let len = end.since(start);
+            let Some(chunk) = self.store.chunk_at(start) else {
+                self.watch_gap(start, env.now);
+                break;
+            };
+            let len = self.sendable(chunk, start);
             let in_rwnd = self.rwnd_edge.since(start);
             let mut n = self.cut(len, (*quota).min(in_rwnd));
             if n == 0 && self.pipe() == 0 && self.store.records() == 0 {
@@ -88,6 +97,22 @@ impl<B> Sender<B> {
             if self.store.records() == 1 {
                 self.rto_base = env.now;
             }
+        }
+    }
+
+    /// What may leave in one frame of a chunk from `start` on. An urgent pointer is right for one segment only.
+    fn sendable(&self, chunk: &Chunk<B>, start: Seq) -> u32 {
+        let len = chunk.end().since(start);
+        if chunk.flags.contains(Flags::URG) { len.min(self.window.mss) } else { len }
+    }
+
+    /// Nothing is stored at `next`. If the guest has sent bytes from there on, it has done so past us, and nobody
+    /// but the guest can repeat them.
+    pub(super) fn watch_gap(&mut self, next: Seq, now: Instant) {
+        if !self.guest_nxt.after(next) {
+            self.gap_until = Instant::NEVER;
+        } else if self.gap_until == Instant::NEVER {
+            self.gap_until = now + GAP_PATIENCE;
         }
     }
 
@@ -161,6 +186,7 @@ impl<B> Sender<B> {
                 value: later(self.last_tsval, env.outgoing.timestamps.value),
                 echo: env.outgoing.timestamps.echo,
             }),
+            dsack: None,
         });
         self.rtt.back_off();
         self.unanswered = self.unanswered.saturating_add(1);

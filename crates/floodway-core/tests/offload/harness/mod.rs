@@ -23,8 +23,8 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
 use monitor::{Monitor, View};
-use network::{Path, PathConfig};
-use packet::Packet;
+use network::{Mercy, Path, PathConfig};
+use packet::{Packet, unwrap};
 use pcap::Capture;
 use random::Random;
 use switch::{Action, Switch};
@@ -84,6 +84,10 @@ pub struct Setup {
     pub queue_drops: u32,
     /// The guest knows what a managed flow is.
     pub module: bool,
+    /// The path is alive: see [`Mercy`].
+    pub mercy: Option<u32>,
+    /// Packets that do not come to the switch's offload, in either direction, in 1/1000.
+    pub bypass: u32,
 }
 
 impl Default for Setup {
@@ -99,6 +103,8 @@ impl Default for Setup {
             cpu: CpuConfig::ALWAYS,
             queue_drops: 0,
             module: true,
+            mercy: None,
+            bypass: 0,
         }
     }
 }
@@ -123,6 +129,9 @@ pub struct World {
     /// Packets to the guest that its queue drops, in 1/1000.
     pub queue_drops: u32,
     module: bool,
+    mercy: Mercy,
+    /// Packets that do not come to the switch's offload, in either direction, in 1/1000.
+    pub bypass: u32,
     to_network_count: u64,
     to_guest_count: u64,
     /// Frames that wait for the guest to run.
@@ -161,8 +170,8 @@ impl World {
             switch: Switch::new(setup.offload),
             guest: Endpoint::new(setup.guest),
             peer: Endpoint::new(setup.peer),
-            to_peer: Path::new(setup.to_peer, random.next()),
-            to_guest: Path::new(setup.to_guest, random.next()),
+            to_peer: Path::new(true, setup.to_peer, random.next()),
+            to_guest: Path::new(false, setup.to_guest, random.next()),
             monitor: Monitor::default(),
             flow: flow(40_000),
             named: Vec::new(),
@@ -173,6 +182,8 @@ impl World {
             random,
             queue_drops: setup.queue_drops,
             module: setup.module,
+            mercy: Mercy::new(setup.mercy),
+            bypass: setup.bypass,
             to_network_count: 0,
             to_guest_count: 0,
             inbox: VecDeque::new(),
@@ -372,7 +383,7 @@ impl World {
 
     fn send_from_peer(&mut self) {
         for packet in self.peer.take_out() {
-            self.to_guest.send(self.now, &packet);
+            self.to_guest.send(self.now, &packet, &mut self.mercy);
         }
     }
 
@@ -387,6 +398,10 @@ impl World {
     pub fn guest_packet(&mut self, packet: &Packet) -> Verdict {
         let (now, flow) = (self.now, self.flow);
         self.guest_capture.note(now, true, packet);
+        if self.bypass > 0 && self.random.permille(self.bypass) {
+            self.to_peer.send(now, packet, &mut self.mercy);
+            return Verdict::PASS;
+        }
         self.monitor.guest_sent(packet);
         let offline = self.is_offline();
         let verdict = self.switch.guest_sends(now, &flow, packet);
@@ -400,6 +415,12 @@ impl World {
     pub fn network_packet(&mut self, packet: &Packet) -> Verdict {
         let (now, flow) = (self.now, self.flow);
         self.wire_capture.note(now, false, packet);
+        if self.bypass > 0 && self.random.permille(self.bypass) {
+            self.queue_for_guest(packet.clone());
+            return Verdict::PASS;
+        }
+        let una = self.guest.tx.una;
+        self.mercy.heard(unwrap(una, self.guest.config.isn, packet.segment.ack));
         self.monitor.peer_sent(packet);
         let offline = self.is_offline();
         let verdict = self.switch.peer_sends(now, &flow, packet);
@@ -466,14 +487,16 @@ impl World {
                     self.wire_capture.note(self.now, true, &packet);
                     self.to_network_count += 1;
                     self.monitor.network_gets(&packet, &view);
-                    self.to_peer.send(self.now, &packet);
+                    self.to_peer.send(self.now, &packet, &mut self.mercy);
                 }
                 Action::ToGuest(packet) => {
                     self.monitor.guest_gets(&packet, &view);
                     self.queue_for_guest(packet);
                 }
-                // As it was: old news to the guest, but for its bytes.
-                Action::Redeliver(packet) => self.queue_for_guest(packet),
+                Action::Redeliver(packet) => {
+                    self.monitor.guest_gets(&packet, &view);
+                    self.queue_for_guest(packet);
+                }
                 Action::Hello => self.hellos += 1,
                 Action::Name(flow, naming) => {
                     assert_eq!(flow, self.flow);

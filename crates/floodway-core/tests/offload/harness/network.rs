@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floodway_core::offload::Ecn;
 use floodway_core::time::{Duration, Instant};
 
-use super::packet::Packet;
+use super::packet::{Packet, Position};
 use super::random::Random;
 
 /// What a path does to packets. Parts are in 1/1000.
@@ -39,8 +39,61 @@ impl Default for PathConfig {
     }
 }
 
+/// How many times in a row a path may keep both ends from making progress: a path that is alive.
+///
+/// Counted are the losses of a range of the guest's bytes, and of what the peer says since it was last heard.
+/// Once both together have reached `most`, what comes next arrives.
+#[derive(Debug, Default)]
+pub struct Mercy {
+    most: Option<u32>,
+    /// Losses of a segment of the guest, by its place.
+    data: BTreeMap<Position, u32>,
+    /// Losses of what the peer sent since it was last heard.
+    words: u32,
+}
+
+impl Mercy {
+    pub fn new(most: Option<u32>) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// The peer was heard, and has acknowledged up to `una`.
+    pub fn heard(&mut self, una: Position) {
+        self.words = 0;
+        self.data = self.data.split_off(&una);
+    }
+
+    /// Whether a packet of the guest may be lost. If so, it is.
+    fn loses_data(&mut self, packet: &Packet) -> bool {
+        let Some(most) = self.most else { return true };
+        let end = packet.at + i64::from(packet.segment.seq_len());
+        let lost = self.data.range(packet.at..end).map(|(_, n)| *n).max().unwrap_or(0);
+        if end > packet.at && lost + self.words >= most {
+            return false;
+        }
+        self.data.insert(packet.at, lost + 1);
+        true
+    }
+
+    /// Whether a packet of the peer may be lost. If so, it is.
+    fn loses_word(&mut self) -> bool {
+        let Some(most) = self.most else { return true };
+        let lost = self.data.values().max().copied().unwrap_or(0);
+        if lost + self.words >= most {
+            return false;
+        }
+        self.words += 1;
+        true
+    }
+
+    fn loses(&mut self, from_guest: bool, packet: &Packet) -> bool {
+        if from_guest { self.loses_data(packet) } else { self.loses_word() }
+    }
+}
+
 #[derive(Debug)]
 pub struct Path {
+    from_guest: bool,
     pub config: PathConfig,
     random: Random,
     busy_until: Instant,
@@ -53,8 +106,9 @@ pub struct Path {
 }
 
 impl Path {
-    pub fn new(config: PathConfig, seed: u64) -> Self {
+    pub fn new(from_guest: bool, config: PathConfig, seed: u64) -> Self {
         Self {
+            from_guest,
             config,
             random: Random::new(seed),
             busy_until: Instant::ZERO,
@@ -65,20 +119,21 @@ impl Path {
         }
     }
 
-    pub fn send(&mut self, now: Instant, packet: &Packet) {
+    pub fn send(&mut self, now: Instant, packet: &Packet, mercy: &mut Mercy) {
         for segment in packet.segments() {
-            self.send_one(now, segment);
+            self.send_one(now, segment, mercy);
         }
     }
 
-    fn send_one(&mut self, now: Instant, mut packet: Packet) {
+    fn send_one(&mut self, now: Instant, mut packet: Packet, mercy: &mut Mercy) {
         let config = self.config.clone();
         let doomed = self.drop_next.contains(&0);
         self.drop_next = self.drop_next.iter().filter_map(|n| n.checked_sub(1)).collect();
         let mut at = now;
         if let Some(rate) = config.rate {
             let waiting = self.busy_until.since(now);
-            if waiting.as_nanos() as u64 / 1000 * rate / 1000 > config.queue {
+            let full = waiting.as_nanos() as u64 / 1000 * rate / 1000 > config.queue;
+            if full && mercy.loses(self.from_guest, &packet) {
                 self.dropped += 1;
                 return;
             }
@@ -86,7 +141,8 @@ impl Path {
             at = now + waiting + time;
             self.busy_until = at;
         }
-        if doomed || self.random.permille(config.loss) {
+        let unlucky = self.random.permille(config.loss);
+        if doomed || (unlucky && mercy.loses(self.from_guest, &packet)) {
             self.dropped += 1;
             return;
         }

@@ -53,6 +53,7 @@ impl Packet {
             ..Segment::default()
         };
         segment.options.timestamps = made.timestamps;
+        segment.options.set_sack_blocks(made.dsack.as_slice());
         Self { segment, at: 0 }
     }
 

@@ -353,7 +353,7 @@ impl Sending {
         self.arm(config, now);
     }
 
-    fn sample(&mut self, rtt: Duration) {
+    pub fn sample(&mut self, rtt: Duration) {
         self.min_rtt = self.min_rtt.min(rtt);
         match self.srtt {
             None => {
