@@ -1,0 +1,124 @@
+//! The paper's experiments, and what it leaves out: mixed round trips, slow guests, many workers.
+
+use floodway_core::inbound::Policy;
+use floodway_core::time::Instant;
+
+use crate::network::{Network, Scene, jain, wire};
+
+const MS: fn(u64) -> Instant = Instant::from_millis;
+
+/// Runs `scene` with all connections from the start, and answers what each received between `from` and `to`, in
+/// milliseconds; nothing may be dropped meanwhile.
+fn steady(scene: Scene, from: u64, to: u64) -> (Vec<u64>, Network) {
+    let mut network = Network::new(scene);
+    for number in 0..network.connections.len() {
+        network.open(number, MS(1 + number as u64 / 4));
+    }
+    network.run(MS(from));
+    network.take_received();
+    let drops = network.drops;
+    network.run(MS(to));
+    assert_eq!(network.drops, drops, "drops after convergence");
+    (network.take_received(), network)
+}
+
+fn utilisation(received: &[u64], scene: &Scene, ms: u64) -> f64 {
+    wire(received.iter().sum()) / (scene.link as f64 * ms as f64 / 1000.0)
+}
+
+fn connections(counts: &[usize], rtt_us: u64) -> Vec<(usize, u64)> {
+    let each = counts.iter().enumerate();
+    each.flat_map(|(vm, &count)| std::iter::repeat_n((vm, rtt_us), count)).collect()
+}
+
+#[test]
+fn figure_2_dynamic() {
+    let scene = Scene::gigabit(4, connections(&[1, 5, 12, 0], 100));
+    let (received, network) = steady(scene.clone(), 200, 700);
+    let used = utilisation(&received, &scene, 500);
+    assert!(used > 0.97, "{used}");
+    assert!(jain(&received) > 0.99, "{} {received:?}", jain(&received));
+    assert_eq!(network.drops, 0);
+    assert_eq!(network.allocator.rates().iter().sum::<u64>(), scene.config.capacity);
+}
+
+#[test]
+fn figure_2_static_leaves_the_idle_share() {
+    let mut scene = Scene::gigabit(4, connections(&[1, 5, 12, 0], 100));
+    scene.config.policy = Policy::Share;
+    let (received, _) = steady(scene.clone(), 200, 700);
+    let used = utilisation(&received, &scene, 500);
+    assert!((0.72..0.76).contains(&used), "{used}");
+    let of_vm = |range: std::ops::Range<usize>| received[range].iter().sum::<u64>() as f64;
+    assert!((of_vm(0..1) / of_vm(6..18) - 1.0).abs() < 0.03, "{received:?}");
+}
+
+#[test]
+fn figure_3_rates_follow_the_counts_within_100_ms() {
+    // VM 0 from 15 to 1, VM 1 stays at 2, VM 2 from 1 to 15.
+    let scene = Scene::gigabit(3, connections(&[15, 2, 15], 150));
+    let mut network = Network::new(scene.clone());
+    (0..18).for_each(|number| network.open(number, MS(1)));
+    let (mut ups, mut downs) = (18..32, 1..15);
+    for step in 1..15 {
+        let at = 200 * step;
+        network.close(downs.next().unwrap(), MS(at));
+        network.open(ups.next().unwrap(), MS(at));
+        network.run(MS(at + 100));
+        network.take_received();
+        network.run(MS(at + 200));
+        let received = network.take_received();
+        let used = utilisation(&received, &scene, 100);
+        assert!(used > 0.95, "{used} at {step}");
+        let total: u64 = received.iter().sum();
+        let counts = [15 - step, 2, 1 + step];
+        for (vm, &count) in counts.iter().enumerate() {
+            let got: u64 =
+                (0..32).filter(|&n| scene.connections[n].0 == vm).map(|n| received[n]).sum();
+            let share = total as f64 * count as f64 / 18.0;
+            assert!(
+                (got as f64 / share - 1.0).abs() < 0.1,
+                "VM {vm} at step {step}: {got} {share}"
+            );
+        }
+    }
+    assert_eq!(network.drops, 0);
+}
+
+#[test]
+fn long_and_short_round_trips_get_the_same() {
+    let rtts = [80, 200, 1000, 5000, 20_000];
+    let scene = Scene::gigabit(1, rtts.iter().map(|&rtt| (0, rtt)).collect());
+    let (received, _) = steady(scene.clone(), 1000, 3000);
+    assert!(jain(&received) > 0.98, "{received:?}");
+    assert!(utilisation(&received, &scene, 2000) > 0.95, "{received:?}");
+}
+
+#[test]
+fn guests_that_acknowledge_late_keep_their_rate() {
+    let mut scene = Scene::gigabit(2, connections(&[3, 6], 200));
+    scene.guest_us = 3000;
+    let (received, _) = steady(scene.clone(), 1000, 3000);
+    let used = utilisation(&received, &scene, 2000);
+    assert!(used > 0.95, "{used}");
+    assert!(jain(&received) > 0.98, "{received:?}");
+}
+
+#[test]
+fn incast_of_128_workers_overflows_nothing() {
+    let scene = Scene::gigabit(1, connections(&[128], 100));
+    let (received, network) = steady(scene.clone(), 300, 800);
+    assert!(utilisation(&received, &scene, 500) > 0.97);
+    assert!(jain(&received) > 0.98, "{received:?}");
+    // Two segments each at the start, 390 KB, are more than the buffer: what the handshakes let through may be lost.
+    assert!(network.ports[0].counters().held > 0);
+}
+
+#[test]
+fn a_large_window_scale_does_not_leak() {
+    let mut scene = Scene::gigabit(1, connections(&[16], 100));
+    scene.scale = 12;
+    let (received, network) = steady(scene.clone(), 300, 800);
+    assert!(utilisation(&received, &scene, 500) > 0.95, "{received:?}");
+    assert!(network.deepest <= scene.buffer);
+}
