@@ -11,9 +11,9 @@ use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 use crate::timer::Deadline;
 
-/// A window may be so many times the rate times the loop: pacing bounds the rate, and a sender that
-/// is late must find room to catch up.
-const GAIN: u64 = 2;
+/// A window may be so many times the rate times the loop, and what the port may queue: pacing bounds the rate,
+/// and a sender that is late must find room to catch up.
+const GAIN: u32 = 2;
 /// No window is larger.
 const MAX_WINDOW: u64 = 1 << 29;
 
@@ -126,9 +126,10 @@ impl<B> Connection<B> {
         }
     }
 
-    /// Bytes on the link of `payload` bytes to the VM.
+    /// Bytes on the link of `payload` bytes to the VM, as part of full segments.
     pub fn cost(&self, payload: u32) -> u64 {
-        u64::from(payload) + u64::from(payload.div_ceil(self.mss)) * u64::from(self.headers)
+        let full = u64::from(self.mss + self.headers);
+        (u64::from(payload) * full).div_ceil(u64::from(self.mss))
     }
 
     /// Payload that fits `bytes` on the link.
@@ -145,8 +146,8 @@ impl<B> Connection<B> {
 
     /// The window of eq. 4 for a rate in bytes per second.
     pub fn fair_window(&self, rate: u64, queueing: Duration) -> u32 {
-        let nanos = self.time.total(queueing).as_nanos();
-        let bytes = u128::from(rate) * nanos * u128::from(GAIN) / 1_000_000_000;
+        let time = self.time.total(queueing) * GAIN + queueing;
+        let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).min(MAX_WINDOW);
         self.payload_of(bytes).max(self.floor())
     }
