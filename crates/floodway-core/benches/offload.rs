@@ -1,27 +1,38 @@
-//! Cost of the offload per packet, in cycles of the time-stamp counter: what vFlood's table 2 gives as 65
-//! (transmit), 370 (receive), 78 (look-up), 59 and 57 (buffer accounting, grant). At 1, 1 k, 100 k and 1 M flows.
+//! Cost of the offload per packet, in cycles of the time-stamp counter, beside vFlood's table 2. At 1, 1 k, 100 k and 1 M flows.
 //!
-//! Every packet is of a flow chosen at random. A frame is a cheap handle: the copy of its payload is not
-//! in the figures. One operation at a time between two readings of the counter, whose own cost is taken off;
-//! the median of all. Run: `cargo bench -p floodway-core --bench offload`.
+//! Packets come in batches of 32 whose headers are at hand, as after parsing, each of a flow chosen at
+//! random; for each the flow is looked up ([`Offload::look_up`], the batch together) and then the packet is shown to the
+//! machine, with the flush at the end of the batch. Data is answered by the ACKs that a peer would send, with
+//! timestamps in every segment. A result is the median of the batches, for one packet. A frame is a cheap handle:
+//! the copy of its payload is measured by itself.
+//!
+//! *Floor* is what no machine can go below: the same flows in the same order, look-up, and one write to each
+//! cache line of a table with entries of the same size. Run: `cargo bench -p floodway-core --bench offload`;
+//! arguments (`transmit`, `1000`) choose rows and numbers of flows.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
+use floodway_core::flow_table::FlowId;
 use floodway_core::offload::{
-    Config, Edit, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
+    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
 
 const FLOWS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
-const OPERATIONS: usize = 40_000;
+const BATCH: usize = 32;
+/// Batches that are measured.
+const BATCHES: usize = 4_000;
 const MSS: u32 = 1448;
 /// Sequence numbers of the SYNs.
 const GUEST: u32 = 1_000;
 const PEER: u32 = 9_000;
+/// Between two packets: two million a second.
+const GAP: Duration = Duration::from_nanos(500);
 
 #[cfg(target_arch = "x86_64")]
 fn stamp() -> u64 {
@@ -61,18 +72,60 @@ fn tuple(n: u32) -> FiveTuple {
     FiveTuple::v4(guest, Ipv4Addr::new(10, 255, 0, 1), 6).with_ports(0x1000 | n as u16 & 0xfff, 80)
 }
 
+/// Chooses flows: xorshift, scaled.
+struct Choice(u64);
+
+impl Choice {
+    const fn next(&mut self, flows: usize) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (((self.0 >> 32) * flows as u64) >> 32) as u32
+    }
+}
+
+/// What a flow's ends have sent, and what its peer has acknowledged.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    guest: u32,
+    peer: u32,
+    acked: u32,
+}
+
+/// A packet of a batch.
+#[derive(Clone, Copy)]
+struct Sent {
+    n: u32,
+    link: Link,
+    flow: FiveTuple,
+    segment: Segment,
+}
+
+/// Cycles of a batch: of look-ups, and of the machine.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    found: u64,
+    done: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Guest,
+    Peer,
+}
+
 struct Bench {
     offload: Offload<u32>,
     sink: Count,
     now: Instant,
-    /// Bytes sent by guest and peer, by flow.
-    sent: Vec<(u32, u32)>,
-    state: u64,
-    overhead: u64,
+    ends: Vec<Ends>,
+    choice: Choice,
+    /// The window of the peer.
+    window: u16,
 }
 
 impl Bench {
-    fn new(flows: u32, transmit: bool, receive: bool) -> Self {
+    fn new(flows: u32, transmit: bool, receive: bool, window: u16) -> Self {
         let config = Config {
             transmit,
             receive,
@@ -85,153 +138,187 @@ impl Bench {
             offload: Offload::new(config, 0x9e37_79b9),
             sink: Count::default(),
             now: Instant::from_millis(1),
-            sent: vec![(0, 0); flows as usize],
-            state: 0x9e37_79b9_7f4a_7c15,
-            overhead: 0,
+            ends: vec![Ends::default(); flows as usize],
+            choice: Choice(0x9e37_79b9_7f4a_7c15),
+            window,
         };
-        let mut empty: Vec<_> = (0..1000)
-            .map(|_| {
-                let start = stamp();
-                stamp() - start
-            })
-            .collect();
-        bench.overhead = median(&mut empty);
-        for n in 0..flows {
-            bench.open(n);
-        }
+        (0..flows).for_each(|n| bench.open(n));
         bench
     }
 
     fn open(&mut self, n: u32) {
-        let syn = |seq: u32, ack: u32, flags| {
-            let mut segment = Segment {
-                seq: Seq(seq),
-                ack: Seq(ack),
-                window: 65_000,
-                flags,
-                ..Segment::default()
-            };
-            segment.options.mss = Some(MSS as u16);
+        let syn = |from, seq: u32, ack: u32, flags| {
+            let mut packet = self.packet(n, from, 0);
+            let segment = &mut packet.segment;
+            (segment.seq, segment.ack, segment.flags) = (Seq(seq), Seq(ack), flags);
+            segment.window = 60_000;
+            segment.options.mss = Some(MSS as u16 + 12);
             segment.options.window_scale = Some(7);
             segment.options.sack_permitted = true;
-            segment
+            packet
         };
-        self.guest_sends(n, &syn(GUEST - 1, 0, Flags::SYN));
-        self.peer_sends(n, &syn(PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)));
-        let ack = Segment {
-            seq: Seq(GUEST),
-            ack: Seq(PEER),
-            window: 60_000,
-            flags: Flags::ACK,
-            ..Segment::default()
-        };
-        self.guest_sends(n, &ack);
+        let (first, second) = (
+            syn(From::Guest, GUEST - 1, 0, Flags::SYN),
+            syn(From::Peer, PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)),
+        );
+        let third = self.packet(n, From::Guest, 0);
+        self.show(From::Guest, &first, None);
+        self.show(From::Peer, &second, None);
+        self.show(From::Guest, &third, None);
         self.offload.flush(self.now, &mut self.sink);
     }
 
-    fn guest_sends(&mut self, n: u32, segment: &Segment) -> Verdict {
-        let link = Link::default();
-        self.offload.from_guest(self.now, &tuple(n), &link, segment, || Some(n), &mut self.sink)
-    }
-
-    fn peer_sends(&mut self, n: u32, segment: &Segment) -> Verdict {
-        let (link, flow) = (Link::default(), tuple(n).reversed());
-        self.offload.from_network(self.now, &flow, &link, segment, || Some(n), &mut self.sink)
-    }
-
-    fn choose(&mut self) -> u32 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (((self.state >> 32) * self.sent.len() as u64) >> 32) as u32
-    }
-
-    fn timed(&mut self, n: u32, guest: bool, segment: &Segment) -> u64 {
-        let (flow, link) = (if guest { tuple(n) } else { tuple(n).reversed() }, Link::default());
-        let (flow, segment) = (black_box(flow), black_box(*segment));
-        let start = stamp();
-        let verdict = if guest {
-            self.offload.from_guest(self.now, &flow, &link, &segment, || Some(n), &mut self.sink)
-        } else {
-            self.offload.from_network(self.now, &flow, &link, &segment, || Some(n), &mut self.sink)
+    fn packet(&self, n: u32, from: From, len: u32) -> Sent {
+        let ends = self.ends[n as usize];
+        let clock = (self.now.as_nanos() >> 20) as u32;
+        let timestamps = Some(Timestamps { value: clock + 1, echo: clock });
+        let (seq, ack, window, flow) = match from {
+            From::Guest => (GUEST + ends.guest, PEER + ends.peer, 60_000, tuple(n)),
+            From::Peer => (PEER + ends.peer, GUEST + ends.acked, self.window, tuple(n).reversed()),
         };
-        let took = stamp() - start;
-        black_box(verdict);
-        took.saturating_sub(self.overhead)
+        let (seq, ack, flags) = (Seq(seq), Seq(ack), Flags::ACK);
+        let mut segment = Segment { seq, ack, len, window, flags, ..Segment::default() };
+        segment.options.timestamps = timestamps;
+        Sent { n, link: Link::default(), flow, segment }
     }
 
-    fn segment(&self, n: u32, guest: bool, len: u32) -> Segment {
-        let (up, down) = self.sent[n as usize];
-        let (seq, ack) = if guest { (GUEST + up, PEER + down) } else { (PEER + down, GUEST + up) };
-        Segment {
-            seq: Seq(seq),
-            ack: Seq(ack),
-            len,
-            window: 60_000,
-            flags: Flags::ACK,
-            ..Segment::default()
+    #[inline]
+    fn show(&mut self, from: From, packet: &Sent, found: Option<FlowId>) {
+        let n = packet.n;
+        let Sent { flow, link, segment, .. } = packet;
+        let packet = Packet { flow, found, link, segment };
+        let (offload, sink) = (&mut self.offload, &mut self.sink);
+        black_box(match from {
+            From::Guest => offload.packet_from_guest(self.now, &packet, || Some(n), sink),
+            From::Peer => offload.packet_from_network(self.now, &packet, || Some(n), sink),
+        });
+    }
+
+    fn run(&mut self, from: From, batch: &[Sent; BATCH]) -> Took {
+        let batch = black_box(batch);
+        let tuples = batch.map(|packet| tuple(packet.n));
+        let mut flows = [None; BATCH];
+        let start = stamp();
+        self.offload.look_up(black_box(&tuples), &mut flows);
+        let found = stamp();
+        for (packet, flow) in batch.iter().zip(flows) {
+            self.show(from, packet, flow);
         }
+        self.offload.flush(self.now, &mut self.sink);
+        let done = stamp();
+        Took { found: found - start, done: done - found }
     }
 
-    /// A packet on its way, then its ACK: the cycles of both.
-    fn round(&mut self, guest: bool) -> (u64, u64, u64) {
-        let n = self.choose();
-        self.now += Duration::from_micros(1);
-        let data = self.segment(n, guest, MSS);
-        let first = self.timed(n, guest, &data);
+    /// Runs what is due; the cycles for it.
+    fn run_timers(&mut self) -> u64 {
         let start = stamp();
-        self.offload.flush(self.now, &mut self.sink);
-        let flush = (stamp() - start).saturating_sub(self.overhead);
-        let sent = &mut self.sent[n as usize];
-        let sent = if guest { &mut sent.0 } else { &mut sent.1 };
-        *sent = sent.wrapping_add(MSS);
-        // Another flow's state is what the caches have by then.
-        let ack = self.segment(n, !guest, 0);
-        let second = self.timed(n, !guest, &ack);
         while self.offload.next_timeout() <= self.now {
             self.offload.handle_timeout(self.now, &mut self.sink);
         }
-        (first, flush, second)
+        stamp() - start
+    }
+
+    /// Data of `from`, then the other side's ACKs of it.
+    fn round(&mut self, from: From) -> (Took, Took, u64) {
+        let data: [Sent; BATCH] = std::array::from_fn(|_| {
+            let n = self.choice.next(self.ends.len());
+            let packet = self.packet(n, from, MSS);
+            let ends = &mut self.ends[n as usize];
+            let sent = if from == From::Guest { &mut ends.guest } else { &mut ends.peer };
+            *sent = sent.wrapping_add(MSS);
+            packet
+        });
+        self.now += GAP * BATCH as u32;
+        let first = self.run(from, &data);
+        let to = if from == From::Guest { From::Peer } else { From::Guest };
+        let acks = data.map(|packet| {
+            let ends = &mut self.ends[packet.n as usize];
+            if from == From::Guest {
+                ends.acked = ends.acked.wrapping_add(MSS);
+            }
+            self.packet(packet.n, to, 0)
+        });
+        self.now += GAP * BATCH as u32;
+        let second = self.run(to, &acks);
+        (first, second, self.run_timers())
+    }
+
+    /// Puts `frames` of every flow behind the window of the peer.
+    fn fill(&mut self, frames: u32) {
+        for n in 0..self.ends.len() as u32 {
+            for _ in 0..frames {
+                let packet = self.packet(n, From::Guest, MSS);
+                self.show(From::Guest, &packet, None);
+                self.ends[n as usize].guest += MSS;
+            }
+        }
+        self.offload.flush(self.now, &mut self.sink);
     }
 }
 
-fn median(values: &mut [u64]) -> u64 {
+fn median(values: &mut [u64]) -> f64 {
     let middle = values.len() / 2;
-    *values.select_nth_unstable(middle).1
+    *values.select_nth_unstable(middle).1 as f64 / BATCH as f64
 }
 
-fn measure(flows: u32, guest: bool) -> (u64, u64, u64) {
-    let mut bench = Bench::new(flows, guest, !guest);
-    if guest && bench.offload.online() < flows {
-        println!("transmit: the budget has room for {} of {flows} flows", bench.offload.online());
-        bench.sent.truncate(bench.offload.online() as usize);
+/// Medians of the batches, for one packet.
+#[derive(Default)]
+struct Samples([Vec<u64>; 5]);
+
+impl Samples {
+    fn add(&mut self, first: Took, second: Took, timers: u64) {
+        let values = [first.found, first.done, second.found, second.done];
+        self.0.iter_mut().zip(values).for_each(|(all, value)| all.push(value));
+        self.0[4].push(timers);
     }
+}
+
+/// Look-up and work of data, look-up and work of its ACK, timers (the mean).
+fn measure(mut bench: Bench, from: From) -> [f64; 5] {
     // Each flow has its memory by then.
-    for _ in 0..2 * bench.sent.len() {
-        bench.round(guest);
+    for _ in 0..2 * bench.ends.len() / BATCH + 1 {
+        bench.round(from);
     }
-    let mut all: [Vec<u64>; 3] = Default::default();
-    for _ in 0..OPERATIONS {
-        let (first, flush, second) = bench.round(guest);
-        all[0].push(first);
-        all[1].push(flush);
-        all[2].push(second);
+    let mut samples = Samples::default();
+    for _ in 0..BATCHES {
+        let (first, second, timers) = bench.round(from);
+        samples.add(first, second, timers);
     }
     black_box(bench.sink.0);
-    let [first, flush, second] = &mut all;
-    (median(first), median(flush), median(second))
+    let timers = samples.0[4].iter().sum::<u64>() as f64 / (2 * BATCHES * BATCH) as f64;
+    let [a, b, c, d, _] = &mut samples.0;
+    [median(a), median(b), median(c), median(d), timers]
 }
 
 fn main() {
-    println!("cycles per packet, median       paper {}", FLOWS.map(|n| format!("{n:>9}")).concat());
-    let transmit = FLOWS.map(|n| measure(n, true));
-    let receive = FLOWS.map(|n| measure(n, false));
-    let row = |name: &str, paper: &str, values: [u64; 4]| {
-        println!("{name:<30} {paper:>6} {}", values.map(|n| format!("{n:>9}")).concat());
-    };
-    row("transmit: store and release", "65", transmit.map(|t| t.0));
-    row("transmit: ACK, free and grant", "59+57", transmit.map(|t| t.2));
-    row("receive: keep, acknowledge", "370", receive.map(|t| t.0 + t.1));
-    row("receive: the guest's own ACK", "", receive.map(|t| t.2));
-    println!("the look-up (paper: 78) is part of each; by itself: --bench flow_table");
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|a| a == name);
+    let numbers = arguments.iter().any(|a| a.parse::<u32>().is_ok());
+    println!("{:<42}{:>9}{:>9}{:>9}", "cycles per packet, median", "flows", "look-up", "path");
+    for flows in FLOWS {
+        if numbers && !chosen(&flows.to_string()) {
+            continue;
+        }
+        let print = |name: &str, look_up: f64, path: f64| {
+            println!("{name:<42}{flows:>9}{look_up:>9.0}{path:>9.0}");
+        };
+        if chosen("transmit") || numbers {
+            let t = measure(Bench::new(flows, true, false, 60_000), From::Guest);
+            print("transmit: store and release", t[0], t[1]);
+            print("transmit: ACK, free and grant", t[2], t[3]);
+            print("transmit: timers", 0.0, t[4]);
+            let mut bench = Bench::new(flows, true, false, (2 * MSS).div_ceil(128) as u16);
+            bench.fill(3);
+            let t = measure(bench, From::Guest);
+            print("transmit: store, window full", t[0], t[1]);
+            print("transmit: ACK, free, grant, release next", t[2], t[3]);
+            print("transmit: timers", 0.0, t[4]);
+        }
+        if chosen("receive") || numbers {
+            let t = measure(Bench::new(flows, false, true, 60_000), From::Peer);
+            print("receive: keep, acknowledge", t[0], t[1]);
+            print("receive: the guest's own ACK", t[2], t[3]);
+            print("receive: timers", 0.0, t[4]);
+        }
+    }
 }

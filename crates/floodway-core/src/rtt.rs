@@ -131,6 +131,9 @@ impl RttEstimator {
             // At least one microsecond of variation: the granularity G of the RFC.
             Some(srtt) => srtt + Duration::from_micros(u64::from(self.rttvar_4.max(1))),
         };
+        if self.backed_off == 0 {
+            return base.max(limits.min).min(limits.max);
+        }
         let doubled = 1_u32.checked_shl(u32::from(self.backed_off)).unwrap_or(u32::MAX);
         base.max(limits.min).saturating_mul(doubled).min(limits.max)
     }

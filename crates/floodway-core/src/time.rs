@@ -46,12 +46,14 @@ impl Instant {
     }
 }
 
+#[inline]
 fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }
 
 impl Add<Duration> for Instant {
     type Output = Self;
+    #[inline]
     fn add(self, d: Duration) -> Self {
         Self(self.0.saturating_add(nanos(d)))
     }

@@ -27,8 +27,8 @@
 //! in one entry; no handle may be kept that long.
 //!
 //! **Ageing.** Occupied entries are listed in order of last use, to within a granule of 2³⁰ ns
-//! (1.07 s): only the first use in a granule moves an entry, the others write one field of the line
-//! that the look-up has just read. [`expire`](FlowTable::expire) and [`evict`](FlowTable::evict)
+//! (1.07 s; [`with_granule`](FlowTable::with_granule)): only the first use in a granule moves an entry, which costs the cache misses of its neighbours; the
+//! others write one field of the line that the look-up has just read. [`expire`](FlowTable::expire) and [`evict`](FlowTable::evict)
 //! work from the old end and look at no more than [`SCAN`] entries per call. What the caller's
 //! predicate keeps (a flow with stored data) goes behind all others, so that it cannot hide
 //! the entries behind it.
@@ -136,6 +136,15 @@ impl<F> FlowTable<F> {
         Self { index: Index::new(capacity), slab: Slab::new(capacity), capacity, seed }
     }
 
+    /// The table, still empty, with another granule of the order of use: rounded down to a power of two of
+    /// nanoseconds. Each flow in use costs the cache misses of a place in the list once in a granule, and an
+    /// expired flow stays for at most a granule longer.
+    #[must_use]
+    pub fn with_granule(mut self, granule: Duration) -> Self {
+        self.slab.set_granule(granule);
+        self
+    }
+
     /// Flows in the table.
     #[must_use]
     pub const fn len(&self) -> u32 {
@@ -169,13 +178,31 @@ impl<F> FlowTable<F> {
     /// misses of up to [`BATCH`] look-ups overlap.
     #[inline]
     pub fn find_batch(&self, tuples: &[FiveTuple], found: &mut [Option<FlowId>]) {
+        self.find_batch_with(tuples, found, |_| 0);
+    }
+
+    /// [`find_batch`](Self::find_batch), where `load` reads a word of each cache line of a flow's state
+    /// that will be needed next: those misses overlap too.
+    #[inline]
+    pub fn find_batch_with(
+        &self,
+        tuples: &[FiveTuple],
+        found: &mut [Option<FlowId>],
+        load: impl Fn(&F) -> u32,
+    ) {
         for (tuples, found) in tuples.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            self.find_chunk(tuples, found);
+            self.find_chunk(tuples, found, &load);
         }
     }
 
     /// Short loops of loads that do not depend on each other: first the buckets, then the entries.
-    fn find_chunk(&self, tuples: &[FiveTuple], found: &mut [Option<FlowId>]) {
+    #[inline]
+    fn find_chunk(
+        &self,
+        tuples: &[FiveTuple],
+        found: &mut [Option<FlowId>],
+        load: impl Fn(&F) -> u32,
+    ) {
         let mut hashes = [0; BATCH];
         let mut loaded = 0;
         for (hash, tuple) in hashes.iter_mut().zip(tuples) {
@@ -183,7 +210,7 @@ impl<F> FlowTable<F> {
             loaded ^= self.index.load(*hash);
         }
         for (&hash, _) in hashes.iter().zip(tuples) {
-            loaded ^= self.index.candidate(hash).map_or(0, |entry| self.slab.load(entry));
+            loaded ^= self.index.candidate(hash).map_or(0, |entry| self.slab.load(entry, &load));
         }
         std::hint::black_box(loaded);
         for ((found, tuple), &hash) in found.iter_mut().zip(tuples).zip(&hashes) {
@@ -231,7 +258,19 @@ impl<F> FlowTable<F> {
     /// earlier time than that of the last use changes nothing.
     #[inline]
     pub fn touch(&mut self, id: FlowId, now: Instant) -> Option<&mut F> {
+        self.slab.touch(id, now).map(|(_, flow)| flow)
+    }
+
+    /// [`touch`](Self::touch) that answers the flow's name, too.
+    #[inline]
+    pub fn touch_entry(&mut self, id: FlowId, now: Instant) -> Option<(&FiveTuple, &mut F)> {
         self.slab.touch(id, now)
+    }
+
+    /// A flow's name and state; `None` for a stale handle.
+    #[inline]
+    pub fn entry_mut(&mut self, id: FlowId) -> Option<(&FiveTuple, &mut F)> {
+        self.slab.entry_mut(id)
     }
 
     /// Takes a flow out; `None` for a stale handle.

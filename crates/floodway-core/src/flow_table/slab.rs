@@ -5,9 +5,9 @@ use floodway_wire::FiveTuple;
 use super::chunks::Chunks;
 use super::list::{Linked, Links, List};
 use super::{FlowId, FlowRef};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
-/// log2 of the nanoseconds within which the order of use is not kept: 2³⁰ ns, 1.07 s.
+/// log2 of the nanoseconds within which the order of use is not kept, if nobody chooses: 2³⁰ ns, 1.07 s.
 const GRANULE_SHIFT: u32 = 30;
 
 /// What a look-up needs of an entry, in one cache line, with the flow's state right behind it.
@@ -29,10 +29,6 @@ impl<F> Linked for Entry<F> {
     }
 }
 
-const fn granule(at: Instant) -> u64 {
-    at.as_nanos() >> GRANULE_SHIFT
-}
-
 /// Entries, each occupied (in the list of use) or vacant (in the list of vacant ones).
 #[derive(Debug)]
 pub(super) struct Slab<F> {
@@ -41,12 +37,27 @@ pub(super) struct Slab<F> {
     /// Occupied entries, ordered by the granule of their last use.
     used: List,
     occupied: u32,
+    /// Nanoseconds of a granule, a power of two, less one.
+    granule_mask: u64,
 }
 
 impl<F> Slab<F> {
     pub(super) fn new(capacity: u32) -> Self {
         let entries = Chunks::new(capacity);
-        Self { entries, vacant: List::EMPTY, used: List::EMPTY, occupied: 0 }
+        Self {
+            entries,
+            vacant: List::EMPTY,
+            used: List::EMPTY,
+            occupied: 0,
+            granule_mask: (1 << GRANULE_SHIFT) - 1,
+        }
+    }
+
+    /// Sets the granule to the largest power of two of nanoseconds that is not above `granule`. No entry may
+    /// have been used yet.
+    pub(super) fn set_granule(&mut self, granule: Duration) {
+        let nanos = Instant::ZERO + granule;
+        self.granule_mask = (1 << nanos.as_nanos().max(1).ilog2()) - 1;
     }
 
     /// Occupied entries.
@@ -66,10 +77,12 @@ impl<F> Slab<F> {
         (entry.tuple == *tuple).then_some(FlowId { index, generation: entry.generation })
     }
 
-    /// A word of the entry, for no other purpose than to have its line in the cache.
+    /// A word of the entry and what `load` reads of its flow, for no other purpose than to have their lines
+    /// in the cache.
     #[inline]
-    pub(super) fn load(&self, index: u32) -> u32 {
-        self.entries.get(index).map_or(0, |entry| entry.generation)
+    pub(super) fn load(&self, index: u32, load: impl Fn(&F) -> u32) -> u32 {
+        let Some(entry) = self.entries.get(index) else { return 0 };
+        entry.generation ^ entry.flow.as_ref().map_or(0, load)
     }
 
     /// The entry at an index, if it is occupied.
@@ -95,20 +108,38 @@ impl<F> Slab<F> {
         if entry.generation == id.generation { entry.flow.as_mut() } else { None }
     }
 
+    /// The entry's name and flow.
+    #[inline]
+    pub(super) fn entry_mut(&mut self, id: FlowId) -> Option<(&FiveTuple, &mut F)> {
+        let entry = self.entries.get_mut(id.index)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        Some((&entry.tuple, entry.flow.as_mut()?))
+    }
+
     /// Notes a use of the entry. Only the first use in a granule moves it in the list; the others
     /// write to the entry's first cache line alone.
     #[inline]
-    pub(super) fn touch(&mut self, id: FlowId, now: Instant) -> Option<&mut F> {
+    pub(super) fn touch(&mut self, id: FlowId, now: Instant) -> Option<(&FiveTuple, &mut F)> {
+        // The last time of the granule.
+        let end = self.entries.get(id.index)?.last_used.as_nanos() | self.granule_mask;
+        if now.as_nanos() > end {
+            self.make_newest(id);
+        }
         let entry = self.entries.get_mut(id.index)?;
-        if entry.generation != id.generation || entry.flow.is_none() {
+        if entry.generation != id.generation {
             return None;
         }
-        if granule(now) > granule(entry.last_used) {
+        entry.last_used = now.max(entry.last_used);
+        Some((&entry.tuple, entry.flow.as_mut()?))
+    }
+
+    #[cold]
+    fn make_newest(&mut self, id: FlowId) {
+        if self.get(id).is_some() {
             self.used.move_to_back(&mut self.entries, id.index);
         }
-        let entry = self.entries.get_mut(id.index)?;
-        entry.last_used = now.max(entry.last_used);
-        entry.flow.as_mut()
     }
 
     /// Occupies an entry; `None` at the capacity.

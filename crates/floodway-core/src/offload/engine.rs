@@ -6,9 +6,9 @@ use floodway_wire::tcp::Flags;
 use super::config::Config;
 use super::counters::Counters;
 use super::flow::{Flow, Side};
-use super::paths::Outcome;
 use super::port::{Call, Port};
-use super::segment::Segment;
+use super::segment::{Packet, Segment};
+use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason, TxState};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
@@ -19,6 +19,8 @@ use crate::timer::TimerQueue;
 const TIMERS_PER_CALL: u32 = 64;
 /// Flows that are offered room when some comes free.
 const OFFERS_PER_CALL: usize = 4;
+/// Idle flows are forgotten to within this part of the idle time.
+const GRANULES: u32 = 32;
 /// How often old flows are looked for.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Flows that upkeep looks at when the budget is short.
@@ -41,7 +43,7 @@ impl<B> Offload<B> {
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         Self {
-            flows: FlowTable::new(config.max_flows, seed),
+            flows: FlowTable::new(config.max_flows, seed).with_granule(config.idle / GRANULES),
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
             port: Port::new(config),
             upkeep_at: Instant::NEVER,
@@ -90,6 +92,14 @@ impl<B> Offload<B> {
         self.flows.iter_from(index, 1).next().map(|found| found.id)
     }
 
+    /// Looks up the flows of a batch of packets, for [`Packet::found`], and brings their state into the cache:
+    /// the cache misses of the batch overlap. `flows` are 5-tuples in the guest's direction; what is in only one
+    /// of the slices is left alone.
+    #[inline]
+    pub fn look_up(&self, flows: &[FiveTuple], found: &mut [Option<FlowId>]) {
+        self.flows.find_batch_with(flows, found, Flow::load);
+    }
+
     /// A TCP segment from the guest towards the network. `flow` is its 5-tuple. `keep` is called at most once,
     /// when the frame has to be stored; it answers `None` when there is no memory.
     pub fn from_guest(
@@ -101,36 +111,53 @@ impl<B> Offload<B> {
         keep: impl FnOnce() -> Option<B>,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
-        let Some(id) = self.find_or_open(now, flow, link, segment) else {
-            return Verdict::PASS;
-        };
-        let Some(outcome) = self.with_flow(id, now, sink, |entry, call| {
-            entry.link = *link;
-            entry.on_guest(segment, keep, call)
-        }) else {
-            return Verdict::PASS;
-        };
-        self.after(id, &outcome, now, sink);
-        if outcome.over && segment.has(Flags::SYN) {
-            self.open_again(now, flow, link, segment, Side::Guest);
-        }
-        outcome.verdict
+        let packet = Packet { flow, found: None, link, segment };
+        self.packet_from_guest(now, &packet, keep, sink)
     }
 
-    /// The ports of a connection are used again for another.
-    fn open_again(
+    /// [`from_guest`](Self::from_guest) for a packet of a batch whose flows were looked up together.
+    pub fn packet_from_guest(
         &mut self,
         now: Instant,
-        flow: &FiveTuple,
-        link: &Link,
-        segment: &Segment,
-        side: Side,
-    ) {
-        if let Some(id) = self.find_or_open(now, flow, link, segment)
-            && let Some(entry) = self.flows.get_mut(id)
-        {
-            entry.accept_syn(side, segment, now);
+        packet: &Packet<'_>,
+        keep: impl FnOnce() -> Option<B>,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let Some(id) = self.find_or_open(now, packet, Side::Guest) else {
+            return Verdict::PASS;
+        };
+        let Some((tuple, flow)) = self.flows.touch_entry(id, now) else { return Verdict::PASS };
+        flow.link = *packet.link;
+        let mut call = Call { now, id, tuple, port: &mut self.port, sink };
+        if let Some(predicted) = flow.predict(packet.segment, &call) {
+            let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
+            if predicted == Predicted::Release {
+                flow.deadline.set(flow.next_timeout(), id, &mut self.timers);
+            }
+            return verdict;
         }
+        self.guest_in_full(id, now, packet, keep, sink)
+    }
+
+    /// A packet of the guest of which nothing is taken for granted.
+    #[inline(never)]
+    fn guest_in_full(
+        &mut self,
+        id: FlowId,
+        now: Instant,
+        packet: &Packet<'_>,
+        keep: impl FnOnce() -> Option<B>,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let Some(outcome) =
+            self.with_flow(id, now, sink, |flow, call| flow.on_guest(packet.segment, keep, call))
+        else {
+            return Verdict::PASS;
+        };
+        if outcome.over {
+            self.end(id, packet, Side::Guest, now, sink);
+        }
+        outcome.verdict
     }
 
     /// A TCP segment from the network towards the guest. `flow` is its 5-tuple, as it is in the
@@ -145,17 +172,29 @@ impl<B> Offload<B> {
         keep: impl FnOnce() -> Option<B>,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
-        let flow = flow.reversed();
-        let Some(id) = self.find_or_open(now, &flow, link, segment) else {
+        let packet = Packet { flow, found: None, link, segment };
+        self.packet_from_network(now, &packet, keep, sink)
+    }
+
+    /// [`from_network`](Self::from_network) for a packet of a batch whose flows were looked up together.
+    pub fn packet_from_network(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        keep: impl FnOnce() -> Option<B>,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        let Some(id) = self.find_or_open(now, packet, Side::Peer) else {
             return Verdict::PASS;
         };
         let free = self.port.pool.budget.free();
-        let outcome =
-            self.with_flow(id, now, sink, |entry, call| entry.on_network(segment, keep, call));
-        let Some(outcome) = outcome else { return Verdict::PASS };
-        self.after(id, &outcome, now, sink);
-        if outcome.over && segment.has(Flags::SYN) {
-            self.open_again(now, &flow, link, segment, Side::Peer);
+        let Some(outcome) = self
+            .with_flow(id, now, sink, |entry, call| entry.on_network(packet.segment, keep, call))
+        else {
+            return Verdict::PASS;
+        };
+        if outcome.over {
+            self.end(id, packet, Side::Peer, now, sink);
         }
         if self.port.pool.budget.free() > free {
             self.offer_room(now, sink);
@@ -163,17 +202,35 @@ impl<B> Offload<B> {
         outcome.verdict
     }
 
-    /// The flow of a segment; a SYN opens one, if the port wants any.
-    fn find_or_open(
+    /// The flow of a packet that came from `side`; a SYN opens one, if the port wants any.
+    #[inline(always)]
+    fn find_or_open(&mut self, now: Instant, packet: &Packet<'_>, side: Side) -> Option<FlowId> {
+        match packet.found {
+            Some(id) if self.flows.get(id).is_some() => Some(id),
+            _ => self.find_or_open_slowly(now, packet, side),
+        }
+    }
+
+    fn find_or_open_slowly(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        side: Side,
+    ) -> Option<FlowId> {
+        let flow = match side {
+            Side::Guest => *packet.flow,
+            Side::Peer => packet.flow.reversed(),
+        };
+        self.flows.find(&flow).or_else(|| self.open(now, &flow, packet.link, packet.segment))
+    }
+
+    fn open(
         &mut self,
         now: Instant,
         flow: &FiveTuple,
         link: &Link,
         segment: &Segment,
     ) -> Option<FlowId> {
-        if let Some(id) = self.flows.find(flow) {
-            return Some(id);
-        }
         let opens = segment.has(Flags::SYN)
             && !segment.has(Flags::RST)
             && !segment.has(Flags::ACK)
@@ -208,24 +265,34 @@ impl<B> Offload<B> {
         sink: &mut S,
         f: impl FnOnce(&mut Flow<B>, &mut Call<'_, S>) -> T,
     ) -> Option<T> {
-        let tuple = *self.flows.entry(id)?.tuple;
-        let flow = self.flows.touch(id, now)?;
-        let mut call = Call { now, id, tuple: &tuple, port: &mut self.port, sink };
+        let (tuple, flow) = self.flows.touch_entry(id, now)?;
+        let mut call = Call { now, id, tuple, port: &mut self.port, sink };
         let answer = f(flow, &mut call);
         let due = flow.next_timeout();
         flow.deadline.set(due, id, &mut self.timers);
         Some(answer)
     }
 
-    /// Removes a flow that is over.
-    fn after(&mut self, id: FlowId, outcome: &Outcome, now: Instant, sink: &mut impl Sink<B>) {
-        if !outcome.over {
-            return;
-        }
+    /// Removes a flow that is over. A SYN uses its ports again for another.
+    #[cold]
+    fn end(
+        &mut self,
+        id: FlowId,
+        packet: &Packet<'_>,
+        side: Side,
+        now: Instant,
+        sink: &mut impl Sink<B>,
+    ) {
         // What it has to say, it says now.
         self.with_flow(id, now, sink, Flow::flush);
         self.forget(id);
         self.offer_room(now, sink);
+        if packet.segment.has(Flags::SYN)
+            && let Some(id) = self.find_or_open(now, packet, side)
+            && let Some(entry) = self.flows.get_mut(id)
+        {
+            entry.accept_syn(side, packet.segment, now);
+        }
     }
 
     fn forget(&mut self, id: FlowId) {
@@ -263,16 +330,11 @@ impl<B> Offload<B> {
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         let mut budget = TIMERS_PER_CALL;
         while let Some(id) = self.timers.pop_due(now, &mut budget) {
-            let Some(flow) = self.flows.get_mut(id) else { continue };
+            let Some((tuple, flow)) = self.flows.entry_mut(id) else { continue };
             if !flow.deadline.fired(now, id, &mut self.timers) {
                 continue;
             }
-            let tuple = match self.flows.entry(id) {
-                Some(found) => *found.tuple,
-                None => continue,
-            };
-            let Some(flow) = self.flows.get_mut(id) else { continue };
-            let mut call = Call { now, id, tuple: &tuple, port: &mut self.port, sink };
+            let mut call = Call { now, id, tuple, port: &mut self.port, sink };
             flow.handle_timeout(&mut call);
             let due = flow.next_timeout();
             flow.deadline.set(due, id, &mut self.timers);

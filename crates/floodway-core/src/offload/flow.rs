@@ -201,6 +201,13 @@ impl<B> Flow<B> {
         }
     }
 
+    /// A word of each of its cache lines, for no other purpose than to have them in the cache.
+    #[inline]
+    pub fn load(&self) -> u32 {
+        let Phase::Established(connection) = &self.phase else { return 0 };
+        connection.tx.load() ^ connection.rx.acked.0 ^ self.charged.bytes
+    }
+
     pub fn connection(&self) -> Option<&Connection<B>> {
         match &self.phase {
             Phase::Established(connection) => Some(connection),

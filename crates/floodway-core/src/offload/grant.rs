@@ -85,6 +85,7 @@ impl<B> Sender<B> {
     }
 
     /// Bytes of the budget that the flow uses.
+    #[inline]
     pub fn usage(&self) -> u32 {
         match self.state {
             TxState::Offline => 0,
@@ -156,6 +157,7 @@ impl<B> Sender<B> {
     }
 
     /// Counts in the pool what the flow uses now.
+    #[inline]
     pub fn charge(&self, charged: &mut Charge, pool: &mut Pool) {
         let now = Charge { bytes: self.usage(), frames: self.store.frames() };
         pool.change(charged, now);
@@ -170,8 +172,10 @@ impl<B> Sender<B> {
     }
 
     /// Half of the flow's portion is used: it is time for the next.
+    #[inline]
     pub fn wants_more(&self, pool: &Pool) -> bool {
-        self.told_edge.since(self.snd_max) < pool.portion() / 2
+        let left = self.told_edge.since(self.snd_max);
+        left < PORTION.end() / 2 && left < pool.portion() / 2
     }
 
     /// The right edge of a window as the peer wrote it.

@@ -8,7 +8,7 @@ use super::grant::LEAST_GRANT;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
 use super::segment::Segment;
-use super::sender::{AckKind, Sender, Stored};
+use super::sender::{AckKind, Predicted, Sender, Stored};
 use super::sink::{Edit, Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 use crate::seq::Seq;
@@ -36,6 +36,72 @@ impl From<Verdict> for Outcome {
 const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
 
 impl<B> Flow<B> {
+    /// What becomes of a segment that carries nothing but data, if the flow is up to nothing else.
+    #[inline]
+    pub fn predict<S>(&self, segment: &Segment, call: &Call<'_, S>) -> Option<Predicted> {
+        let Phase::Established(connection) = &self.phase else { return None };
+        let Connection { tx, rx } = &**connection;
+        let port = &*call.port;
+        let plain = segment.len > 0 && segment.flags.without(Flags::PSH) == Flags::ACK;
+        let may_start = rx.state == RxState::Offline && port.wants_receive();
+        let closing = self.fins != [None; 2];
+        if !plain || closing || may_start || !port.pool.has_frame() || !rx.is_unmoved(segment) {
+            return None;
+        }
+        tx.predict(segment, call.now, &port.config)
+    }
+
+    /// Stores a predicted segment, and releases it if it may leave.
+    #[inline]
+    pub fn on_predicted<S: Sink<B>>(
+        &mut self,
+        predicted: Predicted,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let Connection { tx, rx } = &mut **connection;
+        rx.take_timestamps(segment);
+        let Some(frame) = keep() else { return self.refuse(call) };
+        call.port.counters.stored_frames += 1;
+        call.port.counters.stored_bytes += u64::from(segment.len);
+        tx.store_predicted(segment, frame);
+        if predicted == Predicted::Release {
+            let outgoing = rx.outgoing();
+            tx.release_predicted(&mut call.env(&self.link, outgoing));
+        }
+        let pool = &mut call.port.pool;
+        tx.charge(&mut self.charged, pool);
+        if tx.wants_more(pool) {
+            self.grant_next(call);
+        }
+        Verdict::Absorb
+    }
+
+    /// The guest sent what it was not granted, or there is no memory for it.
+    #[cold]
+    fn refuse<S>(&mut self, call: &mut Call<'_, S>) -> Verdict {
+        call.port.counters.beyond_grant += 1;
+        // As any receiver answers what is beyond its window (RFC 9293 section 3.10.7.4).
+        self.update_due = true;
+        self.flag(call.id, call.port);
+        Verdict::Drop(Refusal::BeyondGrant)
+    }
+
+    /// Grants the next portion. The guest hears of it at the end of the batch.
+    fn grant_next<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        let granted =
+            tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        if granted >= tx.window.mss {
+            self.update_due = true;
+            self.flag(call.id, call.port);
+        }
+        self.note_waiting(call);
+    }
+
     /// A segment from the guest.
     pub fn on_guest<S: Sink<B>>(
         &mut self,
@@ -113,13 +179,7 @@ impl<B> Flow<B> {
         }
         let port = &mut *call.port;
         match stored {
-            Stored::BeyondGrant => {
-                port.counters.beyond_grant += 1;
-                // As any receiver answers what is beyond its window (RFC 9293 section 3.10.7.4).
-                self.update_due = true;
-                self.flag(call.id, call.port);
-                return Verdict::Drop(Refusal::BeyondGrant);
-            }
+            Stored::BeyondGrant => return self.refuse(call),
             // It has not heard of the latest ACK.
             Stored::Acknowledged => self.update_due = true,
             Stored::New if tx.wants_more(&port.pool) => {

@@ -376,7 +376,22 @@ impl<B> Receiver<B> {
         if advanced { Own::Nothing } else { Own::Again }
     }
 
-    fn take_timestamps(&mut self, segment: &Segment) {
+    /// A segment with data of the guest says nothing of this side but that all is as it was, and nothing is
+    /// to be done here.
+    #[inline]
+    pub fn is_unmoved(&self, segment: &Segment) -> bool {
+        let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
+        segment.ack == self.guest_ack
+            && self.acked == self.guest_ack
+            && edge == self.guest_edge
+            && matches!(self.state, RxState::Offline | RxState::Active)
+            && segment.options.sack_blocks().is_empty()
+            && !(self.ack_due || self.redelivery_due)
+            && (self.told_edge == self.guest_edge || !self.opens_window())
+    }
+
+    #[inline]
+    pub fn take_timestamps(&mut self, segment: &Segment) {
         let Some(timestamps) = segment.options.timestamps else { return };
         self.guest_tsval = Seq(self.guest_tsval).max(Seq(timestamps.value)).0;
         self.ts_recent = Seq(self.ts_recent).max(Seq(timestamps.echo)).0;

@@ -98,6 +98,8 @@ pub(super) struct Store<B> {
     sent: VecDeque<Sent>,
     /// First sequence number of the first record.
     una: Seq,
+    /// Behind the last record.
+    nxt: Seq,
     /// Bytes released that the peer has out of order.
     pub sacked: u32,
     /// Bytes released and lost.
@@ -113,6 +115,7 @@ impl<B> Store<B> {
             chunks: VecDeque::new(),
             sent: VecDeque::new(),
             una,
+            nxt: una,
             sacked: 0,
             lost: 0,
             in_repair: 0,
@@ -129,7 +132,13 @@ impl<B> Store<B> {
 
     /// Behind the last released byte.
     pub fn snd_nxt(&self) -> Seq {
-        self.sent.back().map_or(self.una, |s| s.end)
+        self.nxt
+    }
+
+    /// Nothing is known to have arrived out of order or to be lost.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.sacked == 0 && self.lost == 0
     }
 
     /// Bytes on the network, as far as is known.
@@ -176,6 +185,28 @@ impl<B> Store<B> {
         end.since(start)
     }
 
+    /// Stores a segment without FIN that begins where the last chunk ends, or at `snd_nxt`.
+    #[inline]
+    pub fn append(&mut self, segment: &Segment, frame: B) {
+        debug_assert!(self.chunks.back().map_or(self.snd_nxt(), Chunk::end) == segment.seq);
+        self.chunks.push_back(Chunk {
+            frame,
+            seq: segment.seq,
+            offset: 0,
+            len: segment.len,
+            tsval: segment.options.timestamps.map_or(0, |t| t.value),
+            flags: segment.flags,
+            ecn: segment.ecn,
+            fin: false,
+        });
+    }
+
+    /// The chunk that is last in sequence order.
+    #[inline]
+    pub fn last(&self) -> Option<&Chunk<B>> {
+        self.chunks.back()
+    }
+
     /// The first part of `start..end` that no chunk covers, and where its chunk belongs.
     fn missing(&self, mut start: Seq, mut end: Seq) -> Option<(Seq, Seq, usize)> {
         let mut index = self.chunks.partition_point(|c| !c.end().after(start));
@@ -200,6 +231,7 @@ impl<B> Store<B> {
     pub fn released(&mut self, end: Seq, at: Instant) {
         let sent = Sent { end, at, sacked: false, lost: false, in_repair: false, repeated: false };
         self.sent.push_back(sent);
+        self.nxt = end;
     }
 
     /// Frees what is before `ack`, which is not behind [`Store::snd_nxt`].
@@ -354,6 +386,7 @@ impl<B> Store<B> {
             assert!(!sent.end.after(chunk.end()), "a record spans two chunks");
             start = sent.end;
         }
+        assert_eq!(start, self.nxt);
         assert_eq!((sacked, lost, in_repair), (self.sacked, self.lost, self.in_repair));
         for (a, b) in self.chunks.iter().zip(self.chunks.iter().skip(1)) {
             assert!(!b.seq.before(a.end()));

@@ -31,6 +31,7 @@
 
 mod acks;
 mod loss;
+mod predict;
 mod pump;
 
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
@@ -50,6 +51,7 @@ use floodway_wire::FiveTuple;
 
 pub(super) use acks::AckKind;
 use loss::Recovery;
+pub(super) use predict::Predicted;
 
 /// Timestamps option with its padding, in every segment of a connection that uses it.
 const TIMESTAMPS_LEN: u32 = 12;
@@ -182,6 +184,12 @@ impl<B> Sender<B> {
             unanswered: 0,
             cwr_due: false,
         }
+    }
+
+    /// A word of each of its cache lines.
+    #[inline]
+    pub fn load(&self) -> u32 {
+        self.snd_max.0 ^ self.last_tsval ^ self.window.cwnd
     }
 
     pub fn snd_una(&self) -> Seq {

@@ -9,6 +9,7 @@ use floodway_wire::tcp::options::Timestamps;
 
 use super::{Env, Sender, Timer};
 use crate::congestion::Algorithm;
+use crate::offload::counters::Counters;
 use crate::offload::segment::Ecn;
 use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::store::Chunk;
@@ -124,6 +125,36 @@ impl<B> Sender<B> {
     /// Sends `start..end`, which lies within one chunk.
     fn emit<S: Sink<B>>(&mut self, start: Seq, end: Seq, again: bool, env: &mut Env<'_, S>) {
         let Some(chunk) = self.store.chunk_at(start) else { return };
+        let release = self.header(chunk, start, end, again, env);
+        env.sink.release(&chunk.frame, &release);
+        self.emitted(&release, again, env.counters);
+    }
+
+    /// Notes what has left.
+    #[inline]
+    pub(super) fn emitted(&mut self, release: &Release, again: bool, counters: &mut Counters) {
+        if let Some(timestamps) = release.timestamps {
+            self.last_tsval = timestamps.value;
+        }
+        if again {
+            counters.retransmitted += 1;
+            counters.retransmitted_bytes += u64::from(release.len);
+        } else {
+            self.cwr_due = false;
+            counters.released += 1;
+        }
+    }
+
+    /// The header of `start..end`, which lies within `chunk`.
+    #[inline]
+    pub(super) fn header<S>(
+        &self,
+        chunk: &Chunk<B>,
+        start: Seq,
+        end: Seq,
+        again: bool,
+        env: &Env<'_, S>,
+    ) -> Release {
         let whole = end == chunk.end();
         let fin = whole && chunk.fin;
         let mut flags = chunk.flags.without(Flags::FIN.with(Flags::CWR));
@@ -143,11 +174,10 @@ impl<B> Sender<B> {
                 ecn = Ecn::NOT_ECT;
             }
         } else if self.cwr_due {
-            self.cwr_due = false;
             flags = flags.with(Flags::CWR);
         }
         let tsval = later(later(self.last_tsval, chunk.tsval), env.outgoing.timestamps.value);
-        let release = Release {
+        Release {
             offset: chunk.offset + start.since(chunk.seq),
             len: end.since(start) - u32::from(fin),
             mss: self.window.mss.min(u32::from(u16::MAX)) as u16,
@@ -160,14 +190,6 @@ impl<B> Sender<B> {
                 .timestamps
                 .then_some(Timestamps { value: tsval, echo: env.outgoing.timestamps.echo }),
             ecn,
-        };
-        env.sink.release(&chunk.frame, &release);
-        self.last_tsval = tsval;
-        if again {
-            env.counters.retransmitted += 1;
-            env.counters.retransmitted_bytes += u64::from(release.len);
-        } else {
-            env.counters.released += 1;
         }
     }
 

@@ -1,0 +1,78 @@
+//! The common segment of the guest, in few instructions.
+//!
+//! # Theory of operation
+//! Header prediction, as Van Jacobson did for receivers (1988): nearly every segment of a guest that sends is the
+//! next in order, within its grant, and meets a flow in which nothing is lost and nothing else is going on. What
+//! [`Sender::on_data`] and [`Sender::pump`] do with it comes down to one of two:
+//! - *Hold*: bytes before it are held already, so it has to wait as they do. Nothing that lets them go has changed
+//!   since they were last tried.
+//! - *Release*: nothing is held, and all of it fits into both windows.
+//!
+//! Invariant: a predicted segment leaves the machine as the long way would, but for the tail loss probe,
+//! which a segment that is only held does not put off.
+
+use super::loss::Phase;
+use super::{Env, Sender};
+use crate::offload::config::Config;
+use crate::offload::segment::Segment;
+use crate::offload::sink::Sink;
+use crate::offload::summary::TxState;
+use crate::time::Instant;
+
+/// What becomes of a segment of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::offload) enum Predicted {
+    Hold,
+    Release,
+}
+
+impl<B> Sender<B> {
+    /// What becomes of a segment with data and no control bits but ACK and PSH, if that can be told at once.
+    #[inline]
+    pub fn predict(&self, segment: &Segment, now: Instant, config: &Config) -> Option<Predicted> {
+        let end = segment.seq + segment.len;
+        let next = segment.seq == self.snd_max
+            && self.guest_nxt == self.snd_max
+            && !end.after(self.told_edge);
+        let gso = u32::from(segment.gso_size);
+        if !next || self.state != TxState::Active || (gso > 0 && gso < self.window.mss) {
+            return None;
+        }
+        let start = self.store.snd_nxt();
+        if start != self.snd_max {
+            return Some(Predicted::Hold);
+        }
+        let out = start.since(self.snd_una());
+        let open = self.recovery.phase == Phase::Open && self.recovery.dup_bytes == 0;
+        let quiet = open && self.store.is_quiet() && !self.cwr_due;
+        let fits = out + segment.len <= self.window.cwnd && !end.after(self.rwnd_edge);
+        // After an idle time `cwnd` may have to be restarted.
+        let warm = out > 0 || now <= self.last_release + config.min_rto;
+        (quiet && fits && warm).then_some(Predicted::Release)
+    }
+
+    /// Stores a predicted segment.
+    #[inline]
+    pub fn store_predicted(&mut self, segment: &Segment, frame: B) {
+        self.store.append(segment, frame);
+        self.snd_max = segment.end();
+        self.guest_nxt = self.snd_max;
+    }
+
+    /// Releases a segment that was just stored.
+    #[inline]
+    pub fn release_predicted<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        let Some(chunk) = self.store.last() else { return };
+        let (start, end) = (chunk.seq, chunk.end());
+        let release = self.header(chunk, start, end, false, env);
+        env.sink.release(&chunk.frame, &release);
+        self.emitted(&release, false, env.counters);
+        if self.store.records() == 0 {
+            self.rto_base = env.now;
+        }
+        self.store.released(end, env.now);
+        self.last_release = env.now;
+        self.cwnd_limited = false;
+        self.set_timer(env);
+    }
+}
