@@ -224,7 +224,7 @@ impl<'a> Flow<'a> {
     }
 
     fn managed(&self, epoch: u32) -> Notice {
-        Notice::Managed { epoch, flow: self.tuple }
+        Notice::Managed { epoch, lifetime: Duration::ZERO, flow: self.tuple }
     }
 }
 
@@ -323,6 +323,14 @@ fn online_until_silence(guest: &Guest, flow: &Flow<'_>) {
     flow.wait_for_cwnd("its own window after silence", |cwnd| cwnd < ONLINE);
     assert_eq!(guest.status()["interfaces"][0]["hello"]["valid"], false);
     assert!(guest.counter("flows_gone_offline") >= 1);
+    let (hellos, online) = (guest.counter("hello"), guest.counter("flows_gone_online"));
+    let lifetime = Duration::from_millis(200);
+    guest.send(Notice::Managed { epoch: 7, lifetime, flow: flow.tuple });
+    wait_until("online by the hello in the notice", || {
+        guest.counter("flows_gone_online") > online
+    });
+    flow.wait_for_cwnd("its own window after that", |cwnd| cwnd < ONLINE);
+    assert_eq!(guest.counter("hello"), hellos);
 }
 
 fn another_epoch_is_offline(guest: &Guest, flow: &Flow<'_>) {
@@ -355,7 +363,7 @@ fn named_before_its_first_byte(guest: &Guest) {
     let port = 40_001;
     let from = SocketAddr::new(format!("10.250.{}.2", guest.subnet).parse().unwrap(), port);
     let named = guest.counter("managed_notices");
-    guest.send(Notice::Managed { epoch: 9, flow: tuple(from, host) });
+    guest.send(Notice::Managed { epoch: 9, lifetime: Duration::ZERO, flow: tuple(from, host) });
     wait_until("the notice", || guest.counter("managed_notices") == named + 1);
     guest.set_local_ports(port, port);
     let script = format!("sleep 100000 | nc {} {}", host.ip(), host.port());
@@ -380,7 +388,7 @@ fn ipv6(guest: &Guest) {
     // One bit off: another flow.
     let other = Ipv6Addr::from_bits(flow.tuple.src.to_bits() ^ 1 << 64);
     let named = guest.counter("managed_notices");
-    guest.send(Notice::Managed { epoch: 10, flow: FiveTuple { src: other, ..flow.tuple } });
+    guest.send(Notice::Managed { epoch: 10, lifetime: Duration::ZERO, flow: FiveTuple { src: other, ..flow.tuple } });
     wait_until("the notice", || guest.counter("managed_notices") == named + 1);
     flow.progress();
     assert_ne!(flow.cwnd(), ONLINE);

@@ -8,7 +8,7 @@
 //! - **hello**, repeated: the switch is here, in its incarnation `epoch`. It is valid for `lifetime` after its
 //!   arrival. A guest that hears none, or one of another epoch, is on its own for every flow. A lifetime of zero
 //!   is a farewell.
-//! - **managed**: the switch holds back this flow, under this epoch.
+//! - **managed**: the switch holds back this flow, under this epoch. With a `lifetime` it is a hello as well.
 //! - **offline**: it does so no longer.
 //!
 //! Flows are named in the direction in which the guest transmits. Notices may be lost, repeated and overtaken:
@@ -68,6 +68,8 @@ pub enum Notice {
     Managed {
         /// Incarnation of the switch, never 0.
         epoch: u32,
+        /// As in a hello; zero says nothing of that.
+        lifetime: Duration,
         /// The flow as the guest transmits it: `src` is the guest.
         flow: FiveTuple,
     },
@@ -99,11 +101,11 @@ impl Notice {
         notice[2] = VERSION;
         notice[3] = self.kind();
         notice[4..8].copy_from_slice(&self.epoch().to_be_bytes());
+        if let Self::Hello { lifetime, .. } | Self::Managed { lifetime, .. } = self {
+            put16(notice, 8, u16::try_from(lifetime.as_millis()).unwrap_or(u16::MAX));
+        }
         match self {
-            Self::Hello { lifetime, .. } => {
-                put16(notice, 8, u16::try_from(lifetime.as_millis()).unwrap_or(u16::MAX));
-                MIN_FRAME_LEN
-            }
+            Self::Hello { .. } => MIN_FRAME_LEN,
             Self::Managed { flow, .. } | Self::Offline { flow, .. } => {
                 write_flow(flow, notice);
                 MAX_FRAME_LEN
@@ -127,12 +129,10 @@ impl Notice {
         if epoch == 0 {
             return Err(Error::field(Layer::Notice, "epoch", epoch));
         }
+        let lifetime = Duration::from_millis(be16(common, 8).into());
         match common[3] {
-            KIND_HELLO => {
-                let lifetime = Duration::from_millis(be16(common, 8).into());
-                Ok(Self::Hello { epoch, lifetime })
-            }
-            KIND_MANAGED => Ok(Self::Managed { epoch, flow: parse_flow(body)? }),
+            KIND_HELLO => Ok(Self::Hello { epoch, lifetime }),
+            KIND_MANAGED => Ok(Self::Managed { epoch, lifetime, flow: parse_flow(body)? }),
             KIND_OFFLINE => Ok(Self::Offline { epoch, flow: parse_flow(body)? }),
             kind => Err(Error::field(Layer::Notice, "kind", kind)),
         }
@@ -216,9 +216,10 @@ mod tests {
         assert_eq!(hello[14..26], [0x46, 0x57, 1, 1, 1, 2, 3, 4, 1, 44, 0, 0]);
         assert!(hello[26..].iter().all(|&byte| byte == 0));
 
-        let managed = frame(&Notice::Managed { epoch: 5, flow: flow() });
+        let lifetime = Duration::from_millis(0x0102);
+        let managed = frame(&Notice::Managed { epoch: 5, lifetime, flow: flow() });
         assert_eq!(managed.len(), 66);
-        assert_eq!(managed[14..30], [0x46, 0x57, 1, 2, 0, 0, 0, 5, 0, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(managed[14..30], [0x46, 0x57, 1, 2, 0, 0, 0, 5, 1, 2, 0, 0, 4, 0, 0, 0]);
         let guest = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
         assert_eq!(managed[30..46], guest);
         assert_eq!(managed[58..66], [10, 0, 0, 2, 0x9c, 0x40, 0, 80]);
@@ -270,7 +271,9 @@ mod tests {
             (1u32.., any::<u16>()).prop_map(|(epoch, ms)| {
                 Notice::Hello { epoch, lifetime: Duration::from_millis(ms.into()) }
             }),
-            (1u32.., any_flow()).prop_map(|(epoch, flow)| Notice::Managed { epoch, flow }),
+            (1u32.., any::<u16>(), any_flow()).prop_map(|(epoch, ms, flow)| {
+                Notice::Managed { epoch, lifetime: Duration::from_millis(ms.into()), flow }
+            }),
             (1u32.., any_flow()).prop_map(|(epoch, flow)| Notice::Offline { epoch, flow }),
         ]
     }

@@ -29,7 +29,7 @@ struct notice {
 	__be16 reserved;
 };
 
-static __always_inline bool read_hello(struct __sk_buff *skb, const struct notice *notice)
+static __always_inline void greet(struct __sk_buff *skb, const struct notice *notice)
 {
 	struct hello hello = {
 		.arrival_ns = bpf_ktime_get_ns(),
@@ -39,6 +39,11 @@ static __always_inline bool read_hello(struct __sk_buff *skb, const struct notic
 	__u32 ifindex = skb->ifindex;
 
 	bpf_map_update_elem(&hellos, &ifindex, &hello, BPF_ANY);
+}
+
+static __always_inline bool read_hello(struct __sk_buff *skb, const struct notice *notice)
+{
+	greet(skb, notice);
 	count(COUNTER_HELLO);
 	return true;
 }
@@ -62,6 +67,9 @@ static __always_inline bool read_managed(struct __sk_buff *skb, const struct not
 	if (!read_flow(skb, &key))
 		return false;
 	count(COUNTER_MANAGED);
+	/* A lifetime makes it a hello as well. */
+	if (notice->lifetime_ms)
+		greet(skb, notice);
 	/* Notices repeat: leave the entry alone when it says the same. */
 	known = bpf_map_lookup_elem(&managed, &key);
 	if (!known || known->epoch != value.epoch || known->ifindex != value.ifindex)

@@ -56,6 +56,7 @@ pub use budget::BufferPolicy;
 pub use config::Config;
 pub use counters::Counters;
 pub use engine::Offload;
+pub use port::HELLO_LIFETIME_MS;
 pub use segment::{Ecn, Packet, Segment};
 pub use sink::{Edit, Link, Made, Naming, Refusal, Release, Sink, Verdict};
 pub use summary::{FlowSummary, Reason, RxState, TxState};

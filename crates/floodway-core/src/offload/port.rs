@@ -12,7 +12,8 @@
 //! window there is nobody to take it.
 //!
 //! While flows are online, *hello* notices are sent every [`HELLO_INTERVAL`]; the module falls back when they
-//! stay away for [`HELLO_LIFETIME_MS`] (invariant I6).
+//! stay away for [`HELLO_LIFETIME_MS`] (invariant I6). A managed notice says hello as well, since every
+//! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's turn.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ use crate::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
-pub(super) const HELLO_LIFETIME_MS: u16 = 300;
+/// How long a hello, or the one in a managed notice, is valid.
+pub const HELLO_LIFETIME_MS: u16 = 300;
 /// How long a guest gets to hear that a flow goes offline.
 const GRACE: Duration = Duration::from_millis(300);
 /// Repetitions of a managed notice.
@@ -152,10 +154,6 @@ impl<B> Flow<B> {
         port.pool.online += 1;
         tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
         port.hello_link = self.link;
-        if port.hello_at == Instant::NEVER {
-            port.hello_at = call.now;
-            port.says_hello(call.now, call.sink);
-        }
         self.names_left = NAME_REPEATS;
         self.name(call);
         true
@@ -165,6 +163,7 @@ impl<B> Flow<B> {
     pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         call.sink.name(call.tuple, &self.link, Naming::Managed);
         call.port.counters.managed_notices += 1;
+        call.port.hello_at = call.now + HELLO_INTERVAL;
         self.name_at = Instant::NEVER;
         if self.names_left > 0 {
             self.names_left -= 1;

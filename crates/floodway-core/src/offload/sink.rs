@@ -87,7 +87,8 @@ pub trait Sink<B> {
     fn redeliver(&mut self, frame: &B, edit: &Edit);
     /// Says hello to the guest's module: the switch is alive, for `lifetime_ms` from now.
     fn hello(&mut self, link: &Link, lifetime_ms: u16);
-    /// Tells the guest's module about a flow, given in the guest's direction.
+    /// Tells the guest's module about a flow, given in the guest's direction. *Managed* says hello as well,
+    /// for [`HELLO_LIFETIME_MS`](super::HELLO_LIFETIME_MS).
     fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming);
 }
 

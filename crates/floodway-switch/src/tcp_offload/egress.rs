@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodway_core::offload::{Edit, Link, Made, Naming, Release, Sink};
+use floodway_core::offload::{Edit, HELLO_LIFETIME_MS, Link, Made, Naming, Release, Sink};
 use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
@@ -14,6 +14,7 @@ use crate::frame::{self, Frame, PREFIX_LEN};
 use crate::port::Port;
 use crate::segment::Segment;
 
+const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);
 /// Source address of notices: locally administered, and no host's.
 const NOTICE_SOURCE: MacAddr = MacAddr([0x02, b'F', b'W', 0, 0, 1]);
 
@@ -124,7 +125,7 @@ impl Sink<Held> for Egress<'_> {
     fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming) {
         let (epoch, flow) = (self.output.epoch, *flow);
         let notice = match naming {
-            Naming::Managed => Notice::Managed { epoch, flow },
+            Naming::Managed => Notice::Managed { epoch, lifetime: HELLO_LIFETIME, flow },
             Naming::Offline => Notice::Offline { epoch, flow },
         };
         self.notify(&notice, link.guest);
