@@ -323,14 +323,14 @@ fn online_until_silence(guest: &Guest, flow: &Flow<'_>) {
     flow.wait_for_cwnd("its own window after silence", |cwnd| cwnd < ONLINE);
     assert_eq!(guest.status()["interfaces"][0]["hello"]["valid"], false);
     assert!(guest.counter("flows_gone_offline") >= 1);
-    let (hellos, online) = (guest.counter("hello"), guest.counter("flows_gone_online"));
+    let (hellos, online) = (guest.counter("hello_notices"), guest.counter("flows_gone_online"));
     let lifetime = Duration::from_millis(200);
     guest.send(Notice::Managed { epoch: 7, lifetime, flow: flow.tuple });
     wait_until("online by the hello in the notice", || {
         guest.counter("flows_gone_online") > online
     });
     flow.wait_for_cwnd("its own window after that", |cwnd| cwnd < ONLINE);
-    assert_eq!(guest.counter("hello"), hellos);
+    assert_eq!(guest.counter("hello_notices"), hellos);
 }
 
 fn another_epoch_is_offline(guest: &Guest, flow: &Flow<'_>) {
