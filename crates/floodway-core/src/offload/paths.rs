@@ -357,6 +357,7 @@ impl<B> Flow<B> {
             return passes(self.edit_for_guest(segment));
         }
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+        let heard = rx.is_heard(segment);
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
         let (released, told_edge) = (env.counters.released, tx.told_edge);
@@ -393,8 +394,9 @@ impl<B> Flow<B> {
             call.port.counters.merged_acks += 1;
             return Verdict::Absorb;
         }
-        if arrival == Arrival::Known && kind == AckKind::Advanced {
-            // The segment goes no further, but what it acknowledges does.
+        let lost = arrival == Arrival::Known || !heard;
+        if lost && kind == AckKind::Advanced {
+            // The segment goes no further, here or in the guest, but what it acknowledges does.
             self.update_due = true;
             self.flag(call.id, call.port);
         }

@@ -277,6 +277,12 @@ impl<B> Receiver<B> {
         !start.before(self.guest_ack) && !segment.seq.after(self.guest_edge.max(self.rcv_nxt))
     }
 
+    /// The guest takes the acknowledgement in it: the segment is neither old as a whole (RFC 9293 section
+    /// 3.10.7.4) nor by its clock.
+    pub fn is_heard(&self, segment: &Segment) -> bool {
+        !segment.end().before(self.peer.nxt) && !self.is_stale(segment)
+    }
+
     /// The guest will drop it by PAWS (RFC 7323 section 5), so it must come again from the peer.
     fn is_stale(&self, segment: &Segment) -> bool {
         segment.options.timestamps.is_some_and(|t| Seq(t.value).before(Seq(self.peer.tsval)))
@@ -349,6 +355,7 @@ impl<B> Receiver<B> {
         self.guest_edge = self.guest_edge.max(edge);
         self.acked = self.acked.max(segment.ack);
         self.rcv_nxt = self.rcv_nxt.max(segment.ack);
+        self.peer.nxt = self.peer.nxt.max(segment.ack);
         self.take_timestamps(segment);
         if advanced {
             self.forget_kept(now);

@@ -88,6 +88,8 @@ pub(super) struct Freed {
     pub delivered: u32,
     /// Latest transmission among the freed records that were sent once.
     pub sent_once_at: Option<Instant>,
+    /// A record that was sent more than once is among them.
+    pub any_repeated: bool,
     /// The record that was sent last among the freed ones.
     pub latest: Option<(Instant, Seq, bool)>,
 }
@@ -245,6 +247,7 @@ impl<B> Store<B> {
             }
             let bytes = end.since(start);
             self.forget_marks(&first, bytes);
+            freed.any_repeated |= first.repeated;
             if !first.sacked {
                 freed.delivered += bytes;
                 if !first.repeated {

@@ -215,9 +215,11 @@ impl<B> Sender<B> {
         }
     }
 
-    /// Round trips are measured on what was sent once (Karn's algorithm).
+    /// Round trips are measured on what was sent once (Karn's algorithm). What a repair has freed along with
+    /// itself had arrived long before.
     fn measure(&mut self, freed: &Freed, sacked: &Sacked, now: Instant) -> Option<Duration> {
-        let at = freed.sent_once_at.max(sacked.sent_once_at)?;
+        let in_order = freed.sent_once_at.filter(|_| !freed.any_repeated);
+        let at = in_order.max(sacked.sent_once_at)?;
         let rtt = now.since(at);
         self.rtt.sample(rtt, now);
         self.data_measured = true;

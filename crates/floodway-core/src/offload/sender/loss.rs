@@ -13,7 +13,10 @@
 //! A tail loss probe (RFC 8985 section 7) repeats the last segment when ACKs fail to come for two
 //! round trips, so that the peer's SACK shows what is missing. It takes the place of the segment that it repeats
 //! in `pipe`, so that the estimate does not exceed `cwnd` (I1). If the segment had not been lost after all, one
-//! MSS more is really on its way.
+//! MSS more is really on its way. Two things are other than in the RFC, since the guest's own timer runs (I7): a lone
+//! segment is probed before the longest delay that its ACK may have, which is found out probe by
+//! probe; and the end of a fast recovery is probed too, when the repairs have arrived and nothing is said of what
+//! was sent with them.
 //!
 //! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed.
 //!
@@ -360,8 +363,8 @@ impl<B> Sender<B> {
     /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
     /// sent last should have come.
     fn probe_at(&self) -> Option<Instant> {
-        let open = self.recovery.phase == Phase::Open && self.recovery.probe_end.is_none();
-        if !open || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0 {
+        let probed = self.recovery.probe_end.is_some();
+        if probed || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0 {
             return None;
         }
         let base = self.rto_base.max(self.last_release);
@@ -420,14 +423,10 @@ impl<B> Sender<B> {
         else {
             return;
         };
-        let len = last.sent.end.since(last.start);
-        let index = if len > self.window.mss
-            && self.store.split(last.index, last.sent.end - self.window.mss)
-        {
-            last.index + 1
-        } else {
-            last.index
-        };
+        // The last segment as it was cut.
+        let before = (last.sent.end.since(last.start) - 1) / self.window.mss * self.window.mss;
+        let split = before > 0 && self.store.split(last.index, last.start + before);
+        let index = last.index + usize::from(split);
         self.store.mark_lost(index);
     }
 

@@ -476,6 +476,7 @@ impl World {
         let config = self.switch.offload.config();
         let counters = *self.switch.offload.counters();
         let view = View {
+            now: self.now,
             summary: self.switch.summary(&self.flow),
             counters: &counters,
             used: self.switch.offload.used(),

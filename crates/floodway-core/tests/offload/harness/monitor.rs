@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use floodway_core::offload::{Counters, Edit, FlowSummary, RxState, TxState, Verdict};
 use floodway_core::seq::Seq;
+use floodway_core::time::Instant;
 use floodway_wire::tcp::Flags;
 
 use super::packet::{Packet, Position, unwrap};
@@ -17,8 +18,8 @@ use super::packet::{Packet, Position, unwrap};
 struct Transmission {
     start: Position,
     end: Position,
-    /// Order of sending.
-    order: u64,
+    /// Order of sending, as RACK has it (RFC 8985 section 5.2).
+    order: (Instant, Position),
     gone: bool,
 }
 
@@ -40,8 +41,7 @@ pub struct Monitor {
     wire_nxt: Position,
     peer_edge: Position,
     in_flight: VecDeque<Transmission>,
-    order: u64,
-    arrived_order: Option<u64>,
+    arrived_order: Option<(Instant, Position)>,
     /// Without SACK: bytes that duplicate ACKs say have arrived.
     dup_bytes: i64,
     // What the guest was told.
@@ -70,6 +70,7 @@ pub struct Monitor {
 
 /// How the flow is seen after a call.
 pub struct View<'a> {
+    pub now: Instant,
     pub summary: Option<FlowSummary>,
     pub counters: &'a Counters,
     pub used: (u32, u32),
@@ -272,8 +273,8 @@ impl Monitor {
         for piece in packet.segments() {
             let start = self.guest_pos(start, piece.segment.seq);
             let end = start + i64::from(piece.segment.seq_len());
-            self.order += 1;
-            self.in_flight.push_back(Transmission { start, end, order: self.order, gone: false });
+            let order = (view.now, end);
+            self.in_flight.push_back(Transmission { start, end, order, gone: false });
         }
     }
 

@@ -39,16 +39,17 @@ impl Default for PathConfig {
     }
 }
 
-/// How many times in a row a path may keep both ends from making progress: a path that is alive.
-///
-/// Counted are the losses of a range of the guest's bytes, and of what the peer says since it was last heard.
-/// Once both together have reached `most`, what comes next arrives.
+/// A path that is alive: since the switch last heard of progress, it has lost no more than a given number of repairs
+/// and of what the peer said last. What is sent for the first time may be lost as it comes.
 #[derive(Debug, Default)]
 pub struct Mercy {
     most: Option<u32>,
-    /// Losses of a segment of the guest, by its place.
-    data: BTreeMap<Position, u32>,
-    /// Losses of what the peer sent since it was last heard.
+    /// Behind the guest's bytes that were sent, and those of which the switch knows that they arrived.
+    nxt: Position,
+    una: Position,
+    /// Repairs lost since there was progress.
+    repairs: u32,
+    /// Words of the peer lost since it was heard.
     words: u32,
 }
 
@@ -60,30 +61,34 @@ impl Mercy {
     /// The peer was heard, and has acknowledged up to `una`.
     pub fn heard(&mut self, una: Position) {
         self.words = 0;
-        self.data = self.data.split_off(&una);
+        if una > self.una {
+            self.una = una;
+            self.repairs = 0;
+        }
     }
 
-    /// Whether a packet of the guest may be lost. If so, it is.
+    /// Whether a packet of the guest may be lost.
     fn loses_data(&mut self, packet: &Packet) -> bool {
-        let Some(most) = self.most else { return true };
         let end = packet.at + i64::from(packet.segment.seq_len());
-        let lost = self.data.range(packet.at..end).map(|(_, n)| *n).max().unwrap_or(0);
-        if end > packet.at && lost + self.words >= most {
-            return false;
+        if end == packet.at {
+            return true;
         }
-        self.data.insert(packet.at, lost + 1);
-        true
+        let again = packet.at < self.nxt;
+        let loses = !again || self.repairs + self.words < self.most.unwrap_or(u32::MAX);
+        self.repairs += u32::from(again && loses);
+        loses
+    }
+
+    /// A packet of the guest is sent.
+    fn note(&mut self, packet: &Packet) {
+        self.nxt = self.nxt.max(packet.at + i64::from(packet.segment.seq_len()));
     }
 
     /// Whether a packet of the peer may be lost. If so, it is.
     fn loses_word(&mut self) -> bool {
-        let Some(most) = self.most else { return true };
-        let lost = self.data.values().max().copied().unwrap_or(0);
-        if lost + self.words >= most {
-            return false;
-        }
-        self.words += 1;
-        true
+        let loses = self.repairs + self.words < self.most.unwrap_or(u32::MAX);
+        self.words += u32::from(loses);
+        loses
     }
 
     fn loses(&mut self, from_guest: bool, packet: &Packet) -> bool {
@@ -121,11 +126,15 @@ impl Path {
 
     pub fn send(&mut self, now: Instant, packet: &Packet, mercy: &mut Mercy) {
         for segment in packet.segments() {
-            self.send_one(now, segment, mercy);
+            self.send_one(now, &segment, mercy);
+            if self.from_guest {
+                mercy.note(&segment);
+            }
         }
     }
 
-    fn send_one(&mut self, now: Instant, mut packet: Packet, mercy: &mut Mercy) {
+    fn send_one(&mut self, now: Instant, packet: &Packet, mercy: &mut Mercy) {
+        let mut packet = packet.clone();
         let config = self.config.clone();
         let doomed = self.drop_next.contains(&0);
         self.drop_next = self.drop_next.iter().filter_map(|n| n.checked_sub(1)).collect();
