@@ -14,11 +14,14 @@ use super::segment::Segment;
 use super::sender::{Agreed, Sender};
 use super::sink::Link;
 use crate::seq::Seq;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer::Deadline;
 
 /// Largest shift that may be used (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
+
+/// A handshake that took longer has lost something: its time is no round trip.
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One side's SYN.
 #[derive(Clone, Copy, Debug)]
@@ -121,9 +124,10 @@ impl Handshake {
         }
         rx.first_timestamps(guest.options.timestamps, peer.options.timestamps);
         tx.first_tsval(guest.options.timestamps);
-        if !guest.repeated {
+        let rtt = now.since(guest.at);
+        if !guest.repeated && rtt < SYN_TIMEOUT {
             // As Linux: the guest's own timer starts from this round trip.
-            tx.rtt.sample(now.since(guest.at), now);
+            tx.rtt.sample(rtt, now);
         }
         Some(Connection { tx, rx })
     }

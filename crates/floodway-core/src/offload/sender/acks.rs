@@ -61,6 +61,7 @@ impl<B> Sender<B> {
         if kind == AckKind::Advanced {
             self.rtt.reset_back_off();
             self.rto_base = env.now;
+            self.recovery.probed = false;
         }
         let rtt = self.measure(&freed, &sacked, env.now);
         self.check_probe(kind, sacked.dsack, env);

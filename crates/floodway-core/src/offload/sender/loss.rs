@@ -82,6 +82,8 @@ pub(super) struct Recovery {
     probe_end: Option<Seq>,
     /// It repeated a lone segment.
     probe_lone: bool,
+    /// Nothing was acknowledged since, so there will not be another.
+    pub probed: bool,
     /// Doublings of the delay that the peer's ACKs of lone segments may have.
     ack_delay_shift: u8,
     /// Bytes sent again in this recovery, less those that DSACKs have shown to be needless.
@@ -104,6 +106,7 @@ impl Recovery {
             dup_bytes: 0,
             probe_end: None,
             probe_lone: false,
+            probed: false,
             ack_delay_shift: 0,
             needed: 0,
             dsack_seen: false,
@@ -363,8 +366,8 @@ impl<B> Sender<B> {
     /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
     /// sent last should have come.
     fn probe_at(&self) -> Option<Instant> {
-        let probed = self.recovery.probe_end.is_some();
-        if probed || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0 {
+        if self.recovery.probed || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0
+        {
             return None;
         }
         let base = self.rto_base.max(self.last_release);
@@ -418,6 +421,7 @@ impl<B> Sender<B> {
         env.counters.tail_loss_probes += 1;
         self.recovery.probe_end = Some(self.store.snd_nxt());
         self.recovery.probe_lone = self.is_lone();
+        self.recovery.probed = true;
         self.rto_base = env.now;
         let Some(last) = self.store.records().checked_sub(1).and_then(|i| self.store.place(i))
         else {
