@@ -77,6 +77,8 @@ pub struct End {
     /// Ends of the messages that were written here and have not arrived over there.
     messages: VecDeque<(u64, u32)>,
     written: u64,
+    /// Something written is not acknowledged, as far as the application knows.
+    pub(crate) awaits_ack: bool,
     pub(crate) told_connected: bool,
     pub(crate) told_closed: bool,
 }
@@ -92,6 +94,7 @@ impl End {
             armed: Instant::NEVER,
             messages: VecDeque::new(),
             written: 0,
+            awaits_ack: false,
             told_connected: false,
             told_closed: false,
         }
@@ -103,8 +106,12 @@ impl End {
         self.written
     }
 
-    pub(crate) fn write(&mut self, bytes: u64, tag: u32) {
+    pub(crate) fn write(&mut self, bytes: u64, first: Option<u32>, tag: u32) {
+        if let Some(first) = first.filter(|_| bytes > 1) {
+            self.messages.push_back((self.written + 1, first));
+        }
         self.written += bytes;
+        self.awaits_ack |= bytes > 0;
         self.messages.push_back((self.written, tag));
         if let Some(connection) = &mut self.connection {
             connection.write(bytes);
@@ -261,8 +268,9 @@ mod tests {
     #[test]
     fn messages_arrive_whole_and_in_order() {
         let mut end = End::new(Address(0), None, 0);
-        end.write(100, 7);
-        end.write(50, 8);
+        end.write(100, Some(6), 7);
+        end.write(50, None, 8);
+        assert_eq!(end.take_message(99), Some(6));
         assert_eq!(end.take_message(99), None);
         let all: Vec<_> = std::iter::from_fn(|| end.take_message(150)).collect();
         assert_eq!((all, end.written()), (vec![7, 8], 150));

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod flow;
 pub mod machine;
 pub mod net;
+pub mod offload;
 pub mod packet;
 pub mod tcp;
 pub mod traffic;

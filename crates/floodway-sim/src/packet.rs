@@ -12,7 +12,8 @@
 use floodway_core::seq::Seq;
 use floodway_wire::tcp::{Flags, OptionSummary};
 
-use crate::flow::{FlowId, Side};
+use crate::Duration;
+use crate::flow::{Flow, FlowId, Side};
 
 /// An endpoint of flows: a bare machine or a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +80,21 @@ impl Segment {
     }
 }
 
+/// What a switch tells the module in a guest that shares its work. It never leaves the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The switch is alive, and will have been for this long when the next is due.
+    Hello {
+        /// How long the module may count on it.
+        lifetime: Duration,
+    },
+    /// The switch controls the flow, or does not.
+    Flow {
+        /// It does.
+        managed: bool,
+    },
+}
+
 /// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -91,6 +107,8 @@ pub enum Body {
         /// For the application.
         tag: u32,
     },
+    /// A word of the switch to a guest.
+    Notice(Notice),
 }
 
 /// A packet.
@@ -116,14 +134,32 @@ pub struct Packet {
 
 const IP_HEADER: u32 = 20;
 const UDP_HEADER: u32 = 8;
+/// The least that an Ethernet frame carries.
+const NOTICE: u32 = 46;
 
 impl Packet {
+    /// A packet that one end of a flow sends.
+    #[must_use]
+    pub fn of(flow: &Flow, from: Side, body: Body, ecn: Ecn) -> Self {
+        let (end, to) = (flow.end(from), flow.end(from.other()));
+        Self {
+            flow: flow.id(),
+            from,
+            src: end.address,
+            dst: to.address,
+            hash: end.hash,
+            dscp: end.dscp,
+            ecn,
+            body,
+        }
+    }
+
     /// Number of packets that it is on the wire: more than one for a super-frame.
     #[must_use]
     pub fn packets(&self) -> u32 {
         match &self.body {
             Body::Tcp(segment) => segment.packets(),
-            Body::Datagram { .. } => 1,
+            Body::Datagram { .. } | Body::Notice(_) => 1,
         }
     }
 
@@ -134,6 +170,7 @@ impl Packet {
         match &self.body {
             Body::Tcp(s) => s.len + s.packets() * (IP_HEADER + s.header_len()),
             Body::Datagram { len, .. } => len + IP_HEADER + UDP_HEADER,
+            Body::Notice(_) => NOTICE,
         }
     }
 
@@ -148,7 +185,7 @@ impl Packet {
     pub const fn tcp(&self) -> Option<&Segment> {
         match &self.body {
             Body::Tcp(segment) => Some(segment),
-            Body::Datagram { .. } => None,
+            Body::Datagram { .. } | Body::Notice(_) => None,
         }
     }
 

@@ -13,8 +13,9 @@ use super::local;
 use super::vm::Vm;
 use crate::cpu::{VcpuId, VcpuSpec};
 use crate::engine::Timer;
-use crate::packet::{Fifo, PacketId};
-use crate::world::{Env, Errand, Event};
+use crate::flow::{FlowId, Side};
+use crate::packet::{Body, Ecn, Fifo, Notice, Packet, PacketId};
+use crate::world::{Env, Event};
 use crate::{Duration, Instant};
 
 /// Settings of a driver domain.
@@ -229,20 +230,44 @@ impl Driver {
             cost: &mut self.debt,
         };
         call(&mut *self.hook, &mut ctx);
-        for action in self.actions.drain(..) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
             match action {
                 Action::ToNetwork(packet) => {
                     env.net.send(self.host, packet, &mut env.packets, &mut env.clock);
+                }
+                Action::Hello { vm, lifetime } => {
+                    let (flow, side) = (FlowId::default(), Side::Client);
+                    let notice = Notice::Hello { lifetime };
+                    self.notify(&mut vms[vm as usize], flow, side, notice, env);
                 }
                 Action::ToVm(vm, packet) => {
                     vms[vm as usize].deliver(packet, self.config.backlog, &mut env.packets);
                 }
                 Action::Manage { vm, flow, side, managed } => {
-                    vms[vm as usize].notify(Errand::Manage { flow, side, managed });
+                    let notice = Notice::Flow { managed };
+                    self.notify(&mut vms[vm as usize], flow, side, notice, env);
                 }
             }
         }
+        self.actions = actions;
         self.arm(env);
+    }
+
+    /// A notice to the module in a VM about what `side` of a flow is.
+    fn notify(&self, vm: &mut Vm, flow: FlowId, side: Side, notice: Notice, env: &mut Env) {
+        let packet = Packet {
+            flow,
+            from: side.other(),
+            src: vm.address(),
+            dst: vm.address(),
+            hash: 0,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            body: Body::Notice(notice),
+        };
+        let packet = env.packets.insert(packet);
+        vm.deliver(packet, self.config.backlog, &mut env.packets);
     }
 
     fn arm(&mut self, env: &mut Env) {

@@ -45,6 +45,7 @@ pub trait Hook: Any {
 pub(super) enum Action {
     ToNetwork(PacketId),
     ToVm(u32, PacketId),
+    Hello { vm: u32, lifetime: Duration },
     Manage { vm: u32, flow: FlowId, side: Side, managed: bool },
 }
 
@@ -85,8 +86,13 @@ impl HookCtx<'_> {
         self.actions.push(Action::ToVm(vm, packet));
     }
 
-    /// A notice to the guest's module: the flow is managed by the switch, or not. It takes effect when the
-    /// VM runs.
+    /// A notice to the guest's module: the switch is alive, for this long.
+    pub fn hello(&mut self, vm: u32, lifetime: Duration) {
+        self.actions.push(Action::Hello { vm, lifetime });
+    }
+
+    /// A notice to the guest's module: the flow is managed by the switch, or not. Like all notices it waits in the
+    /// RX ring until the VM runs.
     pub fn manage(&mut self, vm: u32, flow: FlowId, side: Side, managed: bool) {
         self.actions.push(Action::Manage { vm, flow, side, managed });
     }

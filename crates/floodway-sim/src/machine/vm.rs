@@ -86,7 +86,7 @@ pub(super) struct Vm {
     rx: RxRing,
     /// Packets that wait in the driver domain for buffers.
     backlog: Fifo,
-    /// Deadlines and notices.
+    /// Deadlines.
     urgent: VecDeque<Errand>,
     commands: VecDeque<Command>,
     /// Of the command at the front, if it was interrupted.
@@ -126,6 +126,10 @@ impl Vm {
         self.vcpu
     }
 
+    pub(super) const fn address(&self) -> Address {
+        self.address
+    }
+
     pub(super) const fn stats(&self) -> &VmStats {
         &self.stats
     }
@@ -162,11 +166,6 @@ impl Vm {
         }
     }
 
-    pub(super) fn notify(&mut self, errand: Errand) {
-        self.urgent.push_back(errand);
-        self.call = true;
-    }
-
     pub(super) fn take_call(&mut self) -> bool {
         std::mem::take(&mut self.call)
     }
@@ -180,7 +179,7 @@ impl Vm {
     pub(super) fn on_errand(&mut self, errand: Errand, env: &mut Env) {
         match errand {
             Errand::Command(command) => self.commands.push_back(command),
-            Errand::Deadline(..) | Errand::Manage { .. } => self.urgent.push_back(errand),
+            Errand::Deadline(..) => self.urgent.push_back(errand),
             Errand::Transmit(packet) if self.queue.packets() < self.config.queue => {
                 self.queue.push(packet, &mut env.packets);
             }
@@ -264,7 +263,6 @@ impl Vm {
             Doing::Receive => self.receive(env),
             Doing::Urgent => match self.urgent.pop_front() {
                 Some(Errand::Deadline(flow, side)) => env.timeout(flow, side),
-                Some(Errand::Manage { flow, side, managed }) => env.manage(flow, side, managed),
                 _ => {}
             },
             Doing::Command => {

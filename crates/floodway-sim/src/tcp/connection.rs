@@ -152,6 +152,11 @@ impl Connection {
         self.sender.set_managed(managed);
     }
 
+    /// Until when that holds without another word of the switch.
+    pub fn set_hello(&mut self, until: Instant) {
+        self.sender.set_hello(until);
+    }
+
     /// When [`on_timeout`](Self::on_timeout) is due; [`Instant::NEVER`] if nothing waits.
     #[must_use]
     pub fn next_timeout(&self) -> Instant {

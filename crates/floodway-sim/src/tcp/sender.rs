@@ -17,9 +17,11 @@
 //! **Timer.** Runs while anything is outstanding, is set anew by each advance of `snd_una`, doubles at each expiry. With
 //! a zero window and nothing outstanding it sends a probe of one byte instead.
 //!
-//! **Managed.** While a switch controls the flow, the congestion window does not bind what is sent, whatever
-//! happens to it; it goes on growing and shrinking as a shadow, and binds again when the flow is
-//! not managed any more.
+//! **Managed.** While a switch controls the flow, neither the congestion window nor a send buffer that is sized after
+//! it binds what is sent, whatever happens to it; it goes on growing and shrinking as a shadow, and binds again when
+//! the flow is not managed any more, or when the switch has not said hello for too long.
+
+use std::ops::AddAssign;
 
 use floodway_core::congestion::{Ack, Algorithm, Congestion, Controller, PartialAck, Prr, Window};
 use floodway_core::rtt::RttEstimator;
@@ -49,6 +51,15 @@ pub struct SenderStats {
     pub timeouts: u64,
     /// Reductions because of marks.
     pub marks: u64,
+}
+
+impl AddAssign for SenderStats {
+    fn add_assign(&mut self, other: Self) {
+        self.retransmissions += other.retransmissions;
+        self.recoveries += other.recoveries;
+        self.timeouts += other.timeouts;
+        self.marks += other.marks;
+    }
 }
 
 /// A range of the stream to send: `start` is where its first byte, or the SYN, is.
@@ -108,6 +119,9 @@ pub struct Sender {
     last_sent: Instant,
     cwr: bool,
     managed: bool,
+    hello_until: Instant,
+    /// Managed by a switch that is alive, as of the last look.
+    floods: bool,
     /// Expiries since anything was heard.
     unheard: u8,
     stats: SenderStats,
@@ -139,6 +153,8 @@ impl Sender {
             last_sent: Instant::ZERO,
             cwr: false,
             managed: false,
+            hello_until: Instant::ZERO,
+            floods: false,
             unheard: 0,
             stats: SenderStats::default(),
         }
@@ -192,6 +208,10 @@ impl Sender {
 
     pub(super) fn set_managed(&mut self, managed: bool) {
         self.managed = managed;
+    }
+
+    pub(super) fn set_hello(&mut self, until: Instant) {
+        self.hello_until = until;
     }
 
     pub(super) const fn mss(&self) -> u32 {
@@ -388,7 +408,7 @@ impl Sender {
         let recovering = matches!(self.phase, Phase::Recovery { .. });
         let before = self.una - u64::from(advanced);
         let used_half = self.window.in_slow_start() && event.flight > self.window.cwnd / 2;
-        let limited = before < self.limited_at || used_half || self.managed;
+        let limited = before < self.limited_at || used_half || self.floods;
         let ack = Ack {
             now: event.now,
             bytes_acked: advanced,
@@ -413,7 +433,7 @@ impl Sender {
     }
 
     fn cwnd(&self) -> u64 {
-        if self.managed { u64::MAX } else { u64::from(self.window.cwnd) }
+        if self.floods { u64::MAX } else { u64::from(self.window.cwnd) }
     }
 
     /// The timer has expired.
@@ -442,6 +462,7 @@ impl Sender {
 
     /// What is to be sent now, if anything. What it returns counts as sent.
     pub(super) fn next(&mut self, now: Instant) -> Option<Range> {
+        self.floods = self.managed && now < self.hello_until;
         let Some(range) = self.next_lost(now).or_else(|| self.next_new(now)) else {
             if self.timer == Instant::NEVER && self.una == self.nxt {
                 self.timer = self.probe_time(now);
@@ -528,8 +549,9 @@ impl Sender {
 
     fn send_room(&self) -> u64 {
         let buffer = self.config.send;
-        let wanted = self.window.cwnd.saturating_mul(2).max(buffer.initial).min(buffer.max);
-        (self.una + u64::from(wanted)).saturating_sub(self.nxt)
+        let wanted = self.cwnd().saturating_mul(2).max(u64::from(buffer.initial));
+        let wanted = wanted.min(u64::from(buffer.max));
+        (self.una + wanted).saturating_sub(self.nxt)
     }
 
     /// One byte into a closed window, if that is due.

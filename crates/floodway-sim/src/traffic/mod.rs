@@ -3,6 +3,7 @@
 //! | model | arrivals | connections |
 //! |---|---|---|
 //! | [`Bulk`] | one transfer per flow, endless or not | one each |
+//! | [`Transfers`] | in rounds of several, with the times of each | a new one each |
 //! | [`Series`] | a transfer when the one before is done | a new one each, as the vFlood paper's |
 //! | [`Poisson`] | exponential gaps | a new one each, or permanent ones between all pairs |
 //! | [`Queries`] | requests by one client at a time or by exponential gaps | permanent |
@@ -19,6 +20,7 @@ mod record;
 mod replay;
 mod series;
 mod sizes;
+mod transfers;
 
 pub use aggregate::{Aggregate, AggregateConfig};
 pub use bulk::{Bulk, BulkFlow};
@@ -29,3 +31,4 @@ pub use record::{Record, Samples};
 pub use replay::{Entry, Replay, Work};
 pub use series::{Series, SeriesConfig};
 pub use sizes::{Empirical, NotADistribution, Sizes};
+pub use transfers::{Transfer, Transfers, TransfersConfig};

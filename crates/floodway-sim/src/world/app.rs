@@ -34,6 +34,11 @@ pub trait App: Any {
         let _ = (flow, side, tag, ctx);
     }
 
+    /// All that was written at an end is acknowledged.
+    fn on_sent(&mut self, flow: FlowId, side: Side, ctx: &mut Ctx<'_>) {
+        let _ = (flow, side, ctx);
+    }
+
     /// A datagram has come to `side`.
     fn on_datagram(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
         let _ = (flow, side, tag, ctx);
@@ -100,7 +105,19 @@ impl Ctx<'_> {
 
     /// Writes a message at one end of a connection.
     pub fn send(&mut self, flow: FlowId, side: Side, bytes: u64, tag: u32) {
-        self.at_end(flow, side, Command::Write { flow, side, bytes, tag });
+        self.at_end(flow, side, Command::Write { flow, side, bytes, first: None, tag });
+    }
+
+    /// The same; the other end is told of the first byte, too, with a tag of its own.
+    pub fn send_noting_first(
+        &mut self,
+        flow: FlowId,
+        side: Side,
+        bytes: u64,
+        first: u32,
+        tag: u32,
+    ) {
+        self.at_end(flow, side, Command::Write { flow, side, bytes, first: Some(first), tag });
     }
 
     /// Sends a datagram of `bytes` payload.

@@ -17,8 +17,8 @@ use crate::cpu::CpuEvent;
 use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
 use crate::net::{Net, NetEvent};
-use crate::packet::{Address, Body, Ecn, Packet, PacketId, Pool};
-use crate::tcp::{Connection, State};
+use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool};
+use crate::tcp::{Connection, SenderStats, State};
 use crate::{Duration, Instant};
 
 /// Everything that can happen.
@@ -81,6 +81,8 @@ pub(crate) enum Command {
         flow: FlowId,
         side: Side,
         bytes: u64,
+        /// Of a message of the first byte alone.
+        first: Option<u32>,
         tag: u32,
     },
     Close {
@@ -105,6 +107,8 @@ pub(crate) enum Command {
 pub(crate) enum Notice {
     Connected(FlowId, Side),
     Message(FlowId, Side, u32),
+    /// All that this end has written is acknowledged.
+    Sent(FlowId, Side),
     Datagram(FlowId, Side, u32),
     Computed(u32),
     Closed(FlowId),
@@ -123,7 +127,6 @@ pub(crate) enum Errand {
     Command(Command),
     Deadline(FlowId, Side),
     Transmit(PacketId),
-    Manage { flow: FlowId, side: Side, managed: bool },
 }
 
 /// What all parts of a world share.
@@ -138,11 +141,22 @@ pub struct Env {
     /// Flows.
     pub flows: Flows,
     pub(crate) places: Vec<Place>,
+    /// Until when the module of the guest at each address counts on its switch.
+    pub(super) hello_until: Vec<Instant>,
+    /// What the senders at each address have done whose flows have ended.
+    pub(super) retired: Vec<SenderStats>,
     pub(crate) notices: VecDeque<(AppId, Notice)>,
     pub(crate) errands: VecDeque<(u32, u32, Errand)>,
 }
 
 impl Env {
+    /// The next address is here.
+    pub(crate) fn add_place(&mut self, place: Place) {
+        self.places.push(place);
+        self.hello_until.push(Instant::ZERO);
+        self.retired.push(SenderStats::default());
+    }
+
     pub(crate) fn place(&self, address: Address) -> Place {
         self.places[address.0 as usize]
     }
@@ -165,9 +179,9 @@ impl Env {
     pub(crate) fn execute(&mut self, command: Command) {
         match command {
             Command::Push { flow, side } => self.settle(flow, side),
-            Command::Write { flow, side, bytes, tag } => {
+            Command::Write { flow, side, bytes, first, tag } => {
                 if let Some(flow) = self.flows.get_mut(flow) {
-                    flow.end_mut(side).write(bytes, tag);
+                    flow.end_mut(side).write(bytes, first, tag);
                 }
                 self.settle(flow, side);
             }
@@ -193,12 +207,17 @@ impl Env {
     pub(crate) fn input(&mut self, id: PacketId) {
         let packet = self.packets.remove(id);
         let side = packet.from.other();
+        if let Body::Notice(notice) = packet.body {
+            self.notice(&packet, notice);
+            return;
+        }
         let Some(flow) = self.flows.get_mut(packet.flow) else { return };
         match &packet.body {
             Body::Datagram { tag, .. } => {
                 let notice = Notice::Datagram(packet.flow, side, *tag);
                 self.notices.push_back((AppId(flow.app), notice));
             }
+            Body::Notice(_) => {}
             Body::Tcp(segment) => {
                 if let Some(connection) = &mut flow.end_mut(side).connection {
                     connection.on_segment(segment, packet.ecn == Ecn::Ce, self.clock.now());
@@ -238,29 +257,42 @@ impl Env {
     pub(crate) fn forget(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.remove(id) {
             for side in [Side::Client, Side::Server] {
-                self.clock.cancel(flow.end(side).timer);
+                let end = flow.end(side);
+                self.clock.cancel(end.timer);
+                if let Some(connection) = &end.connection {
+                    self.retired[end.address.0 as usize] += *connection.sender().stats();
+                }
             }
         }
     }
 
-    /// The guest's module learns that a switch controls a flow, or does not.
-    pub(crate) fn manage(&mut self, id: FlowId, side: Side, managed: bool) {
-        if let Some(flow) = self.flows.get_mut(id)
-            && let Some(connection) = &mut flow.end_mut(side).connection
-        {
-            connection.set_managed(managed);
+    /// The guest's module hears from its switch.
+    fn notice(&mut self, packet: &Packet, notice: packet::Notice) {
+        match notice {
+            packet::Notice::Hello { lifetime } => {
+                self.hello_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
+            }
+            packet::Notice::Flow { managed } => {
+                let side = packet.from.other();
+                if let Some(flow) = self.flows.get_mut(packet.flow)
+                    && let Some(connection) = &mut flow.end_mut(side).connection
+                {
+                    connection.set_managed(managed);
+                }
+                self.settle(packet.flow, side);
+            }
         }
-        self.settle(id, side);
     }
 
     /// Sends what an end has to send, sets its timer, and notes what there is to tell.
     #[inline]
     pub(crate) fn settle(&mut self, id: FlowId, side: Side) {
         let now = self.clock.now();
-        while let Some(flow) = self.flows.get_mut(id)
-            && let Some(connection) = &mut flow.end_mut(side).connection
-            && let Some(out) = connection.poll(now)
+        while let Some(end) = self.flows.get_mut(id).map(|flow| flow.end_mut(side))
+            && let Some(connection) = &mut end.connection
         {
+            connection.set_hello(self.hello_until[end.address.0 as usize]);
+            let Some(out) = connection.poll(now) else { break };
             self.emit(id, side, Body::Tcp(out.segment), out.ecn);
         }
         self.arm(id, side);
@@ -269,17 +301,7 @@ impl Env {
 
     fn emit(&mut self, id: FlowId, side: Side, body: Body, ecn: Ecn) {
         let Some(flow) = self.flows.get(id) else { return };
-        let (end, to) = (flow.end(side), flow.end(side.other()).address);
-        let packet = Packet {
-            flow: id,
-            from: side,
-            src: end.address,
-            dst: to,
-            hash: end.hash,
-            dscp: end.dscp,
-            ecn,
-            body,
-        };
+        let packet = Packet::of(flow, side, body, ecn);
         let place = self.place(packet.src);
         let packet = self.packets.insert(packet);
         match place {
@@ -313,6 +335,11 @@ impl Env {
         if connection.is_established() && !end.told_connected {
             end.told_connected = true;
             self.notices.push_back((app, Notice::Connected(id, side)));
+        }
+        let sent = end.awaits_ack && connection.sender().backlog() == 0;
+        if sent {
+            end.awaits_ack = false;
+            self.notices.push_back((app, Notice::Sent(id, side)));
         }
         let newly_closed = closed && !end.told_closed;
         let aborted = connection.state() == State::Aborted;

@@ -24,6 +24,7 @@ use crate::flow::{FlowId, Flows, Side};
 use crate::machine::{Hook, Machine, MachineConfig, VmConfig};
 use crate::net::{Net, NetEvent, Node, PortId};
 use crate::packet::{Address, PacketId};
+use crate::tcp::SenderStats;
 use env::Notice;
 
 /// Names a machine of a world.
@@ -52,7 +53,7 @@ impl World {
 
     /// Puts a bare machine at a host of the network: a stack that costs no time.
     pub fn add_bare(&mut self, host: u32) -> Address {
-        self.env.places.push(Place::Bare { host });
+        self.env.add_place(Place::Bare { host });
         self.env.net.attach(host)
     }
 
@@ -78,7 +79,7 @@ impl World {
         let host = self.machine_at.iter().position(|at| *at == Some(machine.0));
         let address = self.env.net.attach(host.expect("a machine has a host") as u32);
         let vm = self.machines[machine.0 as usize].add_vm(address, config);
-        self.env.places.push(Place::Vm { machine: machine.0, vm });
+        self.env.add_place(Place::Vm { machine: machine.0, vm });
         address
     }
 
@@ -126,6 +127,16 @@ impl World {
     #[must_use]
     pub const fn flows(&self) -> &Flows {
         &self.env.flows
+    }
+
+    /// What all senders at an address have done so far.
+    #[must_use]
+    pub fn sender_stats(&self, address: Address) -> SenderStats {
+        let mut stats = self.env.retired[address.0 as usize];
+        let ends = self.env.flows.iter().flat_map(|f| [f.end(Side::Client), f.end(Side::Server)]);
+        let here = ends.filter(|end| end.address == address);
+        here.filter_map(|end| end.connection.as_ref()).for_each(|c| stats += *c.sender().stats());
+        stats
     }
 
     /// The present.
@@ -251,6 +262,7 @@ impl World {
         self.with_app(app, |app, ctx| match notice {
             Notice::Connected(flow, side) => app.on_connected(flow, side, ctx),
             Notice::Message(flow, side, tag) => app.on_message(flow, side, tag, ctx),
+            Notice::Sent(flow, side) => app.on_sent(flow, side, ctx),
             Notice::Datagram(flow, side, tag) => app.on_datagram(flow, side, tag, ctx),
             Notice::Computed(tag) => app.on_computed(tag, ctx),
             Notice::Closed(flow) => {

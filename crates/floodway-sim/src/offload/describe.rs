@@ -1,0 +1,85 @@
+//! Packets as the engine sees them, and what it makes of them.
+
+use floodway_core::offload::{Ecn as WireEcn, Edit, Made, Release, Segment};
+use floodway_wire::tcp::OptionSummary;
+
+use crate::packet::{self, Body, Ecn, Packet};
+
+/// ECT(0) as in the IP header.
+const ECT_0: WireEcn = WireEcn(2);
+
+/// What the engine is told of a packet; `None` if it is not TCP.
+pub(super) fn segment(packet: &Packet) -> Option<Segment> {
+    let tcp = packet.tcp()?;
+    Some(Segment {
+        seq: tcp.seq,
+        ack: tcp.ack,
+        len: tcp.len,
+        window: tcp.window,
+        flags: tcp.flags,
+        ecn: to_wire(packet.ecn),
+        gso_size: tcp.gso_size,
+        options: tcp.options,
+    })
+}
+
+/// Changes the header of a packet that passes.
+pub(super) fn edit(packet: &mut Packet, edit: &Edit) {
+    let Body::Tcp(tcp) = &mut packet.body else { return };
+    tcp.seq = edit.seq.unwrap_or(tcp.seq);
+    tcp.ack = edit.ack.unwrap_or(tcp.ack);
+    tcp.window = edit.window.unwrap_or(tcp.window);
+    tcp.flags = edit.flags.unwrap_or(tcp.flags);
+    tcp.options.timestamps = edit.timestamps.or(tcp.options.timestamps);
+    if edit.strip_sack {
+        tcp.options.set_sack_blocks(&[]);
+    }
+}
+
+/// A range of a kept packet under a refreshed header.
+pub(super) fn released(kept: &Packet, release: &Release) -> Packet {
+    let mut packet = *kept;
+    packet.ecn = from_wire(release.ecn);
+    if let Body::Tcp(tcp) = &mut packet.body {
+        tcp.seq = release.seq;
+        tcp.ack = release.ack;
+        tcp.len = release.len;
+        tcp.window = release.window;
+        tcp.flags = release.flags;
+        tcp.gso_size = if release.len > u32::from(release.mss) { release.mss } else { 0 };
+        tcp.options.timestamps = release.timestamps;
+    }
+    packet
+}
+
+/// The TCP part of a segment that the engine makes.
+pub(super) fn made(made: &Made) -> packet::Segment {
+    let mut options = OptionSummary::default();
+    options.timestamps = made.timestamps;
+    options.set_sack_blocks(made.dsack.as_slice());
+    packet::Segment {
+        seq: made.seq,
+        ack: made.ack,
+        len: 0,
+        window: made.window,
+        flags: made.flags,
+        gso_size: 0,
+        options,
+    }
+}
+
+const fn to_wire(ecn: Ecn) -> WireEcn {
+    match ecn {
+        Ecn::NotEct => WireEcn::NOT_ECT,
+        Ecn::Ect => ECT_0,
+        Ecn::Ce => WireEcn::CE,
+    }
+}
+
+fn from_wire(ecn: WireEcn) -> Ecn {
+    match ecn {
+        WireEcn::NOT_ECT => Ecn::NotEct,
+        WireEcn::CE => Ecn::Ce,
+        _ => Ecn::Ect,
+    }
+}

@@ -1,0 +1,79 @@
+//! What the engine asks for, carried out.
+
+use floodway_core::offload::{Edit, HELLO_LIFETIME_MS, Link, Made, Naming, Release, Sink};
+use floodway_wire::FiveTuple;
+
+use super::{Names, describe};
+use crate::Duration;
+use crate::flow::{FlowId, Side};
+use crate::machine::HookCtx;
+use crate::packet::{Body, Ecn, Packet};
+
+/// Sends what the engine of a VM says.
+pub(super) struct Egress<'a, 'c> {
+    pub(super) vm: u32,
+    pub(super) names: &'a Names,
+    pub(super) ctx: &'a mut HookCtx<'c>,
+}
+
+impl Egress<'_, '_> {
+    /// The flow of a tuple in the guest's direction, and the guest's side; `None` if it has ended.
+    fn find(&self, tuple: &FiveTuple) -> Option<(FlowId, Side)> {
+        let &(flow, side) = self.names.get(tuple)?;
+        self.ctx.flows().get(flow).map(|_| (flow, side))
+    }
+
+    fn make(&self, made: &Made, flow: FlowId, from: Side) -> Option<Packet> {
+        let body = Body::Tcp(describe::made(made));
+        Some(Packet::of(self.ctx.flows().get(flow)?, from, body, Ecn::NotEct))
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let id = self.ctx.packets().insert(packet);
+        self.ctx.to_vm(self.vm, id);
+    }
+
+    fn send(&mut self, packet: Packet) {
+        let id = self.ctx.packets().insert(packet);
+        self.ctx.to_network(id);
+    }
+}
+
+impl Sink<Packet> for Egress<'_, '_> {
+    fn release(&mut self, kept: &Packet, release: &Release) {
+        self.send(describe::released(kept, release));
+    }
+
+    fn to_network(&mut self, made: &Made) {
+        let found = self.find(&made.flow);
+        if let Some(packet) = found.and_then(|(flow, guest)| self.make(made, flow, guest)) {
+            self.send(packet);
+        }
+    }
+
+    fn to_guest(&mut self, made: &Made) {
+        let found = self.find(&made.flow.reversed());
+        if let Some(packet) = found.and_then(|(flow, guest)| self.make(made, flow, guest.other())) {
+            self.deliver(packet);
+        }
+    }
+
+    fn redeliver(&mut self, kept: &Packet, edit: &Edit) {
+        let mut packet = *kept;
+        describe::edit(&mut packet, edit);
+        self.deliver(packet);
+    }
+
+    fn hello(&mut self, _: &Link, lifetime_ms: u16) {
+        self.ctx.hello(self.vm, Duration::from_millis(lifetime_ms.into()));
+    }
+
+    fn name(&mut self, tuple: &FiveTuple, link: &Link, naming: Naming) {
+        if naming == Naming::Managed {
+            self.hello(link, HELLO_LIFETIME_MS);
+        }
+        if let Some((flow, side)) = self.find(tuple) {
+            self.ctx.manage(self.vm, flow, side, naming == Naming::Managed);
+        }
+    }
+}

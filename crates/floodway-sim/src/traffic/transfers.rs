@@ -1,0 +1,185 @@
+//! Rounds of transfers, each on a new connection: what the lab measures on real VMs.
+//!
+//! # Theory of operation
+//! A round opens all its connections at once and ends when the last byte of the last of them has arrived and is
+//! acknowledged. Before each round is an exponential pause, so that rounds meet all phases of schedules. The sender
+//! connects. Of each transfer the times are kept at which its application and its receiver's see what happens; in a
+//! VM that is when the VM runs.
+
+use super::record::Record;
+use crate::engine::Rng;
+use crate::flow::{FlowId, Side};
+use crate::packet::Address;
+use crate::tcp::TcpConfig;
+use crate::world::{App, Ctx};
+use crate::{Duration, Instant};
+
+/// Settings.
+#[derive(Clone, Debug)]
+pub struct TransfersConfig {
+    /// Sender.
+    pub from: Address,
+    /// Receivers, and how many connections of a round go to each.
+    pub to: Vec<(Address, u32)>,
+    /// Bytes of each transfer.
+    pub bytes: u64,
+    /// Rounds.
+    pub rounds: u32,
+    /// Mean of the pause before each round.
+    pub gap: Duration,
+    /// The sender's stack and the receivers'.
+    pub stacks: [TcpConfig; 2],
+    /// Seed of the run.
+    pub seed: u64,
+}
+
+/// A transfer that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Round, from zero.
+    pub round: u32,
+    /// Receiver, by its place in [`TransfersConfig::to`].
+    pub receiver: u32,
+    /// When the sender opened the connection.
+    pub begun: Instant,
+    /// When the connection stood for the sender.
+    pub connected: Instant,
+    /// When the first byte was with the receiver.
+    pub first: Instant,
+    /// When the last byte was with the receiver.
+    pub last: Instant,
+    /// When the sender knew that all was acknowledged.
+    pub acknowledged: Instant,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Transfer {
+    /// From opening the connection to the receiver's last byte.
+    #[must_use]
+    pub const fn whole(&self) -> Record {
+        Record { begun: self.begun, done: self.last, bytes: self.bytes }
+    }
+}
+
+/// The tags of messages.
+const FIRST: u32 = 0;
+const LAST: u32 = 1;
+
+/// The application.
+#[derive(Debug)]
+pub struct Transfers {
+    config: TransfersConfig,
+    rng: Rng,
+    round: u32,
+    running: Vec<(FlowId, Transfer)>,
+    done: Vec<Transfer>,
+}
+
+impl Transfers {
+    /// An application with these settings.
+    #[must_use]
+    pub fn new(config: TransfersConfig) -> Self {
+        let rng = Rng::new(config.seed, "transfers", u64::from(config.from.0));
+        Self { config, rng, round: 0, running: Vec::new(), done: Vec::new() }
+    }
+
+    /// Transfers that are complete, in the order of completion.
+    #[must_use]
+    pub fn complete(&self) -> &[Transfer] {
+        &self.done
+    }
+
+    /// All rounds are over.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.round >= self.config.rounds && self.running.is_empty()
+    }
+
+    fn pause(&mut self, ctx: &mut Ctx<'_>) {
+        if self.round < self.config.rounds {
+            ctx.after(self.rng.exponential(self.config.gap), self.round);
+        }
+    }
+
+    fn begin(&mut self, ctx: &mut Ctx<'_>) {
+        let [sender, receiver] = &self.config.stacks;
+        for (place, &(to, flows)) in (0..).zip(&self.config.to) {
+            for _ in 0..flows {
+                let flow = ctx.open(self.config.from, to, [sender, receiver]);
+                ctx.send_noting_first(flow, Side::Client, self.config.bytes, FIRST, LAST);
+                ctx.close(flow, Side::Client);
+                let transfer = Transfer {
+                    round: self.round,
+                    receiver: place,
+                    begun: ctx.now(),
+                    connected: Instant::NEVER,
+                    first: Instant::NEVER,
+                    last: Instant::NEVER,
+                    acknowledged: Instant::NEVER,
+                    bytes: self.config.bytes,
+                };
+                self.running.push((flow, transfer));
+            }
+        }
+        self.round += 1;
+    }
+
+    fn note(&mut self, flow: FlowId, change: impl FnOnce(&mut Transfer), ctx: &mut Ctx<'_>) {
+        let Some(at) = self.running.iter().position(|running| running.0 == flow) else { return };
+        let transfer = &mut self.running[at].1;
+        change(transfer);
+        if transfer.last == Instant::NEVER || transfer.acknowledged == Instant::NEVER {
+            return;
+        }
+        self.done.push(self.running.remove(at).1);
+        if self.running.is_empty() {
+            self.pause(ctx);
+        }
+    }
+}
+
+impl App for Transfers {
+    fn start(&mut self, ctx: &mut Ctx<'_>) {
+        self.pause(ctx);
+    }
+
+    fn on_timer(&mut self, _: u32, ctx: &mut Ctx<'_>) {
+        self.begin(ctx);
+    }
+
+    fn on_connected(&mut self, flow: FlowId, side: Side, ctx: &mut Ctx<'_>) {
+        if side == Side::Client {
+            let now = ctx.now();
+            self.note(flow, |transfer| transfer.connected = now, ctx);
+        }
+    }
+
+    fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
+        let now = ctx.now();
+        let change = move |transfer: &mut Transfer| {
+            transfer.first = transfer.first.min(now);
+            if tag == LAST {
+                transfer.last = now;
+            }
+        };
+        self.note(flow, change, ctx);
+        if tag == LAST {
+            ctx.close(flow, side);
+        }
+    }
+
+    fn on_sent(&mut self, flow: FlowId, _: Side, ctx: &mut Ctx<'_>) {
+        let now = ctx.now();
+        self.note(flow, |transfer| transfer.acknowledged = now, ctx);
+    }
+
+    fn on_closed(&mut self, flow: FlowId, ctx: &mut Ctx<'_>) {
+        // Given up: the round goes on without it.
+        let before = self.running.len();
+        self.running.retain(|running| running.0 != flow);
+        if before > 0 && self.running.is_empty() {
+            self.pause(ctx);
+        }
+    }
+}
