@@ -20,8 +20,8 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 use libfuzzer_sys::fuzz_target;
 
 const BUDGET: u32 = 256 << 10;
-/// Frames that budget and receive budget allow at most, 128 and 512 bytes for each.
-const MOST_FRAMES: u32 = BUDGET / 128 + BUDGET / 512;
+/// Frames that budget and receive budget allow at most, 64 and 512 bytes for each.
+const MOST_FRAMES: u32 = BUDGET / 64 + BUDGET / 512;
 
 /// Where a number lies: near what is current, so that segments often fit.
 #[derive(Arbitrary, Clone, Copy, Debug)]

@@ -39,8 +39,9 @@ pub(super) const LEAST_GRANT: u32 = *PORTION.start();
 const MAX_UNITS: u32 = u16::MAX as u32;
 
 /// A stored frame counts as this many bytes at least, in a limit of its own: a guest that sends bytes one by
-/// one must not make us keep millions of frames. No guest that fills its segments comes near the limit.
-const LEAST_FRAME: u32 = 128;
+/// one must not make us keep millions of frames. No guest that fills its segments, of the smallest MSS that is
+/// believed, comes near the limit.
+const LEAST_FRAME: u32 = 64;
 
 /// What the pool has counted for a flow.
 #[derive(Clone, Copy, Debug, Default)]

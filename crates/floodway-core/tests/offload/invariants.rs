@@ -146,6 +146,7 @@ fn every_byte_arrives_and_every_rule_holds() {
 }
 
 /// I7: the guest has nothing to repair, as long as
+/// - the handshake loses nothing: both ends' first timeout is one second then;
 /// - the path is alive: between two ACKs that say something new it loses no more than one repair or answer to one
 ///   (what is sent for the first time is lost as it comes); none without SACK, where only timeouts repair a tail;
 /// - its round trip, queues included, is well under the guest's smallest timeout of 200 ms;

@@ -15,8 +15,7 @@
 //! in `pipe`, so that the estimate does not exceed `cwnd` (I1). If the segment had not been lost after all, one
 //! MSS more is really on its way. Two things are other than in the RFC, since the guest's own timer runs (I7): a lone
 //! segment is probed before the longest delay that its ACK may have, which is found out probe by
-//! probe; and the end of a fast recovery is probed too, when the repairs have arrived and nothing is said of what
-//! was sent with them.
+//! probe; and a recovery is probed too, when nothing more is heard of its repairs.
 //!
 //! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed.
 //!
@@ -347,7 +346,7 @@ impl<B> Sender<B> {
     pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
         if self.store.records() == 0 {
             self.timer = match self.timer {
-                _ if self.held() == 0 => None,
+                _ if self.held() == 0 || self.gap_until != Instant::NEVER => None,
                 Some((Timer::WindowProbe, at)) => Some((Timer::WindowProbe, at)),
                 _ => Some((Timer::WindowProbe, env.now + self.rto(env.config))),
             };
@@ -366,8 +365,8 @@ impl<B> Sender<B> {
     /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
     /// sent last should have come.
     fn probe_at(&self) -> Option<Instant> {
-        if self.recovery.probed || !self.agreed.sack || self.store.lost > 0 || self.store.sacked > 0
-        {
+        let repaired = self.store.lost == self.store.in_repair;
+        if self.recovery.probed || !self.agreed.sack || !repaired {
             return None;
         }
         let base = self.rto_base.max(self.last_release);
@@ -416,17 +415,15 @@ impl<B> Sender<B> {
         }
     }
 
-    /// Marks the last segment as lost, so that it is sent again.
+    /// Marks the last segment that the peer is not known to have as lost, so that it is sent again.
     fn probe_tail<S>(&mut self, env: &mut Env<'_, S>) {
         env.counters.tail_loss_probes += 1;
         self.recovery.probe_end = Some(self.store.snd_nxt());
         self.recovery.probe_lone = self.is_lone();
         self.recovery.probed = true;
         self.rto_base = env.now;
-        let Some(last) = self.store.records().checked_sub(1).and_then(|i| self.store.place(i))
-        else {
-            return;
-        };
+        let places = (0..self.store.records()).rev().filter_map(|index| self.store.place(index));
+        let Some(last) = places.into_iter().find(|place| !place.sent.sacked) else { return };
         // The last segment as it was cut.
         let before = (last.sent.end.since(last.start) - 1) / self.window.mss * self.window.mss;
         let split = before > 0 && self.store.split(last.index, last.start + before);

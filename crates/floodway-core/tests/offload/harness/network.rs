@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use floodway_core::offload::Ecn;
 use floodway_core::time::{Duration, Instant};
+use floodway_wire::tcp::Flags;
 
 use super::packet::{Packet, Position};
 use super::random::Random;
@@ -40,7 +41,7 @@ impl Default for PathConfig {
 }
 
 /// A path that is alive: since the switch last heard of progress, it has lost no more than a given number of repairs
-/// and of what the peer said last. What is sent for the first time may be lost as it comes.
+/// and of what the peer said last, and no SYN. What is sent for the first time may be lost as it comes.
 #[derive(Debug, Default)]
 pub struct Mercy {
     most: Option<u32>,
@@ -70,6 +71,9 @@ impl Mercy {
     /// Whether a packet of the guest may be lost.
     fn loses_data(&mut self, packet: &Packet) -> bool {
         let end = packet.at + i64::from(packet.segment.seq_len());
+        if packet.segment.has(Flags::SYN) {
+            return self.most.is_none();
+        }
         if end == packet.at {
             return true;
         }
@@ -85,14 +89,17 @@ impl Mercy {
     }
 
     /// Whether a packet of the peer may be lost. If so, it is.
-    fn loses_word(&mut self) -> bool {
+    fn loses_word(&mut self, packet: &Packet) -> bool {
+        if packet.segment.has(Flags::SYN) {
+            return self.most.is_none();
+        }
         let loses = self.repairs + self.words < self.most.unwrap_or(u32::MAX);
         self.words += u32::from(loses);
         loses
     }
 
     fn loses(&mut self, from_guest: bool, packet: &Packet) -> bool {
-        if from_guest { self.loses_data(packet) } else { self.loses_word() }
+        if from_guest { self.loses_data(packet) } else { self.loses_word(packet) }
     }
 }
 
