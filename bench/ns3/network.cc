@@ -141,6 +141,8 @@ connect(const Scenario& scenario, const NodeContainer& nodes)
 {
     Graph graph(nodes.GetN());
     PointToPointHelper helper;
+    // Else the layer above would drop for a queue that says it is full; the limit is the queue's own.
+    helper.DisableFlowControl();
     const QueueSize limit(QueueSizeUnit::PACKETS, scenario.queuePackets);
     helper.SetQueue("ns3::DropTailQueue<Packet>", "MaxSize", QueueSizeValue(limit));
     for (const Link& link : scenario.links)
