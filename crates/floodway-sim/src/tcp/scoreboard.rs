@@ -216,6 +216,30 @@ impl Scoreboard {
         }
     }
 
+    /// The first segment below the highest sacked one of which nothing is known.
+    pub(super) fn first_hole(&self) -> Option<(u64, u32)> {
+        if self.sacked == 0 {
+            return None;
+        }
+        let mut below = self.entries.iter().take_while(|e| e.start < self.highest_sacked);
+        below.find(|e| e.mark == Mark::None).map(|e| (e.start, e.len))
+    }
+
+    /// The last segment, if it is neither sacked nor sent again.
+    pub(super) fn last_unsacked(&self) -> Option<(u64, u32)> {
+        self.entries.back().filter(|e| e.mark == Mark::None).map(|e| (e.start, e.len))
+    }
+
+    /// The segment at `start`, of which nothing is known, was sent again. It counts as lost, so that it is not in
+    /// `pipe` twice.
+    pub(super) fn resent_in_doubt(&mut self, start: u64, now: Instant) {
+        let at = self.entries.partition_point(|entry| entry.start < start);
+        if self.entries.get(at).is_some_and(|e| e.start == start && e.mark == Mark::None) {
+            self.mark_lost(at);
+            self.resent(start, now);
+        }
+    }
+
     fn mark_lost(&mut self, at: usize) {
         let entry = &mut self.entries[at];
         entry.mark = Mark::Lost;
@@ -314,6 +338,22 @@ mod tests {
         assert_eq!((board.pipe(400), board.next_lost()), (0, Some((0, 100))));
     }
 
+    #[test]
+    fn at_the_end_holes_and_the_last_segment_are_doubtful() {
+        let mut board = board(6);
+        assert_eq!(board.first_hole(), None, "nothing is sacked");
+        sack(&mut board, 300, 400);
+        assert_eq!((board.find_losses(MSS), board.first_hole()), (0, Some((0, 100))));
+        for (start, next) in [(0, Some((100, 100))), (100, Some((200, 100))), (200, None)] {
+            board.resent_in_doubt(start, Instant::ZERO);
+            assert_eq!(board.first_hole(), next);
+        }
+        // Two are outstanding above; what was sent again is under way once.
+        assert_eq!((board.pipe(600), board.last_unsacked()), (500, Some((500, 100))));
+        board.resent_in_doubt(500, Instant::ZERO);
+        assert_eq!((board.pipe(600), board.last_unsacked()), (500, None));
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Send(u8),
@@ -321,6 +361,8 @@ mod tests {
         Sack(u64, u64),
         Find,
         Resend,
+        Doubt,
+        Rescue,
         Timeout,
     }
 
@@ -331,6 +373,8 @@ mod tests {
             4 => (0_u64..20, 1_u64..5).prop_map(|(a, n)| Step::Sack(a, n)),
             2 => Just(Step::Find),
             3 => Just(Step::Resend),
+            1 => Just(Step::Doubt),
+            1 => Just(Step::Rescue),
             1 => Just(Step::Timeout),
         ];
         proptest::collection::vec(step, 1..80)
@@ -358,6 +402,12 @@ mod tests {
                     Step::Find => { board.find_losses(MSS); }
                     Step::Resend => if let Some((start, _)) = board.next_lost() {
                         board.resent(start, Instant::ZERO);
+                    },
+                    Step::Doubt => if let Some((start, _)) = board.first_hole() {
+                        board.resent_in_doubt(start, Instant::ZERO);
+                    },
+                    Step::Rescue => if let Some((start, _)) = board.last_unsacked() {
+                        board.resent_in_doubt(start, Instant::ZERO);
                     },
                     Step::Timeout => board.all_is_lost(),
                 }

@@ -9,7 +9,8 @@
 //! makes the arithmetic of `pipe` the same. A partial ACK then means that the next segment is lost (RFC 6582),
 //! or ends recovery (Reno).
 //!
-//! **What may be sent**: lost segments first, then new ones, while `pipe` leaves room in `cwnd` (set by PRR in
+//! **What may be sent**: lost segments first, then new ones, then, in recovery with SACK, doubtful ones (RFC 6675, `NextSeg`
+//! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it), while `pipe` leaves room in `cwnd` (set by PRR in
 //! recovery), the peer's window and the send buffer have room. Duplicates shrink `pipe`, so limited
 //! transmit (RFC 3042) needs no rule of its own. A piece that is smaller than an MSS for want of window waits
 //! while anything is outstanding (silly-window avoidance).
@@ -116,6 +117,8 @@ pub struct Sender {
     timer: Instant,
     /// `snd_nxt` when the congestion window last kept something back.
     limited_at: u64,
+    /// The recovery point at the time of the last rescue retransmission.
+    rescued: u64,
     last_sent: Instant,
     cwr: bool,
     managed: bool,
@@ -150,6 +153,7 @@ impl Sender {
             rtt: RttEstimator::new(),
             timer: Instant::NEVER,
             limited_at: 0,
+            rescued: 0,
             last_sent: Instant::ZERO,
             cwr: false,
             managed: false,
@@ -391,6 +395,7 @@ impl Sender {
         self.stats.recoveries += 1;
         self.controller.on_loss(event, &mut self.window);
         self.phase = Phase::Recovery { point: self.nxt };
+        self.rescued = 0;
         self.prr = Some(Prr::new(event.flight));
         self.timer = event.now + self.rtt.rto(&self.config.rto);
     }
@@ -463,7 +468,7 @@ impl Sender {
     /// What is to be sent now, if anything. What it returns counts as sent.
     pub(super) fn next(&mut self, now: Instant) -> Option<Range> {
         self.floods = self.managed && now < self.hello_until;
-        let Some(range) = self.next_lost(now).or_else(|| self.next_new(now)) else {
+        let Some(range) = self.next_known(now).or_else(|| self.next_doubtful(now)) else {
             if self.timer == Instant::NEVER && self.una == self.nxt {
                 self.timer = self.probe_time(now);
             }
@@ -479,24 +484,56 @@ impl Sender {
         Some(range)
     }
 
+    fn next_known(&mut self, now: Instant) -> Option<Range> {
+        self.next_lost(now).or_else(|| self.next_new(now))
+    }
+
     fn next_lost(&mut self, now: Instant) -> Option<Range> {
         let (start, len) = self.board.next_lost()?;
-        let pipe = self.pipe();
-        if pipe > 0 && u64::from(pipe) + u64::from(len) > self.cwnd() {
+        if !self.has_room(len) {
             return None;
         }
         self.board.resent(start, now);
+        Some(self.again(start, len))
+    }
+
+    /// Nothing is known to be lost and nothing is new: a hole below what is sacked; else, once per recovery, the
+    /// last segment, whose SACK tells of all below.
+    fn next_doubtful(&mut self, now: Instant) -> Option<Range> {
+        let Phase::Recovery { point } = self.phase else { return None };
+        if !self.sack {
+            return None;
+        }
+        let hole = self.board.first_hole();
+        let rescue = || self.board.last_unsacked().filter(|_| self.una > self.rescued);
+        let (start, len) = hole.or_else(rescue)?;
+        if !self.has_room(len) {
+            return None;
+        }
+        if hole.is_none() {
+            self.rescued = point;
+        }
+        self.board.resent_in_doubt(start, now);
+        Some(self.again(start, len))
+    }
+
+    fn has_room(&self, len: u32) -> bool {
+        let pipe = self.pipe();
+        pipe == 0 || u64::from(pipe) + u64::from(len) <= self.cwnd()
+    }
+
+    fn again(&mut self, start: u64, len: u32) -> Range {
         self.stats.retransmissions += 1;
         let end = start + u64::from(len);
         let fin = end > self.end;
-        Some(Range {
+        Range {
             start,
             len: len - u32::from(fin),
             fin,
             push: end >= self.end,
             cwr: false,
             repeated: true,
-        })
+        }
     }
 
     fn next_new(&mut self, now: Instant) -> Option<Range> {
