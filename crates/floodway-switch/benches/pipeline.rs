@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use floodway_switch::config::{Config, L2Config, PortConfig, SocketMode, WorkerConfig};
+use floodway_switch::config::{
+    Config, L2Config, MeterConfig, PortConfig, SocketMode, WorkerConfig,
+};
 use floodway_switch::forward::Forwarder;
 use floodway_switch::ring::Ring;
 use floodway_switch::switch::Shared;
@@ -53,6 +55,7 @@ impl Bench {
         let config = Config {
             control: PathBuf::from("unused"),
             l2: L2Config { ageing: Duration::from_secs(300) },
+            meter: MeterConfig::default(),
             workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
             ports: vec![port(1), port(2)],
             uplinks: Vec::new(),

@@ -44,16 +44,22 @@ impl Delivery {
         Self { shared, unflushed: Vec::new() }
     }
 
-    /// Delivers `frames` to an uplink, or to receive queue `pair` of a port.
+    /// Delivers `frames` of `src` to an uplink, or to receive queue `pair` of a port.
     #[inline]
-    pub fn deliver<'f, I>(&mut self, dst: PortId, pair: u16, flush: Flush, frames: impl Fn() -> I)
-    where
+    pub fn deliver<'f, I>(
+        &mut self,
+        src: PortId,
+        dst: PortId,
+        pair: u16,
+        flush: Flush,
+        frames: impl Fn() -> I,
+    ) where
         I: Iterator<Item = Frame<'f>>,
     {
         let i = dst.index();
         let Some(port) = self.shared.ports.get(i) else {
             if let Some(uplink) = self.shared.uplink(dst) {
-                uplink.send(frames());
+                uplink.send(src, self.shared.now(), frames());
             }
             return;
         };
@@ -84,10 +90,10 @@ impl Delivery {
     {
         let shared = Arc::clone(&self.shared);
         for port in shared.ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
-            self.deliver(port.id, 0, Flush::Later, &frames);
+            self.deliver(ingress, port.id, 0, Flush::Later, &frames);
         }
         for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
-            uplink.send(frames());
+            uplink.send(ingress, shared.now(), frames());
         }
     }
 

@@ -78,7 +78,8 @@ impl Forwarder {
                     self.offload(ingress, batch, same, verdict);
                 }
                 Verdict::To { dst, pair } => {
-                    self.delivery.deliver(dst, pair, Flush::Now, || frames(batch, same));
+                    self.delivery
+                        .deliver(ingress.id, dst, pair, Flush::Now, || frames(batch, same));
                 }
                 Verdict::Flood if offload => self.offload(ingress, batch, same, verdict),
                 Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
@@ -101,7 +102,9 @@ impl Forwarder {
             let offered = session.from_guest(&frame, |delivery, frame| {
                 let frames = || std::iter::once(*frame);
                 match verdict {
-                    Verdict::To { dst, pair } => delivery.deliver(dst, pair, Flush::Later, frames),
+                    Verdict::To { dst, pair } => {
+                        delivery.deliver(ingress.id, dst, pair, Flush::Later, frames);
+                    }
                     _ => delivery.flood(ingress.id, frames),
                 }
             });
@@ -266,8 +269,11 @@ impl Forwarder {
         let frame = Frame { vnet, ..*frame };
         match self.judge_received(ingress, &frame, now) {
             Verdict::To { dst, pair } => match self.offloading(dst) {
-                Some(port) => return self.offload_received(&port, pair, &frame, bytes),
-                None => self.delivery.deliver(dst, pair, Flush::Later, || std::iter::once(frame)),
+                Some(port) => return self.offload_received(ingress, &port, pair, &frame, bytes),
+                None => {
+                    let frames = || std::iter::once(frame);
+                    self.delivery.deliver(ingress, dst, pair, Flush::Later, frames);
+                }
             },
             Verdict::Flood => self.delivery.flood(ingress, || std::iter::once(frame)),
             Verdict::Drop(reason) => return Err(reason),
@@ -285,13 +291,14 @@ impl Forwarder {
     #[inline(never)]
     fn offload_received(
         &mut self,
+        ingress: PortId,
         port: &Port,
         pair: u16,
         frame: &Frame<'_>,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let deliver = |delivery: &mut Delivery, frame: &Frame<'_>| {
-            delivery.deliver(port.id, pair, Flush::Later, || std::iter::once(*frame));
+            delivery.deliver(ingress, port.id, pair, Flush::Later, || std::iter::once(*frame));
         };
         if pair >= port.rx_running() || !port.admits(frame) {
             // Dropped and counted there. What the guest cannot get must not be acknowledged for it.

@@ -9,6 +9,7 @@
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
 //! | forwarding | [`forward`], [`delivery`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
+//! | egress | [`egress`] | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
 //! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
 //!
@@ -19,6 +20,7 @@
 pub mod config;
 pub mod control;
 pub mod delivery;
+pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! What an operator can ask of and tell a running switch about its TCP offload: the documents of the
+//! What an operator can ask of and tell a running switch about its TCP offload and its meter: the documents of the
 //! control socket, and who answers.
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,12 @@ pub trait Operator: StatusSource {
     /// # Errors
     /// There is no such port, or the cursor is none.
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError>;
+
+    /// A page of pairs of guests and destinations, with their classes.
+    ///
+    /// # Errors
+    /// As [`flows`](Self::flows).
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError>;
 
     /// The offload settings of a port, after `change`.
     ///
@@ -108,6 +114,37 @@ pub struct FlowStatus {
     pub srtt_us: Option<u64>,
     /// Acknowledged for the guest and not by it yet.
     pub kept: u32,
+}
+
+/// Which pairs are asked for.
+pub type PairQuery = FlowQuery;
+
+/// Some pairs. One that comes or goes between two pages may be missing or come twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairPage {
+    /// The pairs.
+    pub pairs: Vec<PairStatus>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
+/// What a guest sends to one destination through one uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairStatus {
+    /// Name of the guest's port.
+    pub port: String,
+    /// Name of the uplink.
+    pub uplink: String,
+    /// Address of the destination; none for what is not IP.
+    pub destination: Option<String>,
+    /// `high` for a small flow, or `low`.
+    pub class: String,
+    /// Bits per second in the last whole period between two looks (100 ms unless configured).
+    pub rate_bps: u64,
+    /// Bytes that it may send at once and be small.
+    pub tokens: u64,
+    /// Milliseconds since its last frame.
+    pub idle_ms: u64,
 }
 
 /// The offload settings of a port: those of `[port.offload]`.

@@ -19,7 +19,7 @@ use crate::worker::Waker;
 /// The two rings of a queue pair.
 ///
 /// Lock order: a transmit queue, then a port's offload, then one of these: a receive queue, an uplink's
-/// sender, the forwarding table. Never two of the same kind at once. So an offload may send what it has to
+/// egress, the forwarding table. Never two of the same kind at once. So an offload may send what it has to
 /// say while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
 /// uplink's, the control socket; and nobody waits for an offload who holds what it may need.
 pub struct QueuePair {

@@ -129,5 +129,6 @@ fn uplink(slot: &UplinkSlot) -> UplinkStatus {
         device: slot.config.device.clone(),
         rx: (&slot.received).into(),
         tx: (&slot.sent).into(),
+        egress: slot.with_egress(|egress| egress.status()),
     }
 }

@@ -82,6 +82,10 @@ drop_reasons! {
     BeyondGrant = "beyond_grant",
     /// TCP offload: the peer acknowledged what was never sent to it.
     AcksUnsent = "acks_unsent",
+    /// The uplink's queue of that VM and class was at its limit.
+    UplinkQueueFull = "uplink_queue_full",
+    /// The uplink's queue was too long for too long (`CoDel`).
+    UplinkAqm = "uplink_aqm",
     /// The uplink's device did not take the frame.
     UplinkFull = "uplink_full",
     /// The uplink's device failed.

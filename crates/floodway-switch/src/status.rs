@@ -190,6 +190,62 @@ pub struct UplinkStatus {
     pub rx: TrafficStatus,
     /// Frames that left through the interface.
     pub tx: TrafficStatus,
+    /// What waits to leave, and how it is classified.
+    #[serde(default)]
+    pub egress: EgressStatus,
+}
+
+/// The way into an uplink's device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressStatus {
+    /// Name of the queue discipline.
+    pub discipline: String,
+    /// Super-frames are segmented before they are queued.
+    pub segment: bool,
+    /// What waits in the high class.
+    pub high: ClassStatus,
+    /// What waits in the low class.
+    pub low: ClassStatus,
+    /// Frames that had to wait, or were dropped instead.
+    pub queued: u64,
+    /// Frames that were marked CE.
+    pub marked: u64,
+    /// Frames dropped because a queue was at its limit.
+    pub dropped_full: u64,
+    /// Frames dropped to control delay.
+    pub dropped_aqm: u64,
+    /// Bytes that the device may hold; none if it does not say what it holds.
+    pub device_limit: Option<u64>,
+    /// Bytes that it was given and has not said to be gone.
+    pub device_bytes: Option<u64>,
+    /// The meter; none if it is off.
+    pub meter: Option<MeterStatus>,
+}
+
+/// What waits in one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassStatus {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The meter of an uplink, over all guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterStatus {
+    /// Pairs that are known.
+    pub pairs: u64,
+    /// Frames that were tagged high.
+    pub high_packets: u64,
+    /// Frames that were tagged low.
+    pub low_packets: u64,
+    /// Those among them that were so because their guest had too many pairs.
+    pub refused_packets: u64,
+    /// Times that a pair became low.
+    pub demoted: u64,
+    /// Times that a low pair became high again.
+    pub promoted: u64,
 }
 
 /// An address in the forwarding table.

@@ -15,7 +15,7 @@ use crate::operate::Operator;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::status::StatusSource;
-use crate::uplink::{self, slot::UplinkReceiver, slot::UplinkSlot};
+use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
 use crate::vhost::connection::Connection;
 use crate::worker::{Waker, Worker, WorkerStats};
 
@@ -263,11 +263,14 @@ fn open(
         ))
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
+    let shape = Shape { meter: &config.meter, guests: ports.len(), seed: hash_seed()[0] };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
         let id = port_id(ports.len() + i);
-        let (slot, receiver) = UplinkSlot::open(id, c.clone()).map_err(failed)?;
+        let (slot, receiver) =
+            UplinkSlot::open(id, c.clone(), &shape, Arc::clone(&wakers[c.worker]))
+                .map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }

@@ -6,14 +6,14 @@
 //! `poll_us` and less if that does not pay ([`crate::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
-//! offload, or for housekeeping.
+//! offload or of an uplink's queue, or for housekeeping.
 //!
 //! While it polls, guests need not kick and mostly do not: that saves them an exit per batch.
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
 //!
-//! Timers are run by the port's own worker, at its looks at the clock. Another worker (the uplink's) can
-//! bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
+//! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
+//! the clock. Another worker can bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
 //! once more; who changes a timer looks at that and wakes the worker if need be ([`Waker::wake_before`]). The
 //! kernel ends a sleep within 0.1 % of its length: the thread's timer slack is set to nothing.
 
@@ -207,13 +207,16 @@ impl Worker {
 
     /// Runs the timers that are due; answers whether there were any.
     fn run_timers(&self, forwarder: &mut Forwarder, now: Instant) -> bool {
-        self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy)
+        let busy =
+            self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
+        self.uplinks.iter().fold(busy, |busy, uplink| uplink.slot().run_timer(now) | busy)
     }
 
     /// When the first timer is due.
     fn next_timer(&self) -> Instant {
-        let timers = self.ports.iter().map(|port| port.offload.next_timeout());
-        timers.min().unwrap_or(Instant::NEVER)
+        let ports = self.ports.iter().map(|port| port.offload.next_timeout());
+        let uplinks = self.uplinks.iter().map(|uplink| uplink.slot().next_timeout());
+        ports.chain(uplinks).min().unwrap_or(Instant::NEVER)
     }
 
     /// What is done once a second.
@@ -226,6 +229,7 @@ impl Worker {
         }
         for uplink in &mut self.uplinks {
             uplink.count_lost();
+            uplink.slot().keep_house(now);
             if uplink.has_failed()
                 && uplink.reopen()
                 && let Err(error) = self.waker.watch_uplink(uplink)

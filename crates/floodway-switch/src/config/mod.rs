@@ -16,8 +16,10 @@
 //! Keys that the file may not hold are errors, never ignored.
 
 mod error;
+mod meter;
 pub mod offload;
 mod parse;
+mod queue;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,8 @@ use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
 pub use error::ConfigError;
+pub use meter::MeterConfig;
+pub use queue::QueueConfig;
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
@@ -41,6 +45,8 @@ pub struct Config {
     pub control: PathBuf,
     /// MAC learning.
     pub l2: L2Config,
+    /// The meter of VM pairs and its tags, on every uplink.
+    pub meter: MeterConfig,
     /// Workers; ports and uplinks name them by index. Never empty.
     pub workers: Vec<WorkerConfig>,
     /// Ports, one for each VM interface.
@@ -128,6 +134,8 @@ pub struct UplinkConfig {
     pub device: String,
     /// Index of the worker that serves the uplink. Default 0.
     pub worker: usize,
+    /// What happens to frames on their way out: the section `[uplink.queue]`.
+    pub queue: QueueConfig,
 }
 
 impl Config {

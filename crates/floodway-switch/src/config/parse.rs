@@ -8,15 +8,15 @@ use floodway_wire::ethernet::MacAddr;
 use toml::de::DeTable;
 
 use super::error::Fault;
-use super::offload;
 use super::section::Section;
 use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
     WorkerConfig,
 };
+use super::{meter, offload, queue};
 
 /// Keys of each section, in the order in which errors list them.
-pub(super) const ROOT_KEYS: &[&str] = &["control", "l2", "worker", "port", "uplink"];
+pub(super) const ROOT_KEYS: &[&str] = &["control", "l2", "meter", "worker", "port", "uplink"];
 pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
 pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
 pub(super) const PORT_KEYS: &[&str] = &[
@@ -32,7 +32,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "worker",
     "offload",
 ];
-pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker"];
+pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker", "queue"];
 
 /// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -58,6 +58,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         socket(&root, "control", root.string("control")?.unwrap_or(DEFAULT_CONTROL_SOCKET))?;
     taken.sockets.claim(&root, "control", control.display().to_string())?;
     let l2 = l2(&root)?;
+    let meter = meter::section(&root)?;
     let workers = workers(&root)?;
     let ports = (root.tables("port")?.iter())
         .map(|section| port(section, workers.len(), &mut taken))
@@ -66,7 +67,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         .map(|section| uplink(section, workers.len(), &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
-    Ok(Config { control, l2, workers, ports, uplinks })
+    Ok(Config { control, l2, meter, workers, ports, uplinks })
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
@@ -142,7 +143,13 @@ fn uplink(
         return Err(section.fault("device", problem));
     }
     taken.devices.claim(section, "device", device.to_owned())?;
-    Ok(UplinkConfig { name, kind, device: device.to_owned(), worker: worker(section, workers)? })
+    Ok(UplinkConfig {
+        name,
+        kind,
+        device: device.to_owned(),
+        worker: worker(section, workers)?,
+        queue: queue::section(section)?,
+    })
 }
 
 fn name(section: &Section<'_, '_>, example: &str, taken: &mut Taken) -> Result<String, Fault> {

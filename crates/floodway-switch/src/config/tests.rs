@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::BufferPolicy;
+use floodway_core::qdisc;
 
+use super::meter::KEYS as METER_KEYS;
 use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
-use super::{Config, ConfigError, SocketMode, UplinkKind};
+use super::queue::KEYS as QUEUE_KEYS;
+use super::{Config, ConfigError, MeterConfig, QueueConfig, SocketMode, UplinkKind};
 
 const FULL: &str = r#"
 control = "/tmp/c.sock"
@@ -45,6 +48,28 @@ name = "up0"
 kind = "packet"
 device = "eth0"
 worker = 1
+[uplink.queue]
+discipline = "codel"
+segment = false
+rate_mbit = 1000
+device_bytes = 9000
+limit_packets = 100
+limit_bytes = 100_000
+target_us = 500
+interval_us = 9000
+ecn = false
+ce_threshold_us = 60
+flows = 16
+quantum = 300
+[meter]
+enabled = false
+rate_kbit = 5000
+burst_bytes = 40_000
+recheck_ms = 50
+idle_s = 3
+max_pairs = 9
+high_dscp = 34
+low_dscp = 8
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -101,6 +126,32 @@ fn every_key_reaches_the_configuration() {
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
+    let us = Duration::from_micros;
+    let (target, interval, ce_threshold) = (us(500), us(9000), Some(us(60)));
+    let queue = QueueConfig {
+        discipline: qdisc::Config {
+            kind: qdisc::Kind::Codel,
+            limit_packets: 100,
+            limit_bytes: 100_000,
+            codel: qdisc::CodelConfig { target, interval, mtu: 1514, ecn: false, ce_threshold },
+            fq: qdisc::FqConfig { flows: 16, quantum: 300 },
+        },
+        segment: Some(false),
+        rate: Some(1_000_000_000),
+        device_bytes: Some(9000),
+    };
+    assert_eq!(uplink.queue, queue);
+    let meter = MeterConfig {
+        enabled: false,
+        rate: Some(5_000_000),
+        burst: 40_000,
+        recheck: us(50_000),
+        idle: Duration::from_secs(3),
+        max_pairs: 9,
+        high_dscp: 34,
+        low_dscp: 8,
+    };
+    assert_eq!(config.meter, meter);
 }
 
 #[test]
@@ -115,6 +166,15 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (1, 1500, 4_194_304));
     assert_eq!((port.storm_pps, port.worker), (1000, 0));
     assert!(!port.offload.transmit && !port.offload.receive);
+    assert_eq!(config.meter, MeterConfig::default());
+    assert!(config.meter.enabled);
+    assert_eq!(
+        (config.meter.high_dscp, config.meter.low_dscp, config.meter.burst),
+        (46, 0, 30_000)
+    );
+    let uplink = parse(&uplink_with("fw0")).unwrap().uplinks.remove(0);
+    assert_eq!(uplink.queue, QueueConfig::default());
+    assert_eq!((uplink.queue.discipline.kind.name(), uplink.queue.segment), ("fq_codel", None));
 }
 
 #[test]
@@ -287,6 +347,9 @@ fn device_names_are_those_of_the_kernel() {
     }
 }
 
+/// Keys that are sections: a table is right for them.
+const SUB_SECTIONS: [&str; 4] = ["l2", "meter", "offload", "queue"];
+
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]
 fn every_allowed_key_is_read() {
@@ -298,7 +361,7 @@ fn every_allowed_key_is_read() {
         ("[[uplink]]", "uplink[0]", UPLINK_KEYS),
     ];
     for (header, path, keys) in sections {
-        for key in keys.iter().filter(|&&key| key != "l2" && key != "offload") {
+        for key in keys.iter().filter(|&key| !SUB_SECTIONS.contains(key)) {
             let required = [
                 ("name", "\"n1\""),
                 ("socket", "\"/tmp/n1.sock\""),
@@ -317,6 +380,56 @@ fn every_allowed_key_is_read() {
         let message = error(&port_with(&format!("[port.offload]\n{key} = {{}}")));
         let start = format!("f.toml:5: port[0] \"vm1\".offload.{key} = {{}}: must be");
         assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+#[test]
+fn every_key_of_queue_and_meter_is_read() {
+    for key in QUEUE_KEYS {
+        let message = error(&(uplink_with("fw0") + &format!("[uplink.queue]\n{key} = {{}}")));
+        let start = format!("f.toml:6: uplink[0] \"up0\".queue.{key} = {{}}: must be");
+        assert!(message.starts_with(&start), "{message}");
+    }
+    for key in METER_KEYS {
+        let message = error(&format!("[meter]\n{key} = {{}}\n{}", port_with("")));
+        assert!(
+            message.starts_with(&format!("f.toml:2: meter.{key} = {{}}: must be")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_queue_and_meter_name_key_value_and_fix() {
+    let integer = "must be an integer from";
+    let queue = [
+        (
+            "discipline = \"fq-codel\"",
+            "discipline = \"fq-codel\": must be \"fifo\" or \"codel\" or \"fq_codel\"; did you mean \"fq_codel\"?".to_owned(),
+        ),
+        ("segment = 1", "segment = 1: must be true or false".into()),
+        ("rate_mbit = 0", format!("rate_mbit = 0: {integer} 1 to 1000000")),
+        ("device_bytes = -1", format!("device_bytes = -1: {integer} 0 to 1073741824")),
+        ("limit_bytes = 65535", format!("limit_bytes = 65535: {integer} 65536 to 1073741824")),
+        ("flows = 0", format!("flows = 0: {integer} 1 to 65536")),
+        ("target_us = 0", format!("target_us = 0: {integer} 1 to 10000000")),
+        ("rate_mbits = 3", "rate_mbits: unknown key; did you mean \"rate_mbit\"?".into()),
+    ];
+    for (extra, expected) in queue {
+        let message = error(&(uplink_with("fw0") + &format!("[uplink.queue]\n{extra}")));
+        assert_eq!(message, format!("f.toml:6: uplink[0] \"up0\".queue.{expected}"));
+    }
+    let other = "must not be the code point of the other class";
+    let meter = [
+        ("high_dscp = 64", format!("high_dscp = 64: {integer} 0 to 63")),
+        ("high_dscp = 0", format!("high_dscp = 0: {other}")),
+        ("low_dscp = 46", format!("low_dscp = 46: {other}")),
+        ("max_pairs = 0", format!("max_pairs = 0: {integer} 1 to 1048576")),
+        ("rate_kbit = 0", format!("rate_kbit = 0: {integer} 1 to 1000000000")),
+    ];
+    for (extra, expected) in meter {
+        let message = error(&format!("[meter]\n{extra}\n{}", port_with("")));
+        assert_eq!(message, format!("f.toml:2: meter.{expected}"));
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use super::{ErrorBody, Version};
 use crate::operate::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings,
+    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings, PairPage,
+    PairQuery,
 };
 use crate::status::Status;
 
@@ -98,12 +99,15 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or no such port.
     pub fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ClientError> {
-        let limit = query.limit.map(|limit| limit.to_string());
-        let fields = [("port", &query.port), ("limit", &limit), ("cursor", &query.cursor)];
-        let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
-        let fields: Vec<_> =
-            fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
-        self.get(&format!("/v1/flows?{}", fields.join("&")))
+        self.get(&format!("/v1/flows?{}", fields(query)))
+    }
+
+    /// A page of pairs of guests and destinations.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn pairs(&self, query: &PairQuery) -> Result<PairPage, ClientError> {
+        self.get(&format!("/v1/pairs?{}", fields(query)))
     }
 
     /// The offload settings of a port.
@@ -225,6 +229,15 @@ impl ControlClient {
     fn bad_answer(&self, problem: String) -> ClientError {
         ClientError::Answer { path: self.path.clone(), problem }
     }
+}
+
+/// The query of a page.
+fn fields(query: &FlowQuery) -> String {
+    let limit = query.limit.map(|limit| limit.to_string());
+    let fields = [("port", &query.port), ("limit", &limit), ("cursor", &query.cursor)];
+    let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
+    let fields: Vec<_> = fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
+    fields.join("&")
 }
 
 /// `text` as it may stand in a path or query: all but unreserved characters as percent and two digits (RFC 3986).

@@ -12,21 +12,21 @@ use axum::{Json, Router};
 use super::{ErrorBody, Version, metrics};
 use crate::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings, OperateError,
-    Operator,
+    Operator, PairPage, PairQuery,
 };
 use crate::status::Status;
 
 type Source = Arc<dyn Operator>;
 
 /// What there is, for who asks for something else.
-const ROUTES: &str =
-    "/v1/status, /v1/version, /v1/flows, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
+const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/version", get(version))
         .route("/v1/flows", get(flows))
+        .route("/v1/pairs", get(pairs))
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/metrics", get(prometheus))
@@ -49,6 +49,14 @@ async fn flows(
 ) -> Result<Json<FlowPage>, Failure> {
     let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.flows(&query)?))
+}
+
+async fn pairs(
+    State(source): State<Source>,
+    query: Result<Query<PairQuery>, QueryRejection>,
+) -> Result<Json<PairPage>, Failure> {
+    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.pairs(&query)?))
 }
 
 async fn offload(

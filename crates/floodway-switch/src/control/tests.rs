@@ -11,7 +11,7 @@ use super::{BindError, ClientError, ControlClient, ControlListener, ControlServe
 use crate::config::offload::{BUDGET, check};
 use crate::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, OffloadChange, OffloadSettings, OperateError,
-    Operator,
+    Operator, PairPage, PairQuery, PairStatus,
 };
 use crate::stats::{DropReason, Traffic};
 use crate::status::{
@@ -34,6 +34,13 @@ impl Operator for Fixed {
         let cwnd = query.limit.unwrap_or(0) as u32;
         let flow = FlowStatus { port, cwnd, srtt_us: Some(90), ..FlowStatus::default() };
         Ok(FlowPage { flows: vec![flow], next: query.cursor.clone() })
+    }
+
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
+        let port = query.port.clone().unwrap_or_default();
+        let tokens = query.limit.unwrap_or(0) as u64;
+        let pair = PairStatus { port, tokens, class: "low".into(), ..PairStatus::default() };
+        Ok(PairPage { pairs: vec![pair], next: query.cursor.clone() })
     }
 
     fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
@@ -173,6 +180,18 @@ fn flows_are_asked_for_by_port_limit_and_cursor() {
     let error = client.get_bytes("/v1/flows?limit=many").unwrap_err().to_string();
     assert!(error.contains("limit"), "{error}");
     assert!(client.get_bytes("/v1/flows?ports=vm1").is_err(), "an unknown field");
+}
+
+#[test]
+fn pairs_are_asked_for_like_flows() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let query =
+        PairQuery { port: Some("vm 1".into()), limit: Some(5), cursor: Some("0.1.2".into()) };
+    let page = client.pairs(&query).unwrap();
+    assert_eq!((page.pairs[0].port.as_str(), page.pairs[0].tokens), ("vm 1", 5));
+    assert_eq!((page.pairs[0].destination.as_deref(), page.next.as_deref()), (None, Some("0.1.2")));
 }
 
 #[test]

@@ -11,8 +11,8 @@
 //!
 //! A device that fails, goes down (packet) or is removed makes [`Receiver::recv`] return an error
 //! from then on or for that call; the uplink is of no more use, and the way back is to [`open`] it
-//! again. A frame that a device refuses is gone: a network drops, and holding frames for a device
-//! is the job of a queue discipline. Sending half and receiving half name the device in errors.
+//! again. A frame that a device refuses is gone: a network drops. One that it has no room for is the caller's; holding
+//! frames for a device is the job of [`crate::egress`]. Sending half and receiving half name the device in errors.
 
 mod error;
 mod gather;
@@ -56,7 +56,7 @@ pub struct Received<'a> {
 /// Why a frame was not sent.
 #[derive(Debug)]
 pub enum SendError {
-    /// The device's queue is full; the frame is gone.
+    /// The device's queue is full; the frame was not taken.
     Full,
     /// The device failed or refused the frame (it is down, the frame is longer than its MTU, the
     /// offload state contradicts the frame); the frame is gone.
@@ -85,6 +85,12 @@ pub trait Receiver: Send {
 pub trait Sender: Send {
     /// What may be sent.
     fn capabilities(&self) -> Capabilities;
+
+    /// Bytes that were sent and that the device has not let go of, as the system counts them (a little more than the
+    /// frames have). `None` for a device that does not say, which takes what it gets at once.
+    fn outstanding(&self) -> Option<u64> {
+        None
+    }
 
     /// Sends one frame whose bytes are the concatenation of `frame`.
     ///

@@ -1,5 +1,5 @@
-//! An uplink inside the switch: a sending half, which any worker may use, and a receiving half,
-//! which one worker owns.
+//! An uplink inside the switch: a sending half, which any worker may use, with all that is before the
+//! device ([`crate::egress`]), and a receiving half, which one worker owns.
 //!
 //! A device that fails (it was deleted, or set down) is not used until it can be opened again,
 //! which its worker tries once a second. What should have left meanwhile is counted as
@@ -7,17 +7,20 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use floodway_core::l2::PortId;
+use floodway_core::time::Instant;
 use floodway_wire::vnet::VnetHdr;
 
-use super::{OpenError, Received, Receiver, SendError, Sender};
-use crate::config::UplinkConfig;
-use crate::frame::{self, Frame};
+use super::{OpenError, Received, Receiver, Sender};
+use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
+use crate::egress::{Egress, LinkRate, Settings};
+use crate::frame::Frame;
 use crate::port::lock;
 use crate::stats::{DropReason, Traffic};
-use crate::vnet_offload::{self, Offloads};
+use crate::worker::Waker;
 
 /// The half that sends, and the counters of both.
 pub struct UplinkSlot {
@@ -25,67 +28,135 @@ pub struct UplinkSlot {
     pub id: PortId,
     /// As configured.
     pub config: UplinkConfig,
-    sender: Mutex<Box<dyn Sender>>,
-    /// Frames that left. Written under the sender's lock.
+    egress: Mutex<Egress>,
+    /// When the egress has something to do, in nanoseconds.
+    deadline: AtomicU64,
+    /// The worker that owns the receiving half and looks at the deadline.
+    waker: Arc<Waker>,
+    /// Frames that left. Written under the egress's lock.
     pub sent: Traffic,
     /// Frames that arrived. Written by the worker that owns the receiving half.
     pub received: Traffic,
 }
 
 impl UplinkSlot {
-    /// Opens both halves.
+    /// Opens both halves; `waker` is that of the uplink's worker.
     ///
     /// # Errors
     /// The device cannot be used.
     pub fn open(
         id: PortId,
         config: UplinkConfig,
+        shape: &Shape<'_>,
+        waker: Arc<Waker>,
     ) -> Result<(Arc<Self>, UplinkReceiver), OpenError> {
         let (device, sender) = super::open(config.kind, &config.device)?;
-        let slot = Arc::new(Self {
-            id,
-            config,
-            sender: Mutex::new(sender),
-            sent: Traffic::default(),
-            received: Traffic::default(),
-        });
+        let slot = Arc::new(Self::with_sender(id, config, shape, sender, waker));
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), device, lost: 0, failed: false };
         Ok((slot, receiver))
     }
 
-    /// Sends frames; what the device does not take is counted.
-    pub fn send<'f>(&self, frames: impl Iterator<Item = Frame<'f>>) {
-        let mut sender = lock(&self.sender);
-        let can = sender.capabilities();
-        let tso = can.csum && can.tso;
-        let offloads = Offloads { csum: can.csum, tso4: tso, tso6: tso, ecn: tso };
-        for frame in frames {
-            if offloads.allow(&frame.vnet) {
-                self.send_one(&mut **sender, &frame);
-                continue;
-            }
-            let finished = vnet_offload::finish(&frame, offloads, |vnet, bytes| {
-                frame::with_slice(vnet, bytes, |frame| self.send_one(&mut **sender, frame));
-            });
-            if let Err(reason) = finished {
-                self.sent.count_drop(reason, 1);
-            }
+    /// A half that sends through `sender`.
+    pub(crate) fn with_sender(
+        id: PortId,
+        config: UplinkConfig,
+        shape: &Shape<'_>,
+        sender: Box<dyn Sender>,
+        waker: Arc<Waker>,
+    ) -> Self {
+        let settings = shape.settings(&config);
+        Self {
+            id,
+            config,
+            egress: Mutex::new(Egress::new(sender, &settings, Instant::ZERO)),
+            deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            waker,
+            sent: Traffic::default(),
+            received: Traffic::default(),
         }
     }
 
-    fn send_one(&self, sender: &mut dyn Sender, frame: &Frame<'_>) {
-        match sender.send(&frame.vnet, frame.parts) {
-            Ok(()) => {
-                self.sent.count(u64::from(frame.len));
-                if frame.vnet.is_gso() {
-                    self.sent.gso_packets.add(1);
-                }
-            }
-            Err(SendError::Full) => self.sent.count_drop(DropReason::UplinkFull, 1),
-            Err(SendError::Failed(error)) => {
-                tracing::debug!(uplink = self.config.name, %error, "cannot send");
-                self.sent.count_drop(DropReason::UplinkError, 1);
-            }
+    /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted.
+    pub fn send<'f>(&self, source: PortId, now: Instant, frames: impl Iterator<Item = Frame<'f>>) {
+        let mut egress = lock(&self.egress);
+        egress.send(source, now, frames, &self.sent);
+        self.publish(&egress);
+    }
+
+    /// When [`run_timer`](Self::run_timer) is due.
+    #[inline]
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
+    }
+
+    /// Sends what waits, if it is time; answers whether it was.
+    #[inline]
+    pub fn run_timer(&self, now: Instant) -> bool {
+        if self.next_timeout() > now {
+            return false;
+        }
+        let mut egress = lock(&self.egress);
+        egress.pump(now, &self.sent);
+        self.publish(&egress);
+        true
+    }
+
+    /// What is done once a second.
+    pub fn keep_house(&self, now: Instant) {
+        lock(&self.egress).keep_house(now);
+    }
+
+    /// Calls `f` with what is before the device. The packet path waits meanwhile.
+    pub fn with_egress<R>(&self, f: impl FnOnce(&Egress) -> R) -> R {
+        f(&lock(&self.egress))
+    }
+
+    fn replace_sender(&self, sender: Box<dyn Sender>) {
+        let mut egress = lock(&self.egress);
+        egress.replace_sender(sender);
+        self.publish(&egress);
+    }
+
+    /// Makes known when the worker has to look.
+    fn publish(&self, egress: &Egress) {
+        let deadline = egress.next_look();
+        if deadline.as_nanos() == self.deadline.load(Ordering::Relaxed) {
+            return;
+        }
+        self.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
+        if deadline < Instant::NEVER {
+            // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
+            fence(Ordering::SeqCst);
+            self.waker.wake_before(deadline);
+        }
+    }
+}
+
+/// What uplinks have in common.
+pub struct Shape<'a> {
+    /// The meter.
+    pub meter: &'a MeterConfig,
+    /// Numbers below this one are guests'.
+    pub guests: usize,
+    /// Guests must not know it.
+    pub seed: u64,
+}
+
+impl Shape<'_> {
+    fn settings(&self, config: &UplinkConfig) -> Settings {
+        let link = match (config.queue.rate, config.kind) {
+            (Some(rate), _) => LinkRate::new(Some(rate)),
+            (None, UplinkKind::Packet) => LinkRate::of_interface(&config.device),
+            // The kernel invents a number.
+            (None, UplinkKind::Tap) => LinkRate::default(),
+        };
+        Settings {
+            queue: config.queue.clone(),
+            meter: self.meter.clone(),
+            link,
+            guests: self.guests,
+            seed: self.seed,
         }
     }
 }
@@ -110,6 +181,12 @@ pub struct UplinkReceiver {
 }
 
 impl UplinkReceiver {
+    /// The half that sends.
+    #[must_use]
+    pub fn slot(&self) -> &UplinkSlot {
+        &self.slot
+    }
+
     /// The device is gone or broken; nothing will arrive before [`UplinkReceiver::reopen`].
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -148,7 +225,7 @@ impl UplinkReceiver {
                 self.device = device;
                 self.lost = 0;
                 self.failed = false;
-                *lock(&self.slot.sender) = sender;
+                self.slot.replace_sender(sender);
                 true
             }
             Err(error) => {

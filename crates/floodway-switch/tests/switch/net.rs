@@ -4,7 +4,9 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use floodway_switch::config::{Config, L2Config, PortConfig, SocketMode, WorkerConfig};
+use floodway_switch::config::{
+    Config, L2Config, MeterConfig, PortConfig, SocketMode, WorkerConfig,
+};
 use floodway_switch::status::{PortStatus, Status};
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
@@ -45,6 +47,7 @@ impl Net {
         let mut config = Config {
             control: dir.path().join("control.sock"),
             l2: L2Config { ageing: Duration::from_secs(300) },
+            meter: MeterConfig::default(),
             workers: vec![worker; workers],
             ports,
             uplinks: Vec::new(),

@@ -66,6 +66,10 @@ impl Sender for PacketSender {
         Capabilities { csum: true, tso: true }
     }
 
+    fn outstanding(&self) -> Option<u64> {
+        self.socket.outstanding().ok()
+    }
+
     fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
         let header = &vnet.to_bytes()[..vnet::LEGACY_LEN];
         // SAFETY: the pieces are mapped and readable during the call (the contract of `Segment`).

@@ -116,6 +116,14 @@ impl PacketSocket {
         if rc == 0 { Ok(stats.tp_drops) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Bytes of sent frames that the interface has not let go of, with what the kernel charges for each.
+    pub(super) fn outstanding(&self) -> io::Result<u64> {
+        let mut bytes: c_int = 0;
+        // SAFETY: TIOCOUTQ (on sockets SIOCOUTQ) writes an int behind the pointer during the call.
+        let rc = unsafe { libc::ioctl(self.fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(bytes.unsigned_abs())) }
+    }
+
     /// Sends one frame with its header; returns what sendmsg(2) does.
     ///
     /// # Safety

@@ -1,0 +1,187 @@
+//! The device, and how much it may be given.
+//!
+//! A device that says what it holds is filled up to a limit of bytes ([`ByteLimit`]); one that does not (a tap, which hands
+//! frames over at once) takes all. A rate ([`Shaper`]) holds for either. A device that is full is asked again a
+//! little later, and the frame waits.
+
+use std::time::Duration;
+
+use floodway_core::qdisc::{ByteLimit, Shaper};
+use floodway_core::time::Instant;
+
+use crate::frame::{self, Frame};
+use crate::stats::{DropReason, Traffic};
+use crate::uplink::{SendError, Sender};
+use crate::vnet_offload::{self, Offloads};
+
+/// When a device that was full, or held as much as it may, is looked at again. At 10 Gbit/s it sends 62 KB in this
+/// time, and the limit grows until that is enough.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+/// How much of the time that a worker was late is made up for. 1 ms at 1 Gbit/s is 125 KB.
+const SLACK: Duration = Duration::from_millis(1);
+/// Range of the limit that follows the device: two full frames to 1 MiB.
+const DEVICE_BYTES: std::ops::RangeInclusive<u64> = 3028..=1 << 20;
+/// Links from this many bits per second on send a super-frame in 52 us at most: not worth cutting.
+const FAST: u64 = 10_000_000_000;
+
+/// How fast a link is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkRate(Option<u64>);
+
+impl LinkRate {
+    /// `bits` per second, if that is known.
+    #[must_use]
+    pub const fn new(bits: Option<u64>) -> Self {
+        Self(bits)
+    }
+
+    /// What the kernel says of `device`; unknown for devices that have no speed or do not say it.
+    #[must_use]
+    pub fn of_interface(device: &str) -> Self {
+        let speed = std::fs::read_to_string(format!("/sys/class/net/{device}/speed")).ok();
+        let mbit = speed.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
+        Self(mbit.map(|mbit| mbit * 1_000_000))
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn bits_per_second(self) -> Option<u64> {
+        self.0
+    }
+
+    /// A super-frame takes noticeable time.
+    #[must_use]
+    pub fn is_slow(self) -> bool {
+        self.0.is_some_and(|bits| bits < FAST)
+    }
+}
+
+/// A device under its limits.
+pub(super) struct Device {
+    sender: Box<dyn Sender>,
+    offloads: Offloads,
+    /// `None` for a device that does not say what it holds.
+    limit: Option<ByteLimit>,
+    fixed: Option<u64>,
+    shaper: Option<Shaper>,
+    /// It was full; not before this time again.
+    retry_at: Instant,
+}
+
+impl Device {
+    pub(super) fn new(
+        sender: Box<dyn Sender>,
+        rate: Option<u64>,
+        fixed: Option<u64>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            offloads: offloads(&*sender),
+            limit: limit(&*sender, fixed, now),
+            sender,
+            fixed,
+            shaper: rate.map(|bits| Shaper::new(bits / 8, SLACK)),
+            retry_at: Instant::ZERO,
+        }
+    }
+
+    pub(super) fn replace_sender(&mut self, sender: Box<dyn Sender>, now: Instant) {
+        self.offloads = offloads(&*sender);
+        self.limit = limit(&*sender, self.fixed, now);
+        self.sender = sender;
+        self.retry_at = Instant::ZERO;
+    }
+
+    /// The device may be given a frame.
+    #[inline]
+    pub(super) fn is_ready(&mut self, now: Instant) -> bool {
+        if self.retry_at > now || self.shaper.as_ref().is_some_and(|s| s.ready_at() > now) {
+            return false;
+        }
+        let Some(limit) = &mut self.limit else { return true };
+        // Asked in time: a limit is only seen to bind if the device still holds something.
+        if 2 * limit.outstanding() >= limit.limit() {
+            limit.report(self.sender.outstanding().unwrap_or(0), now);
+        }
+        limit.may_send()
+    }
+
+    /// When to look whether a device that was not ready is.
+    pub(super) fn next_look(&self, now: Instant) -> Instant {
+        let paced = self.shaper.as_ref().map_or(Instant::ZERO, Shaper::ready_at);
+        let full = match &self.limit {
+            Some(limit) if !limit.may_send() => now + LOOK_AGAIN,
+            _ => Instant::ZERO,
+        };
+        self.retry_at.max(paced).max(full)
+    }
+
+    /// Sends a frame; false if the device is full, and the frame is the caller's again. A frame that the device
+    /// refuses for good is counted.
+    #[inline]
+    pub(super) fn send(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> bool {
+        if self.offloads.allow(&frame.vnet) {
+            return self.send_one(frame, now, sent);
+        }
+        let finished = vnet_offload::finish(frame, self.offloads, |vnet, bytes| {
+            frame::with_slice(vnet, bytes, |frame| {
+                // In the middle of a super-frame there is no going back.
+                if !self.send_one(frame, now, sent) {
+                    sent.count_drop(DropReason::UplinkFull, 1);
+                }
+            });
+        });
+        if let Err(reason) = finished {
+            sent.count_drop(reason, 1);
+        }
+        true
+    }
+
+    fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> bool {
+        match self.sender.send(&frame.vnet, frame.parts) {
+            Ok(()) => {
+                self.note_sent(frame.len, now);
+                sent.count(u64::from(frame.len));
+                if frame.vnet.is_gso() {
+                    sent.gso_packets.add(1);
+                }
+                true
+            }
+            Err(SendError::Full) => {
+                self.retry_at = now + LOOK_AGAIN;
+                false
+            }
+            Err(SendError::Failed(error)) => {
+                tracing::debug!(%error, "an uplink cannot send");
+                sent.count_drop(DropReason::UplinkError, 1);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn note_sent(&mut self, len: u32, now: Instant) {
+        if let Some(shaper) = &mut self.shaper {
+            shaper.sent(len, now);
+        }
+        if let Some(limit) = &mut self.limit {
+            limit.sent(len);
+        }
+    }
+
+    /// Bytes that the device may hold, and holds as far as it has said.
+    pub(super) fn limit(&self) -> Option<(u64, u64)> {
+        self.limit.as_ref().map(|limit| (limit.limit(), limit.outstanding()))
+    }
+}
+
+fn offloads(sender: &dyn Sender) -> Offloads {
+    let can = sender.capabilities();
+    let tso = can.csum && can.tso;
+    Offloads { csum: can.csum, tso4: tso, tso6: tso, ecn: tso }
+}
+
+fn limit(sender: &dyn Sender, fixed: Option<u64>, now: Instant) -> Option<ByteLimit> {
+    sender.outstanding()?;
+    Some(fixed.map_or_else(|| ByteLimit::dynamic(DEVICE_BYTES, now), ByteLimit::fixed))
+}

@@ -1,0 +1,202 @@
+//! Egress: the way of a frame from the switch into an uplink's device.
+//!
+//! # Theory of operation
+//! **Goal**: what a guest asks in small messages leaves at once, whatever else the host sends, and the
+//! network knows which frames those are.
+//!
+//! A frame to an uplink goes through five steps, all under the lock of that uplink:
+//!
+//! 1. [`tagger`]: core's [meter](floodway_core::meter) says whether the pair of guest and destination is a small
+//!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
+//! 2. [`segments`]: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours.
+//! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
+//! 4. Otherwise it is copied and queued ([`queue`]): core's [scheduler](floodway_core::qdisc::scheduler) with two
+//!    classes, turns of VMs, and a discipline for each VM's flows.
+//! 5. [`device`]: the queue is emptied as fast as the device may be filled: up to a number of bytes that it
+//!    holds, or at a rate.
+//!
+//! **Who empties the queue**: whoever sends next, and the uplink's worker at the time that [`Egress::next_look`] says. That
+//! time is known outside of the lock, and the worker is woken if it would sleep past it ([`crate::worker`]).
+//!
+//! **Invariants**: a frame is never handed to the device past one that waits; every frame leaves, waits, or is counted as
+//! dropped; memory is bounded by the limits of the queues. Frames between guests never come here.
+//!
+//! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.2 and 4.3.
+
+mod device;
+pub mod pairs;
+mod queue;
+mod segments;
+mod tagger;
+#[cfg(test)]
+mod tests;
+
+use floodway_core::l2::PortId;
+use floodway_core::qdisc::{Class, Kind};
+use floodway_core::time::Instant;
+
+use crate::config::{MeterConfig, QueueConfig};
+use crate::frame::{self, Frame};
+use crate::stats::{DropReason, Traffic};
+use crate::uplink::Sender;
+use device::Device;
+use queue::Queue;
+use segments::Segments;
+use tagger::{Seen, Tagger};
+
+pub use device::LinkRate;
+
+/// Most waiting frames that are handed to the device before others have their turn.
+const BATCH: usize = 64;
+
+/// How an uplink's frames leave.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The queue.
+    pub queue: QueueConfig,
+    /// The meter and its tags.
+    pub meter: MeterConfig,
+    /// Bits per second of the link, if that is known.
+    pub link: LinkRate,
+    /// Sources below this number are guests; others are uplinks, whose frames keep their tags.
+    pub guests: usize,
+    /// Guests must not know it.
+    pub seed: u64,
+}
+
+/// The sending half of an uplink with all that is before it.
+pub struct Egress {
+    tagger: Tagger,
+    /// Super-frames are cut.
+    segment: bool,
+    discipline: Kind,
+    hash_seed: u64,
+    queue: Queue,
+    device: Device,
+    /// The latest time seen: workers' clock readings can be a little out of order.
+    latest: Instant,
+}
+
+/// What is constant while one frame is dealt with.
+struct Pass<'a> {
+    source: PortId,
+    class: Class,
+    seen: Seen,
+    now: Instant,
+    hash_seed: u64,
+    sent: &'a Traffic,
+}
+
+impl Egress {
+    /// An empty queue in front of `sender`.
+    #[must_use]
+    pub fn new(sender: Box<dyn Sender>, settings: &Settings, now: Instant) -> Self {
+        let QueueConfig { discipline, segment, rate, device_bytes } = settings.queue;
+        Self {
+            tagger: Tagger::new(settings),
+            segment: segment.unwrap_or_else(|| settings.link.is_slow()),
+            discipline: discipline.kind,
+            hash_seed: settings.seed,
+            queue: Queue::new(discipline),
+            device: Device::new(sender, rate, device_bytes, now),
+            latest: now,
+        }
+    }
+
+    /// Sends frames of `source`, or lets them wait. What is dropped is counted in `sent`, and so is what leaves.
+    pub fn send<'f>(
+        &mut self,
+        source: PortId,
+        now: Instant,
+        frames: impl Iterator<Item = Frame<'f>>,
+        sent: &Traffic,
+    ) {
+        let now = self.tick(now);
+        for frame in frames {
+            let (class, seen) = self.tagger.classify(source, &frame, now);
+            let pass = Pass { source, class, seen, now, hash_seed: self.hash_seed, sent };
+            match self.tagger.retag(source, class, &seen, &frame) {
+                None => self.admit(&pass, &frame),
+                Some(headers) => {
+                    frame::with_headers(&frame, frame.vnet, headers.as_slice(), |frame| {
+                        self.admit(&pass, frame);
+                    });
+                }
+            }
+        }
+        self.pump(now, sent);
+    }
+
+    /// Hands waiting frames to the device, as far as it may be filled.
+    pub fn pump(&mut self, now: Instant, sent: &Traffic) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let now = self.tick(now);
+        for _ in 0..BATCH {
+            if !self.device.is_ready(now) {
+                return;
+            }
+            let Some(waiting) = self.queue.next(now, sent) else { return };
+            if !waiting.with_frame(|frame| self.device.send(frame, now, sent)) {
+                return self.queue.put_back(waiting);
+            }
+        }
+    }
+
+    /// When [`pump`](Self::pump) has something to do, if nothing is sent before; [`Instant::NEVER`] while nothing waits.
+    #[must_use]
+    pub fn next_look(&self) -> Instant {
+        if self.queue.is_empty() { Instant::NEVER } else { self.device.next_look(self.latest) }
+    }
+
+    /// The device was opened anew.
+    pub fn replace_sender(&mut self, sender: Box<dyn Sender>) {
+        self.device.replace_sender(sender, self.latest);
+    }
+
+    /// What is done once a second.
+    pub fn keep_house(&mut self, now: Instant) {
+        let now = self.tick(now);
+        self.tagger.forget(now);
+        self.queue.trim();
+    }
+
+    fn tick(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    fn admit(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
+        if self.segment && frame.vnet.is_gso() {
+            self.cut(pass, frame);
+        } else if !self.send_now(pass, frame) {
+            self.queue.push(pass, frame);
+        }
+    }
+
+    /// Hands the frame to the device if nothing waits and the device is ready; answers whether it went.
+    fn send_now(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) -> bool {
+        self.queue.is_empty()
+            && self.device.is_ready(pass.now)
+            && self.device.send(frame, pass.now, pass.sent)
+    }
+
+    /// Sends a super-frame in frames.
+    fn cut(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
+        let Ok(mut segments) = Segments::new(frame) else {
+            return pass.sent.count_drop(DropReason::BadOffload, 1);
+        };
+        loop {
+            match segments.next(self.queue.pool()) {
+                Ok(None) => return,
+                Ok(Some(segment)) => {
+                    if !segment.with_frame(|frame| self.send_now(pass, frame)) {
+                        self.queue.push_owned(pass, segment);
+                    }
+                }
+                Err(reason) => return pass.sent.count_drop(reason, 1),
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The class of a frame, and the code point that says it.
+//!
+//! Each guest has a meter of its own for each uplink: what it sends fills its own table, and no other's.
+
+use floodway_core::l2::PortId;
+use floodway_core::meter::{Config, Meter};
+use floodway_core::qdisc::Class;
+use floodway_core::time::Instant;
+use floodway_wire::{FiveTuple, parse, traffic_class};
+
+use super::Settings;
+use crate::config::MeterConfig;
+use crate::frame::{Frame, PREFIX_LEN};
+
+/// Pairs of a guest that are looked at once a second whether they are idle. More go when new ones come.
+const FORGET: u32 = 64;
+
+/// What a frame says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// Addresses and ports; [`FiveTuple::NONE`] if there are none to be found.
+    pub(super) flow: FiveTuple,
+    /// DSCP and ECN, if it is IP.
+    pub(super) traffic_class: Option<u8>,
+}
+
+/// First bytes of a frame with other tags.
+pub(super) struct Headers {
+    bytes: [u8; PREFIX_LEN],
+    len: usize,
+}
+
+impl Headers {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Classes and tags of one uplink's frames.
+pub(super) struct Tagger {
+    config: MeterConfig,
+    pair: Config,
+    guests: usize,
+    seed: u64,
+    /// By number of the guest; made when it first sends.
+    meters: Vec<Option<Box<Meter>>>,
+}
+
+impl Tagger {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            config: settings.meter.clone(),
+            pair: settings.meter.pair(settings.link.bits_per_second()),
+            guests: settings.guests,
+            seed: settings.seed,
+            meters: Vec::new(),
+        }
+    }
+
+    /// The class of a frame of `source`.
+    #[inline]
+    pub(super) fn classify(
+        &mut self,
+        source: PortId,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> (Class, Seen) {
+        let seen = Seen::of(frame);
+        if !self.config.enabled {
+            return (Class::Low, seen);
+        }
+        if source.index() >= self.guests {
+            let high = seen.traffic_class.is_some_and(|class| class >> 2 == self.config.high_dscp);
+            return (if high { Class::High } else { Class::Low }, seen);
+        }
+        let class = self.meter(source).classify(&seen.flow, frame.len, now);
+        (class, seen)
+    }
+
+    /// The first bytes of the frame with the code point of its class; `None` if they are right as they are.
+    #[inline]
+    pub(super) fn retag(
+        &self,
+        source: PortId,
+        class: Class,
+        seen: &Seen,
+        frame: &Frame<'_>,
+    ) -> Option<Headers> {
+        let dscp = match class {
+            Class::High => self.config.high_dscp,
+            Class::Low => self.config.low_dscp,
+        };
+        let theirs = seen.traffic_class?;
+        if !self.config.enabled || source.index() >= self.guests || theirs >> 2 == dscp {
+            return None;
+        }
+        let len = frame.prefix.len().min(PREFIX_LEN);
+        let mut headers = Headers { bytes: [0; PREFIX_LEN], len };
+        headers.bytes[..len].copy_from_slice(&frame.prefix[..len]);
+        traffic_class::set_dscp(&mut headers.bytes[..len], dscp);
+        Some(headers)
+    }
+
+    /// Forgets idle pairs.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.meters.iter_mut().flatten().for_each(|meter| meter.forget(FORGET, now));
+    }
+
+    /// The meters that there are.
+    pub(super) fn meters(&self) -> impl Iterator<Item = &Meter> {
+        self.meters.iter().flatten().map(|meter| &**meter)
+    }
+
+    /// Frames are metered and tagged.
+    pub(super) const fn is_enabled(&self) -> bool {
+        self.config.enabled
+    }
+
+    /// The meter of guest `source`, if it ever sent anything.
+    pub(super) fn meter_of(&self, source: usize) -> Option<&Meter> {
+        self.meters.get(source)?.as_deref()
+    }
+
+    #[inline]
+    fn meter(&mut self, source: PortId) -> &mut Meter {
+        let index = source.index();
+        if self.meters.len() <= index {
+            self.meters.resize_with(index + 1, || None);
+        }
+        let (pair, seed) = (self.pair, self.seed ^ (index as u64).rotate_left(48));
+        self.meters[index].get_or_insert_with(|| Box::new(Meter::new(pair, seed)))
+    }
+}
+
+impl Seen {
+    #[inline]
+    fn of(frame: &Frame<'_>) -> Self {
+        match parse(frame.prefix, frame.len as usize) {
+            Ok(meta) if meta.ip_len() > 0 => {
+                Self { flow: meta.flow, traffic_class: Some(meta.traffic_class) }
+            }
+            Ok(_) => Self { flow: FiveTuple::NONE, traffic_class: None },
+            // A switch on the way may look at the code point all the same.
+            Err(_) => {
+                let traffic_class = traffic_class::traffic_class(frame.prefix);
+                Self { flow: FiveTuple::NONE, traffic_class }
+            }
+        }
+    }
+
+    /// Marks are possible.
+    pub(super) fn is_ecn_capable(&self) -> bool {
+        self.traffic_class.is_some_and(|class| class & 3 != 0)
+    }
+}

@@ -1,0 +1,354 @@
+//! Frames on their way into a device of our own making.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use floodway_core::qdisc::Config as Discipline;
+use floodway_wire::build::Tcp;
+use floodway_wire::ethernet::TYPE_VLAN;
+use floodway_wire::segmentation::Segmenter;
+use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{parse, traffic_class};
+
+use super::*;
+use crate::port::lock;
+use crate::segment::Segment;
+use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};
+use crate::uplink::{Capabilities, SendError};
+
+/// A device that keeps what it is given.
+#[derive(Default)]
+struct Wire {
+    frames: Vec<(VnetHdr, Vec<u8>)>,
+    /// Frames that it takes before it is full.
+    room: Option<usize>,
+    /// What it says that it holds.
+    outstanding: Option<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Device(Arc<Mutex<Wire>>);
+
+impl Sender for Device {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { csum: true, tso: true }
+    }
+
+    fn outstanding(&self) -> Option<u64> {
+        lock(&self.0).outstanding
+    }
+
+    fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
+        let mut wire = lock(&self.0);
+        if wire.room == Some(0) {
+            return Err(SendError::Full);
+        }
+        wire.room = wire.room.map(|room| room - 1);
+        let len = frame.iter().map(Segment::len).sum::<usize>();
+        let mut bytes = vec![0; len];
+        let whole = Frame { vnet: *vnet, prefix: &[], parts: frame, len: len as u32 };
+        whole.copy_to(&mut bytes);
+        wire.outstanding = wire.outstanding.map(|bytes| bytes + len as u64);
+        wire.frames.push((*vnet, bytes));
+        Ok(())
+    }
+}
+
+struct Scene {
+    egress: Egress,
+    device: Device,
+    sent: Traffic,
+    now: Instant,
+}
+
+impl Scene {
+    fn new(change: impl FnOnce(&mut Settings, &mut Wire)) -> Self {
+        let device = Device::default();
+        let mut settings = Settings {
+            queue: QueueConfig { segment: Some(true), ..QueueConfig::default() },
+            meter: MeterConfig::default(),
+            link: LinkRate::default(),
+            guests: 4,
+            seed: 7,
+        };
+        change(&mut settings, &mut lock(&device.0));
+        let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
+        Self { egress, device, sent: Traffic::default(), now: Instant::ZERO }
+    }
+
+    fn plain() -> Self {
+        Self::new(|_, _| {})
+    }
+
+    fn send(&mut self, source: u16, vnet: VnetHdr, bytes: &[u8]) {
+        let Self { egress, sent, now, .. } = self;
+        frame::with_slice(vnet, bytes, |frame| {
+            egress.send(PortId(source), *now, std::iter::once(*frame), sent);
+        });
+    }
+
+    /// What has left since this was last asked.
+    fn wire(&self) -> Vec<Vec<u8>> {
+        let frames = std::mem::take(&mut lock(&self.device.0).frames);
+        frames.into_iter().map(|(_, bytes)| bytes).collect()
+    }
+
+    fn set_room(&self, room: Option<usize>) {
+        lock(&self.device.0).room = room;
+    }
+
+    /// Looks when it is time, until nothing waits.
+    fn drain(&mut self) -> Vec<Vec<u8>> {
+        let mut all = self.wire();
+        while self.egress.next_look() < Instant::NEVER {
+            self.now = self.now.max(self.egress.next_look());
+            self.egress.pump(self.now, &self.sent);
+            all.extend(self.wire());
+        }
+        all
+    }
+}
+
+fn dscp(frame: &[u8]) -> u8 {
+    traffic_class::traffic_class(frame).expect("an IP packet") >> 2
+}
+
+/// A TCP segment from VM 1 to VM 9 with this traffic class.
+fn segment(class: u8, v6: bool) -> Tcp {
+    let mut tcp = tcp(1, 9, v6);
+    tcp.ip.traffic_class = class;
+    tcp
+}
+
+#[test]
+fn a_small_flow_is_tagged_high_and_a_large_one_low() {
+    for v6 in [false, true] {
+        let mut scene = Scene::plain();
+        let mut tagged = segment(0, v6);
+        tagged.link = tagged.link.tagged(TYPE_VLAN, 0x2064);
+        for template in [segment(0b11, v6), tagged] {
+            for _ in 0..50 {
+                scene.send(0, VnetHdr::default(), &template.build(&pattern(1, 1400)));
+            }
+            let tags: Vec<_> = scene.wire().iter().map(|frame| dscp(frame)).collect();
+            let high = tags.iter().filter(|&&tag| tag == 46).count();
+            assert!(high <= 21 && tags[high..].iter().all(|&tag| tag == 0), "{tags:?}");
+        }
+    }
+}
+
+/// Whatever the guest wrote: the code point is ours, ECN and everything else its own, every checksum right.
+#[test]
+fn a_guests_code_point_never_leaves() {
+    for v6 in [false, true] {
+        for class in 0..=255 {
+            let mut scene = Scene::plain();
+            let frame = segment(class, v6).build(&pattern(2, 100));
+            scene.send(0, VnetHdr::default(), &frame);
+            let left = scene.wire().remove(0);
+            assert_eq!(verified(&left).traffic_class, 46 << 2 | class & 3);
+            let mut expected = frame.clone();
+            traffic_class::set_dscp(&mut expected, 46);
+            assert_eq!(left, expected);
+        }
+    }
+}
+
+/// Section 6 of the paper: forged code points and many connections leave the classes of frames as they are.
+#[test]
+fn cheating_gains_nothing() {
+    let classes = |forged: u8, connections: u16| {
+        let mut scene = Scene::plain();
+        let mut tags = Vec::new();
+        for i in 0..3000 {
+            let mut tcp = segment(forged << 2, false);
+            tcp.src_port = 1000 + i % connections;
+            scene.now = Instant::from_micros(100 * u64::from(i));
+            scene.send(0, VnetHdr::default(), &tcp.build(&pattern(3, 1400)));
+            tags.extend(scene.wire().iter().map(|frame| dscp(frame)));
+        }
+        tags
+    };
+    let honest = classes(0, 1);
+    assert!(honest.iter().filter(|&&tag| tag == 46).count() < 30);
+    assert_eq!(classes(46, 1), honest);
+    assert_eq!(classes(63, 1), honest);
+    assert_eq!(classes(0, 500), honest);
+}
+
+/// A packet that no parser takes is still looked at by switches on the way.
+#[test]
+fn malformed_packets_do_not_keep_their_code_point() {
+    let mut scene = Scene::plain();
+    let good = segment(63 << 2, false).build(&pattern(2, 1400));
+    for (at, value) in [(14, 0x4f), (14, 0x05), (16, 0xff), (46, 0x10)] {
+        let mut bad = good.clone();
+        bad[at] = value;
+        assert!(parse(&bad, bad.len()).is_err(), "{at}");
+        scene.send(0, VnetHdr::default(), &bad);
+    }
+    assert!(scene.wire().iter().all(|frame| [0, 46].contains(&dscp(frame))));
+}
+
+#[test]
+fn frames_of_other_uplinks_and_without_a_meter_keep_their_tags() {
+    let frame = segment(12 << 2 | 1, false).build(b"x");
+    let mut scene = Scene::plain();
+    scene.send(4, VnetHdr::default(), &frame);
+    assert_eq!(scene.wire(), [frame.clone()]);
+    let mut off = Scene::new(|settings, _| settings.meter.enabled = false);
+    off.send(0, VnetHdr::default(), &frame);
+    assert_eq!(off.wire(), [frame]);
+    assert!(off.egress.status().meter.is_none());
+}
+
+/// Cut frames are those that any segmentation makes of the tagged super-frame, from however many pieces.
+#[test]
+fn super_frames_are_cut_into_the_right_frames() {
+    for v6 in [false, true] {
+        let original = segment(1, v6).build_partial(&pattern(4, 60_000));
+        let vnet = partial(&original, 1400);
+        let mut tagged = original.clone();
+        traffic_class::set_dscp(&mut tagged, 0);
+        let mut segmenter = Segmenter::new(&tagged, 1400).unwrap();
+        let mut expected = Vec::new();
+        let mut buffer = vec![0; 2000];
+        while let Some(len) = segmenter.write_next(&mut buffer).unwrap() {
+            expected.push(buffer[..len].to_vec());
+        }
+        for piece in [1, 7, 100, 4096, 70_000] {
+            let mut scene = Scene::plain();
+            let (prefix, rest) = original.split_at(128);
+            let parts: Vec<_> = std::iter::once(Segment::from_slice(prefix))
+                .chain(rest.chunks(piece).map(Segment::from_slice))
+                .collect();
+            let frame = Frame { vnet, prefix, parts: &parts, len: original.len() as u32 };
+            let Scene { egress, sent, .. } = &mut scene;
+            egress.send(PortId(0), Instant::ZERO, std::iter::once(frame), sent);
+            assert!(scene.wire() == expected, "pieces of {piece}");
+            assert_eq!(scene.sent.packets.get(), expected.len() as u64);
+        }
+        let mut whole = Scene::new(|settings, _| settings.queue.segment = Some(false));
+        whole.send(0, vnet, &original);
+        assert_eq!(lock(&whole.device.0).frames, [(vnet, tagged)]);
+    }
+}
+
+#[test]
+fn a_full_device_is_waited_for_and_order_is_kept() {
+    let mut scene = Scene::new(|_, wire| wire.room = Some(3));
+    for n in 0..20 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 100));
+    }
+    assert_eq!(scene.wire().len(), 3);
+    assert_eq!(scene.egress.status().high.packets, 17);
+    assert!(scene.egress.next_look() > scene.now);
+    scene.set_room(None);
+    let numbers: Vec<_> = scene.drain().iter().map(|frame| number_of(frame).unwrap()).collect();
+    assert_eq!(numbers, (3..20).collect::<Vec<_>>());
+    assert_eq!(scene.sent.packets.get(), 20);
+    assert_eq!(scene.egress.next_look(), Instant::NEVER);
+}
+
+#[test]
+fn a_small_flow_overtakes_what_waits() {
+    let mut scene = Scene::new(|_, wire| wire.room = Some(0));
+    for n in 0..100 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 1400));
+    }
+    scene.send(1, VnetHdr::default(), &numbered(2, 9, 1000, 100));
+    scene.set_room(None);
+    let order: Vec<_> = scene.drain().iter().map(|frame| number_of(frame).unwrap()).collect();
+    let place = order.iter().position(|&n| n == 1000).unwrap();
+    // Behind the first 30 KB of the other, which were high too, in turns with them: nearly at once.
+    assert!(place <= 2, "{order:?}");
+}
+
+#[test]
+fn the_device_holds_no_more_than_it_may() {
+    let mut scene = Scene::new(|settings, wire| {
+        settings.queue.device_bytes = Some(4000);
+        wire.outstanding = Some(0);
+    });
+    for n in 0..10 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 1458));
+    }
+    assert_eq!(scene.wire().len(), 3, "1500 bytes each");
+    for left in [7, 6, 5] {
+        lock(&scene.device.0).outstanding = Some(3000);
+        scene.now = scene.egress.next_look();
+        scene.egress.pump(scene.now, &scene.sent);
+        assert_eq!(scene.wire().len(), 1);
+        assert_eq!(scene.egress.status().high.packets, left - 1);
+    }
+    let status = scene.egress.status();
+    assert_eq!((status.device_limit, status.device_bytes), (Some(4000), Some(4500)));
+}
+
+#[test]
+fn nothing_leaves_faster_than_the_rate() {
+    let mut scene = Scene::new(|settings, _| {
+        // 1500 bytes take 1.2 ms; the first may leave at once, and a late look makes up for 1 ms.
+        settings.queue.rate = Some(10_000_000);
+    });
+    scene.now = Instant::from_millis(500);
+    for n in 0..50 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 1458));
+    }
+    assert_eq!(scene.drain().len(), 50);
+    let took = scene.now.since(Instant::from_millis(500));
+    assert_eq!(took, Duration::from_micros(49 * 1200 - 1000));
+}
+
+/// `CoDel`'s marks reach the header, with its checksum right.
+#[test]
+fn marks_are_written() {
+    let mut scene = Scene::new(|settings, wire| {
+        wire.room = Some(0);
+        let ce_threshold = Some(Duration::from_micros(10));
+        settings.queue.discipline.codel.ce_threshold = ce_threshold;
+    });
+    for class in [0, 1, 2, 3] {
+        scene.send(0, VnetHdr::default(), &segment(class, false).build(b"x"));
+    }
+    scene.set_room(None);
+    scene.now = Instant::from_millis(1);
+    let classes: Vec<_> =
+        scene.drain().iter().map(|frame| verified(frame).traffic_class & 3).collect();
+    assert_eq!(classes, [0, 3, 3, 3]);
+    assert_eq!(scene.egress.status().marked, 3);
+}
+
+#[test]
+fn a_guest_that_fills_its_queue_costs_the_other_no_frame() {
+    let mut scene = Scene::new(|settings, wire| {
+        wire.room = Some(0);
+        settings.queue.discipline = Discipline { limit_packets: 50, ..Discipline::default() };
+    });
+    for n in 0..1000 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 1400));
+    }
+    for n in 0..50 {
+        scene.send(1, VnetHdr::default(), &numbered(2, 9, n, 100));
+    }
+    let dropped = scene.sent.drops(DropReason::UplinkQueueFull);
+    scene.set_room(None);
+    let left = scene.drain();
+    let from = |vm: u8| left.iter().filter(|frame| frame[11] == vm).count();
+    assert_eq!(from(2), 50);
+    assert_eq!(left.len() as u64 + dropped, 1050);
+    assert_eq!(scene.sent.packets.get() + dropped, 1050);
+}
+
+#[test]
+fn defaults_follow_the_link() {
+    let gigabit = LinkRate::new(Some(1_000_000_000));
+    let fast = LinkRate::new(Some(10_000_000_000));
+    assert!(gigabit.is_slow() && !fast.is_slow() && !LinkRate::default().is_slow());
+    let meter = MeterConfig::default();
+    assert_eq!(meter.pair(gigabit.bits_per_second()).rate, 1_250_000);
+    assert_eq!(meter.pair(fast.bits_per_second()).rate, 12_500_000);
+    assert_eq!(meter.pair(None).rate, 1_250_000);
+    let own = MeterConfig { rate: Some(8_000_000), ..meter };
+    assert_eq!(own.pair(gigabit.bits_per_second()).rate, 1_000_000);
+}
