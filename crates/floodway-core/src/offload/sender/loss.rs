@@ -415,20 +415,22 @@ impl<B> Sender<B> {
         }
     }
 
-    /// Marks the last segment that the peer is not known to have as lost, so that it is sent again.
-    fn probe_tail<S>(&mut self, env: &mut Env<'_, S>) {
+    /// Sends the last segment that the peer is not known to have again, whatever `cwnd` says (RFC 8985 section 7.3).
+    fn probe_tail<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         env.counters.tail_loss_probes += 1;
         self.recovery.probe_end = Some(self.store.snd_nxt());
         self.recovery.probe_lone = self.is_lone();
         self.recovery.probed = true;
         self.rto_base = env.now;
-        let places = (0..self.store.records()).rev().filter_map(|index| self.store.place(index));
-        let Some(last) = places.into_iter().find(|place| !place.sent.sacked) else { return };
+        let mut places = (0..self.store.records()).rev().filter_map(|i| self.store.place(i));
+        let Some(last) = places.find(|place| !place.sent.sacked) else { return };
         // The last segment as it was cut.
         let before = (last.sent.end.since(last.start) - 1) / self.window.mss * self.window.mss;
         let split = before > 0 && self.store.split(last.index, last.start + before);
         let index = last.index + usize::from(split);
-        self.store.mark_lost(index);
+        if self.store.mark_lost(index) {
+            self.repair(index, env);
+        }
     }
 
     fn time_out<S>(&mut self, env: &mut Env<'_, S>) {

@@ -46,6 +46,9 @@ impl<B> Sender<B> {
         while let Some(place) = self.store.next_lost(index) {
             let len = place.sent.end.since(place.start);
             let mut n = self.cut(len, *quota);
+            if self.is_urgent(place.start) {
+                n = n.min(self.window.mss);
+            }
             if n == 0 {
                 if self.pipe() > 0 {
                     break;
@@ -56,16 +59,21 @@ impl<B> Sender<B> {
             if n < len && !self.store.split(place.index, place.start + n) {
                 break;
             }
-            let end = if n < len { place.start + n } else { place.sent.end };
-            self.emit(place.start, end, true, env);
-            self.store.repaired(place.index, env.now);
-            if place.index == 0 {
-                // The answer to the repair is waited for as long as that to anything else.
-                self.rto_base = env.now;
-            }
+            self.repair(place.index, env);
             *quota = quota.saturating_sub(n);
-            self.recovery.sent(n, true);
             index = place.index + 1;
+        }
+    }
+
+    /// Sends the record at `index`, which is lost, again.
+    pub(super) fn repair<S: Sink<B>>(&mut self, index: usize, env: &mut Env<'_, S>) {
+        let Some(place) = self.store.place(index) else { return };
+        self.emit(place.start, place.sent.end, true, env);
+        self.store.repaired(index, env.now);
+        self.recovery.sent(place.sent.end.since(place.start), true);
+        if index == 0 {
+            // The answer to the repair is waited for as long as that to anything else.
+            self.rto_base = env.now;
         }
     }
 
@@ -77,12 +85,13 @@ impl<B> Sender<B> {
                 self.watch_gap(start, env.now);
                 break;
             };
-            let len = self.sendable(chunk, start);
+            let urgent = chunk.flags.contains(Flags::URG);
+            let len = chunk.end().since(start).min(if urgent { self.window.mss } else { u32::MAX });
             let in_rwnd = self.rwnd_edge.since(start);
             let mut n = self.cut(len, (*quota).min(in_rwnd));
             if n == 0 && self.pipe() == 0 && self.store.records() == 0 {
                 // A window of less than one segment, and nothing that could widen it.
-                n = len.min(in_rwnd);
+                n = len.min(in_rwnd).min(self.window.mss);
             }
             if n < len && in_rwnd >= len {
                 self.cwnd_limited = true;
@@ -101,10 +110,9 @@ impl<B> Sender<B> {
         }
     }
 
-    /// What may leave in one frame of a chunk from `start` on. An urgent pointer is right for one segment only.
-    fn sendable(&self, chunk: &Chunk<B>, start: Seq) -> u32 {
-        let len = chunk.end().since(start);
-        if chunk.flags.contains(Flags::URG) { len.min(self.window.mss) } else { len }
+    /// An urgent pointer is right for one segment only.
+    fn is_urgent(&self, start: Seq) -> bool {
+        self.store.chunk_at(start).is_some_and(|chunk| chunk.flags.contains(Flags::URG))
     }
 
     /// Nothing is stored at `next`. If the guest has sent bytes from there on, it has done so past us, and nobody

@@ -59,8 +59,11 @@ pub struct Monitor {
     wire_tsval: Option<u32>,
     peer_tsvals: Vec<u32>,
     last_counters: Counters,
-    /// Bytes released in this call.
+    /// Bytes released in this call, and what was in flight before.
     released: i64,
+    pipe_before: i64,
+    /// What had been sent at the time of each tail loss probe whose answer is not known.
+    probes: Vec<Position>,
     pub most_in_flight: i64,
     pub ce_to_guest: u64,
     pub ece_from_switch: u64,
@@ -267,6 +270,9 @@ impl Monitor {
                 "I1: {start}..{end} beyond the receiver's window {}",
                 self.peer_edge
             );
+            if self.released == 0 {
+                self.pipe_before = self.pipe();
+            }
             self.released += end - start;
         }
         self.wire_nxt = self.wire_nxt.max(end);
@@ -398,10 +404,14 @@ impl Monitor {
             let pipe = self.pipe();
             self.most_in_flight = self.most_in_flight.max(pipe);
             let mut allowed = i64::from(summary.cwnd);
-            if probing || now.tail_loss_probes > 0 {
+            if probing {
                 // RFC 8985 section 7.3: a probe is sent whatever the window says.
-                allowed += mss;
+                allowed = allowed.max(self.pipe_before);
+                self.probes.push(self.wire_nxt);
             }
+            // What a probe repeats may be on its way as well.
+            self.probes.retain(|&end| end > self.wire_una);
+            allowed += mss * self.probes.len() as i64;
             assert!(pipe <= allowed, "I1: {pipe} in flight, cwnd {}: {summary:?}", summary.cwnd);
         }
         self.released = 0;
