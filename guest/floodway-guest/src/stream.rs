@@ -85,7 +85,7 @@ pub fn send(address: SocketAddr, bytes: u64, seed: u64, timeout: Duration) -> io
         left -= piece.len() as u64;
     }
     socket.shutdown(Shutdown::Write)?;
-    while socket.read(&mut buffer)? > 0 {}
+    while read(&mut socket, &mut buffer)? > 0 {}
     Ok(Sent { bytes, sha256: hex(hash), elapsed_ns: nanoseconds(start.elapsed()) })
 }
 
@@ -99,7 +99,7 @@ pub fn receive(listener: &TcpListener, timeout: Duration) -> io::Result<Received
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; CHUNK]);
     let (mut bytes, mut first) = (0, None);
     loop {
-        let len = socket.read(&mut buffer)?;
+        let len = read(&mut socket, &mut buffer)?;
         let first = *first.get_or_insert_with(Instant::now);
         if len == 0 {
             let data_ns = nanoseconds(first.elapsed());
@@ -107,6 +107,16 @@ pub fn receive(listener: &TcpListener, timeout: Duration) -> io::Result<Received
         }
         hash.update(&buffer[..len]);
         bytes += len as u64;
+    }
+}
+
+/// A read with a timeout fails when the process is stopped and goes on (signal(7)); that is no end of a stream.
+fn read(socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match socket.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 

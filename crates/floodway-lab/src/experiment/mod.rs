@@ -13,12 +13,15 @@
 pub mod all_pairs;
 pub mod host;
 pub mod idle;
+pub mod integrity;
 mod iperf;
+pub mod switch_killed;
 pub mod switch_restart;
 pub mod testbed;
 pub mod throughput;
 pub mod transfer;
 pub mod vm_restart;
+pub mod web;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,10 +36,13 @@ use crate::report::{self, Report, Row, Samples, World};
 
 pub use all_pairs::AllPairs;
 pub use idle::Idle;
+pub use integrity::Integrity;
+pub use switch_killed::SwitchKilled;
 pub use switch_restart::SwitchRestart;
 pub use throughput::Throughput;
 pub use transfer::Transfer;
 pub use vm_restart::VmRestart;
+pub use web::WebApplication;
 
 /// An experiment file.
 #[derive(Clone, Debug, Deserialize)]
@@ -64,14 +70,20 @@ pub enum Scenario {
     Throughput(Throughput),
     /// Kills the switch under a TCP connection.
     SwitchRestart(SwitchRestart),
+    /// Kills the switch while flows are online.
+    SwitchKilled(SwitchKilled),
     /// Kills a VM and boots it again.
     VmRestart(VmRestart),
     /// Every VM sends to every other.
     AllPairs(AllPairs),
     /// What the switch uses while nobody sends.
     Idle(Idle),
+    /// Streams over a path that harms packets, compared at the ends.
+    Integrity(Integrity),
     /// Timed transfers of a VM that waits for its CPU.
     Transfer(Box<Transfer>),
+    /// A web application of four VMs that wait for their CPU.
+    WebApplication(WebApplication),
 }
 
 /// The accepted range of some rows.
@@ -127,10 +139,13 @@ impl Scenario {
         match self {
             Self::Throughput(scenario) => scenario.steps(),
             Self::SwitchRestart(scenario) => scenario.steps(),
+            Self::SwitchKilled(scenario) => scenario.steps(),
             Self::VmRestart(scenario) => scenario.steps(),
             Self::AllPairs(scenario) => scenario.steps(),
             Self::Idle(scenario) => scenario.steps(),
+            Self::Integrity(scenario) => scenario.steps(),
             Self::Transfer(scenario) => scenario.steps(),
+            Self::WebApplication(scenario) => scenario.steps(),
         }
     }
 
@@ -138,10 +153,13 @@ impl Scenario {
         match self {
             Self::Throughput(scenario) => scenario.run(run),
             Self::SwitchRestart(scenario) => scenario.run(run),
+            Self::SwitchKilled(scenario) => scenario.run(run),
             Self::VmRestart(scenario) => scenario.run(run),
             Self::AllPairs(scenario) => scenario.run(run),
             Self::Idle(scenario) => scenario.run(run),
+            Self::Integrity(scenario) => scenario.run(run),
             Self::Transfer(scenario) => scenario.run(run),
+            Self::WebApplication(scenario) => scenario.run(run),
         }
     }
 }
@@ -177,10 +195,14 @@ impl Experiment {
     /// # Errors
     /// When its scenario has no shorter form.
     pub fn quicken(&mut self) -> Result<()> {
-        let Scenario::Transfer(transfer) = &mut self.scenario else {
-            bail!("experiment `{}` has no quick form", self.name);
+        let note = match &mut self.scenario {
+            Scenario::Transfer(scenario) => scenario.quicken(),
+            Scenario::Integrity(scenario) => scenario.quicken(),
+            Scenario::SwitchKilled(scenario) => scenario.quicken(),
+            Scenario::WebApplication(scenario) => scenario.quicken(),
+            _ => bail!("experiment `{}` has no quick form", self.name),
         };
-        self.notes.push(transfer.quicken());
+        self.notes.push(note);
         Ok(())
     }
 

@@ -1,0 +1,385 @@
+//! Kills the switch while flows are online, and looks at what the guest sends from then on.
+//!
+//! # Theory of operation
+//!
+//! A VM sends several streams over an emulated path that is slower than the VM. With transmit offload it sends far ahead of what
+//! the path carries: its own window is out of force, the switch holds the rest. Then the switch is killed (SIGKILL). It cannot say
+//! good-bye; what it held is lost; the guest must notice by itself, within the lifetime of the last hello, that
+//! nobody stands between it and the network any more, and be back on its *shadow window* (`guest/`).
+//!
+//! A guest without a switch sends nothing, so silence would prove little: the switch is started again, at once or
+//! after a while, and without offload. From then on all that the guest sends goes to the network, and its only bounds
+//! are its own window and the receiver's, which is far larger than the path.
+//!
+//! Two observers, both in the guest:
+//!
+//! - a capture at its card shows each piece of new data and what was in flight then ([`flight`]); whatever the switch or the path
+//!   do, this is what the guest *sent*;
+//! - its kernel says the congestion window of each connection every few milliseconds ([`window`]).
+//!
+//! New data is *above the shadow window* as far as the flight that it makes exceeds the largest shadow window known around
+//! that time. The time to the shadow window is that from the kill to the last such data; none is 0.
+
+mod capture;
+mod flight;
+mod window;
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::Deserialize;
+
+use super::integrity::Direction;
+use super::integrity::lanes::{self, Ends, Outcome};
+use super::switch_restart::samples;
+use super::testbed::{Network, Testbed};
+use super::transfer::column::{self, Column};
+use super::transfer::far_end::FarEnd;
+use super::transfer::{Path, Profile};
+use super::{Measured, Run};
+use crate::agent::{Agent, Spawned};
+use crate::kernel::Series;
+use crate::switch_process::Switch;
+use crate::vm::Vm;
+use flight::NewData;
+use window::{Window, Windows};
+
+/// What the guest is prepared for. Without receive offload: what it has acknowledged dies with the switch.
+const COLUMNS: [Column; 1] = [Column::Transmit];
+/// Core of the path's emulator.
+const PATH_CORE: usize = 0;
+/// From the moment when all flows are online to the kill: time to fill the switch's store.
+const FLOOD: Duration = Duration::from_millis(700);
+/// How long before the kill the guest's windows are watched.
+const WATCH_BEFORE: Duration = Duration::from_millis(300);
+/// How long what the guest sends is looked at, from the start of the new switch.
+const OBSERVE: Duration = Duration::from_secs(3);
+/// Pause between two looks at the guest's windows.
+const WATCH_PERIOD: Duration = Duration::from_millis(10);
+/// Lifetime of a hello: from then on a guest has no excuse.
+const GRACE: Duration = Duration::from_millis(300);
+/// Tail loss probes may exceed any window by one segment (RFC 8985, section 7.3).
+const PROBE_SEGMENTS: u64 = 1;
+/// Ends a run that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+/// Where the guest's capture goes.
+const CAPTURE: &str = "/killed.pcap";
+/// Most cycles of a quick run, for each time of restart.
+const QUICK_CYCLES: u32 = 2;
+
+/// The scenario's parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchKilled {
+    /// Kernel of the guest.
+    #[serde(deserialize_with = "super::series")]
+    pub kernel: Series,
+    /// Kills, for each of `restart_after_ms`, at least 1.
+    pub cycles: u32,
+    /// From the kill to the start of the next switch, in ms.
+    pub restart_after_ms: Vec<u64>,
+    /// Connections at once, 1 to 16.
+    pub flows: u32,
+    /// Bytes of each in MB: enough for several seconds.
+    pub flow_mb: u64,
+    /// What lies between the switch and the receiver; it must have a rate.
+    pub path: Path,
+}
+
+/// What one kill showed.
+struct Cycle {
+    /// One for each connection that sent something new after the kill.
+    above: Vec<Above>,
+    /// Share of connections whose window was out of force right before the kill.
+    flooding: f64,
+    streams: Outcome,
+}
+
+/// New data that a connection sent above its shadow window after the kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Above {
+    /// From the kill to the last of it; 0 when there is none.
+    until_ms: f64,
+    /// Its bytes.
+    bytes: u64,
+    /// Those of them that were sent when the last hello had surely expired.
+    late_bytes: u64,
+    /// `bytes` by the receiver's window in force.
+    windows: f64,
+}
+
+impl SwitchKilled {
+    pub(super) fn steps(&self) -> u64 {
+        1 + u64::from(self.cycles) * self.restart_after_ms.len() as u64
+    }
+
+    /// Fewer kills, for a look at whether all works. Says in words what was done.
+    pub(super) fn quicken(&mut self) -> String {
+        let full = self.cycles;
+        self.cycles = full.min(QUICK_CYCLES);
+        format!("quick run: {} of {full} kills for each time of restart", self.cycles)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(self.cycles >= 1, "cycles = 0: at least 1");
+        ensure!(!self.restart_after_ms.is_empty(), "restart_after_ms: name at least one time");
+        ensure!((1..=16).contains(&self.flows), "flows = {}: must be 1 to 16", self.flows);
+        ensure!(self.flow_mb >= 1, "flow_mb = 0: at least 1");
+        ensure!(
+            self.path.mbit.is_some(),
+            "path: needs a rate (mbit), or nothing waits at the switch"
+        );
+        Ok(())
+    }
+
+    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        run.progress.step("booting the VM");
+        let mut testbed = Testbed::start("killed", &[self.kernel], &[Network::Floodway])?;
+        let (guests, switch, host) = testbed.parts()?;
+        let guest = &guests[0];
+        let end = FarEnd::open(host, guest, &self.path, 0, (PATH_CORE, run.seed))?;
+        column::prepare(guest, &COLUMNS, Profile::Today)?;
+        let mut report = Report::default();
+        for (round, &pause) in self.restart_after_ms.iter().enumerate() {
+            for cycle in 0..self.cycles {
+                run.progress.step(&format!(
+                    "kill {} of {}, restart after {pause} ms",
+                    cycle + 1,
+                    self.cycles
+                ));
+                let seed = run.seed.wrapping_add(((round as u64) << 40) + (u64::from(cycle) << 32));
+                let ends = Ends { guest, far: &end, direction: Direction::Out, patience: PATIENCE };
+                let shown = self.cycle(switch, &ends, Duration::from_millis(pause), seed);
+                report.add(pause, shown.with_context(|| format!("kill {}", cycle + 1))?);
+            }
+        }
+        Ok(report.measured())
+    }
+
+    fn cycle(
+        &self,
+        switch: &mut Switch,
+        ends: &Ends<'_>,
+        pause: Duration,
+        seed: u64,
+    ) -> Result<Cycle> {
+        let (guest, agent) = (ends.guest, ends.guest.agent());
+        column::activate(Column::Transmit, &COLUMNS, Profile::Today, switch, guest)?;
+        let tcpdump = start_capture(agent)?;
+        let lanes = vec![vec![self.flow_mb * 1_000_000]; self.flows as usize];
+        let watched = AtomicBool::new(false);
+        let (streams, windows, killed_ns) = thread::scope(|scope| {
+            let streams = scope.spawn(|| lanes::run(ends, &lanes, seed));
+            self.wait_until_online(switch, guest, &|| streams.is_finished())?;
+            thread::sleep(FLOOD - WATCH_BEFORE);
+            let windows = scope.spawn(|| window::watch(agent, WATCH_PERIOD, &watched, host_clock));
+            thread::sleep(WATCH_BEFORE);
+            let killed = kill_and_restart(switch, pause);
+            thread::sleep(OBSERVE);
+            watched.store(true, Ordering::Relaxed);
+            Ok::<_, anyhow::Error>((joined(streams)?, joined(windows)?, killed?))
+        })?;
+        let offset_ns = agent.clock_offset()?.offset_ns;
+        let until_ns = windows.values().flatten().map(|window| window.at_ns).max().unwrap_or(0);
+        let file = end_capture(agent, &tcpdump)?;
+        let address: Ipv4Addr = Network::Floodway.guest_address(0)?.parse()?;
+        let sent = flight::new_data(&capture::segments(&file)?, address);
+        let above = sent.iter().filter_map(|(port, sent)| {
+            let sent: Vec<NewData> = sent
+                .iter()
+                .map(|new| NewData { at_ns: new.at_ns - offset_ns, ..*new })
+                .filter(|new| new.at_ns <= until_ns)
+                .collect();
+            let windows = windows.get(port).map_or(&[][..], Vec::as_slice);
+            above_shadow(&sent, windows, killed_ns)
+        });
+        let above = above.collect();
+        Ok(Cycle { above, flooding: self.flooding(&windows, killed_ns), streams })
+    }
+
+    fn wait_until_online(
+        &self,
+        switch: &Switch,
+        guest: &Vm,
+        ended: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let online = online_flows(switch, guest.name())?;
+            if online >= u64::from(self.flows) {
+                return Ok(());
+            }
+            ensure!(!ended(), "the streams have ended already; raise flow_mb");
+            ensure!(
+                Instant::now() < deadline,
+                "{online} of {} flows are online after {PATIENCE:?}",
+                self.flows
+            );
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Share of the connections whose last window before the kill was one of a flow that is online.
+    fn flooding(&self, windows: &Windows, killed_ns: i64) -> f64 {
+        let last = |windows: &Vec<Window>| {
+            windows.iter().rfind(|window| window.at_ns < killed_ns).is_some_and(Window::is_online)
+        };
+        let flooding = u32::try_from(windows.values().filter(|windows| last(windows)).count());
+        f64::from(flooding.unwrap_or(u32::MAX)) / f64::from(self.flows)
+    }
+}
+
+/// Returns the host's time right before the kill.
+fn kill_and_restart(switch: &mut Switch, pause: Duration) -> Result<i64> {
+    let killed_ns = host_clock()?;
+    switch.kill()?;
+    thread::sleep(pause);
+    switch.restart()?;
+    Ok(killed_ns)
+}
+
+fn online_flows(switch: &Switch, port: &str) -> Result<u64> {
+    let status = switch.status()?;
+    let ports = status["ports"].as_array().context("the switch's status has no ports")?;
+    let entry = ports.iter().find(|entry| entry["name"] == port);
+    let online = entry.and_then(|entry| entry["offload"]["online"].as_u64());
+    online.with_context(|| format!("the switch does not say how many flows of {port} are online"))
+}
+
+/// Starts to write down what passes the guest's card.
+fn start_capture(agent: &Agent) -> Result<Spawned> {
+    // As root: the image has no other users.
+    let words = ["-Z", "root", "-i", "eth0", "-s", "128", "-B", "16384", "-w", CAPTURE, "tcp"];
+    let tcpdump = agent.spawn(&[&["tcpdump"], &words[..]].concat())?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = String::from_utf8_lossy(&agent.get(&tcpdump.stderr)?).into_owned();
+        if said.contains("listening on") {
+            return Ok(tcpdump);
+        }
+        ensure!(
+            agent.wait(&tcpdump, Duration::ZERO)?.is_none() && Instant::now() < deadline,
+            "tcpdump in the guest: {said}"
+        );
+        thread::sleep(POLL);
+    }
+}
+
+/// The capture, which must be complete.
+fn end_capture(agent: &Agent, tcpdump: &Spawned) -> Result<Vec<u8>> {
+    agent.signal(tcpdump, libc::SIGINT)?;
+    agent.wait(tcpdump, PATIENCE)?.context("tcpdump in the guest does not end")?;
+    let said = String::from_utf8_lossy(&agent.get(&tcpdump.stderr)?).into_owned();
+    let complete = said.lines().any(|line| line.trim() == "0 packets dropped by kernel");
+    ensure!(complete, "the guest's capture has gaps: {said}");
+    agent.get(CAPTURE)
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("a thread panicked"))?
+}
+
+fn host_clock() -> Result<i64> {
+    Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
+}
+
+/// What a connection sent above its shadow window after the kill; none if it sent nothing new. All times are the host's.
+fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<Above> {
+    let grace_ns = i64::try_from(GRACE.as_nanos()).unwrap_or(i64::MAX);
+    let mut above = Above::default();
+    let (mut any, mut in_force) = (false, 0);
+    for new in sent {
+        if new.at_ns <= killed_ns + grace_ns {
+            in_force = in_force.max(new.window);
+        }
+        if new.at_ns <= killed_ns {
+            continue;
+        }
+        any = true;
+        // One that is not known at all allows nothing.
+        let shadow = window::shadow(windows, new.at_ns).unwrap_or(0) + PROBE_SEGMENTS;
+        let bytes = new.flight.saturating_sub(shadow * new.mss).min(new.len);
+        if bytes == 0 {
+            continue;
+        }
+        above.bytes += bytes;
+        above.until_ms =
+            Duration::from_nanos((new.at_ns - killed_ns).unsigned_abs()).as_secs_f64() * 1e3;
+        if new.at_ns > killed_ns + grace_ns {
+            above.late_bytes += bytes;
+        }
+    }
+    if above.bytes > 0 {
+        above.windows = figure(above.bytes) / figure(in_force);
+    }
+    any.then_some(above)
+}
+
+/// What all kills showed.
+#[derive(Default)]
+struct Report {
+    /// By the time of the restart.
+    cycles: Vec<(u64, Cycle)>,
+}
+
+impl Report {
+    fn add(&mut self, pause: u64, cycle: Cycle) {
+        self.cycles.push((pause, cycle));
+    }
+
+    fn measured(&self) -> Measured {
+        let mut measured = Measured::default();
+        let mut pauses: Vec<u64> = self.cycles.iter().map(|(pause, _)| *pause).collect();
+        pauses.dedup();
+        for pause in pauses {
+            self.report_pause(pause, &mut measured);
+        }
+        let flooding = self.cycles.iter().map(|(_, cycle)| cycle.flooding).fold(1.0, f64::min);
+        measured.add_value("flows flooding at the kill, least share", "x", flooding);
+        let streams = |of: fn(&Outcome) -> u64| {
+            figure(self.cycles.iter().map(|(_, cycle)| of(&cycle.streams)).sum())
+        };
+        measured.add_value("streams intact", "streams", streams(|outcome| outcome.intact));
+        measured.add_value("streams broken", "streams", streams(|outcome| outcome.broken));
+        let failures =
+            self.cycles.iter().filter_map(|(_, cycle)| cycle.streams.first_failure.clone());
+        measured.notes.extend(failures.take(1).map(|why| format!("first failure: {why}")));
+        measured
+    }
+
+    fn report_pause(&self, pause: u64, measured: &mut Measured) {
+        let prefix = format!("restart after {pause} ms");
+        let of_pause = self.cycles.iter().filter(|(of, _)| *of == pause);
+        let all: Vec<&Above> = of_pause.flat_map(|(_, cycle)| &cycle.above).collect();
+        let mut times = samples(&format!("{prefix}/time to the shadow window"), "ms");
+        times.value = all.iter().map(|above| above.until_ms).collect();
+        measured.add_samples(times);
+        let mut worst = |what: &str, unit: &str, of: &dyn Fn(&Above) -> f64| {
+            // No connection at all is nothing measured.
+            let value = all.iter().map(|above| of(above)).reduce(f64::max).unwrap_or(f64::NAN);
+            measured.add_value(format!("{prefix}/{what}"), unit, value);
+        };
+        worst("longest time to the shadow window", "ms", &|above| above.until_ms);
+        worst("most sent above it", "KB", &|above| figure(above.bytes) / 1e3);
+        worst("most sent above it, in windows", "x", &|above| above.windows);
+        worst("most sent above it after 300 ms", "KB", &|above| figure(above.late_bytes) / 1e3);
+        measured.add_value(
+            format!("{prefix}/connections"),
+            "connections",
+            figure(all.len() as u64),
+        );
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
+fn figure(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests;

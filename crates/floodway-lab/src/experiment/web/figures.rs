@@ -1,0 +1,206 @@
+//! From blocks to rows, samples and notes.
+
+use super::load::Load;
+use super::{Results, WebApplication};
+use crate::experiment::Measured;
+use crate::experiment::transfer::{Column, Profile};
+use crate::report::{Bar, Row, Samples};
+use crate::stats::{self, Centre};
+use crate::table;
+
+/// What is compared: name, unit, and where it comes from.
+type Measure = (&'static str, &'static str, fn(&Load) -> f64);
+
+const MEASURES: [Measure; 5] = [
+    ("operations", "operations/s", Load::rate),
+    ("latency mean", "ms", |load| load.mean_us / 1e3),
+    ("latency median", "ms", |load| load.p50_us / 1e3),
+    ("latency p90", "ms", |load| load.p90_us / 1e3),
+    ("latency p99", "ms", |load| load.p99_us / 1e3),
+];
+/// Lost before there is a connection that could be offloaded; the kernel counts each in the other two as well.
+const SYNS: &str = "TcpExtTCPSynRetrans";
+/// Counters of the VMs' kernels that become rows.
+const COUNTERS: [(&str, &str); 2] =
+    [("TcpRetransSegs", "retransmissions"), ("TcpExtTCPTimeouts", "timeouts")];
+
+/// The report of a scenario's results. Figures are means over blocks.
+pub fn figures(scenario: &WebApplication, results: &Results, seed: u64) -> Measured {
+    let mut measured = Measured::default();
+    for &profile in &scenario.profiles {
+        for (index, measure) in MEASURES.into_iter().enumerate() {
+            // The intervals of latencies are on the page; in words, those of the headline are enough.
+            let in_words = index == 0;
+            compare(scenario, results, profile, measure, (seed, in_words), &mut measured);
+        }
+        order(scenario, results, profile, &mut measured);
+    }
+    health(scenario, results, &mut measured);
+    measured
+}
+
+fn compare(
+    scenario: &WebApplication,
+    results: &Results,
+    profile: Profile,
+    (what, unit, of): Measure,
+    (seed, in_words): (u64, bool),
+    measured: &mut Measured,
+) {
+    let baseline = series(results, profile, scenario.columns[0], of);
+    if scenario.columns.len() == 1 {
+        let name = format!("{what} {} {}", profile.name(), scenario.columns[0].name());
+        measured.rows.push(Row::value(name, unit, stats::mean(&baseline)));
+        return;
+    }
+    for &column in &scenario.columns[1..] {
+        let name = format!("{what} {} {}", profile.name(), column.name());
+        let value = series(results, profile, column, of);
+        let (mean, baseline_mean) = (stats::mean(&value), stats::mean(&baseline));
+        let row = Row::comparison(&name, unit, mean, baseline_mean);
+        if in_words {
+            measured.notes.extend(interval(&row, &value, &baseline, seed));
+        }
+        measured.rows.push(row);
+        measured.samples.push(Samples {
+            name,
+            unit: unit.into(),
+            value,
+            baseline: baseline.clone(),
+            arms: Some([column, scenario.columns[0]].map(|column| column.name().to_owned())),
+            bar: Some(Bar {
+                chart: what.into(),
+                series: profile.name().into(),
+                label: column.name().into(),
+            }),
+        });
+    }
+}
+
+fn series(results: &Results, profile: Profile, column: Column, of: fn(&Load) -> f64) -> Vec<f64> {
+    let blocks = results.blocks.get(&(profile, column));
+    blocks.map_or_else(Vec::new, |blocks| blocks.iter().map(of).collect())
+}
+
+/// How sure a ratio is, in words.
+fn interval(row: &Row, value: &[f64], baseline: &[f64], seed: u64) -> Option<String> {
+    let interval = stats::ratio_interval_of(Centre::Mean, value, baseline, seed)?;
+    let verdict = if interval.holds(1.0) { ", which includes 1: no difference shown" } else { "" };
+    Some(format!(
+        "{}: ratio {}, 95 % interval {} to {}{verdict}",
+        row.name,
+        row.ratio.map_or_else(|| "unknown".into(), table::number),
+        table::number(interval.low),
+        table::number(interval.high),
+    ))
+}
+
+/// How many columns do better than the one that is expected right below them.
+fn order(scenario: &WebApplication, results: &Results, profile: Profile, measured: &mut Measured) {
+    if scenario.order.len() < 2 {
+        return;
+    }
+    let rate = |column| stats::mean(&series(results, profile, column, Load::rate));
+    let rates: Option<Vec<f64>> = scenario.order.iter().map(|&column| rate(column)).collect();
+    let steps = rates.map(|rates| rates.windows(2).filter(|pair| pair[0] < pair[1]).count());
+    let steps = steps.and_then(|steps| u32::try_from(steps).ok()).map(f64::from);
+    let name = format!("columns in order {}", profile.name());
+    let unit = format!("of {}", scenario.order.len() - 1);
+    measured.rows.push(Row::value(name, &unit, steps));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
+fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured) {
+    for ((profile, column), counters) in &results.counters {
+        for (counter, name) in COUNTERS {
+            let get = |counter| counters.get(counter).copied().unwrap_or(0);
+            let row = format!("guest {name} {} {}", profile.name(), column.name());
+            let own = get(counter).saturating_sub(get(SYNS)).max(0);
+            measured.add_value(row, "events", own as f64);
+        }
+    }
+    let all = || results.blocks.values().flatten();
+    let failed: u64 = all().map(|load| load.failed).sum();
+    let answered: u64 = all().map(|load| load.operations).sum();
+    measured.add_value("operations", "operations", answered as f64);
+    measured.add_value("operations failed", "operations", failed as f64);
+    measured.add_value("others on the core of the VMs", "%", results.strangers * 100.0);
+    measured.notes.push(format!(
+        "{} visitors at once; blocks of {} s, {} in each column; each VM busy for {} % besides",
+        scenario.clients, scenario.block_s, scenario.blocks, scenario.load_percent
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::transfer::Emulator;
+    use crate::kernel::Series;
+
+    const COLUMNS: [Column; 3] = [Column::Vanilla, Column::Receive, Column::Transmit];
+
+    fn load(rate: u64) -> Load {
+        Load {
+            operations: rate * 10,
+            duration_us: 10_000_000,
+            bytes: 1,
+            failed: 1,
+            mean_us: 2000.0,
+            p50_us: 1000.0,
+            p90_us: 3000.0,
+            p99_us: 4000.0,
+        }
+    }
+
+    fn measured(rates: [[u64; 3]; 3]) -> Measured {
+        let profile = Profile::Today;
+        let scenario = WebApplication {
+            kernel: Series::V6_1,
+            columns: COLUMNS.to_vec(),
+            order: COLUMNS.to_vec(),
+            profiles: vec![profile],
+            load_percent: 30,
+            period_ms: 30,
+            emulator: Emulator::Apart,
+            clients: 8,
+            block_s: 10,
+            blocks: 3,
+        };
+        let mut results = Results::default();
+        for (column, rates) in COLUMNS.into_iter().zip(rates) {
+            results.blocks.insert((profile, column), rates.map(load).to_vec());
+            let counters = [("TcpRetransSegs", 9), ("TcpExtTCPSynRetrans", 2)];
+            let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
+            results.counters.insert((profile, column), counters);
+        }
+        figures(&scenario, &results, 1)
+    }
+
+    fn headline(measured: &Measured, name: &str) -> Option<f64> {
+        measured
+            .rows
+            .iter()
+            .find(|row| row.name == name)
+            .unwrap_or_else(|| panic!("{name}"))
+            .headline()
+    }
+
+    #[test]
+    fn columns_are_compared_with_the_first_by_means_of_blocks() {
+        let measured = measured([[10, 20, 30], [22, 22, 22], [30, 30, 30]]);
+        assert_eq!(headline(&measured, "operations today receive"), Some(1.1));
+        assert_eq!(headline(&measured, "operations today transmit"), Some(1.5));
+        assert_eq!(headline(&measured, "latency p99 today transmit"), Some(1.0));
+        assert_eq!(headline(&measured, "columns in order today"), Some(2.0));
+        assert_eq!(headline(&measured, "operations failed"), Some(9.0));
+        assert_eq!(headline(&measured, "guest retransmissions today receive"), Some(7.0));
+        let note = measured.notes.iter().find(|note| note.contains("receive")).unwrap();
+        assert!(note.contains("no difference shown"), "{note}");
+    }
+
+    #[test]
+    fn a_column_that_falls_back_is_out_of_order() {
+        let measured = measured([[20, 20, 20], [19, 19, 19], [30, 30, 30]]);
+        assert_eq!(headline(&measured, "columns in order today"), Some(1.0));
+    }
+}
