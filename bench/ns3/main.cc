@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 
 using namespace ns3;
 
@@ -21,9 +22,11 @@ runUntil(int64_t ns)
     const uint64_t events = Simulator::GetEventCount();
     Simulator::Stop(NanoSeconds(ns) - Simulator::Now());
     const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t cpuBegin = std::clock();
     Simulator::Run();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    return {took.count(), Simulator::GetEventCount() - events};
+    const double cpu = double(std::clock() - cpuBegin) / CLOCKS_PER_SEC;
+    return {took.count(), cpu, Simulator::GetEventCount() - events};
 }
 
 } // namespace

@@ -10,6 +10,7 @@ struct Phase
 {
     // On the wall, without building the network.
     double seconds = 0;
+    double cpuSeconds = 0;
     uint64_t events = 0;
 };
 

@@ -18,7 +18,7 @@ const BULK_BYTES: u64 = 10_000_000;
 pub enum Case {
     /// 100 flows of 10 MB through one bottleneck.
     DumbbellBulk,
-    /// Heavy-tailed transfers on new connections between 100 pairs, 70 % load.
+    /// Heavy-tailed transfers on new connections between 100 pairs, 50 % load.
     DumbbellMixed,
     /// The small-flows paper's fat tree: 128 hosts, 16 256 connections that stay open.
     FatTree,
@@ -33,7 +33,7 @@ impl Case {
     pub fn scenario(self, seconds: f64, seed: u64) -> Scenario {
         match self {
             Self::DumbbellBulk => shapes::dumbbell_bulk(PAIRS, BULK_BYTES, seed),
-            Self::DumbbellMixed => shapes::dumbbell_mixed(PAIRS, Duration::from_secs(5), seed),
+            Self::DumbbellMixed => shapes::dumbbell_mixed(PAIRS, Duration::from_secs(10), seed),
             Self::FatTree => shapes::fat_tree(&Tree::PAPER, Duration::from_secs_f64(seconds), seed),
         }
     }

@@ -10,9 +10,6 @@ use crate::report::{Report, Row, Samples, Verdict};
 use crate::stats;
 use crate::table;
 
-/// Our time may be this part of ns-3's time off, either way.
-type Tolerance = f64;
-
 /// Rows of one case and what they come from.
 #[must_use]
 pub fn rows(case: Case, rounds: &[Round]) -> (Vec<Row>, Vec<Samples>) {
@@ -29,6 +26,7 @@ pub fn rows(case: Case, rounds: &[Round]) -> (Vec<Row>, Vec<Samples>) {
         all.push(samples);
     };
     compare("wall time", "s", of(|outcome| outcome.measured.seconds));
+    compare("processor time", "s", of(|outcome| outcome.measured.cpu_seconds));
     compare("events", "events", of(|outcome| outcome.measured.events as f64));
     compare(
         "event rate",
@@ -37,9 +35,7 @@ pub fn rows(case: Case, rounds: &[Round]) -> (Vec<Row>, Vec<Samples>) {
     );
     compare("memory", "MiB", of(|outcome| outcome.memory_kib as f64 / 1024.0));
     rows.push(speed(case, rounds));
-    if let Some(round) = rounds.first() {
-        rows.extend(times(case, round));
-    }
+    rows.extend(times(case, rounds));
     (rows, all)
 }
 
@@ -51,18 +47,19 @@ fn speed(case: Case, rounds: &[Round]) -> Row {
     row
 }
 
-/// Completion times: they are the same in each round.
-fn times(case: Case, round: &Round) -> Vec<Row> {
+fn times(case: Case, rounds: &[Round]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (class, sizes) in case.classes() {
-        let pick = |own: &Outcome, other| own.times_ms(other, &round.scenario, &sizes);
-        let value = pick(&round.floodway, &round.ns3);
-        let baseline = pick(&round.ns3, &round.floodway);
+        let pick = |own: fn(&Round) -> &Outcome, other: fn(&Round) -> &Outcome| -> Vec<f64> {
+            let of = |round| own(round).times_ms(other(round), &round.scenario, &sizes);
+            rounds.iter().flat_map(of).collect()
+        };
+        let value = pick(|round| &round.floodway, |round| &round.ns3);
+        let baseline = pick(|round| &round.ns3, |round| &round.floodway);
         for (name, figure, tolerance) in case.figures() {
             let name = format!("{case}/{class}{name}");
             let mut row = Row::comparison(name, "ms", figure.of(&value), figure.of(&baseline));
-            let band = |tolerance: Tolerance| (1.0 - tolerance, 1.0 + tolerance);
-            let (low, high) = tolerance.map(band).unzip();
+            let (low, high) = tolerance.map(|off: f64| (1.0 - off, 1.0 + off)).unzip();
             row.judge(low, high, None);
             rows.push(row);
         }

@@ -5,10 +5,13 @@
 //! sizes. Both write when each transfer was complete. ns-3 is Debian's optimised build, without logging and traces, with a
 //! look-up of routes that takes constant time, so that it is not slowed by what the comparison does not need.
 //!
-//! Each round runs both, one after the other, each with the processor for itself; rounds take turns in who goes
-//! first. Wall time is that of the measured part without making the network. Speed is the median over rounds of the
-//! ratio within a round. Virtual results do not depend on the round. They are judged on transfers
-//! that are complete in both.
+//! Each round runs both, one after the other; rounds take turns in who goes first. Wall time is that of the measured
+//! part without making the network; processor time, beside it, shows whether others had the processor. Speed is
+//! the median over rounds of the ratio within a round.
+//!
+//! Each round has a seed of its own: a queue that overflows is chaos, where one packet more or less decides who waits for
+//! a timeout, so that only many transfers can be compared. Completion times are judged over all rounds together, on
+//! transfers that are complete in both.
 
 mod case;
 mod contender;
@@ -56,7 +59,7 @@ pub struct Args {
 /// One scenario, once on each simulator.
 #[derive(Clone, Debug)]
 struct Round {
-    scenario: std::rc::Rc<Scenario>,
+    scenario: Scenario,
     floodway: Outcome,
     ns3: Outcome,
 }
@@ -93,26 +96,35 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn measure(case: Case, args: &Args, contenders: &[Contender; 2]) -> Result<Vec<Round>> {
-    let scenario = std::rc::Rc::new(case.scenario(args.seconds, args.seed));
+    (0..args.rounds).map(|round| measure_round(case, round, args, contenders)).collect()
+}
+
+fn measure_round(
+    case: Case,
+    round: u32,
+    args: &Args,
+    contenders: &[Contender; 2],
+) -> Result<Round> {
+    let scenario = case.scenario(args.seconds, args.seed + u64::from(round));
     let file = args.out.join(format!("{case}.txt"));
     fs::write(&file, scenario.render())
         .with_context(|| format!("cannot write {}", file.display()))?;
     let transfers = scenario.transfers().count();
-    let mut rounds = Vec::new();
-    for round in 0..args.rounds {
-        eprintln!("{case}: round {}/{}, {transfers} transfers", round + 1, args.rounds);
-        let mut outcomes = [None, None];
-        let first = (round % 2) as usize;
-        for n in [first, 1 - first] {
-            let outcome = contenders[n].run(&file, transfers, &args.out)?;
-            eprintln!("  {}: {:.3} s", contenders[n].simulator, outcome.measured.seconds);
-            outcomes[n] = Some(outcome);
-        }
-        if let [Some(floodway), Some(ns3)] = outcomes {
-            rounds.push(Round { scenario: scenario.clone(), floodway, ns3 });
-        }
-    }
-    Ok(rounds)
+    eprintln!("{case}: round {}/{}, {transfers} transfers", round + 1, args.rounds);
+    let run = |contender: &Contender| {
+        let outcome = contender.run(&file, transfers, &args.out)?;
+        eprintln!("  {}: {:.3} s", contender.simulator, outcome.measured.seconds);
+        Ok::<_, anyhow::Error>(outcome)
+    };
+    let [floodway, ns3] = contenders;
+    let (floodway, ns3) = if round % 2 == 0 {
+        let first = run(floodway)?;
+        (first, run(ns3)?)
+    } else {
+        let first = run(ns3)?;
+        (run(floodway)?, first)
+    };
+    Ok(Round { scenario, floodway, ns3 })
 }
 
 /// `floodway-lab replay`: runs one scenario file here and writes its outcome.

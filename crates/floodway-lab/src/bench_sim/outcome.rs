@@ -11,8 +11,22 @@ use super::scenario::Scenario;
 pub struct Phase {
     /// On the wall, without making the network.
     pub seconds: f64,
+    /// Of the processor.
+    pub cpu_seconds: f64,
     /// Events that were handled.
     pub events: u64,
+}
+
+impl Phase {
+    fn item(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "seconds" => self.seconds = value.parse().ok()?,
+            "cpu_seconds" => self.cpu_seconds = value.parse().ok()?,
+            "events" => self.events = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
 }
 
 /// A run.
@@ -32,14 +46,12 @@ impl Outcome {
     /// As text.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = format!(
-            "memory_kib {}\nbefore_seconds {}\nbefore_events {}\nseconds {}\nevents {}\n",
-            self.memory_kib,
-            self.before.seconds,
-            self.before.events,
-            self.measured.seconds,
-            self.measured.events
-        );
+        let mut text = format!("memory_kib {}\n", self.memory_kib);
+        for (prefix, phase) in [("before_", &self.before), ("", &self.measured)] {
+            let Phase { seconds, cpu_seconds, events } = phase;
+            let _ = writeln!(text, "{prefix}seconds {seconds}\n{prefix}cpu_seconds {cpu_seconds}");
+            let _ = writeln!(text, "{prefix}events {events}");
+        }
         for (n, done) in self.done.iter().enumerate() {
             if let Some(done) = done {
                 let _ = writeln!(text, "done {n} {done}");
@@ -65,15 +77,14 @@ impl Outcome {
         let (key, value) = (words.next()?, words.next()?);
         match key {
             "memory_kib" => self.memory_kib = value.parse().ok()?,
-            "before_seconds" => self.before.seconds = value.parse().ok()?,
-            "before_events" => self.before.events = value.parse().ok()?,
-            "seconds" => self.measured.seconds = value.parse().ok()?,
-            "events" => self.measured.events = value.parse().ok()?,
             "done" => {
                 let place = self.done.get_mut(value.parse::<usize>().ok()?)?;
                 *place = Some(words.next()?.parse().ok()?);
             }
-            _ => return None,
+            _ => match key.strip_prefix("before_") {
+                Some(key) => self.before.item(key, value)?,
+                None => self.measured.item(key, value)?,
+            },
         }
         Some(())
     }
@@ -104,8 +115,8 @@ mod tests {
     #[test]
     fn text_and_back() {
         let outcome = Outcome {
-            before: Phase { seconds: 0.25, events: 7 },
-            measured: Phase { seconds: 1.5, events: 1 << 40 },
+            before: Phase { seconds: 0.25, cpu_seconds: 0.125, events: 7 },
+            measured: Phase { seconds: 1.5, cpu_seconds: 1.0, events: 1 << 40 },
             memory_kib: 9,
             done: vec![Some(3), None, Some(1 << 50)],
         };

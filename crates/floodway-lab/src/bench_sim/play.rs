@@ -36,9 +36,13 @@ pub fn play(scenario: &Scenario) -> Outcome {
 
 fn phase(world: &mut World, until: Duration) -> Phase {
     let events = world.events();
-    let begin = Wall::now();
+    let (begin, cpu_begin) = (Wall::now(), cpu_seconds());
     world.run(Instant::ZERO + until);
-    Phase { seconds: begin.elapsed().as_secs_f64(), events: world.events() - events }
+    Phase {
+        seconds: begin.elapsed().as_secs_f64(),
+        cpu_seconds: cpu_seconds() - cpu_begin,
+        events: world.events() - events,
+    }
 }
 
 fn build(scenario: &Scenario) -> (World, Vec<Address>) {
@@ -83,6 +87,13 @@ fn stack(tcp: &Tcp) -> TcpConfig {
         idle_restart: false,
         ..TcpConfig::plain(Algorithm::NewReno)
     }
+}
+
+/// Processor time of this thread, which is the only one; to a few ms.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
+    nanos.unwrap_or(0.0) / 1e9
 }
 
 /// Most memory that this process has had.

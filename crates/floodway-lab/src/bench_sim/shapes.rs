@@ -62,14 +62,16 @@ pub fn dumbbell_bulk(pairs: u32, bytes: u64, seed: u64) -> Scenario {
     scenario
 }
 
-/// Poisson arrivals of heavy-tailed sizes on random pairs, each on a new connection: 70 % load for `length`.
+/// Poisson arrivals of heavy-tailed sizes on random pairs, each on a new connection: 50 % load for `length`. A lost
+/// SYN costs 200 ms, as other losses do: with a second, the mean of all would be the luck of a few SYNs.
 #[must_use]
 pub fn dumbbell_mixed(pairs: u32, length: Duration, seed: u64) -> Scenario {
-    const LOAD: f64 = 0.7;
+    const LOAD: f64 = 0.5;
     let sizes = Sizes::Pareto { shape: 1.5, mean: 100e3, max: 20_000_000 };
     let gap = Duration::from_secs_f64(sizes.mean() * 8.0 / (LOAD * GIGABIT as f64));
     let mut rng = Rng::new(seed, "arrivals", 0);
     let mut scenario = dumbbell(pairs, seed);
+    scenario.tcp.syn_rto = scenario.tcp.min_rto;
     let mut start = rng.exponential(gap);
     while start < length {
         let pair = rng.below(u64::from(pairs)) as u32;
@@ -193,7 +195,7 @@ mod tests {
         let scenario = dumbbell_mixed(100, length, 1);
         let bytes: u64 = scenario.transfers().map(|(_, bytes)| bytes).sum();
         let load = bytes as f64 * 8.0 / 20e9;
-        assert!((0.6..0.8).contains(&load), "{load}");
+        assert!((0.42..0.58).contains(&load), "{load}");
         assert!(scenario.work.is_sorted_by_key(|work| work.start));
     }
 }
