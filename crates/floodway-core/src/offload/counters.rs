@@ -67,10 +67,14 @@ counters! {
     absorbed_dup_acks,
     /// Frames dropped because the guest sent beyond its grant.
     beyond_grant,
-    /// Frames dropped because the peer acknowledged what was held and never sent.
+    /// Frames dropped because they blindly acknowledged what was never sent.
     acks_unsent,
-    /// Frames passed in which the peer acknowledged what the switch never saw.
+    /// Frames passed in which the peer acknowledged what the switch has not sent.
     acks_unseen,
+    /// Flows whose segments became smaller because a router said so.
+    mss_lowered,
+    /// Such messages that named nothing under way, or said nothing new.
+    too_big_ignored,
     /// Window updates sent to the guest.
     window_updates,
     /// Managed notices sent to the guest.

@@ -12,6 +12,7 @@ use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason, TxState};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
+use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 use crate::timer::TimerQueue;
 
@@ -312,6 +313,23 @@ impl<B> Offload<B> {
         }
     }
 
+    /// A router says that a segment of a guest was too large for its path: the one of `flow`, given in the guest's
+    /// direction, that begins at `seq`. `mtu` is the largest packet that the path takes, in bytes. What is
+    /// stored is cut to it (RFC 1191, 8201); a message that names nothing that is on its way is ignored
+    /// (RFC 5927). The guest has to hear of it as well.
+    pub fn too_big(
+        &mut self,
+        now: Instant,
+        flow: &FiveTuple,
+        seq: Seq,
+        mtu: u32,
+        sink: &mut impl Sink<B>,
+    ) {
+        if let Some(id) = self.flows.find(flow) {
+            self.with_flow(id, now, sink, |flow, call| flow.on_too_big(seq, mtu, call));
+        }
+    }
+
     /// Ends a batch of frames.
     pub fn flush(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         while let Some(id) = self.port.flagged.pop() {
@@ -351,11 +369,23 @@ impl<B> Offload<B> {
         }
         let idle = self.port.config.idle;
         for _ in 0..TIMERS_PER_CALL {
-            let Some(mut gone) = self.flows.expire(now, idle, |old| old.flow.may_go()) else {
-                break;
-            };
-            self.port.release(&mut gone.flow);
-            self.port.counters.flows_closed += 1;
+            let mut online = None;
+            let gone = self.flows.expire(now, idle, |old| {
+                online = online.or_else(|| old.flow.is_unused().then_some(old.id));
+                old.flow.may_go()
+            });
+            // It goes offline now, and is forgotten when it stays idle.
+            if let Some(id) = online {
+                self.with_flow(id, now, sink, |flow, call| flow.leave(Reason::Idle, call));
+            }
+            match gone {
+                Some(mut gone) => {
+                    self.port.release(&mut gone.flow);
+                    self.port.counters.flows_closed += 1;
+                }
+                None if online.is_none() => break,
+                None => {}
+            }
         }
         if std::mem::take(&mut self.port.short_of_room) {
             self.reclaim(now, sink);

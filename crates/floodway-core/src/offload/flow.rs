@@ -13,6 +13,7 @@ use super::receiver::Receiver;
 use super::segment::Segment;
 use super::sender::{Agreed, Sender};
 use super::sink::Link;
+use super::summary::TxState;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 use crate::timer::Deadline;
@@ -222,6 +223,12 @@ impl<B> Flow<B> {
     /// Nothing would be lost with it.
     pub fn may_go(&self) -> bool {
         self.connection().is_none_or(|c| !c.tx.is_online() && c.rx.is_settled())
+    }
+
+    /// It is online for nothing.
+    pub fn is_unused(&self) -> bool {
+        self.connection()
+            .is_some_and(|c| c.tx.is_online() && c.tx.state != TxState::Leaving && c.tx.is_idle())
     }
 
     /// Both sides have closed and acknowledged each other's FIN.

@@ -43,6 +43,7 @@ mod counters;
 mod engine;
 mod flow;
 mod grant;
+mod path_mtu;
 mod paths;
 mod port;
 mod receiver;

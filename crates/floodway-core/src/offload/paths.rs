@@ -366,14 +366,8 @@ impl<B> Flow<B> {
             rx.told();
             env.counters.acks_piggybacked += 1;
         }
-        if kind == AckKind::Unsent && !segment.ack.after(tx.snd_max) {
-            call.port.counters.acks_unsent += 1;
-            return Verdict::Drop(Refusal::AcksUnsent);
-        }
         if kind == AckKind::Unsent {
-            // Either nonsense, which the guest drops, or bytes went to the peer past us.
-            call.port.counters.acks_unseen += 1;
-            return passes(Edit::default());
+            return self.on_unsent(segment, call).unwrap_or_else(|| passes(Edit::default()));
         }
         self.regrant(call);
         if self.tell_of_repeat(call) && segment.is_pure_ack() {
@@ -401,6 +395,29 @@ impl<B> Flow<B> {
             self.flag(call.id, call.port);
         }
         passes(self.edit_for_guest(segment))
+    }
+
+    /// The peer acknowledges what the switch has not sent. If it does so blindly the segment is refused. Else bytes
+    /// went to the peer past us, or it is nonsense, which the guest drops; in either case it passes. What is held
+    /// here and has arrived all the same shows that we are not the guest's only way: it goes on alone.
+    fn on_unsent<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        call: &mut Call<'_, S>,
+    ) -> Option<Verdict> {
+        let Phase::Established(connection) = &mut self.phase else { return None };
+        if !connection.rx.is_acceptable(segment) {
+            call.port.counters.acks_unsent += 1;
+            return Some(Verdict::Drop(Refusal::AcksUnsent));
+        }
+        call.port.counters.acks_unseen += 1;
+        if !segment.ack.after(connection.tx.snd_max) {
+            self.give_up(Reason::Gap, call);
+            let Phase::Established(connection) = &mut self.phase else { return None };
+            let edge = connection.tx.edge_of(segment.ack, segment.window);
+            connection.tx.follow_ack(segment.ack, edge);
+        }
+        None
     }
 
     /// The guest hears that it repeated something needlessly, before it hears of anything later: else it takes

@@ -1,6 +1,6 @@
 //! Single segments, and what the rules say of them.
 
-use floodway_core::offload::{Edit, Refusal, Verdict};
+use floodway_core::offload::{Edit, Reason, Refusal, TxState, Verdict};
 use floodway_core::seq::Seq;
 use floodway_core::time::Duration;
 use floodway_wire::tcp::Flags;
@@ -30,8 +30,20 @@ fn what_was_not_granted_is_refused() {
 }
 
 #[test]
-fn acks_of_what_was_never_sent_are_refused() {
+fn blind_acks_of_what_was_never_sent_are_refused() {
     let mut world = connected("unsent");
+    for ahead in [1, 1000, 1 << 30] {
+        let mut packet = world.blind(1 << 29);
+        packet.segment.flags = Flags::ACK;
+        packet.segment.ack += ahead;
+        assert_eq!(world.network_packet(&packet), Verdict::Drop(Refusal::AcksUnsent));
+    }
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
+}
+
+#[test]
+fn acks_of_what_only_the_guest_can_have_sent_pass() {
+    let mut world = connected("unseen");
     world.to_peer.config.loss = 1000;
     world.guest.write(300_000, world.now);
     world.send_from_guest();
@@ -40,12 +52,16 @@ fn acks_of_what_was_never_sent_are_refused() {
     let mut packet = world.blind(0);
     packet.segment.flags = Flags::ACK;
     let una = packet.segment.ack;
-    // It takes what is held for sent.
-    packet.segment.ack += summary.in_flight + 1;
-    assert_eq!(world.network_packet(&packet), Verdict::Drop(Refusal::AcksUnsent));
-    // What went past the switch, if that is it, only the guest can know.
+    // What we know nothing of.
     packet.segment.ack = una + 400_000;
     assert_eq!(world.network_packet(&packet), Verdict::PASS);
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
+    // What is held here.
+    packet.segment.ack = una + summary.in_flight + 1;
+    assert_eq!(world.network_packet(&packet), Verdict::PASS);
+    let summary = world.switch.summary(&world.flow).unwrap();
+    assert_eq!((summary.tx, summary.reason), (TxState::Offline, Reason::Gap));
+    assert_eq!(world.switch.offload.used().0, 0);
 }
 
 #[test]

@@ -346,3 +346,129 @@ fn a_drained_port_has_nothing_left() {
     world.transfer(0, 0, SECONDS(60));
     world.check_received(4 * MB, 4 * MB);
 }
+
+#[test]
+fn what_is_stored_is_cut_when_the_path_takes_less() {
+    for (sack, timestamps) in [(true, true), (false, true), (true, false)] {
+        let mut setup = Setup { name: "path-mtu", cpu: contended(), ..Setup::default() };
+        setup.peer.sack = sack;
+        setup.guest.timestamps = timestamps;
+        setup.to_peer.delay = MS(2);
+        let mut world = World::new(setup);
+        world.connect();
+        world.guest.write(2 * MB, world.now);
+        world.run_for(MS(12));
+        let cwnd = world.switch.summary(&world.flow).unwrap().cwnd;
+        world.to_peer.largest = Some(1000);
+        world.run_for(MS(7));
+        let counters = *world.switch.offload.counters();
+        assert_eq!(counters.mss_lowered, 1);
+        assert!(counters.retransmitted > 0, "{counters:?}");
+        assert!(world.switch.summary(&world.flow).unwrap().cwnd >= cwnd, "it is no congestion");
+        world.transfer(0, 0, SECONDS(20));
+        world.check_received(2 * MB, 0);
+        assert_eq!(world.switch.offload.counters().timeouts, 0);
+    }
+}
+
+#[test]
+fn blind_words_about_the_path_are_ignored() {
+    let mut world = World::new(Setup { name: "blind-mtu", ..Setup::default() });
+    world.connect();
+    world.transfer_some(100_000, 0);
+    world.to_peer.config.loss = 1000;
+    world.guest.write(100_000, world.now);
+    world.run_for(MS(1));
+    let sent = world.peer_segment(0).segment.ack;
+    let summary = world.switch.summary(&world.flow).unwrap();
+    let tell = |world: &mut World, seq, mtu| {
+        let (now, flow) = (world.now, world.flow);
+        world.switch.offload.too_big(now, &flow, seq, mtu, &mut world.switch.actions);
+        let counters = *world.switch.offload.counters();
+        (counters.mss_lowered, counters.too_big_ignored)
+    };
+    assert_eq!(tell(&mut world, sent - 1, 1000), (0, 1), "acknowledged long ago");
+    assert_eq!(tell(&mut world, sent + summary.in_flight, 1000), (0, 2), "never sent");
+    assert_eq!(tell(&mut world, sent, 1500), (0, 3), "no smaller than it is");
+    let before = world.switch.offload.counters().retransmitted;
+    world.monitor.too_large(500);
+    assert_eq!(tell(&mut world, sent, 0), (1, 3));
+    let again = world.switch.offload.counters().retransmitted - before;
+    assert!(again > 0);
+    assert_eq!(tell(&mut world, sent, 1), (1, 4), "no path takes less than that");
+    world.to_peer.config.loss = 0;
+    world.transfer(0, 0, SECONDS(20));
+}
+
+#[test]
+fn an_idle_flow_goes_offline_and_is_forgotten() {
+    let mut setup = Setup { name: "idle", ..Setup::default() };
+    setup.offload.idle = SECONDS(60);
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer_some(200_000, 200_000);
+    world.run_for(SECONDS(50));
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
+    world.run_for(SECONDS(15));
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Offline);
+    assert!(!world.guest.tx.managed, "the guest was told");
+    assert_eq!(world.switch.offload.used().0, 0);
+    // It is used again, and goes back online.
+    world.transfer_some(200_000, 200_000);
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
+    world.run_for(SECONDS(150));
+    assert!(world.switch.offload.is_empty());
+    // The guest knows nothing of that.
+    world.transfer(200_000, 200_000, SECONDS(20));
+    world.check_i7();
+}
+
+#[test]
+fn a_guest_hears_that_it_repeated_needlessly() {
+    let mut setup = Setup { name: "dsack", ..Setup::default() };
+    setup.guest.tlp = true;
+    setup.to_peer.rate = Some(20_000);
+    setup.to_peer.queue = 1 << 24;
+    let cut = |world: &mut World, on| world.to_peer.config.loss = if on { 1000 } else { 0 };
+    let world = disturbed(setup, cut);
+    let counts = world.guest.tx.counts;
+    assert!(counts.tail_probes > 0);
+    let dsacks = world.dsacks_to_guest();
+    assert!(dsacks > 0 && dsacks <= counts.tail_probes + counts.segments, "{dsacks} {counts:?}");
+}
+
+#[test]
+fn kept_data_comes_again_under_a_header_of_now() {
+    let mut world = World::new(Setup { name: "redelivered", ..Setup::default() });
+    world.connect();
+    world.transfer_some(50_000, 50_000);
+    // The guest's queue loses what the switch has acknowledged for it.
+    world.queue_drops = 1000;
+    world.peer.write(3_000, world.now);
+    world.run_for(MS(5));
+    assert_eq!(world.peer.rx.bytes(), 50_000);
+    world.queue_drops = 0;
+    // Meanwhile the other direction goes on, and so do both clocks.
+    world.guest.write(200_000, world.now);
+    world.run_for(SECONDS(2));
+    assert_eq!(world.peer.rx.bytes(), 250_000);
+    let (again, una) = world.redelivered.last().cloned().expect("it was delivered again");
+    assert_eq!(again.segment.ack, una, "it acknowledges what is acknowledged now");
+    assert!(again.segment.options.sack_blocks().is_empty());
+    world.transfer(0, 0, SECONDS(20));
+    world.check_received(250_000, 53_000);
+}
+
+#[test]
+fn a_guest_that_takes_no_notice_is_given_up_after_a_quarter_of_an_hour() {
+    let mut world = World::new(Setup { name: "deaf", ..Setup::default() });
+    world.connect();
+    world.transfer_some(50_000, 50_000);
+    world.queue_drops = 1000;
+    world.peer.write(3_000, world.now);
+    world.run_for(SECONDS(600));
+    assert!(world.switch.offload.used().1 > 0, "acknowledged means kept");
+    world.run_for(SECONDS(600));
+    assert_eq!(world.switch.offload.used().1, 0);
+    assert_eq!(world.switch.offload.counters().redelivered, 20);
+}

@@ -192,6 +192,11 @@ impl<B> Sender<B> {
         self.snd_max.0 ^ self.last_tsval ^ self.window.cwnd
     }
 
+    /// Bytes of options in every segment.
+    pub fn options_len(&self) -> u32 {
+        if self.agreed.timestamps { TIMESTAMPS_LEN } else { 0 }
+    }
+
     pub fn snd_una(&self) -> Seq {
         self.store.snd_una()
     }

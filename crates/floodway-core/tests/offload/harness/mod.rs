@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use floodway_core::offload::{Config, Naming, Verdict};
+use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
@@ -124,6 +125,8 @@ pub struct World {
     pub hellos: u64,
     pub absorbed: u64,
     pub refused: u64,
+    /// What was delivered again, with what the peer had acknowledged by then.
+    pub redelivered: Vec<(Packet, Seq)>,
     cpu: Cpu,
     random: Random,
     /// Packets to the guest that its queue drops, in 1/1000.
@@ -178,6 +181,7 @@ impl World {
             hellos: 0,
             absorbed: 0,
             refused: 0,
+            redelivered: Vec::new(),
             cpu,
             random,
             queue_drops: setup.queue_drops,
@@ -288,6 +292,14 @@ impl World {
         })
     }
 
+    /// Segments that told the guest of something that it had sent twice.
+    pub fn dsacks_to_guest(&self) -> u64 {
+        self.guest_capture.count(|from_guest, packet| {
+            let (ack, blocks) = (packet.segment.ack, packet.segment.options.sack_blocks());
+            !from_guest && blocks.first().is_some_and(|block| !Seq(block.right).after(ack))
+        })
+    }
+
     /// Packets with payload that the network saw more than once.
     pub fn wire_repeats(&self) -> usize {
         self.wire_capture.repeats()
@@ -367,6 +379,7 @@ impl World {
         if self.cpu.running {
             self.run_guest();
         }
+        self.tell_of_path();
     }
 
     fn run_guest(&mut self) {
@@ -379,6 +392,19 @@ impl World {
         }
         self.send_from_guest();
         self.flush();
+    }
+
+    /// Routers say which segments of the guest were too large, to the switch and to the guest.
+    fn tell_of_path(&mut self) {
+        let overhead = if self.guest.config.timestamps { 52 } else { 40 };
+        while let (Some(seq), Some(largest)) = (self.to_peer.too_large.pop(), self.to_peer.largest)
+        {
+            self.monitor.too_large(largest);
+            let sink = &mut self.switch.actions;
+            self.switch.offload.too_big(self.now, &self.flow, seq, largest + overhead, sink);
+            self.carry_out();
+            self.guest.too_big(largest as u16, self.now);
+        }
     }
 
     fn send_from_peer(&mut self) {
@@ -496,6 +522,8 @@ impl World {
                 }
                 Action::Redeliver(packet) => {
                     self.monitor.guest_gets(&packet, &view);
+                    let una = self.peer_segment(0).segment.ack;
+                    self.redelivered.push((packet.clone(), una));
                     self.queue_for_guest(packet);
                 }
                 Action::Hello => self.hellos += 1,

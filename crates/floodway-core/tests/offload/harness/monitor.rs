@@ -225,6 +225,14 @@ impl Monitor {
         }
     }
 
+    /// A router drops segments of more than `largest` bytes: if there are any, the frames that they were cut from count
+    /// as lost.
+    pub fn too_large(&mut self, largest: u32) {
+        if self.in_flight.iter().any(|sent| sent.end - sent.start > i64::from(largest)) {
+            self.in_flight.iter_mut().for_each(|sent| sent.gone = true);
+        }
+    }
+
     fn pipe(&self) -> i64 {
         let sent: i64 =
             self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use floodway_core::offload::Ecn;
+use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
 
@@ -115,6 +116,9 @@ pub struct Path {
     /// The next packets to be dropped, counted from the next one that is sent.
     pub drop_next: Vec<u64>,
     pub dropped: u64,
+    /// Largest payload that it takes, if that is less than what is sent; what is larger is dropped, and said to be.
+    pub largest: Option<u32>,
+    pub too_large: Vec<Seq>,
 }
 
 impl Path {
@@ -128,6 +132,8 @@ impl Path {
             sent: 0,
             drop_next: Vec::new(),
             dropped: 0,
+            largest: None,
+            too_large: Vec::new(),
         }
     }
 
@@ -158,6 +164,11 @@ impl Path {
             self.busy_until = at;
         }
         let unlucky = self.random.permille(config.loss);
+        if self.largest.is_some_and(|largest| packet.segment.len > largest) {
+            self.too_large.push(packet.segment.seq);
+            self.dropped += 1;
+            return;
+        }
         if doomed || (unlucky && mercy.loses(self.from_guest, &packet)) {
             self.dropped += 1;
             return;

@@ -35,6 +35,11 @@ impl Capture {
         self.packets.iter().any(|(_, from_guest, packet)| what(*from_guest, packet))
     }
 
+    pub fn count(&self, what: impl Fn(bool, &Packet) -> bool) -> u64 {
+        let found = self.packets.iter().filter(|(_, from_guest, packet)| what(*from_guest, packet));
+        found.count() as u64
+    }
+
     /// Packets of the guest that begin before the end of another that was seen already.
     pub fn repeats(&self) -> usize {
         let (mut nxt, mut repeats) = (None, 0);

@@ -154,6 +154,16 @@ impl Endpoint {
         self.out.push(packet);
     }
 
+    /// The path takes no more than `mss` bytes in a segment: what is under way is sent again (Linux
+    /// `tcp_simple_retransmit`).
+    pub fn too_big(&mut self, mss: u16, now: Instant) {
+        if mss < self.config.mss {
+            self.config.mss = mss;
+            self.tx.lose_all();
+            self.transmit(now);
+        }
+    }
+
     /// What it has to send.
     pub fn take_out(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.out)

@@ -321,6 +321,13 @@ impl Sending {
         }
     }
 
+    /// Everything under way is sent again.
+    pub fn lose_all(&mut self) {
+        for sent in self.sent.iter_mut().filter(|sent| !sent.sacked) {
+            sent.lost = true;
+        }
+    }
+
     fn reduce(&mut self, mss: i64) {
         self.ssthresh = (self.in_flight() / 2).max(2 * mss);
         self.cwnd = self.ssthresh;
