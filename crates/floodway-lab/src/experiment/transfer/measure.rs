@@ -109,6 +109,9 @@ impl<'a> Session<'a> {
     ) -> Result<Self> {
         let any: SocketAddr = ANY.parse()?;
         column::prepare(contended.guest(), &scenario.columns, profile)?;
+        if let Some(bytes) = scenario.guest_receive_buffer {
+            tcp::set_receive_buffer(tcp::Place::Guest(contended.guest()), bytes)?;
+        }
         for end in ends {
             let place = tcp::Place::Host(end.namespace());
             tcp::start_every_connection_alike(place)?;

@@ -90,6 +90,9 @@ pub struct Transfer {
     /// Rounds before the columns change.
     #[serde(default = "ten")]
     pub block: u32,
+    /// What the guest's sockets start with for reception, in bytes (the default of `net.ipv4.tcp_rmem`);
+    /// none: the kernel's 128 KiB. Half of it is the window that the guest advertises at first.
+    pub guest_receive_buffer: Option<u32>,
     /// Where QEMU's main loop runs.
     #[serde(default)]
     pub emulator: Emulator,

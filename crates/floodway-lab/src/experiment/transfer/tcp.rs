@@ -62,6 +62,16 @@ pub fn start_every_connection_alike(place: Place<'_>) -> Result<()> {
     place.set("net.ipv4.tcp_no_metrics_save", "1")
 }
 
+/// Sets what sockets start with for reception, in bytes. The kernel may still grow them to the same 6 MiB.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn set_receive_buffer(place: Place<'_>, bytes: u32) -> Result<()> {
+    const LEAST: u32 = 4096;
+    const LARGEST: u32 = 6 << 20;
+    place.set("net.ipv4.tcp_rmem", &format!("{LEAST} {bytes} {}", LARGEST.max(bytes)))
+}
+
 /// Sets the initial congestion window, in segments, of connections over any route that is there now.
 ///
 /// # Errors
