@@ -94,6 +94,9 @@ pub(super) struct Receiver<B> {
     redeliver_at: Instant,
     /// The first kept frame has to be delivered again.
     pub redelivery_due: bool,
+    /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
+    /// with a NewReno sender (RFC 6582).
+    recover: Seq,
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
     /// CE was seen and CWR was not.
@@ -140,6 +143,7 @@ impl<B> Receiver<B> {
             redeliveries: 0,
             redeliver_at: Instant::NEVER,
             redelivery_due: false,
+            recover: next,
             ack_due: false,
             echo_ce: false,
         }
@@ -368,7 +372,7 @@ impl<B> Receiver<B> {
         let behind = self.acked.after(self.guest_ack) && segment.is_pure_ack();
         let holes = !segment.options.sack_blocks().is_empty();
         if behind && advanced {
-            self.redelivery_due |= holes && repairing;
+            self.redelivery_due |= (holes && repairing) || self.guest_ack.before(self.recover);
         } else if behind {
             self.on_guest_duplicate(holes);
         }
@@ -413,6 +417,7 @@ impl<B> Receiver<B> {
     fn forget_kept(&mut self, now: Instant) {
         self.dup_acks = 0;
         self.redeliveries = 0;
+        self.recover = self.recover.max(self.guest_ack);
         while let Some(first) = self.kept.front()
             && !first.end.after(self.guest_ack)
         {
@@ -425,7 +430,10 @@ impl<B> Receiver<B> {
     /// The guest asks for kept data again.
     fn on_guest_duplicate(&mut self, holes: bool) {
         self.dup_acks = self.dup_acks.saturating_add(1);
-        self.redelivery_due |= self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1);
+        if self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1) {
+            self.redelivery_due = true;
+            self.recover = self.kept.back().map_or(self.recover, |last| last.end);
+        }
     }
 
     /// Delivers the first kept frame again. Its header says what one sent now would: `edit` is for an
