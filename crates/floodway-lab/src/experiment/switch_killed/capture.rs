@@ -34,7 +34,8 @@ pub struct Segment {
     pub window_scale: Option<u8>,
     /// Largest segment that the sender of a SYN takes, without options.
     pub mss: Option<u16>,
-    pub timestamps: bool,
+    /// The sender's clock, in ms on Linux.
+    pub clock: Option<u32>,
     pub sack: Vec<SackBlock>,
     /// Bytes of payload.
     pub len: u32,
@@ -89,7 +90,7 @@ fn segment(at_ns: i64, frame: &[u8]) -> Option<Segment> {
         window: tcp.window(),
         window_scale: options.window_scale,
         mss: options.mss,
-        timestamps: options.timestamps.is_some(),
+        clock: options.timestamps.map(|timestamps| timestamps.value),
         sack: options.sack_blocks().to_vec(),
         len: ip.total_len().checked_sub(headers)?.into(),
     })
@@ -137,12 +138,12 @@ mod tests {
             window: 258,
             window_scale: None,
             mss: None,
-            timestamps: false,
+            clock: None,
             sack: vec![SackBlock { left: 20, right: 30 }],
             len: 1000,
         };
         let read = segments(&file(MAGIC_MICROSECONDS, &[&frame()])).unwrap();
-        assert_eq!(read, [expected.clone()]);
+        assert_eq!(read, std::slice::from_ref(&expected));
         let read = segments(&file(MAGIC_NANOSECONDS, &[&frame()])).unwrap();
         assert_eq!(read, [Segment { at_ns: 7_000_000_005, ..expected }]);
     }

@@ -2,10 +2,18 @@
 //!
 //! # Theory of operation
 //!
-//! Linux sends new data only when everything that it takes for lost has been sent again. At such a moment each byte that is
-//! neither acknowledged nor reported by SACK counts once as in flight (RFC 6675's *pipe*), whatever became of it before: so the
-//! flight right after new data is `snd_nxt - snd_una - sacked`, and nothing needs to be known of timers. A sender on a
-//! window of W bytes has at most W in flight then.
+//! The flight of RFC 6675 (*pipe*) is what was sent and is neither acknowledged, reported by SACK, nor believed to be lost. What
+//! the sender believes is seen from what it does ([`Scoreboard`]):
+//!
+//! - what lies more than three segments below something reported by SACK is lost (RFC 6675, section 4; Linux' RACK waits
+//!   no longer once it has seen no reordering);
+//! - when the first unacknowledged bytes are sent again although nothing said that they are lost, a timer has run out, and all is
+//!   lost (RFC 6298; Linux marks all);
+//! - what is sent again is in flight again.
+//!
+//! A capture sees a segment when the card takes it. With a dead switch behind the card, segments wait in the guest's queues
+//! for a second and more; what counts is when TCP sent them. The timestamp that they carry (RFC 7323, 1 ms on Linux) says so: a
+//! segment that the card took much later than its timestamp says is moved back to that time.
 //!
 //! Sequence numbers count from the SYN's, so a flow may carry up to 4 GB.
 
@@ -15,11 +23,18 @@ use std::net::Ipv4Addr;
 use floodway_wire::tcp::Flags;
 
 use super::capture::Segment;
+use super::scoreboard::Scoreboard;
 
 /// What a host takes that does not say (RFC 9293, section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 /// Bytes of each segment when both ends have timestamps.
 const TIMESTAMPS_LEN: u16 = 12;
+/// Tick of the clock in timestamps.
+const TICK_NS: i64 = 1_000_000;
+/// A segment that left this much later than the one that left soonest was held up below TCP.
+const HELD_UP_NS: i64 = 4 * TICK_NS;
+/// Segments that must have come after one until it is believed lost (RFC 6675's DupThresh).
+const DUP_THRESH: u32 = 3;
 
 /// New data of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +55,48 @@ pub struct NewData {
 pub fn new_data(segments: &[Segment], address: Ipv4Addr) -> BTreeMap<u16, Vec<NewData>> {
     let mut flows: BTreeMap<u16, Flow> = BTreeMap::new();
     let mut sent: BTreeMap<u16, Vec<NewData>> = BTreeMap::new();
-    for segment in segments {
+    for segment in in_order_of_sending(segments, address) {
         if segment.source.0 == address {
             let port = segment.source.1;
             if segment.flags.contains(Flags::SYN) {
-                flows.insert(port, Flow::new(segment));
-            } else if let Some(new) = flows.get_mut(&port).and_then(|flow| flow.sends(segment)) {
+                flows.insert(port, Flow::new(&segment));
+            } else if let Some(new) = flows.get_mut(&port).and_then(|flow| flow.sends(&segment)) {
                 sent.entry(port).or_default().push(new);
             }
         } else if let Some(flow) = flows.get_mut(&segment.destination.1) {
-            flow.hears(segment);
+            flow.hears(&segment);
         }
     }
     sent
+}
+
+/// The same segments, those of the sender at the time when its TCP sent them.
+fn in_order_of_sending(segments: &[Segment], address: Ipv4Addr) -> Vec<Segment> {
+    let own = |segment: &&Segment| segment.source.0 == address;
+    // By port: the clock of the first segment, and when that clock stood at 0.
+    let mut zeros: BTreeMap<u16, (u32, i64)> = BTreeMap::new();
+    for segment in segments.iter().filter(own) {
+        let Some(clock) = segment.clock else { continue };
+        let (first, zero) = zeros.entry(segment.source.1).or_insert((clock, i64::MAX));
+        *zero = (*zero).min(segment.at_ns - elapsed_ns(*first, clock));
+    }
+    let mut ordered = segments.to_vec();
+    for segment in ordered.iter_mut().filter(|segment| segment.source.0 == address) {
+        let zero = zeros.get(&segment.source.1).zip(segment.clock);
+        let Some((&(first, zero), clock)) = zero else { continue };
+        // The clock stood so until its next tick; later rather than sooner, or it would come before the ACK that let it go.
+        let sent_ns = zero + elapsed_ns(first, clock) + TICK_NS;
+        if segment.at_ns - sent_ns > HELD_UP_NS {
+            segment.at_ns = sent_ns;
+        }
+    }
+    ordered.sort_by_key(|segment| segment.at_ns);
+    ordered
+}
+
+/// From one stand of a clock to another, which may have wrapped.
+fn elapsed_ns(from: u32, to: u32) -> i64 {
+    i64::from(to.wrapping_sub(from).cast_signed()) * TICK_NS
 }
 
 /// The sender's side of a connection. Numbers are relative to its SYN.
@@ -65,8 +109,7 @@ struct Flow {
     edge: u32,
     peer_scale: u8,
     mss: u16,
-    /// Ranges above `una` that the receiver has: left and right ends, disjoint.
-    sacked: BTreeMap<u32, u32>,
+    board: Scoreboard,
 }
 
 impl Flow {
@@ -78,25 +121,41 @@ impl Flow {
             edge: 1,
             peer_scale: 0,
             mss: syn.mss.unwrap_or(DEFAULT_MSS),
-            sacked: BTreeMap::new(),
+            board: Scoreboard::default(),
         }
     }
 
     fn sends(&mut self, segment: &Segment) -> Option<NewData> {
-        let end = segment.sequence.wrapping_sub(self.initial).wrapping_add(segment.len);
-        if segment.len == 0 || end <= self.nxt {
+        let start = segment.sequence.wrapping_sub(self.initial);
+        let end = start.wrapping_add(segment.len);
+        if segment.len == 0 || end < start || end <= self.una {
+            return None;
+        }
+        self.sends_again(start.max(self.una), end.min(self.nxt));
+        if end <= self.nxt {
             return None;
         }
         let len = u64::from(end - self.nxt);
+        self.board.sent(self.nxt, end, false);
         self.nxt = end;
-        let sacked: u64 = self.sacked.iter().map(|(left, right)| u64::from(right - left)).sum();
         Some(NewData {
             at_ns: segment.at_ns,
             len,
-            flight: u64::from(self.nxt - self.una).saturating_sub(sacked),
+            flight: self.board.in_flight(),
             window: self.edge.saturating_sub(self.una).into(),
             mss: self.mss.into(),
         })
+    }
+
+    fn sends_again(&mut self, start: u32, end: u32) {
+        if start >= end {
+            return;
+        }
+        // The last segment is also sent again as a probe.
+        if start == self.una && end < self.nxt && self.board.is_in_flight(start) {
+            self.board.lose_all();
+        }
+        self.board.sent(start, end, true);
     }
 
     fn hears(&mut self, segment: &Segment) {
@@ -106,7 +165,7 @@ impl Flow {
         let syn = segment.flags.contains(Flags::SYN);
         if syn {
             self.peer_scale = segment.window_scale.unwrap_or(0).min(14);
-            let options = if segment.timestamps { TIMESTAMPS_LEN } else { 0 };
+            let options = if segment.clock.is_some() { TIMESTAMPS_LEN } else { 0 };
             self.mss = self.mss.min(segment.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(options);
         }
         let ack = segment.acknowledgment.wrapping_sub(self.initial);
@@ -115,33 +174,22 @@ impl Flow {
             return;
         }
         self.una = ack;
+        self.board.remove(0, ack);
         let scale = if syn { 0 } else { self.peer_scale };
         self.edge = self.edge.max(ack.saturating_add(u32::from(segment.window) << scale));
         for block in &segment.sack {
             let relative = |number: u32| number.wrapping_sub(self.initial);
-            self.add_sacked(relative(block.left), relative(block.right));
+            self.hears_of(relative(block.left), relative(block.right));
         }
-        self.forget_acknowledged();
     }
 
-    fn add_sacked(&mut self, mut left: u32, mut right: u32) {
+    fn hears_of(&mut self, left: u32, right: u32) {
         // D-SACK (RFC 2883) speaks of what is below; and nothing unsent can have come.
         if left >= right || left < self.una || right > self.nxt {
             return;
         }
-        let touching = self.sacked.range(..=right).filter(|(_, end)| **end >= left);
-        let touching: Vec<(u32, u32)> = touching.map(|(start, end)| (*start, *end)).collect();
-        for (start, end) in touching {
-            self.sacked.remove(&start);
-            (left, right) = (left.min(start), right.max(end));
-        }
-        self.sacked.insert(left, right);
-    }
-
-    fn forget_acknowledged(&mut self) {
-        let una = self.una;
-        let above = self.sacked.iter().filter(|(_, right)| **right > una);
-        self.sacked = above.map(|(left, right)| ((*left).max(una), *right)).collect();
+        self.board.remove(left, right);
+        self.board.lose_below(right.saturating_sub(DUP_THRESH * u32::from(self.mss)));
     }
 }
 
@@ -168,7 +216,7 @@ mod tests {
             window: 1000,
             window_scale: None,
             mss: None,
-            timestamps: false,
+            clock: None,
             sack: Vec::new(),
             len: 0,
         }
@@ -191,7 +239,7 @@ mod tests {
             acknowledgment: INITIAL.wrapping_add(1),
             window_scale: Some(2),
             mss: Some(1460),
-            timestamps: true,
+            clock: Some(1),
             ..segment(0, PEER, Flags(Flags::SYN.0 | Flags::ACK.0))
         };
         vec![Segment { mss: Some(1400), ..segment(0, GUEST, Flags::SYN) }, syn_ack]
@@ -226,8 +274,59 @@ mod tests {
 
     #[test]
     fn what_is_sent_again_is_not_new() {
-        let seen = flights(vec![data(1, 1, 100), data(2, 1, 100), data(3, 51, 100)]);
-        assert_eq!(seen, [(1, 100, 100), (3, 50, 150)]);
+        // The first bytes are sent again for no reason that was heard of: a timeout, all is lost.
+        let seen = flights(vec![
+            data(1, 1, 100),
+            data(2, 101, 100),
+            data(3, 1, 100),
+            data(4, 201, 100),
+            data(5, 51, 300),
+        ]);
+        assert_eq!(seen, [(1, 100, 100), (2, 100, 200), (4, 100, 200), (5, 50, 350)]);
+        let probe = flights(vec![data(1, 1, 100), data(2, 1, 100), data(3, 101, 100)]);
+        assert_eq!(probe, [(1, 100, 100), (3, 100, 200)]);
+    }
+
+    #[test]
+    fn what_lies_far_below_a_reported_segment_is_lost() {
+        let mss = 1388;
+        let sent = |at, index| data(at, 1 + index * mss, mss);
+        let reported = |first: u32, last: u32| (1 + first * mss, 1 + last * mss);
+        let seen = flights(vec![
+            sent(1, 0),
+            sent(2, 1),
+            sent(3, 2),
+            sent(4, 3),
+            sent(5, 4),
+            ack(1, &[reported(4, 5)]),
+            // Of the four that are missing, the first two are lost.
+            sent(6, 5),
+            sent(7, 0),
+            sent(8, 6),
+        ]);
+        let flight = |segments: u64| segments * u64::from(mss);
+        let flights: Vec<u64> = seen.iter().map(|(_, _, flight)| *flight).collect();
+        assert_eq!(flights[5..], [flight(3), flight(5)]);
+    }
+
+    #[test]
+    fn what_waited_below_tcp_counts_when_it_was_sent() {
+        let ms = TICK_NS;
+        let stamped =
+            |at: i64, clock: u32, from| Segment { clock: Some(clock), ..data(at * ms, from, 10) };
+        let syn = |segment: Segment| Segment { clock: Some(u32::MAX), ..segment };
+        let mut all = handshake();
+        all[0] = syn(all[0].clone());
+        // The clock wraps; the third was sent at 3 ms and left at 900 ms.
+        all.extend([
+            stamped(1, 0, 1),
+            stamped(3, 2, 11),
+            stamped(900, 2, 21),
+            stamped(900, 899, 31),
+        ]);
+        let sent = &new_data(&all, GUEST.0)[&GUEST.1];
+        let times: Vec<i64> = sent.iter().map(|new| new.at_ns / ms).collect();
+        assert_eq!(times, [1, 3, 4, 900]);
     }
 
     #[test]

@@ -15,17 +15,17 @@
 //!
 //! - a capture at its card shows each piece of new data and what was in flight then ([`flight`]); whatever the switch or the path
 //!   do, this is what the guest *sent*;
-//! - its kernel says the congestion window of each connection every few milliseconds ([`window`]).
+//! - its kernel's trace tells the congestion window of each connection at each packet that comes ([`window`]).
 //!
-//! New data is *above the shadow window* as far as the flight that it makes exceeds the largest shadow window known around
+//! New data is *above the shadow window* as far as the flight that it makes exceeds the shadow window of
 //! that time. The time to the shadow window is that from the kill to the last such data; none is 0.
 
 mod capture;
 mod flight;
+mod scoreboard;
 mod window;
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -53,12 +53,8 @@ const COLUMNS: [Column; 1] = [Column::Transmit];
 const PATH_CORE: usize = 0;
 /// From the moment when all flows are online to the kill: time to fill the switch's store.
 const FLOOD: Duration = Duration::from_millis(700);
-/// How long before the kill the guest's windows are watched.
-const WATCH_BEFORE: Duration = Duration::from_millis(300);
 /// How long what the guest sends is looked at, from the start of the new switch.
 const OBSERVE: Duration = Duration::from_secs(3);
-/// Pause between two looks at the guest's windows.
-const WATCH_PERIOD: Duration = Duration::from_millis(10);
 /// Lifetime of a hello: from then on a guest has no excuse.
 const GRACE: Duration = Duration::from_millis(300);
 /// Tail loss probes may exceed any window by one segment (RFC 8985, section 7.3).
@@ -171,32 +167,24 @@ impl SwitchKilled {
         let (guest, agent) = (ends.guest, ends.guest.agent());
         column::activate(Column::Transmit, &COLUMNS, Profile::Today, switch, guest)?;
         let tcpdump = start_capture(agent)?;
+        window::start_trace(agent)?;
         let lanes = vec![vec![self.flow_mb * 1_000_000]; self.flows as usize];
-        let watched = AtomicBool::new(false);
-        let (streams, windows, killed_ns) = thread::scope(|scope| {
+        let (streams, killed_ns) = thread::scope(|scope| {
             let streams = scope.spawn(|| lanes::run(ends, &lanes, seed));
             self.wait_until_online(switch, guest, &|| streams.is_finished())?;
-            thread::sleep(FLOOD - WATCH_BEFORE);
-            let windows = scope.spawn(|| window::watch(agent, WATCH_PERIOD, &watched, host_clock));
-            thread::sleep(WATCH_BEFORE);
-            let killed = kill_and_restart(switch, pause);
+            thread::sleep(FLOOD);
+            let killed_ns = kill_and_restart(switch, pause)?;
             thread::sleep(OBSERVE);
-            watched.store(true, Ordering::Relaxed);
-            Ok::<_, anyhow::Error>((joined(streams)?, joined(windows)?, killed?))
+            Ok::<_, anyhow::Error>((joined(streams)?, killed_ns))
         })?;
-        let offset_ns = agent.clock_offset()?.offset_ns;
-        let until_ns = windows.values().flatten().map(|window| window.at_ns).max().unwrap_or(0);
+        // From here on, all times are the guest's.
+        let killed_ns = killed_ns + agent.clock_offset()?.offset_ns;
+        let windows = window::end_trace(agent)?;
         let file = end_capture(agent, &tcpdump)?;
         let address: Ipv4Addr = Network::Floodway.guest_address(0)?.parse()?;
         let sent = flight::new_data(&capture::segments(&file)?, address);
         let above = sent.iter().filter_map(|(port, sent)| {
-            let sent: Vec<NewData> = sent
-                .iter()
-                .map(|new| NewData { at_ns: new.at_ns - offset_ns, ..*new })
-                .filter(|new| new.at_ns <= until_ns)
-                .collect();
-            let windows = windows.get(port).map_or(&[][..], Vec::as_slice);
-            above_shadow(&sent, windows, killed_ns)
+            above_shadow(sent, windows.get(port).map_or(&[][..], Vec::as_slice), killed_ns)
         });
         let above = above.collect();
         Ok(Cycle { above, flooding: self.flooding(&windows, killed_ns), streams })
@@ -288,12 +276,14 @@ fn host_clock() -> Result<i64> {
     Ok(i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
 }
 
-/// What a connection sent above its shadow window after the kill; none if it sent nothing new. All times are the host's.
+/// What a connection sent above its shadow window after the kill; none if it sent nothing new. All times are the guest's.
+/// Once the guest has closed its end, the kernel tells no more windows, and nothing is judged.
 fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<Above> {
     let grace_ns = i64::try_from(GRACE.as_nanos()).unwrap_or(i64::MAX);
     let mut above = Above::default();
     let (mut any, mut in_force) = (false, 0);
-    for new in sent {
+    let known_until = windows.last().map_or(i64::MAX, |window| window.at_ns);
+    for new in sent.iter().filter(|new| new.at_ns < known_until) {
         if new.at_ns <= killed_ns + grace_ns {
             in_force = in_force.max(new.window);
         }

@@ -63,15 +63,16 @@ fn window(after_kill_ms: i64, segments: u64) -> Window {
 
 #[test]
 fn only_what_exceeds_the_shadow_window_counts() {
-    let windows = [window(-10, 32768), window(200, 32768), window(320, 50), window(380, 60)];
+    let windows = [window(-10, 32768), window(280, 32768), window(320, 50), window(380, 60)];
     let sent = [
         new(-5, 900, 900_000),
         // 50 segments and a probe are allowed.
         new(150, 1000, 51_000),
         new(200, 100_000, 251_000),
         new(290, 1000, 80_000),
-        // 60 segments are known near by.
         new(340, 1000, 61_000),
+        // Not known any more.
+        new(390, 1000, 999_000),
     ];
     let above = above_shadow(&sent, &windows, KILLED).unwrap();
     let expected = Above { until_ms: 290.0, bytes: 101_000, late_bytes: 0, windows: 0.2525 };
@@ -86,6 +87,8 @@ fn a_guest_that_goes_on_flooding_is_caught() {
     assert_eq!((above.until_ms, above.bytes, above.late_bytes), (450.0, 3000, 2000));
     // A shadow window that never showed allows nothing.
     let above = above_shadow(&sent, &windows[..2], KILLED).unwrap();
+    assert_eq!(above.late_bytes, 2000);
+    let above = above_shadow(&sent, &[], KILLED).unwrap();
     assert_eq!(above.late_bytes, 2000);
 }
 
