@@ -37,6 +37,7 @@ fn port(n: u8) -> PortConfig {
         queue_bytes: 4 << 20,
         storm_pps: 0,
         worker: 0,
+        inbound_weight: 1,
         offload: floodway_core::offload::Config::default(),
     }
 }
@@ -56,6 +57,7 @@ impl Bench {
             control: PathBuf::from("unused"),
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
+            inbound: floodway_core::inbound::Config::default(),
             workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
             ports: vec![port(1), port(2)],
             uplinks: Vec::new(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use floodway_core::l2::PortId;
-use floodway_wire::parse;
+use floodway_wire::{MacAddr, parse};
 
 use crate::frame::Frame;
 use crate::port::{Port, lock};
@@ -79,6 +79,24 @@ impl Delivery {
             Flush::Now => finish(port, &mut rx),
             Flush::Later if self.unflushed.contains(&(i, pair)) => {}
             Flush::Later => self.unflushed.push((i, pair)),
+        }
+    }
+
+    /// Sends a frame of port `src` to where `dst` is now. One that nobody has heard of can only be beyond an
+    /// uplink.
+    pub fn send(&mut self, src: PortId, dst: MacAddr, frame: &Frame<'_>) {
+        let frames = || std::iter::once(*frame);
+        let found = self.shared.table().lookup(dst);
+        match found {
+            Some(dst) if dst == src => {}
+            Some(dst) => {
+                let pair = self.spread(dst, frame);
+                self.deliver(src, dst, pair, Flush::Later, frames);
+            }
+            None => {
+                let now = self.shared.now();
+                self.shared.uplinks.iter().for_each(|up| up.send(src, now, frames()));
+            }
         }
     }
 

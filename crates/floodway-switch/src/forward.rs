@@ -13,7 +13,8 @@
 //! by a unicast frame of its batch; their destination addresses differ, so 802.1Q allows it.
 //!
 //! **Offload** ([`crate::tcp_offload`]): what goes from a guest to an uplink or back is shown to the port's
-//! offload first, if the port uses it. Frames between guests never are.
+//! offload first, if the port uses it. Frames between guests never are. The same holds for inbound rates
+//! ([`crate::inbound`]): they see what arrives before the offload does, and what leaves after it.
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
 use crate::delivery::{Delivery, Flush};
 use crate::frame::{self, Frame};
+use crate::inbound;
 use crate::port::{Port, lock};
 use crate::stats::DropReason;
 use crate::switch::Shared;
@@ -68,20 +70,21 @@ impl Forwarder {
         // One bit for each frame that has to be delivered.
         let mut left = self.classify_batch(ingress, batch, now, &mut verdicts);
         let offload = ingress.offload.is_active();
+        let is_shown = offload || ingress.inbound.is_active();
         while left != 0 {
             let verdict = verdicts[left.trailing_zeros() as usize];
             let same =
                 bits(left).filter(|&i| verdicts[i] == verdict).fold(0, |mask, i| mask | 1 << i);
             left &= !same;
             match verdict {
-                Verdict::To { dst, .. } if offload && self.is_uplink(dst) => {
-                    self.offload(ingress, batch, same, verdict);
+                Verdict::To { dst, .. } if is_shown && self.is_uplink(dst) => {
+                    self.show(ingress, batch, same, verdict, offload);
                 }
                 Verdict::To { dst, pair } => {
                     self.delivery
                         .deliver(ingress.id, dst, pair, Flush::Now, || frames(batch, same));
                 }
-                Verdict::Flood if offload => self.offload(ingress, batch, same, verdict),
+                Verdict::Flood if is_shown => self.show(ingress, batch, same, verdict, offload),
                 Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
             }
@@ -93,13 +96,19 @@ impl Forwarder {
         self.delivery.shared.uplink(id).is_some()
     }
 
-    /// Forwards frames of a guest that leave the host through the port's offload.
+    /// Forwards frames of a guest that leave the host, through the port's offload if that is active and its inbound
+    /// clamp.
     #[inline(never)]
-    fn offload(&mut self, ingress: &Port, batch: &mut Batch, mask: u32, verdict: Verdict) {
-        let mut session = Session::open(ingress, &mut self.delivery);
-        for i in bits(mask) {
-            let Some(frame) = batch.frame(i) else { continue };
-            let offered = session.from_guest(&frame, |delivery, frame| {
+    fn show(
+        &mut self,
+        ingress: &Port,
+        batch: &mut Batch,
+        mask: u32,
+        verdict: Verdict,
+        offload: bool,
+    ) {
+        let leave = |delivery: &mut Delivery, frame: &Frame<'_>| {
+            inbound::to_network(ingress, delivery, frame, |delivery, frame| {
                 let frames = || std::iter::once(*frame);
                 match verdict {
                     Verdict::To { dst, pair } => {
@@ -108,22 +117,35 @@ impl Forwarder {
                     _ => delivery.flood(ingress.id, frames),
                 }
             });
-            if let Err(reason) = offered {
+        };
+        if !offload {
+            return frames(batch, mask).for_each(|frame| leave(&mut self.delivery, &frame));
+        }
+        let mut session = Session::open(ingress, &mut self.delivery);
+        for i in bits(mask) {
+            let Some(frame) = batch.frame(i) else { continue };
+            if let Err(reason) = session.from_guest(&frame, leave) {
                 batch.drop_frame(i, reason);
             }
         }
         session.flush();
     }
 
-    /// Runs the timers of a port's offload; answers whether they were due.
+    /// Runs the timers of a port's offload and inbound clamp; answers whether they were due.
     #[inline]
     pub fn run_timers(&mut self, port: &Port, now: Instant) -> bool {
-        if port.offload.next_timeout() > now {
-            return false;
+        let offload = port.offload.next_timeout() <= now;
+        let inbound = port.inbound.next_timeout() <= now;
+        if offload {
+            Session::open(port, &mut self.delivery).handle_timeout();
         }
-        Session::open(port, &mut self.delivery).handle_timeout();
-        self.delivery.flush();
-        true
+        if inbound {
+            inbound::handle_timeout(port, &mut self.delivery);
+        }
+        if offload || inbound {
+            self.delivery.flush();
+        }
+        offload || inbound
     }
 
     /// Fills in the verdicts; answers a mask of the frames that have one.
@@ -268,17 +290,28 @@ impl Forwarder {
         let vnet = check_received(frame)?;
         let frame = Frame { vnet, ..*frame };
         match self.judge_received(ingress, &frame, now) {
-            Verdict::To { dst, pair } => match self.offloading(dst) {
-                Some(port) => return self.offload_received(ingress, &port, pair, &frame, bytes),
-                None => {
-                    let frames = || std::iter::once(frame);
-                    self.delivery.deliver(ingress, dst, pair, Flush::Later, frames);
+            Verdict::To { dst, pair } => {
+                self.account(dst, &frame)?;
+                if let Some(port) = self.offloading(dst) {
+                    return self.offload_received(ingress, &port, pair, &frame, bytes);
                 }
-            },
+                let frames = || std::iter::once(frame);
+                self.delivery.deliver(ingress, dst, pair, Flush::Later, frames);
+            }
             Verdict::Flood => self.delivery.flood(ingress, || std::iter::once(frame)),
             Verdict::Drop(reason) => return Err(reason),
         }
         Ok(())
+    }
+
+    /// Lets the inbound clamp of the port with number `dst` know what has come for it.
+    #[inline]
+    fn account(&mut self, dst: PortId, frame: &Frame<'_>) -> Result<(), DropReason> {
+        let port = self.delivery.shared.ports.get(dst.index());
+        match port.filter(|port| port.inbound.is_active()).cloned() {
+            Some(port) => inbound::from_network(&port, &mut self.delivery, frame),
+            None => Ok(()),
+        }
     }
 
     /// The port with number `dst`, if what it receives goes through its offload.

@@ -9,6 +9,7 @@
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
 //! | forwarding | [`forward`], [`delivery`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
+//! | inbound rates | [`inbound`] | right edges of what leaves, and who gets how much of the link into the host |
 //! | egress | [`egress`] | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
 //! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
@@ -23,6 +24,7 @@ pub mod delivery;
 pub mod egress;
 pub mod forward;
 pub mod frame;
+pub mod inbound;
 pub mod memory;
 pub mod operate;
 pub mod polling;

@@ -1,6 +1,8 @@
 //! What an operator can ask of and tell a running switch about its TCP offload and its meter: the documents of the
 //! control socket, and who answers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
@@ -28,6 +30,12 @@ pub trait Operator: StatusSource {
     /// # Errors
     /// There is no such port, or a setting is out of its range; then nothing is changed.
     fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError>;
+
+    /// How the link into the host is divided, after `change`.
+    ///
+    /// # Errors
+    /// A setting is out of its range; then nothing is changed.
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError>;
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///
@@ -203,6 +211,83 @@ pub struct OffloadChange {
     /// See [`OffloadSettings::min_rto_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rto_ms: Option<u64>,
+}
+
+/// How the link into the host is divided: the settings of `[inbound]`, and every port. Rates count what frames take of
+/// the link, in bits per second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboundStatus {
+    /// Rate of the link; zero if it is not divided.
+    pub capacity_bps: u64,
+    /// What each port has at least.
+    pub minimum_bps: u64,
+    /// Where weights come from.
+    pub policy: String,
+    /// Most connections of a port that count; zero is no cap.
+    pub weight_cap: u32,
+    /// What a port does not use is lent to the others.
+    pub water_fill: bool,
+    /// Milliseconds without data until a connection is not active.
+    pub idle_ms: u64,
+    /// Bytes that may arrive at once.
+    pub burst_bytes: u32,
+    /// UDP beyond a port's rate is dropped.
+    pub police_udp: bool,
+    /// Ports, in the order of the configuration.
+    pub ports: Vec<InboundPort>,
+}
+
+/// A port's part of the link into the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboundPort {
+    /// Name of the port.
+    pub name: String,
+    /// Its weight now.
+    pub weight: u32,
+    /// Connections that are established and received data lately.
+    pub active: u32,
+    /// Connections that are known.
+    pub connections: u32,
+    /// Connections of which an ACK or a window update waits for its turn.
+    pub waiting: u64,
+    /// Its rate.
+    pub rate_bps: u64,
+    /// What arrived for it in the last 50 to 100 ms.
+    pub measured_bps: u64,
+    /// Bytes of the link that have arrived for it since the division was switched on.
+    pub received_bytes: u64,
+    /// Events by name; empty until the division is first switched on.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Settings of the division to be changed; the others stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InboundChange {
+    /// Rate of the link in Mbit/s; zero switches the division off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_mbit: Option<u64>,
+    /// What each port has at least, in kbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minimum_kbit: Option<u64>,
+    /// See [`InboundStatus::policy`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// See [`InboundStatus::weight_cap`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_cap: Option<u32>,
+    /// See [`InboundStatus::water_fill`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub water_fill: Option<bool>,
+    /// See [`InboundStatus::idle_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// See [`InboundStatus::burst_bytes`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_bytes: Option<u32>,
+    /// See [`InboundStatus::police_udp`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub police_udp: Option<bool>,
 }
 
 /// Whether to drain a port.

@@ -10,6 +10,7 @@ use floodway_wire::ethernet;
 
 use crate::config::PortConfig;
 use crate::frame::Frame;
+use crate::inbound::PortInbound;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
 use crate::tcp_offload::PortOffload;
@@ -18,7 +19,7 @@ use crate::worker::Waker;
 
 /// The two rings of a queue pair.
 ///
-/// Lock order: a transmit queue, then a port's offload, then one of these: a receive queue, an uplink's
+/// Lock order: a transmit queue, then a port's offload, then its inbound clamp, then one of these: a receive queue, an uplink's
 /// egress, the forwarding table. Never two of the same kind at once. So an offload may send what it has to
 /// say while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
 /// uplink's, the control socket; and nobody waits for an offload who holds what it may need.
@@ -58,6 +59,8 @@ pub struct Port {
     pub pairs: Vec<QueuePair>,
     /// TCP offload.
     pub offload: PortOffload,
+    /// Inbound rate.
+    pub inbound: PortInbound,
     /// Flooded frames that the guest may send.
     pub storm: Mutex<StormLimit>,
     /// Frames to the guest that came to no queue, because none was running.
@@ -91,6 +94,7 @@ impl Port {
             policy: SourcePolicy { mac: config.mac, ips: config.ips.clone() },
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
             offload: PortOffload::new(config.offload.clone()),
+            inbound: PortInbound::default(),
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),

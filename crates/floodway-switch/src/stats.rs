@@ -76,6 +76,8 @@ drop_reasons! {
     NoLargeBuffer = "no_large_buffer",
     /// The destination is the port that the frame came from.
     Hairpin = "hairpin",
+    /// UDP beyond the guest's inbound rate, which is policed.
+    InboundRate = "inbound_rate",
     /// A notice to a guest that did not come from this switch.
     ForgedNotice = "forged_notice",
     /// TCP offload: the guest sent beyond what it was granted.

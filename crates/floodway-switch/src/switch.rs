@@ -11,6 +11,7 @@ use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
 use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::inbound::division::Division;
 use crate::operate::Operator;
 use crate::polling::Polling;
 use crate::port::Port;
@@ -36,6 +37,8 @@ pub struct Shared {
     pub uplinks: Vec<Arc<UplinkSlot>>,
     /// Workers, in the order of the configuration.
     pub workers: Vec<WorkerInfo>,
+    /// The division of the link into the host.
+    pub inbound: Division,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -53,7 +56,9 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        open(config, &wakers, &mut receivers).map(Arc::new)
+        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        shared.configure_inbound(&config.inbound);
+        Ok(shared)
     }
 
     /// Time since the switch started.
@@ -151,6 +156,7 @@ impl Switch {
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
         let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        shared.configure_inbound(&config.inbound);
 
         let mut switch = Self {
             shared,
@@ -276,7 +282,9 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let shared = Shared { ports, uplinks, workers, table, started: time::Instant::now() };
+    let weights = config.ports.iter().map(|port| port.inbound_weight).collect();
+    let inbound = Division::new(weights);
+    let shared = Shared { ports, uplinks, workers, inbound, table, started: time::Instant::now() };
     for port in &shared.ports {
         shared.table_mut().add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
     }

@@ -209,14 +209,19 @@ impl Worker {
     fn run_timers(&self, forwarder: &mut Forwarder, now: Instant) -> bool {
         let busy =
             self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
+        if self.housekeeper {
+            self.shared.tick_inbound(now);
+        }
         self.uplinks.iter().fold(busy, |busy, uplink| uplink.slot().run_timer(now) | busy)
     }
 
     /// When the first timer is due.
     fn next_timer(&self) -> Instant {
-        let ports = self.ports.iter().map(|port| port.offload.next_timeout());
+        let due = |port: &Arc<Port>| port.offload.next_timeout().min(port.inbound.next_timeout());
+        let ports = self.ports.iter().map(due);
         let uplinks = self.uplinks.iter().map(|uplink| uplink.slot().next_timeout());
-        ports.chain(uplinks).min().unwrap_or(Instant::NEVER)
+        let tick = self.housekeeper.then(|| self.shared.inbound.next_tick());
+        ports.chain(uplinks).chain(tick).min().unwrap_or(Instant::NEVER)
     }
 
     /// What is done once a second.

@@ -27,6 +27,8 @@ pub enum Command {
     Flows(FlowsArgs),
     /// Show or change the TCP offload settings of a port of the running switch
     Offload(OffloadArgs),
+    /// Show or change how the link into the host is divided among the ports
+    Inbound(InboundArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
     /// Write a completion script for a shell to standard output
@@ -124,6 +126,44 @@ pub struct OffloadArgs {
     pub json: bool,
     #[command(flatten)]
     pub control: ControlArgs,
+}
+
+/// Options of `floodway inbound`. Without settings it only shows.
+#[derive(Debug, Args)]
+pub struct InboundArgs {
+    /// Rate of the link into the host in Mbit/s; 0 switches the division off
+    #[arg(long, value_name = "MBIT")]
+    pub capacity: Option<u64>,
+    /// What each port has at least, in kbit/s
+    #[arg(long, value_name = "KBIT")]
+    pub minimum: Option<u64>,
+    /// Where weights come from: connections, fixed or share
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Most connections of a port that count; 0 is no cap
+    #[arg(long, value_name = "N")]
+    pub weight_cap: Option<u32>,
+    /// Lend what a port does not use to the others
+    #[arg(long)]
+    pub water_fill: Option<Toggle>,
+    /// Milliseconds without data until a connection is not active
+    #[arg(long, value_name = "MS")]
+    pub idle: Option<u64>,
+    /// Bytes that may arrive at once, as 131072 or 128KiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub burst: Option<u32>,
+    /// Drop UDP beyond a port's rate
+    #[arg(long)]
+    pub police_udp: Option<Toggle>,
+    /// Print JSON, with every counter, instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Show it again every so many seconds, until interrupted (default 1)
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
 }
 
 /// On or off.

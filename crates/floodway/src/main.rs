@@ -6,6 +6,7 @@
 mod cli;
 mod drain;
 mod flows;
+mod inbound;
 mod offload;
 mod output;
 mod run;
@@ -41,6 +42,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Status(args) => status::status(&args),
         Command::Flows(args) => flows::flows(&args),
         Command::Offload(args) => offload::offload(&args),
+        Command::Inbound(args) => inbound::inbound(&args),
         Command::Drain(args) => drain::drain(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());

@@ -412,6 +412,17 @@ impl<B> Port<B> {
         self.upkeep_at = if self.flows.is_empty() { Instant::NEVER } else { now + UPKEEP_INTERVAL };
     }
 
+    /// Lets everything go that waits, and forgets all connections: the mechanism is switched off.
+    pub fn stop(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        for index in 0..self.flows.slots() {
+            let holds = self.flows.iter_from(index, 1).find(|found| found.flow.is_holding());
+            if let Some(id) = holds.map(|found| found.id) {
+                self.grant(id, true, now, sink);
+            }
+        }
+        self.reset(now);
+    }
+
     /// Forgets everything: the VM is gone.
     pub fn reset(&mut self, now: Instant) {
         for index in 0..self.flows.slots() {

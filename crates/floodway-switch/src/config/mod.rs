@@ -16,6 +16,7 @@
 //! Keys that the file may not hold are errors, never ignored.
 
 mod error;
+pub mod inbound;
 mod meter;
 pub mod offload;
 mod parse;
@@ -28,6 +29,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use floodway_core::inbound::Config as InboundConfig;
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
@@ -47,6 +49,8 @@ pub struct Config {
     pub l2: L2Config,
     /// The meter of VM pairs and its tags, on every uplink.
     pub meter: MeterConfig,
+    /// Inbound rates: the section `[inbound]`. Off without it (capacity zero); ranges are those of [`inbound`].
+    pub inbound: InboundConfig,
     /// Workers; ports and uplinks name them by index. Never empty.
     pub workers: Vec<WorkerConfig>,
     /// Ports, one for each VM interface.
@@ -110,6 +114,8 @@ pub struct PortConfig {
     pub storm_pps: u32,
     /// Index of the worker that serves the port. Default 0.
     pub worker: usize,
+    /// Weight of the guest in the policies `fixed` and `share` of inbound rates, 1 to 1000. Default 1.
+    pub inbound_weight: u32,
     /// TCP offload: the section `[port.offload]`. Off by default; ranges are those of [`offload`].
     pub offload: OffloadConfig,
 }

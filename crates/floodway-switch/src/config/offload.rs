@@ -75,6 +75,18 @@ pub struct Refused {
     must: String,
 }
 
+impl Refused {
+    /// The refusal of `value` for `key`.
+    pub(super) fn new(key: &'static str, value: impl fmt::Display, must: String) -> Self {
+        Self { key, value: value.to_string(), must }
+    }
+
+    /// What it must be.
+    pub(super) fn must(&self) -> &str {
+        &self.must
+    }
+}
+
 /// `value` if it is in `range`.
 ///
 /// # Errors

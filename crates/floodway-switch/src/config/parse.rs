@@ -13,10 +13,11 @@ use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
     WorkerConfig,
 };
-use super::{meter, offload, queue};
+use super::{inbound, meter, offload, queue};
 
 /// Keys of each section, in the order in which errors list them.
-pub(super) const ROOT_KEYS: &[&str] = &["control", "l2", "meter", "worker", "port", "uplink"];
+pub(super) const ROOT_KEYS: &[&str] =
+    &["control", "l2", "meter", "inbound", "worker", "port", "uplink"];
 pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
 pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
 pub(super) const PORT_KEYS: &[&str] = &[
@@ -30,6 +31,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "queue_bytes",
     "storm_pps",
     "worker",
+    "inbound_weight",
     "offload",
 ];
 pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker", "queue"];
@@ -67,7 +69,8 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         .map(|section| uplink(section, workers.len(), &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
-    Ok(Config { control, l2, meter, workers, ports, uplinks })
+    let inbound = inbound::section(&root, ports.len())?;
+    Ok(Config { control, l2, meter, inbound, workers, ports, uplinks })
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
@@ -121,6 +124,7 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
         queue_bytes: section.integer("queue_bytes", 128 << 10..=1 << 30)?.unwrap_or(4 << 20),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(1000),
         worker: worker(section, workers)?,
+        inbound_weight: section.integer("inbound_weight", inbound::WEIGHT)?.unwrap_or(1),
         offload: offload::section(section)?,
     })
 }

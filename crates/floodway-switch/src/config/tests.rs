@@ -7,6 +7,7 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::BufferPolicy;
 use floodway_core::qdisc;
 
+use super::inbound::KEYS as INBOUND_KEYS;
 use super::meter::KEYS as METER_KEYS;
 use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
@@ -230,7 +231,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
-             queue_pairs, mtu, queue_bytes, storm_pps, worker, offload"
+             queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload"
                 .into(),
         ),
     ];
@@ -348,7 +349,7 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 4] = ["l2", "meter", "offload", "queue"];
+const SUB_SECTIONS: [&str; 5] = ["l2", "meter", "inbound", "offload", "queue"];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]
@@ -397,6 +398,44 @@ fn every_key_of_queue_and_meter_is_read() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn inbound_rates() {
+    let parsed = |text: &str| parse(&format!("[inbound]\n{text}\n{}", port_with(""))).unwrap();
+    let config = parsed("capacity_mbit = 950\npolicy = \"fixed\"\nidle_ms = 50").inbound;
+    assert_eq!((config.capacity, config.policy.name()), (118_750_000, "fixed"));
+    assert_eq!(config.idle, Duration::from_millis(50));
+    assert_eq!(parse(&port_with("inbound_weight = 9")).unwrap().ports[0].inbound_weight, 9);
+    assert_eq!(parse(&port_with("")).unwrap().inbound.capacity, 0, "off");
+    for key in INBOUND_KEYS {
+        let capacity = if *key == "capacity_mbit" { "" } else { "capacity_mbit = 1\n" };
+        let message = error(&format!("[inbound]\n{capacity}{key} = {{}}\n{}", port_with("")));
+        assert!(message.contains(&format!("inbound.{key} = {{}}: must be")), "{message}");
+    }
+    let integer = "must be an integer from";
+    let cases = [
+        ("capacity_mbit = 0", format!("capacity_mbit = 0: {integer} 1 to 1000000")),
+        (
+            "policy = \"fixed\"",
+            "capacity_mbit: missing; add capacity_mbit = 1000, the rate of the link into this host"
+                .into(),
+        ),
+        ("idle_msec = 1", "idle_msec: unknown key; did you mean \"idle_ms\"?".into()),
+    ];
+    for (extra, expected) in cases {
+        let message = error(&format!("[inbound]\n{extra}\n{}", port_with("")));
+        let message = message.split_once(": inbound.").expect("the section").1;
+        assert_eq!(message, expected);
+    }
+    let message =
+        error(&format!("[inbound]\ncapacity_mbit = 1\nminimum_kbit = 2000\n{}", port_with("")));
+    assert!(
+        message.ends_with(
+            "1 ports with so much each are more than the capacity of 1 Mbit/s; at most 1000"
+        ),
+        "{message}"
+    );
 }
 
 #[test]

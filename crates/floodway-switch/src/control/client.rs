@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::{ErrorBody, Version};
 use crate::operate::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings, PairPage,
-    PairQuery,
+    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
+    OffloadSettings, PairPage, PairQuery,
 };
 use crate::status::Status;
 
@@ -128,6 +128,22 @@ impl ControlClient {
         change: &OffloadChange,
     ) -> Result<OffloadSettings, ClientError> {
         self.send(&Method::PUT, &format!("/v1/ports/{}/offload", escape(port)), change)
+    }
+
+    /// How the link into the host is divided.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn inbound(&self) -> Result<InboundStatus, ClientError> {
+        self.get("/v1/inbound")
+    }
+
+    /// Changes how the link into the host is divided.
+    ///
+    /// # Errors
+    /// There is no answer, or a setting is refused.
+    pub fn set_inbound(&self, change: &InboundChange) -> Result<InboundStatus, ClientError> {
+        self.send(&Method::PUT, "/v1/inbound", change)
     }
 
     /// How far the drain of a port is.

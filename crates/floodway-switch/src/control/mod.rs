@@ -14,6 +14,8 @@
 //! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::operate::OffloadChange) |
 //! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::operate::DrainStatus) as JSON |
 //! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::operate::DrainRequest) |
+//! | `GET /v1/inbound` | [`InboundStatus`](crate::operate::InboundStatus) as JSON |
+//! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::operate::InboundChange) |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:

@@ -11,15 +11,15 @@ use axum::{Json, Router};
 
 use super::{ErrorBody, Version, metrics};
 use crate::operate::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, OffloadChange, OffloadSettings, OperateError,
-    Operator, PairPage, PairQuery,
+    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
+    OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
 use crate::status::Status;
 
 type Source = Arc<dyn Operator>;
 
 /// What there is, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
+const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
     Router::new()
@@ -27,6 +27,7 @@ pub(super) fn router(source: Source) -> Router {
         .route("/v1/version", get(version))
         .route("/v1/flows", get(flows))
         .route("/v1/pairs", get(pairs))
+        .route("/v1/inbound", put(set_inbound).get(inbound))
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/metrics", get(prometheus))
@@ -73,6 +74,18 @@ async fn set_offload(
 ) -> Result<Json<OffloadSettings>, Failure> {
     let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.offload(&port, &change)?))
+}
+
+async fn inbound(State(source): State<Source>) -> Result<Json<InboundStatus>, Failure> {
+    Ok(Json(source.inbound(&InboundChange::default())?))
+}
+
+async fn set_inbound(
+    State(source): State<Source>,
+    change: Result<Json<InboundChange>, JsonRejection>,
+) -> Result<Json<InboundStatus>, Failure> {
+    let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.inbound(&change)?))
 }
 
 async fn drain_status(

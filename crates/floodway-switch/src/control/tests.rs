@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
 use crate::operate::{
-    DrainStatus, FlowPage, FlowQuery, FlowStatus, OffloadChange, OffloadSettings, OperateError,
-    Operator, PairPage, PairQuery, PairStatus,
+    DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, OffloadChange,
+    OffloadSettings, OperateError, Operator, PairPage, PairQuery, PairStatus,
 };
 use crate::stats::{DropReason, Traffic};
 use crate::status::{
@@ -59,6 +60,16 @@ impl Operator for Fixed {
             max_flows: 3,
             idle_s: 4,
             min_rto_ms: 5,
+        })
+    }
+
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
+        if let Some(mbit) = change.capacity_mbit {
+            check("capacity_mbit", mbit, &CAPACITY_MBIT)?;
+        }
+        Ok(InboundStatus {
+            capacity_bps: change.capacity_mbit.unwrap_or(7) * 1_000_000,
+            ..InboundStatus::default()
         })
     }
 
@@ -180,18 +191,6 @@ fn flows_are_asked_for_by_port_limit_and_cursor() {
     let error = client.get_bytes("/v1/flows?limit=many").unwrap_err().to_string();
     assert!(error.contains("limit"), "{error}");
     assert!(client.get_bytes("/v1/flows?ports=vm1").is_err(), "an unknown field");
-}
-
-#[test]
-fn pairs_are_asked_for_like_flows() {
-    let (_directory, path) = socket();
-    let _server = start(&path).unwrap();
-    let client = ControlClient::new(&path).unwrap();
-    let query =
-        PairQuery { port: Some("vm 1".into()), limit: Some(5), cursor: Some("0.1.2".into()) };
-    let page = client.pairs(&query).unwrap();
-    assert_eq!((page.pairs[0].port.as_str(), page.pairs[0].tokens), ("vm 1", 5));
-    assert_eq!((page.pairs[0].destination.as_deref(), page.next.as_deref()), (None, Some("0.1.2")));
 }
 
 #[test]

@@ -11,14 +11,14 @@ use crate::frame::Frame;
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     FromGuest,
     FromNetwork,
 }
 
 /// What is known of a frame's TCP checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(crate) enum Trust {
     /// It is partial, or the host's kernel has validated it.
     Good,
     /// It has to be computed.
@@ -26,15 +26,15 @@ pub(super) enum Trust {
 }
 
 /// A TCP segment as the engine is told of it.
-pub(super) struct Described {
-    pub(super) meta: Meta,
-    pub(super) link: Link,
-    pub(super) segment: Segment,
-    pub(super) trust: Trust,
+pub(crate) struct Described {
+    pub(crate) meta: Meta,
+    pub(crate) link: Link,
+    pub(crate) segment: Segment,
+    pub(crate) trust: Trust,
 }
 
 /// Describes `frame`; `None` for all that passes by the offload.
-pub(super) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Described> {
+pub(crate) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Described> {
     let meta = parse(frame.prefix, frame.len as usize).ok()?;
     let fields = *meta.tcp()?;
     let plain_header = match meta.network {

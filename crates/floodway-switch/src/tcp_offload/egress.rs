@@ -11,6 +11,7 @@ use super::headers;
 use super::held::Held;
 use crate::delivery::{Delivery, Flush};
 use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::inbound;
 use crate::port::Port;
 use crate::segment::Segment;
 
@@ -49,23 +50,12 @@ pub(super) struct Egress<'a> {
 }
 
 impl Egress<'_> {
-    /// Sends a frame to where its destination is now. One that nobody has heard of can only be beyond
-    /// an uplink.
+    /// Sends a frame to where its destination is now, if the inbound clamp agrees.
     fn send(&mut self, frame: &Frame<'_>, dst: MacAddr) {
-        let frames = || std::iter::once(*frame);
-        let found = self.delivery.shared.table().lookup(dst);
-        match found {
-            Some(dst) if dst == self.port.id => {}
-            Some(dst) => {
-                let pair = self.delivery.spread(dst, frame);
-                self.delivery.deliver(self.port.id, dst, pair, Flush::Later, frames);
-            }
-            None => {
-                let shared = &self.delivery.shared;
-                let now = shared.now();
-                shared.uplinks.iter().for_each(|up| up.send(self.port.id, now, frames()));
-            }
-        }
+        let src = self.port.id;
+        inbound::to_network(self.port, self.delivery, frame, |delivery, frame| {
+            delivery.send(src, dst, frame);
+        });
     }
 
     fn deliver_to_guest(&mut self, frame: &Frame<'_>) {

@@ -48,7 +48,7 @@ impl Headers {
 }
 
 /// Calls `f` with `frame` as `edit` changes it. `meta` was parsed from the frame.
-pub(super) fn with_edit<R>(
+pub(crate) fn with_edit<R>(
     frame: &Frame<'_>,
     meta: &Meta,
     edit: &Edit,

@@ -31,6 +31,7 @@ mod operate;
 mod session;
 #[cfg(test)]
 mod tests;
+mod too_big;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -46,6 +47,8 @@ use egress::{Nowhere, Output};
 use held::Held;
 
 pub use describe::is_notice;
+pub(crate) use describe::{Direction, describe};
+pub(crate) use headers::with_edit;
 pub use session::Session;
 
 /// The offload of one port, as the packet path sees it.

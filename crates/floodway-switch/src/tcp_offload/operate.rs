@@ -12,8 +12,8 @@ use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::delivery::Delivery;
 use crate::egress;
 use crate::operate::{
-    DrainStatus, FlowPage, FlowQuery, FlowStatus, MAX_PAGE, OffloadChange, OffloadSettings,
-    OperateError, Operator, PairPage, PairQuery,
+    DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
+    OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
 use crate::port::{Port, lock};
 use crate::status::OffloadStatus;
@@ -129,6 +129,10 @@ impl Operator for Arc<Shared> {
             tracing::info!(port = port.config.name, ?change, "offload settings changed");
         }
         Ok(port.offload.settings())
+    }
+
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
+        self.operate_inbound(change)
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {

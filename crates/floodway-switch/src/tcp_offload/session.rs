@@ -9,6 +9,7 @@ use super::describe::{Described, Direction, Trust, describe, is_intact};
 use super::egress::Egress;
 use super::headers::with_edit;
 use super::held::Held;
+use super::too_big::TooBig;
 use super::{Machine, PortOffload, pool_limit};
 use crate::delivery::Delivery;
 use crate::frame::{self, Frame};
@@ -85,7 +86,14 @@ impl<'a> Session<'a> {
             {
                 self.offer(frame, &described, Direction::FromNetwork, forward)
             }
-            _ => {
+            Some(_) => {
+                forward(self.delivery, frame);
+                Ok(())
+            }
+            None => {
+                if let Some(TooBig { flow, seq, mtu }) = TooBig::of(frame, bytes) {
+                    self.run(|engine, _, now, egress| engine.too_big(now, &flow, seq, mtu, egress));
+                }
                 forward(self.delivery, frame);
                 Ok(())
             }

@@ -111,6 +111,7 @@ impl Device {
         }
         // After the last frame of this guest has been shown to it.
         self.port.offload.reset();
+        self.port.inbound.reset();
     }
 
     fn vring(&mut self, index: u32) -> Result<(usize, &mut Vring)> {

@@ -27,6 +27,7 @@ pub fn port(n: u8) -> PortConfig {
         queue_bytes: 4 << 20,
         storm_pps: 0,
         worker: 0,
+        inbound_weight: 1,
         offload: floodway_core::offload::Config::default(),
     }
 }
@@ -48,6 +49,7 @@ impl Net {
             control: dir.path().join("control.sock"),
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
+            inbound: floodway_core::inbound::Config::default(),
             workers: vec![worker; workers],
             ports,
             uplinks: Vec::new(),

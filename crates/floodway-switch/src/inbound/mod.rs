@@ -1,0 +1,253 @@
+//! Inbound rates: how core's division of the link ([`floodway_core::inbound`]) is put into the packet path.
+//!
+//! # Theory of operation
+//! **Division** ([`division`]). One for the switch: it knows each port's demand and publishes each port's rate. It
+//! is asked when a port's number of active connections changes, and looks at what ports use every
+//! [`division::TICK`] if unused shares are lent.
+//!
+//! **Clamp** ([`PortInbound`]). One for each port, behind a lock of its own. It sees each frame that comes for the port
+//! from an uplink, before anything else does, and each frame that leaves the port for one, after everything else: also
+//! those that the TCP offload makes, releases or edits. So there is one place that says what right edge a
+//! peer gets to hear, and the window in an ACK of the offload is the guest's edge or the clamp's, whichever is
+//! less (R3). What waits here the offload has sent; its own repairs of ACKs do not depend on when they leave.
+//!
+//! A frame leaves while the lock is held, so that frames of a connection keep their order whoever sends them. An ACK that has
+//! to wait is copied; it needs no more than a frame's prefix.
+//!
+//! **Time**: as in [`crate::tcp_offload`]: the next timeout is published outside of the lock, the port's own worker runs
+//! it, and whoever brings it forward wakes that worker.
+//!
+//! **Invariants**: those of core; a port costs one flag while the mechanism is off; frames that are not
+//! TCP segments with plain headers leave as they are.
+
+pub mod division;
+mod operate;
+mod output;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use floodway_core::inbound::{Config, Port as Clamp, Verdict};
+use floodway_core::time::Instant;
+use floodway_wire::{Network, parse, udp};
+
+use crate::delivery::Delivery;
+use crate::frame::Frame;
+use crate::port::{Port, lock};
+use crate::stats::DropReason;
+use crate::tcp_offload::{Direction, describe, with_edit};
+use output::{Ack, Output};
+
+/// The clamp of one port, as the packet path sees it.
+pub struct PortInbound {
+    active: AtomicBool,
+    /// When the clamp's next timeout is due, in nanoseconds.
+    deadline: AtomicU64,
+    /// What the division gives the port, in bytes per second.
+    rate: AtomicU64,
+    machine: Mutex<Machine>,
+}
+
+struct Machine {
+    /// There is one once the mechanism was on.
+    clamp: Option<Clamp<Ack>>,
+    frame_overhead: u64,
+    /// Active connections that the division knows of.
+    told: u32,
+    /// The latest time that the clamp has heard.
+    latest: Instant,
+}
+
+impl Default for PortInbound {
+    fn default() -> Self {
+        Self {
+            active: AtomicBool::new(false),
+            deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            rate: AtomicU64::new(0),
+            machine: Mutex::new(Machine {
+                clamp: None,
+                frame_overhead: 0,
+                told: 0,
+                latest: Instant::ZERO,
+            }),
+        }
+    }
+}
+
+impl PortInbound {
+    /// Frames between the port and an uplink have to be shown to the clamp.
+    #[inline]
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// When [`handle_timeout`] is due.
+    #[inline]
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
+    }
+
+    /// Forgets all connections: the guest is gone.
+    pub fn reset(&self) {
+        let mut machine = lock(&self.machine);
+        let latest = machine.latest;
+        if let Some(clamp) = &mut machine.clamp {
+            clamp.reset(latest);
+        }
+        // The division hears of it with the next frame.
+        self.deadline.store(Instant::NEVER.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// The port's rate from now on; the clamp hears of it when it is next used.
+    fn set_rate(&self, rate: u64) {
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+}
+
+/// A hold of a port's clamp.
+struct Session<'a> {
+    port: &'a Port,
+    delivery: &'a mut Delivery,
+    machine: std::sync::MutexGuard<'a, Machine>,
+    now: Instant,
+}
+
+impl<'a> Session<'a> {
+    fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
+        let mut machine = lock(&port.inbound.machine);
+        let now = delivery.shared.now().max(machine.latest);
+        machine.latest = now;
+        if let Some(clamp) = &mut machine.clamp {
+            clamp.set_rate(port.inbound.rate.load(Ordering::Relaxed), now);
+        }
+        Self { port, delivery, machine, now }
+    }
+
+    fn output(&mut self) -> (Option<&mut Clamp<Ack>>, Output<'_>) {
+        let output = Output { port: self.port, delivery: self.delivery };
+        (self.machine.clamp.as_mut(), output)
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let Some(clamp) = &mut self.machine.clamp else { return };
+        let (active, deadline) = (clamp.active(), clamp.next_timeout());
+        let inbound = &self.port.inbound;
+        if active != self.machine.told {
+            self.machine.told = active;
+            self.delivery.shared.set_inbound_active(self.port.id, active);
+        }
+        if deadline.as_nanos() != inbound.deadline.load(Ordering::Relaxed) {
+            inbound.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
+            // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
+            fence(Ordering::SeqCst);
+            self.port.waker.wake_before(deadline);
+        }
+    }
+}
+
+/// Shows the clamp a frame that has come for `port` from an uplink.
+///
+/// # Errors
+/// It is to be dropped.
+pub fn from_network(
+    port: &Port,
+    delivery: &mut Delivery,
+    frame: &Frame<'_>,
+) -> Result<(), DropReason> {
+    let mut session = Session::open(port, delivery);
+    let now = session.now;
+    let overhead = session.machine.frame_overhead;
+    let Some(clamp) = &mut session.machine.clamp else { return Ok(()) };
+    if let Some(described) = describe(frame, Direction::FromNetwork) {
+        let headers = u64::from(described.meta.payload_offset) + overhead;
+        let more = segments(frame, described.meta.payload_len) - 1;
+        let wire = u64::from(frame.len) + overhead + more * headers;
+        clamp.tcp_from_network(now, &described.meta.flow, &described.segment, wire);
+        return Ok(());
+    }
+    let wire = u64::from(frame.len) + overhead;
+    if clamp.other_from_network(now, is_udp(frame), wire) {
+        Ok(())
+    } else {
+        Err(DropReason::InboundRate)
+    }
+}
+
+/// Segments that a frame took on the link.
+fn segments(frame: &Frame<'_>, payload: u32) -> u64 {
+    match u32::from(frame.vnet.gso_size) {
+        size if size > 0 && frame.vnet.is_gso() => u64::from(payload.div_ceil(size)).max(1),
+        _ => 1,
+    }
+}
+
+fn is_udp(frame: &Frame<'_>) -> bool {
+    let meta = parse(frame.prefix, frame.len as usize);
+    meta.is_ok_and(|meta| {
+        matches!(meta.network, Network::Ipv4 | Network::Ipv6) && meta.flow.protocol == udp::PROTOCOL
+    })
+}
+
+/// Shows the clamp a frame of `port` that leaves for an uplink, and calls `forward` with what is to leave now.
+pub fn to_network(
+    port: &Port,
+    delivery: &mut Delivery,
+    frame: &Frame<'_>,
+    forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+) {
+    if !port.inbound.is_active() {
+        return forward(delivery, frame);
+    }
+    let Some(described) = describe(frame, Direction::FromGuest) else {
+        return forward(delivery, frame);
+    };
+    let mut session = Session::open(port, delivery);
+    let now = session.now;
+    let (Some(clamp), mut output) = session.output() else {
+        return forward(session.delivery, frame);
+    };
+    let keep = || Ack::copy(frame);
+    let verdict = clamp.from_vm(now, &described.meta.flow, &described.segment, keep, &mut output);
+    match verdict {
+        Verdict::Pass(edit) if edit.is_empty() => forward(session.delivery, frame),
+        Verdict::Pass(edit) => {
+            with_edit(frame, &described.meta, &edit, |frame| forward(session.delivery, frame));
+        }
+        Verdict::Absorb => {}
+    }
+}
+
+/// Does what is due for `port`.
+pub fn handle_timeout(port: &Port, delivery: &mut Delivery) {
+    let mut session = Session::open(port, delivery);
+    let now = session.now;
+    if let (Some(clamp), mut output) = session.output() {
+        clamp.handle_timeout(now, &mut output);
+    }
+}
+
+/// Switches the clamp of `port` on, off, or to other settings.
+fn configure(port: &Port, delivery: &mut Delivery, config: &Config) {
+    let mut session = Session::open(port, delivery);
+    let now = session.now;
+    let is_on = config.capacity > 0;
+    session.machine.frame_overhead = config.frame_overhead.into();
+    if session.machine.clamp.is_none() && is_on {
+        let seed = RandomState::new().hash_one(0);
+        session.machine.clamp = Some(Clamp::new(config.clone(), seed));
+    }
+    if let (Some(clamp), mut output) = session.output() {
+        clamp.configure(config.clone(), now);
+        if !is_on {
+            clamp.stop(now, &mut output);
+        }
+    }
+    port.inbound.active.store(is_on, Ordering::Relaxed);
+}

@@ -1,0 +1,114 @@
+//! The control socket's view of inbound rates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floodway_core::inbound::{Config, Policy};
+
+use super::configure;
+use crate::config::inbound as settings;
+use crate::config::offload::{Refused, check, choose};
+use crate::delivery::Delivery;
+use crate::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
+use crate::port::{Port, lock};
+use crate::switch::Shared;
+
+/// Bits per second of bytes per second.
+const BITS: u64 = 8;
+
+impl Shared {
+    /// Divides the link as `config` says from now on.
+    pub fn configure_inbound(self: &Arc<Self>, config: &Config) {
+        let mut delivery = Delivery::new(Arc::clone(self));
+        // Rates first: a clamp that comes on has one.
+        self.configure_division(config);
+        for port in &self.ports {
+            configure(port, &mut delivery, config);
+        }
+        delivery.flush();
+    }
+
+    /// What is divided, and how, after `change`.
+    pub(crate) fn operate_inbound(
+        self: &Arc<Self>,
+        change: &InboundChange,
+    ) -> Result<InboundStatus, OperateError> {
+        if *change != InboundChange::default() {
+            let config = self.inbound.with(|state| changed(&state.config, change))?;
+            settings::check_minimum(&config, self.ports.len())?;
+            self.configure_inbound(&config);
+            tracing::info!(?change, "inbound settings changed");
+        }
+        Ok(self.inbound_status())
+    }
+
+    fn inbound_status(&self) -> InboundStatus {
+        let (config, demands) =
+            self.inbound.with(|state| (state.config.clone(), state.allocator.demands().to_vec()));
+        let weights = demands.iter().map(|demand| demand.weight);
+        let ports =
+            self.ports.iter().zip(weights).map(|(port, weight)| self.inbound_port(port, weight));
+        InboundStatus {
+            capacity_bps: config.capacity * BITS,
+            minimum_bps: config.minimum * BITS,
+            policy: config.policy.name().to_owned(),
+            weight_cap: config.weight_cap,
+            water_fill: config.water_fill,
+            idle_ms: config.idle.as_millis() as u64,
+            burst_bytes: config.burst,
+            police_udp: config.police_udp,
+            ports: ports.collect(),
+        }
+    }
+
+    fn inbound_port(&self, port: &Port, weight: u32) -> InboundPort {
+        let rate = port.inbound.rate.load(std::sync::atomic::Ordering::Relaxed);
+        let mut machine = lock(&port.inbound.machine);
+        let now = machine.latest.max(self.now());
+        let known = InboundPort {
+            name: port.config.name.clone(),
+            weight,
+            rate_bps: rate * BITS,
+            ..InboundPort::default()
+        };
+        let Some(clamp) = &mut machine.clamp else { return known };
+        InboundPort {
+            active: clamp.active(),
+            connections: clamp.connections(),
+            waiting: clamp.waiting() as u64,
+            measured_bps: clamp.measured(now) * BITS,
+            received_bytes: clamp.received(),
+            counters: clamp.counters().iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
+            ..known
+        }
+    }
+}
+
+/// `config` with `change`, if every new value is in its range.
+fn changed(config: &Config, change: &InboundChange) -> Result<Config, Refused> {
+    let mut config = config.clone();
+    if let Some(mbit) = change.capacity_mbit {
+        // Zero switches it off.
+        let mbit =
+            if mbit == 0 { 0 } else { check("capacity_mbit", mbit, &settings::CAPACITY_MBIT)? };
+        config.capacity = mbit * settings::MBIT;
+    }
+    if let Some(kbit) = change.minimum_kbit {
+        config.minimum = check("minimum_kbit", kbit, &settings::MINIMUM_KBIT)? * settings::KBIT;
+    }
+    if let Some(name) = &change.policy {
+        config.policy = choose("policy", name, &Policy::ALL, Policy::name)?;
+    }
+    if let Some(cap) = change.weight_cap {
+        config.weight_cap = check("weight_cap", cap, &settings::WEIGHT_CAP)?;
+    }
+    if let Some(ms) = change.idle_ms {
+        config.idle = Duration::from_millis(check("idle_ms", ms, &settings::IDLE_MS)?);
+    }
+    if let Some(bytes) = change.burst_bytes {
+        config.burst = check("burst_bytes", bytes, &settings::BURST_BYTES)?;
+    }
+    config.water_fill = change.water_fill.unwrap_or(config.water_fill);
+    config.police_udp = change.police_udp.unwrap_or(config.police_udp);
+    Ok(config)
+}
