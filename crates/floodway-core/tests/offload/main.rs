@@ -5,6 +5,7 @@
 mod harness;
 mod hostile;
 mod invariants;
+mod long;
 mod plain;
 mod segments;
 mod transfers;

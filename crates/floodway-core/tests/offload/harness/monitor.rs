@@ -4,7 +4,7 @@
 //! What it allows to be in flight is what a sender by RFC 6675 with RACK (RFC 8985) would: of what was
 //! sent, without what was acknowledged, SACKed, or sent before something that has arrived.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use floodway_core::offload::{Counters, Edit, FlowSummary, RxState, TxState, Verdict};
 use floodway_core::seq::Seq;
@@ -57,7 +57,7 @@ pub struct Monitor {
     peer_fin: Option<Position>,
     guest_tsval: Option<u32>,
     wire_tsval: Option<u32>,
-    peer_tsvals: Vec<u32>,
+    peer_tsvals: BTreeSet<u32>,
     last_counters: Counters,
     /// Bytes released in this call, and what was in flight before.
     released: i64,
@@ -164,7 +164,7 @@ impl Monitor {
             self.peer_seen = 1;
         }
         if let Some(timestamps) = segment.options.timestamps {
-            self.peer_tsvals.push(timestamps.value);
+            self.peer_tsvals.insert(timestamps.value);
         }
         if segment.seq_len() > 0 && !segment.has(Flags::SYN) {
             let start = self.peer_pos(self.peer_seen, segment.seq);

@@ -10,6 +10,7 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::packet::{Packet, Position, unwrap};
+pub use receiving::Digest;
 use receiving::Receiving;
 use sending::{Range, Sending, Word};
 

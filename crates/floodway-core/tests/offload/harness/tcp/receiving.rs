@@ -8,7 +8,7 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::SackBlock;
 
 use super::TcpConfig;
-use crate::harness::packet::{Packet, Position};
+use crate::harness::packet::{Packet, Position, byte_at};
 
 /// How often a slow reader reads.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
@@ -39,6 +39,31 @@ pub struct Receiving {
     /// Position behind the last byte that was acknowledged to the other side.
     pub acked: Position,
     pub paused: bool,
+    /// Of the bytes that have come, if that is wanted.
+    pub digest: Option<Digest>,
+}
+
+/// A digest of the bytes of a stream at their places, in whatever order they come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    /// Of the first `bytes` bytes of payload of a stream, as its sender wrote them.
+    pub fn of_stream(bytes: i64) -> Self {
+        let mut digest = Self::default();
+        digest.add(1, 1, bytes);
+        digest
+    }
+
+    /// Adds `len` bytes that lie at `place` of the stream, and are those that were written at `at`.
+    fn add(&mut self, place: Position, at: Position, len: i64) {
+        for n in 0..len {
+            let weight = (place + n) as u64 ^ 0x5bd1_e995;
+            let byte = u64::from(byte_at(at + n)) + 1;
+            self.0 =
+                self.0.wrapping_add(weight.wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_mul(byte));
+        }
+    }
 }
 
 impl Receiving {
@@ -59,6 +84,7 @@ impl Receiving {
             echo: false,
             acked: 0,
             paused: false,
+            digest: None,
         }
     }
 
@@ -86,6 +112,7 @@ impl Receiving {
             assert!(before.is_none_or(|before| before == end), "a second end of the stream");
         }
         assert!(self.fin.is_none_or(|fin| end <= fin), "bytes behind the end of the stream");
+        self.digest_new(start, start + len, packet.at);
         if end <= self.nxt {
             self.dsack = config.sack.then_some((start, end));
             self.ack_now = true;
@@ -109,6 +136,24 @@ impl Receiving {
             self.ack_at = self.ack_at.min(now + config.delayed_ack);
         }
         self.application_reads(config, now);
+    }
+
+    /// Takes the bytes of `start..end`, written at `at`, that have not come before into the digest.
+    fn digest_new(&mut self, start: Position, end: Position, at: Position) {
+        let Some(mut digest) = self.digest else { return };
+        let mut from = start.max(self.nxt);
+        while from < end {
+            let known = self.out_of_order.range(..=from).next_back();
+            if let Some((_, &known)) = known.filter(|&(_, &known)| known > from) {
+                from = known;
+                continue;
+            }
+            let next = self.out_of_order.range(from..).next().map_or(end, |(&next, _)| next);
+            let to = next.min(end);
+            digest.add(from, at + (from - start), to - from);
+            from = to;
+        }
+        self.digest = Some(digest);
     }
 
     fn keep_out_of_order(&mut self, mut start: Position, mut end: Position) {
