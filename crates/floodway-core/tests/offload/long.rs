@@ -13,6 +13,8 @@ const MB: i64 = 1_000_000;
 /// What every run of the tests moves.
 const SOME: i64 = 24 * MB;
 const FIVE_GB: i64 = 5_000 * MB;
+/// 100 Mbit/s, in bytes per millisecond: slow enough for many changes on the way.
+const RATE: u64 = 12_500;
 
 /// 1 % loss, reordering and duplication each in both directions, between ends that are busy.
 fn bad_paths(name: &'static str) -> Setup {
@@ -20,6 +22,7 @@ fn bad_paths(name: &'static str) -> Setup {
     let mut setup = Setup { name, cpu, ..Setup::default() };
     for path in [&mut setup.to_peer, &mut setup.to_guest] {
         (path.loss, path.reorder, path.duplicate) = (10, 10, 10);
+        path.rate = Some(RATE);
     }
     setup
 }
@@ -35,7 +38,7 @@ fn move_bytes(setup: Setup, bytes: i64, mut meanwhile: impl FnMut(&mut World, u6
         end.close(world.now);
     }
     // A tenth of what the paths can carry.
-    let limit = 100 + 10 * bytes as u64 / 125_000 / 100;
+    let limit = 100 + 10 * bytes as u64 / RATE / 100;
     for n in 0.. {
         if world.guest.is_closed() && world.peer.is_closed() {
             break;
