@@ -130,7 +130,8 @@ fn start(name: &'static str, setup: Setup, passive: bool) -> World {
     world
 }
 
-/// What an end without SACK may need that has lost many short segments: its timeout repairs one at a time.
+/// What ends need that repair many short segments one timeout at a time, or whose whole buffer is less than a unit
+/// of their window scale.
 const LONG: Duration = Duration::from_secs(1_000);
 
 /// I1 to I5, R1 to R7.

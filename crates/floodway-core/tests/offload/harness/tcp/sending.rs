@@ -335,7 +335,7 @@ impl Sending {
     }
 
     fn advance(&mut self, word: &Word<'_>, config: &TcpConfig, now: Instant) {
-        let mut measured = None;
+        let (mut measured, mut repaired) = (None, false);
         self.dup_acks = 0;
         while let Some(first) = self.sent.front().copied() {
             if first.end > word.ack {
@@ -344,6 +344,7 @@ impl Sending {
             self.sent.pop_front();
             self.una = first.end;
             self.arrived(first, now);
+            repaired |= first.times > 1;
             if measured.is_none() && first.times == 1 && !first.sacked {
                 measured = Some(now.since(first.at));
             }
@@ -352,7 +353,8 @@ impl Sending {
         self.nxt = self.nxt.max(self.una);
         self.backed_off = 0;
         self.tlp_done = false;
-        if let Some(rtt) = measured.or(word.rtt) {
+        // What a repair has freed along with itself had arrived long before.
+        if let Some(rtt) = measured.filter(|_| !repaired).or(word.rtt) {
             self.sample(rtt);
         }
         self.rto_at = Instant::NEVER;
