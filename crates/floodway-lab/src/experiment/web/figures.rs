@@ -162,6 +162,7 @@ mod tests {
             load_percent: 30,
             period_ms: 30,
             emulator: Emulator::Apart,
+            guest_receive_buffer: None,
             clients: 8,
             block_s: 10,
             blocks: 3,

@@ -68,6 +68,9 @@ pub struct WebApplication {
     /// Where QEMU's main loops run.
     #[serde(default)]
     pub emulator: Emulator,
+    /// What the VMs' sockets start with for reception, in bytes, in all columns; none: the kernel's 128 KiB. Receive
+    /// offload acknowledges nothing beyond half of it.
+    pub guest_receive_buffer: Option<u32>,
     /// Visitors at once, 1 to 200.
     pub clients: u32,
     /// Length of a block in seconds, at least 1.
@@ -153,6 +156,9 @@ impl WebApplication {
     ) -> Result<()> {
         for guest in hosts.guests() {
             column::prepare(guest, &self.columns, profile)?;
+            if let Some(bytes) = self.guest_receive_buffer {
+                tcp::set_receive_buffer(Place::Guest(guest), bytes)?;
+            }
         }
         tcp::start_every_connection_alike(Place::Host(hosts.network()))?;
         let _turn = hosts.threads().schedule(profile)?;
