@@ -20,6 +20,7 @@ pub mod path;
 pub mod process;
 pub mod progress;
 pub mod report;
+pub mod simulation;
 pub mod stats;
 pub mod switch_process;
 pub mod table;

@@ -1,15 +1,17 @@
 //! Command line of the lab.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::{self, Experiment};
-use floodway_lab::report::{REPORT_FILE, Report};
+use floodway_lab::report::{REPORT_FILE, Report, Samples};
+use floodway_lab::simulation::command as simulator;
 use floodway_lab::{bench, bench_sim, cleanup, demo, html, path, table};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
@@ -36,6 +38,12 @@ enum Command {
     Sim {
         /// Experiment, or `all` for every one in experiments/ that has a simulated form
         file: PathBuf,
+        /// Measure less, for a look at whether all works. The report says so
+        #[arg(long)]
+        quick: bool,
+        /// Runs at the same time [default: one per core]. Figures do not depend on it
+        #[arg(long)]
+        threads: Option<NonZeroUsize>,
         #[command(flatten)]
         output: Output,
     },
@@ -117,7 +125,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
             real(&[experiment], &output)
         }
-        Command::Sim { file, .. } => simulate(&file),
+        Command::Sim { file, quick, threads, output } => simulate(&file, quick, threads, &output),
         Command::Check { report } => check(&report),
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiments()?, &output),
@@ -143,37 +151,65 @@ fn real(experiments: &[Experiment], output: &Output) -> Result<ExitCode> {
     for experiment in experiments {
         eprintln!("{}: {}", experiment.name, experiment.title);
         let (report, samples) = experiment.run_real(output.seed)?;
-        let dir = directory(experiment, experiments.len() > 1, output);
-        experiment::write(&report, &samples, &dir)?;
-        if !output.json {
-            println!("{}", table::render(&report));
-            report.notes.iter().for_each(|note| println!("{note}"));
-        }
-        eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+        let dir = directory(&experiment.name, experiments.len() > 1, output);
+        publish(&report, &samples, &dir, output)?;
         reports.push(report);
     }
-    match &reports[..] {
+    print_json(&reports, output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a report, and shows it to people.
+fn publish(report: &Report, samples: &[Samples], dir: &Path, output: &Output) -> Result<()> {
+    experiment::write(report, samples, dir)?;
+    if !output.json {
+        println!("{}", table::render(report));
+        report.notes.iter().for_each(|note| println!("{note}"));
+    }
+    eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+    Ok(())
+}
+
+fn print_json(reports: &[Report], output: &Output) -> Result<()> {
+    match reports {
         _ if !output.json => {}
         [report] => println!("{}", serde_json::to_string_pretty(report)?),
         reports => println!("{}", serde_json::to_string_pretty(reports)?),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Where the report goes: `--out` itself, or a directory in it for each of several experiments.
-fn directory(experiment: &Experiment, one_of_many: bool, output: &Output) -> PathBuf {
+fn directory(experiment: &str, one_of_many: bool, output: &Output) -> PathBuf {
     match &output.out {
-        Some(out) if one_of_many => out.join(&experiment.name),
+        Some(out) if one_of_many => out.join(experiment),
         Some(out) => out.clone(),
-        None => Path::new("out").join(&experiment.name),
+        None => Path::new("out").join(experiment),
     }
 }
 
-fn simulate(file: &Path) -> Result<ExitCode> {
-    if file != Path::new("all") {
-        Experiment::load(file)?.run_sim()?;
+/// Runs experiments in virtual time, all at once, and writes their reports.
+fn simulate(
+    file: &Path,
+    quick: bool,
+    threads: Option<NonZeroUsize>,
+    output: &Output,
+) -> Result<ExitCode> {
+    let mut experiments = simulator::find(file)?;
+    for experiment in &mut experiments {
+        experiment.set_seed(output.seed);
+        if quick {
+            experiment.quicken();
+        }
     }
-    bail!("no experiment in experiments/ has a simulated form so far")
+    let mut reports = Vec::new();
+    for (report, samples) in simulator::run(&experiments, threads)? {
+        let dir = directory(&report.experiment, experiments.len() > 1, output);
+        publish(&report, &samples, &dir, output)?;
+        reports.push(report);
+    }
+    print_json(&reports, output)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(path: &Path) -> Result<ExitCode> {

@@ -88,11 +88,13 @@ pub enum Notice {
         /// How long the module may count on it.
         lifetime: Duration,
     },
-    /// The switch controls the flow, or does not.
-    Flow {
-        /// It does.
-        managed: bool,
+    /// The switch controls the flow. That says hello as well.
+    Managed {
+        /// As in a hello.
+        lifetime: Duration,
     },
+    /// The switch does not control the flow.
+    Offline,
 }
 
 /// What a packet carries.

@@ -57,6 +57,8 @@ pub struct Experiment {
     /// Which figures are accepted.
     #[serde(default)]
     pub band: Vec<Band>,
+    /// What the simulator needs beyond that: see [`crate::simulation`].
+    pub sim: Option<toml::Table>,
     /// What a reader of the report must know of the run.
     #[serde(skip)]
     notes: Vec<String>,
@@ -225,14 +227,6 @@ impl Experiment {
         };
         Ok((report, measured.samples))
     }
-
-    /// Refuses: no scenario has a simulated form so far.
-    ///
-    /// # Errors
-    /// Always.
-    pub fn run_sim(&self) -> Result<Report> {
-        bail!("experiment `{}` has no simulated form; run it with `floodway-lab real`", self.name)
-    }
 }
 
 /// Writes report, samples and page into `dir`.
@@ -260,7 +254,7 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn judge(rows: &mut [Row], bands: &[Band]) -> Result<()> {
+pub(crate) fn judge(rows: &mut [Row], bands: &[Band]) -> Result<()> {
     for band in bands {
         let mut met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).peekable();
         ensure!(met.peek().is_some(), "band.rows = {:?}: no row has such a name", band.rows);

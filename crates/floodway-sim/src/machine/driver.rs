@@ -236,16 +236,10 @@ impl Driver {
                 Action::ToNetwork(packet) => {
                     env.net.send(self.host, packet, &mut env.packets, &mut env.clock);
                 }
-                Action::Hello { vm, lifetime } => {
-                    let (flow, side) = (FlowId::default(), Side::Client);
-                    let notice = Notice::Hello { lifetime };
-                    self.notify(&mut vms[vm as usize], flow, side, notice, env);
-                }
                 Action::ToVm(vm, packet) => {
                     vms[vm as usize].deliver(packet, self.config.backlog, &mut env.packets);
                 }
-                Action::Manage { vm, flow, side, managed } => {
-                    let notice = Notice::Flow { managed };
+                Action::Notify { vm, flow, side, notice } => {
                     self.notify(&mut vms[vm as usize], flow, side, notice, env);
                 }
             }

@@ -13,7 +13,7 @@
 use std::any::Any;
 
 use crate::flow::{FlowId, Flows, Side};
-use crate::packet::{PacketId, Pool};
+use crate::packet::{Notice, PacketId, Pool};
 use crate::{Duration, Instant};
 
 /// A mechanism in the driver domain.
@@ -45,8 +45,7 @@ pub trait Hook: Any {
 pub(super) enum Action {
     ToNetwork(PacketId),
     ToVm(u32, PacketId),
-    Hello { vm: u32, lifetime: Duration },
-    Manage { vm: u32, flow: FlowId, side: Side, managed: bool },
+    Notify { vm: u32, flow: FlowId, side: Side, notice: Notice },
 }
 
 /// What a hook can do.
@@ -86,15 +85,10 @@ impl HookCtx<'_> {
         self.actions.push(Action::ToVm(vm, packet));
     }
 
-    /// A notice to the guest's module: the switch is alive, for this long.
-    pub fn hello(&mut self, vm: u32, lifetime: Duration) {
-        self.actions.push(Action::Hello { vm, lifetime });
-    }
-
-    /// A notice to the guest's module: the flow is managed by the switch, or not. Like all notices it waits in the
-    /// RX ring until the VM runs.
-    pub fn manage(&mut self, vm: u32, flow: FlowId, side: Side, managed: bool) {
-        self.actions.push(Action::Manage { vm, flow, side, managed });
+    /// A notice to the module of the guest, which is `side` of the flow. Like all notices it waits in the RX ring
+    /// until the VM runs. A hello is of no flow in particular.
+    pub fn notify(&mut self, vm: u32, flow: FlowId, side: Side, notice: Notice) {
+        self.actions.push(Action::Notify { vm, flow, side, notice });
     }
 
     /// Charges processor time to the driver domain.

@@ -7,7 +7,7 @@ use super::{Names, describe};
 use crate::Duration;
 use crate::flow::{FlowId, Side};
 use crate::machine::HookCtx;
-use crate::packet::{Body, Ecn, Packet};
+use crate::packet::{Body, Ecn, Notice, Packet};
 
 /// Sends what the engine of a VM says.
 pub(super) struct Egress<'a, 'c> {
@@ -65,15 +65,20 @@ impl Sink<Packet> for Egress<'_, '_> {
     }
 
     fn hello(&mut self, _: &Link, lifetime_ms: u16) {
-        self.ctx.hello(self.vm, Duration::from_millis(lifetime_ms.into()));
+        let notice = Notice::Hello { lifetime: milliseconds(lifetime_ms) };
+        self.ctx.notify(self.vm, FlowId::default(), Side::Client, notice);
     }
 
-    fn name(&mut self, tuple: &FiveTuple, link: &Link, naming: Naming) {
-        if naming == Naming::Managed {
-            self.hello(link, HELLO_LIFETIME_MS);
-        }
-        if let Some((flow, side)) = self.find(tuple) {
-            self.ctx.manage(self.vm, flow, side, naming == Naming::Managed);
-        }
+    fn name(&mut self, tuple: &FiveTuple, _: &Link, naming: Naming) {
+        let Some((flow, side)) = self.find(tuple) else { return };
+        let notice = match naming {
+            Naming::Managed => Notice::Managed { lifetime: milliseconds(HELLO_LIFETIME_MS) },
+            Naming::Offline => Notice::Offline,
+        };
+        self.ctx.notify(self.vm, flow, side, notice);
     }
+}
+
+const fn milliseconds(number: u16) -> Duration {
+    Duration::from_millis(number as u64)
 }

@@ -268,20 +268,24 @@ impl Env {
 
     /// The guest's module hears from its switch.
     fn notice(&mut self, packet: &Packet, notice: packet::Notice) {
-        match notice {
+        let managed = match notice {
             packet::Notice::Hello { lifetime } => {
                 self.hello_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
+                return;
             }
-            packet::Notice::Flow { managed } => {
-                let side = packet.from.other();
-                if let Some(flow) = self.flows.get_mut(packet.flow)
-                    && let Some(connection) = &mut flow.end_mut(side).connection
-                {
-                    connection.set_managed(managed);
-                }
-                self.settle(packet.flow, side);
+            packet::Notice::Managed { lifetime } => {
+                self.hello_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
+                true
             }
+            packet::Notice::Offline => false,
+        };
+        let side = packet.from.other();
+        if let Some(flow) = self.flows.get_mut(packet.flow)
+            && let Some(connection) = &mut flow.end_mut(side).connection
+        {
+            connection.set_managed(managed);
         }
+        self.settle(packet.flow, side);
     }
 
     /// Sends what an end has to send, sets its timer, and notes what there is to tell.

@@ -1,0 +1,90 @@
+//! `floodway-lab sim`: all runs of some experiments on all cores, and their reports.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread::available_parallelism;
+
+use anyhow::{Context, Result, ensure};
+use floodway_sim::engine;
+
+use super::{Experiment, Measurement, Run};
+use crate::experiment;
+use crate::progress::Progress;
+use crate::report::{Report, Samples};
+
+/// Where experiments are, for `all`.
+const EXPERIMENTS: &str = "experiments";
+
+/// The experiments that a word on the command line means: a file's, or those of all files that have a simulated
+/// form.
+///
+/// # Errors
+/// When a file cannot be read, is not an experiment, or has no simulated form.
+pub fn find(word: &Path) -> Result<Vec<Experiment>> {
+    if word != Path::new("all") {
+        return Ok(vec![Experiment::load(word)?]);
+    }
+    let mut all = Vec::new();
+    for file in experiment::files(Path::new(EXPERIMENTS))? {
+        if experiment::Experiment::load(&file)?.sim.is_some() {
+            all.push(Experiment::load(&file)?);
+        }
+    }
+    ensure!(!all.is_empty(), "no experiment in {EXPERIMENTS}/ has a simulated form");
+    Ok(all)
+}
+
+/// Executes the runs of all experiments on all cores; measurements are in the order of the runs.
+///
+/// # Errors
+/// When the parameters of a run make no sense; the error names the run.
+pub fn execute(runs: &[Run], threads: Option<NonZeroUsize>) -> Result<Vec<Measurement>> {
+    let threads = threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let progress = Progress::start(runs.len() as u64);
+    // Long runs first, so that none is left alone at the end.
+    let mut order: Vec<_> = (0..runs.len()).collect();
+    order.sort_by_key(|&n| std::cmp::Reverse(runs[n].work.effort()));
+    let results = engine::sweep(
+        &order,
+        threads,
+        |&n| (n, runs[n].execute().with_context(|| format!("run {}", name(&runs[n])))),
+        |done| progress.step(&name(&runs[order[done.job]])),
+    );
+    let mut ordered: Vec<_> = results;
+    ordered.sort_by_key(|result| result.0);
+    let mut measurements = Vec::new();
+    for (_, result) in ordered {
+        measurements.extend(result?);
+    }
+    Ok(measurements)
+}
+
+fn name(run: &Run) -> String {
+    let values: Vec<_> =
+        run.parameters.values().filter(|value| !value.is_empty()).cloned().collect();
+    format!("{}: {}, seed {}", run.experiment, values.join(" "), run.seed)
+}
+
+/// Runs experiments and makes their reports, with the samples behind them.
+///
+/// # Errors
+/// See [`execute`] and [`Experiment::report`].
+pub fn run(
+    experiments: &[Experiment],
+    threads: Option<NonZeroUsize>,
+) -> Result<Vec<(Report, Vec<Samples>)>> {
+    let mut runs = Vec::new();
+    for experiment in experiments {
+        runs.extend(experiment.runs()?);
+    }
+    let measurements = execute(&runs, threads)?;
+    let mut reports = Vec::new();
+    for experiment in experiments {
+        let own = |m: &&Measurement| m.experiment == experiment.name;
+        let own: Vec<_> = measurements.iter().filter(own).cloned().collect();
+        let (report, samples) =
+            experiment.report(&own).with_context(|| format!("experiment {}", experiment.name))?;
+        reports.push((report, samples));
+    }
+    Ok(reports)
+}

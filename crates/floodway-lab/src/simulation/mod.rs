@@ -1,0 +1,289 @@
+//! Experiments in virtual time.
+//!
+//! # Theory of operation
+//!
+//! An experiment's file says what to do for both worlds ([`crate::experiment`]); its table `[sim]` says what the
+//! simulator needs beyond that: the host ([`host`]), replications, sweeps of parameters that the paper leaves open,
+//! and bands of its own. From it follows a list of independent [`Run`]s, one per cell, column and replication.
+//! Each is a function of its parameters and seed ([`Run::execute`]), so they may be run in any order, by any number
+//! of threads or machines, and again. [`Experiment::report`] makes the report from all measurements, in the
+//! order of the runs: the same seed gives the same bytes.
+//!
+//! All columns of a cell meet the same seeds, so that they meet the same loads at the same phases.
+
+pub mod command;
+mod figures;
+pub mod host;
+mod run;
+pub mod transfer;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::experiment::transfer::{Column, Direction, HostLoad, Path as FarPath};
+use crate::experiment::{self, Band, Scenario, Transfer as Scene};
+use crate::report::{Report, Samples};
+use host::Host;
+use transfer::{Case, Halves, Peer};
+
+pub use run::{Measurement, Parameters, Run, Work};
+
+/// Rounds of a cell and column in a quick run, at most.
+const QUICK_ROUNDS: u32 = 10;
+
+/// The table `[sim]` of an experiment's file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// File of the host, beside the experiment's: `hosts/xen-2011.toml`.
+    pub host: String,
+    /// Parameters of the host that are different here, by dotted names.
+    #[serde(default)]
+    pub set: BTreeMap<String, Value>,
+    /// Independent runs per cell and column, which share the rounds.
+    #[serde(default = "one")]
+    pub replications: u32,
+    /// Rounds of each cell and column in all, if not `scenario.transfers`.
+    pub transfers: Option<u32>,
+    /// Sizes, if not `scenario.bytes`.
+    pub bytes: Option<Vec<u64>>,
+    /// Parameters to vary, one at a time, and their values.
+    #[serde(default)]
+    pub sweep: BTreeMap<String, Vec<Value>>,
+    /// Every so many ms, how much of the buffer each flow uses is written down.
+    pub occupancy_ms: Option<u64>,
+    /// What a reader of the report must know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Which figures are accepted.
+    #[serde(default)]
+    pub band: Vec<Band>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// An experiment that can be simulated.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Name of the report and its directory.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    scene: Scene,
+    settings: Settings,
+    host: Table,
+    notes: Vec<String>,
+    seed: u64,
+}
+
+/// A host of the sweep: the base, whose label is empty, or one with a parameter changed.
+#[derive(Clone, Debug)]
+struct Variant {
+    label: String,
+    host: Host,
+}
+
+/// A cell of the sweep.
+#[derive(Clone, Debug)]
+struct Cell {
+    variant: Variant,
+    place: HostLoad,
+    paths: Vec<FarPath>,
+    bytes: u64,
+    flows: Vec<u32>,
+}
+
+impl Experiment {
+    /// Reads an experiment's file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not an experiment, or has no simulated form; the error names the key.
+    pub fn load(path: &Path) -> Result<Self> {
+        let at = || format!("experiment {}", path.display());
+        let experiment = experiment::Experiment::load(path)?;
+        let Some(table) = experiment.sim else {
+            bail!("{}: has no table [sim], so no simulated form; try `floodway-lab real`", at())
+        };
+        let settings: Settings = table.try_into().with_context(|| format!("{}: sim", at()))?;
+        let Scenario::Transfer(scene) = experiment.scenario else {
+            bail!("{}: only scenarios of kind \"transfer\" can be simulated", at())
+        };
+        let mut host = host::load(&path.with_file_name(&settings.host))?;
+        for (name, value) in &settings.set {
+            host::set(&mut host, name, value).with_context(|| format!("{}: sim.set", at()))?;
+        }
+        let experiment = Self {
+            name: experiment.name,
+            title: experiment.title,
+            scene: *scene,
+            notes: settings.notes.clone(),
+            settings,
+            host,
+            seed: 1,
+        };
+        experiment.check().with_context(at)?;
+        Ok(experiment)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(self.settings.replications >= 1, "sim.replications must be at least 1");
+        ensure!(self.scene.direction != Direction::Both, "direction = \"both\" is not simulated");
+        ensure!(!self.scene.columns.contains(&Column::Bridge), "a bridge is not simulated");
+        self.variants().map(drop)
+    }
+
+    /// The seed from which those of all runs follow; 1 without.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
+    /// Makes it shorter, for a look at whether all works; the report will say so.
+    pub fn quicken(&mut self) {
+        let full = self.rounds();
+        self.settings.transfers = Some(full.div_ceil(10).min(QUICK_ROUNDS));
+        self.settings.replications = self.settings.replications.min(2);
+        let rounds = self.rounds();
+        self.notes.push(format!("quick run: {rounds} of {full} rounds; no measurement to rely on"));
+    }
+
+    fn rounds(&self) -> u32 {
+        self.settings.transfers.unwrap_or(self.scene.transfers)
+    }
+
+    /// The independent runs of the experiment.
+    ///
+    /// # Errors
+    /// When parameters make no sense.
+    pub fn runs(&self) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for cell in self.cells()? {
+            for &column in &self.scene.columns {
+                for replication in 0..self.settings.replications {
+                    runs.push(Run {
+                        experiment: self.name.clone(),
+                        parameters: self.parameters(&cell, column),
+                        seed: self.seed.wrapping_mul(1000).wrapping_add(replication.into()),
+                        work: Work::Transfer(Box::new(self.case(&cell, column)?)),
+                    });
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn variants(&self) -> Result<Vec<Variant>> {
+        let base = Variant { label: String::new(), host: Host::from_table(&self.host)? };
+        let mut variants = vec![base];
+        for (name, values) in &self.settings.sweep {
+            for value in values {
+                let mut table = self.host.clone();
+                host::set(&mut table, name, value).context("sim.sweep")?;
+                let label = format!("{name} = {}", value.to_string().replace('"', ""));
+                variants.push(Variant { label, host: Host::from_table(&table)? });
+            }
+        }
+        Ok(variants)
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>> {
+        let scene = &self.scene;
+        let direct = vec![vec![FarPath::direct()]];
+        let paths = match &scene.path[..] {
+            [] => direct,
+            paths if scene.mixed => vec![paths.to_vec()],
+            paths => paths.iter().map(|path| vec![path.clone()]).collect(),
+        };
+        let mut cells = Vec::new();
+        for variant in self.variants()? {
+            for &place in &scene.hosts {
+                for paths in &paths {
+                    for &bytes in self.settings.bytes.as_ref().unwrap_or(&scene.bytes) {
+                        for flows in &scene.flows {
+                            cells.push(Cell {
+                                variant: variant.clone(),
+                                place,
+                                paths: paths.clone(),
+                                bytes,
+                                flows: flows.clone(),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(cells)
+    }
+
+    fn case(&self, cell: &Cell, column: Column) -> Result<Case> {
+        let each = cell.paths.iter().zip(&cell.flows);
+        Ok(Case {
+            host: cell.variant.host.clone(),
+            outwards: self.scene.direction == Direction::Out,
+            vms: cell.place.vms,
+            load_percent: cell.place.load_percent,
+            period_ms: self.scene.period_ms,
+            bytes: cell.bytes,
+            peers: each
+                .map(|(path, &flows)| Peer {
+                    name: path.name.clone(),
+                    flows,
+                    rtt_ms: path.rtt_ms,
+                    loss_percent: path.loss_percent,
+                    mbit: path.mbit,
+                })
+                .collect(),
+            rounds: self.rounds_of(cell.bytes).div_ceil(self.settings.replications),
+            offload: halves(column)?,
+            occupancy_ms: self.settings.occupancy_ms,
+        })
+    }
+
+    fn rounds_of(&self, bytes: u64) -> u32 {
+        match self.scene.fewer {
+            Some(fewer) if bytes >= fewer.from_bytes => fewer.transfers.min(self.rounds()),
+            _ => self.rounds(),
+        }
+    }
+
+    fn parameters(&self, cell: &Cell, column: Column) -> Parameters {
+        let flows = cell.flows.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
+        let paths = cell.paths.iter().map(|path| path.name.clone()).collect::<Vec<_>>().join("+");
+        let all = [
+            ("host", cell.variant.host.name.clone()),
+            ("variant", cell.variant.label.clone()),
+            ("vms", cell.place.vms.to_string()),
+            ("load_percent", cell.place.load_percent.to_string()),
+            ("path", paths),
+            ("bytes", cell.bytes.to_string()),
+            ("flows", flows),
+            ("column", column.name().to_owned()),
+        ];
+        all.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    /// The report of the measurements of all runs, and the samples behind it.
+    ///
+    /// # Errors
+    /// When measurements are missing, or a band meets no row.
+    pub fn report(&self, measurements: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
+        figures::report(self, measurements)
+    }
+}
+
+fn halves(column: Column) -> Result<Option<Halves>> {
+    let (transmit, receive, policy) = match column {
+        Column::Vanilla => return Ok(None),
+        Column::Bridge => bail!("a bridge is not simulated"),
+        Column::Transmit => (true, false, None),
+        Column::Receive => (false, true, None),
+        Column::Offload => (true, true, None),
+        Column::NoPolicy | Column::Fair | Column::Prioritised => (true, false, Some(column.name())),
+    };
+    Ok(Some(Halves { transmit, receive, policy: policy.map(str::to_owned) }))
+}
