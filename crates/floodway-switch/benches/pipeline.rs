@@ -21,6 +21,7 @@ use floodway_switch::switch::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
 use floodway_switch::tx::{BATCH, Batch};
+use floodway_switch::vcpu::Slices;
 use floodway_switch::vhost::features;
 use floodway_switch::virtqueue::Virtqueue;
 use floodway_wire::vnet::VnetHdr;
@@ -39,6 +40,7 @@ fn port(n: u8) -> PortConfig {
         worker: 0,
         inbound_weight: 1,
         offload: floodway_core::offload::Config::default(),
+        vcpu: None,
     }
 }
 
@@ -57,6 +59,7 @@ impl Bench {
             control: PathBuf::from("unused"),
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
+            vcpu: Slices::default(),
             inbound: floodway_core::inbound::Config::default(),
             workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
             ports: vec![port(1), port(2)],

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | operator | [`config`], [`control`], [`operate`], [`status`] | names, units, the control socket |
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
+//! | VM scheduling | [`vcpu`] | slices of vCPU threads |
 //! | forwarding | [`forward`], [`delivery`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
 //! | inbound rates | [`inbound`] | right edges of what leaves, and who gets how much of the link into the host |
@@ -40,6 +41,7 @@ pub mod switch;
 pub mod tcp_offload;
 pub mod tx;
 pub mod uplink;
+pub mod vcpu;
 pub mod vhost;
 pub mod virtqueue;
 pub mod vnet_offload;

@@ -13,6 +13,7 @@ use crate::frame::Frame;
 use crate::inbound::PortInbound;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
+use crate::status::VcpuStatus;
 use crate::tcp_offload::PortOffload;
 use crate::tx::TxQueue;
 use crate::worker::Waker;
@@ -71,6 +72,8 @@ pub struct Port {
     features: AtomicU64,
     /// Frames wait in some receive queue.
     pub waiting: AtomicBool,
+    /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
+    pub vcpu: Mutex<Option<VcpuStatus>>,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
     table: Arc<RwLock<MacTable>>,
@@ -101,6 +104,7 @@ impl Port {
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
+            vcpu: Mutex::default(),
             waker,
             table,
             config,

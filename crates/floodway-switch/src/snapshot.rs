@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind};
 
+use crate::egress::Egress;
 use crate::port::{Port, QueuePair, lock};
 use crate::ring::Interrupts;
 use crate::rx::RxQueue;
@@ -91,6 +92,7 @@ fn port(port: &Port) -> PortStatus {
         queues: port.pairs.iter().map(queue_pair).collect(),
         undelivered: drops(&lock(&port.undelivered)),
         offload: port.offload.status(),
+        vcpu: lock(&port.vcpu).clone(),
     }
 }
 
@@ -129,6 +131,6 @@ fn uplink(slot: &UplinkSlot) -> UplinkStatus {
         device: slot.config.device.clone(),
         rx: (&slot.received).into(),
         tx: (&slot.sent).into(),
-        egress: slot.with_egress(|egress| egress.status()),
+        egress: slot.with_egress(Egress::status),
     }
 }

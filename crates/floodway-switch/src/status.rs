@@ -110,6 +110,22 @@ pub struct PortStatus {
     pub undelivered: Drops,
     /// TCP offload.
     pub offload: OffloadStatus,
+    /// How the VM's CPUs are scheduled; none if nothing is configured.
+    #[serde(default)]
+    pub vcpu: Option<VcpuStatus>,
+}
+
+/// The vCPU threads of a port's VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuStatus {
+    /// `latency` or `throughput`.
+    pub policy: String,
+    /// Slice of the policy in microseconds.
+    pub slice_us: u64,
+    /// Threads that have it.
+    pub threads: u64,
+    /// Why others do not.
+    pub problem: Option<String>,
 }
 
 /// The TCP offload of a port.

@@ -17,6 +17,7 @@ use crate::polling::Polling;
 use crate::port::Port;
 use crate::status::StatusSource;
 use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
+use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
 use crate::worker::{Waker, Worker, WorkerStats};
 
@@ -121,6 +122,12 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Threads have run out.
+    #[error("cannot start the thread that looks after vCPUs: {source}")]
+    Vcpus {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Threads or descriptors have run out.
     #[error("cannot start worker[{index}]: {source}")]
     Worker {
@@ -136,6 +143,8 @@ pub struct Switch {
     shared: Arc<Shared>,
     workers: Vec<RunningWorker>,
     connections: Vec<Connection>,
+    /// Gives vCPU threads back what they had when the switch stops.
+    vcpus: Option<Keeper>,
     stop: Arc<AtomicBool>,
 }
 
@@ -162,6 +171,7 @@ impl Switch {
             shared,
             workers: Vec::new(),
             connections: Vec::new(),
+            vcpus: None,
             stop: Arc::new(AtomicBool::new(false)),
         };
         for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
@@ -177,6 +187,8 @@ impl Switch {
                 })?;
             switch.connections.push(connection);
         }
+        let failed = |source| StartError::Vcpus { source };
+        switch.vcpus = Keeper::start(&switch.shared.ports, config.vcpu).map_err(failed)?;
         Ok(switch)
     }
 
@@ -238,6 +250,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        drop(self.vcpus.take());
         for connection in self.connections.drain(..) {
             connection.stop();
         }

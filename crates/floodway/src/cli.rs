@@ -25,6 +25,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show the TCP connections that the running switch offloads
     Flows(FlowsArgs),
+    /// Show what the guests of the running switch send where, at which rate and in which class
+    Pairs(FlowsArgs),
     /// Show or change the TCP offload settings of a port of the running switch
     Offload(OffloadArgs),
     /// Show or change how the link into the host is divided among the ports
@@ -79,17 +81,17 @@ pub struct StatusArgs {
 /// Options of `floodway flows`.
 #[derive(Debug, Args)]
 pub struct FlowsArgs {
-    /// Only connections of this port
+    /// Only those of this port
     pub port: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Show at most so many connections
+    /// Show at most so many
     #[arg(long, value_name = "N", default_value = "1000", value_parser = value_parser!(u64).range(1..))]
     pub limit: u64,
     #[command(flatten)]
     pub control: ControlArgs,
-    /// Show the connections again every so many seconds, until interrupted (default 1)
+    /// Show them again every so many seconds, until interrupted (default 1)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,
@@ -251,6 +253,10 @@ mod tests {
             panic!("not accepted");
         };
         assert_eq!((args.port.as_deref(), args.limit, args.watch), (Some("vm1"), 5, Some(1)));
+        let Ok(Command::Pairs(args)) = parse("floodway pairs --json") else {
+            panic!("not accepted")
+        };
+        assert_eq!((args.port, args.json, args.limit), (None, true, 1000));
         let words =
             "floodway offload vm1 --transmit on --receive off --budget 8MiB --initial-window 3";
         let Ok(Command::Offload(args)) = parse(words) else { panic!("not accepted") };

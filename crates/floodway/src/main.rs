@@ -9,6 +9,7 @@ mod flows;
 mod inbound;
 mod offload;
 mod output;
+mod pairs;
 mod run;
 mod status;
 mod table;
@@ -41,6 +42,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::status(&args),
         Command::Flows(args) => flows::flows(&args),
+        Command::Pairs(args) => pairs::pairs(&args),
         Command::Offload(args) => offload::offload(&args),
         Command::Inbound(args) => inbound::inbound(&args),
         Command::Drain(args) => drain::drain(&args),

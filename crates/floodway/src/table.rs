@@ -21,6 +21,8 @@ pub fn render(status: &Status) -> String {
         ports(status),
         queues(status),
         uplinks(status),
+        egress(status),
+        vcpus(status),
         offloads(status),
         drops(status),
         features(status),
@@ -208,6 +210,60 @@ fn uplinks(status: &Status) -> Option<String> {
     table(header, 2, status.uplinks.iter().map(row).collect())
 }
 
+/// What is before the uplinks' devices.
+fn egress(status: &Status) -> Option<String> {
+    let header = [
+        "LEAVING BY",
+        "DISCIPLINE",
+        "SEGMENT",
+        "METER",
+        "WAITING HIGH",
+        "WAITING LOW",
+        "QUEUED",
+        "MARKED",
+        "DEVICE BYTES",
+        "PAIRS",
+        "HIGH FRAMES",
+        "LOW FRAMES",
+    ];
+    let row = |uplink: &UplinkStatus| {
+        let egress = &uplink.egress;
+        let meter = egress.meter.unwrap_or_default();
+        let device = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        [
+            uplink.name.clone(),
+            egress.discipline.clone(),
+            on_off(egress.segment).to_owned(),
+            on_off(egress.meter.is_some()).to_owned(),
+            egress.high.packets.to_string(),
+            egress.low.packets.to_string(),
+            egress.queued.to_string(),
+            egress.marked.to_string(),
+            format!("{}/{}", device(egress.device_bytes), device(egress.device_limit)),
+            meter.pairs.to_string(),
+            meter.high_packets.to_string(),
+            meter.low_packets.to_string(),
+        ]
+    };
+    table(header, 4, status.uplinks.iter().map(row).collect())
+}
+
+/// Ports whose vCPU threads are looked after.
+fn vcpus(status: &Status) -> Option<String> {
+    let header = ["VCPUS OF", "POLICY", "PROBLEM", "SLICE", "THREADS"];
+    let row = |port: &PortStatus| {
+        let vcpu = port.vcpu.as_ref()?;
+        Some([
+            port.name.clone(),
+            vcpu.policy.clone(),
+            vcpu.problem.clone().unwrap_or_else(|| "-".to_owned()),
+            format!("{} us", vcpu.slice_us),
+            vcpu.threads.to_string(),
+        ])
+    };
+    table(header, 3, status.ports.iter().filter_map(row).collect())
+}
+
 /// Ports that use TCP offload, or did.
 fn offloads(status: &Status) -> Option<String> {
     let header =
@@ -285,7 +341,8 @@ fn addresses(status: &Status) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use floodway_switch::status::{
-        OffloadStatus, PortState, QueuePairStatus, RxQueueStatus, SwitchStatus, TxQueueStatus,
+        ClassStatus, EgressStatus, MeterStatus, OffloadStatus, PortState, QueuePairStatus,
+        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus,
     };
 
     use super::*;
@@ -329,6 +386,12 @@ mod tests {
                 stored_bytes: 65_536,
                 ..Default::default()
             },
+            vcpu: Some(VcpuStatus {
+                policy: "latency".into(),
+                slice_us: 500,
+                threads: 2,
+                problem: None,
+            }),
         }
     }
 
@@ -355,6 +418,16 @@ mod tests {
                 worker: 1,
                 rx: traffic(7, 700, &[]),
                 tx: traffic(0, 0, &[("uplink_full", 5)]),
+                egress: EgressStatus {
+                    discipline: "fq_codel".into(),
+                    segment: true,
+                    low: ClassStatus { packets: 12, bytes: 18_000 },
+                    queued: 345,
+                    device_limit: Some(30_280),
+                    device_bytes: Some(3_028),
+                    meter: Some(MeterStatus { pairs: 3, high_packets: 9, ..Default::default() }),
+                    ..Default::default()
+                },
             }],
             l2: vec![
                 L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None },

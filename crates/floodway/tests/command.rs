@@ -192,6 +192,8 @@ fn offload_is_shown_and_changed_and_drained() {
     );
     assert!(shown(&["offload", "vm1", "--json"]).contains("\"congestion\": \"reno\""));
     assert_eq!(shown(&["flows"]), "no flows\n");
+    assert_eq!(shown(&["pairs"]), "no pairs\n");
+    assert_eq!(shown(&["pairs", "vm1", "--json"]), "[]\n");
     assert_eq!(shown(&["flows", "vm1", "--json"]), "[]\n");
     assert!(shown(&["drain", "vm1"]).contains("vm1: drained"));
     assert!(shown(&["status"]).contains("draining"));

@@ -24,6 +24,7 @@ mod queue;
 mod section;
 #[cfg(test)]
 mod tests;
+mod vcpu;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -33,9 +34,12 @@ use floodway_core::inbound::Config as InboundConfig;
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
+use crate::vcpu::Slices;
+
 pub use error::ConfigError;
 pub use meter::MeterConfig;
 pub use queue::QueueConfig;
+pub use vcpu::{VcpuConfig, Vm};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
@@ -49,6 +53,8 @@ pub struct Config {
     pub l2: L2Config,
     /// The meter of VM pairs and its tags, on every uplink.
     pub meter: MeterConfig,
+    /// Slices of vCPU threads.
+    pub vcpu: Slices,
     /// Inbound rates: the section `[inbound]`. Off without it (capacity zero); ranges are those of [`inbound`].
     pub inbound: InboundConfig,
     /// Workers; ports and uplinks name them by index. Never empty.
@@ -118,6 +124,8 @@ pub struct PortConfig {
     pub inbound_weight: u32,
     /// TCP offload: the section `[port.offload]`. Off by default; ranges are those of [`offload`].
     pub offload: OffloadConfig,
+    /// How the VM's CPUs are scheduled: the section `[port.vcpu]`. `None` leaves them alone.
+    pub vcpu: Option<VcpuConfig>,
 }
 
 /// What an uplink's device is.

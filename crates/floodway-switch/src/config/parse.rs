@@ -13,11 +13,11 @@ use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
     WorkerConfig,
 };
-use super::{inbound, meter, offload, queue};
+use super::{inbound, meter, offload, queue, vcpu};
 
 /// Keys of each section, in the order in which errors list them.
 pub(super) const ROOT_KEYS: &[&str] =
-    &["control", "l2", "meter", "inbound", "worker", "port", "uplink"];
+    &["control", "l2", "meter", "inbound", "vcpu", "worker", "port", "uplink"];
 pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
 pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
 pub(super) const PORT_KEYS: &[&str] = &[
@@ -33,6 +33,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "worker",
     "inbound_weight",
     "offload",
+    "vcpu",
 ];
 pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker", "queue"];
 
@@ -61,6 +62,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
     taken.sockets.claim(&root, "control", control.display().to_string())?;
     let l2 = l2(&root)?;
     let meter = meter::section(&root)?;
+    let vcpu = vcpu::slices(&root)?;
     let workers = workers(&root)?;
     let ports = (root.tables("port")?.iter())
         .map(|section| port(section, workers.len(), &mut taken))
@@ -70,7 +72,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
     let inbound = inbound::section(&root, ports.len())?;
-    Ok(Config { control, l2, meter, inbound, workers, ports, uplinks })
+    Ok(Config { control, l2, meter, inbound, vcpu, workers, ports, uplinks })
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
@@ -126,6 +128,7 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
         worker: worker(section, workers)?,
         inbound_weight: section.integer("inbound_weight", inbound::WEIGHT)?.unwrap_or(1),
         offload: offload::section(section)?,
+        vcpu: vcpu::section(section)?,
     })
 }
 

@@ -12,7 +12,10 @@ use super::meter::KEYS as METER_KEYS;
 use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
 use super::queue::KEYS as QUEUE_KEYS;
-use super::{Config, ConfigError, MeterConfig, QueueConfig, SocketMode, UplinkKind};
+use super::{
+    Config, ConfigError, MeterConfig, QueueConfig, SocketMode, UplinkKind, VcpuConfig, Vm,
+};
+use crate::vcpu::{Policy, Slices};
 
 const FULL: &str = r#"
 control = "/tmp/c.sock"
@@ -231,7 +234,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
-             queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload"
+             queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),
     ];
@@ -349,7 +352,7 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 5] = ["l2", "meter", "inbound", "offload", "queue"];
+const SUB_SECTIONS: [&str; 6] = ["l2", "meter", "inbound", "offload", "queue", "vcpu"];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]
@@ -398,6 +401,47 @@ fn every_key_of_queue_and_meter_is_read() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn a_vm_is_named_by_socket_or_process() {
+    let vm = |keys: &str| port_with(&format!("[port.vcpu]\n{keys}"));
+    let config = parse(&vm("qmp = \"/run/vm1.qmp\"\npolicy = \"latency\"")).unwrap();
+    let expected = VcpuConfig { vm: Vm::Qmp("/run/vm1.qmp".into()), policy: Policy::Latency };
+    assert_eq!(config.ports[0].vcpu, Some(expected));
+    assert_eq!(config.vcpu, Slices::default());
+    let slices =
+        "[vcpu]\nlatency_slice_us = 100\nthroughput_slice_us = 100_000\nlook_every_s = 1\n";
+    let config = parse(&(slices.to_owned() + &vm("pid = 7\npolicy = \"throughput\""))).unwrap();
+    let expected = VcpuConfig { vm: Vm::Pid(7), policy: Policy::Throughput };
+    assert_eq!(config.ports[0].vcpu, Some(expected));
+    assert_eq!(config.vcpu.of(Policy::Latency), Duration::from_micros(100));
+    assert_eq!(config.vcpu.of(Policy::Throughput), Duration::from_millis(100));
+    assert_eq!(config.vcpu.look_every, Duration::from_secs(1));
+    assert_eq!(parse(&port_with("")).unwrap().ports[0].vcpu, None);
+    let cases = [
+        (
+            "policy = \"latency\"",
+            "4: qmp: missing; add qmp = \"/run/vm1.qmp\" (QEMU's -qmp socket) or pid = 1234",
+        ),
+        ("qmp = \"/q\"", "4: policy: missing; add policy = \"latency\" or policy = \"throughput\""),
+        ("pid = 0", "5: pid = 0: must be an integer from 1 to 4194304"),
+        ("qmp = \"/q\"\npid = 3", "6: pid = 3: remove it; qmp finds the threads"),
+        ("qmp = \"\"", "5: qmp = \"\": must be the path of QEMU's control socket"),
+        (
+            "pid = 3\npolicy = \"fast\"",
+            "6: policy = \"fast\": must be \"latency\" or \"throughput\"",
+        ),
+    ];
+    for (keys, expected) in cases {
+        let (line, fault) = expected.split_once(": ").unwrap();
+        assert_eq!(error(&vm(keys)), format!("f.toml:{line}: port[0] \"vm1\".vcpu.{fault}"));
+    }
+    let message = error("[vcpu]\nlatency_slice_us = 99");
+    assert_eq!(
+        message,
+        "f.toml:2: vcpu.latency_slice_us = 99: must be an integer from 100 to 100000"
+    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::status::{
-    Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status, TrafficStatus,
+    ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
+    TrafficStatus, UplinkStatus,
 };
 
 /// MIME type of what [`encode`] makes.
@@ -45,6 +46,7 @@ impl Collector for Snapshot {
         self.traffic(&mut metrics)?;
         self.drops(&mut metrics)?;
         self.offload(&mut metrics)?;
+        self.egress(&mut metrics)?;
         self.notifications(&mut metrics)
     }
 }
@@ -130,6 +132,43 @@ impl Snapshot {
         metrics.counter("notifications", "Interrupts sent to the guest", sent)?;
         let suppressed = both().map(|(labels, n)| (labels, n.suppressed));
         metrics.counter("notifications_suppressed", "Interrupts not needed", suppressed)
+    }
+
+    /// The queues and meters of uplinks.
+    fn egress(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let uplinks = || {
+            let labels = |uplink: &UplinkStatus| vec![("uplink", uplink.name.clone())];
+            self.0.uplinks.iter().map(move |uplink| (labels(uplink), &uplink.egress))
+        };
+        let classes = |value: fn(&ClassStatus) -> f64| {
+            uplinks().flat_map(move |(labels, egress)| {
+                [("high", &egress.high), ("low", &egress.low)].map(|(class, status)| {
+                    let class = ("class", class.to_owned());
+                    (labels.iter().cloned().chain([class]).collect::<Labels>(), value(status))
+                })
+            })
+        };
+        let help = "Frames that wait for the uplink's device";
+        metrics.gauge("uplink_queue_frames", help, classes(|class| class.packets as f64))?;
+        metrics.gauge("uplink_queue_bytes", "Their bytes", classes(|class| class.bytes as f64))?;
+        let queued = uplinks().map(|(labels, egress)| (labels, egress.queued));
+        metrics.counter(
+            "uplink_queued",
+            "Frames that had to wait, or were dropped instead",
+            queued,
+        )?;
+        let marked = uplinks().map(|(labels, egress)| (labels, egress.marked));
+        metrics.counter("uplink_marked", "Frames that were marked CE", marked)?;
+        let meters = || uplinks().filter_map(|(labels, egress)| Some((labels, egress.meter?)));
+        let pairs = meters().map(|(labels, meter)| (labels, meter.pairs as f64));
+        metrics.gauge("meter_pairs", "Pairs of guest and destination that are known", pairs)?;
+        let packets = meters().flat_map(|(labels, meter)| {
+            [("high", meter.high_packets), ("low", meter.low_packets)].map(|(class, n)| {
+                let class = ("class", class.to_owned());
+                (labels.iter().cloned().chain([class]).collect::<Labels>(), n)
+            })
+        });
+        metrics.counter("meter_packets", "Frames by the class that they were tagged with", packets)
     }
 
     fn offload(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {

@@ -16,8 +16,9 @@ use crate::operate::{
 };
 use crate::stats::{DropReason, Traffic};
 use crate::status::{
-    L2Entry, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status, StatusSource,
-    SwitchStatus, TrafficStatus, UplinkStatus, WorkerStatus, drops,
+    ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PortState, PortStatus,
+    QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus, WorkerStatus,
+    drops,
 };
 
 struct Fixed(Status);
@@ -105,7 +106,15 @@ fn sample() -> Status {
             },
             ..Default::default()
         }],
-        uplinks: vec![UplinkStatus { name: "up0".into(), ..Default::default() }],
+        uplinks: vec![UplinkStatus {
+            name: "up0".into(),
+            egress: EgressStatus {
+                low: ClassStatus { packets: 3, bytes: 4 },
+                meter: Some(MeterStatus { high_packets: 8, ..Default::default() }),
+                ..Default::default()
+            },
+            ..Default::default()
+        }],
         l2: vec![L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None }],
     }
 }
@@ -151,6 +160,8 @@ fn metrics_are_the_same_counters() {
         "floodway_offload_enabled{port=\"vm1\",direction=\"rx\"} 0.0",
         "floodway_offload_flows{port=\"vm1\"} 3.0",
         "floodway_offload_events_total{port=\"vm1\",event=\"timeouts\"} 4",
+        "floodway_uplink_queue_frames{uplink=\"up0\",class=\"low\"} 3.0",
+        "floodway_meter_packets_total{uplink=\"up0\",class=\"high\"} 8",
         "# TYPE floodway_packets counter",
         "# EOF",
     ];

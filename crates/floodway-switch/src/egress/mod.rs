@@ -81,7 +81,8 @@ pub struct Egress {
 struct Pass<'a> {
     source: PortId,
     class: Class,
-    seen: Seen,
+    /// `None` while nobody has looked.
+    seen: Option<Seen>,
     now: Instant,
     hash_seed: u64,
     sent: &'a Traffic,
@@ -115,7 +116,7 @@ impl Egress {
         for frame in frames {
             let (class, seen) = self.tagger.classify(source, &frame, now);
             let pass = Pass { source, class, seen, now, hash_seed: self.hash_seed, sent };
-            match self.tagger.retag(source, class, &seen, &frame) {
+            match seen.and_then(|seen| self.tagger.retag(source, class, &seen, &frame)) {
                 None => self.admit(&pass, &frame),
                 Some(headers) => {
                     frame::with_headers(&frame, frame.vnet, headers.as_slice(), |frame| {

@@ -8,6 +8,7 @@ use floodway_wire::traffic_class;
 use floodway_wire::vnet::VnetHdr;
 
 use super::Pass;
+use super::tagger::Seen;
 use crate::frame::{self, Frame};
 use crate::pool::{Buffer, Pool};
 use crate::stats::{DropReason, Traffic};
@@ -71,10 +72,11 @@ impl Queue {
 
     /// Keeps a frame.
     pub(super) fn push_owned(&mut self, pass: &Pass<'_>, owned: Owned) {
+        let seen = pass.seen.unwrap_or_else(|| owned.with_frame(Seen::of));
         let packet = Packet {
             len: owned.len,
-            flow: pass.seen.flow.hash(pass.hash_seed),
-            ecn_capable: pass.seen.is_ecn_capable(),
+            flow: seen.flow.hash(pass.hash_seed),
+            ecn_capable: seen.is_ecn_capable(),
             handle: owned,
         };
         let drop = &mut |_, cause| count(pass.sent, cause);

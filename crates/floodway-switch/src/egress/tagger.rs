@@ -64,17 +64,17 @@ impl Tagger {
         source: PortId,
         frame: &Frame<'_>,
         now: Instant,
-    ) -> (Class, Seen) {
-        let seen = Seen::of(frame);
+    ) -> (Class, Option<Seen>) {
         if !self.config.enabled {
-            return (Class::Low, seen);
+            return (Class::Low, None);
         }
+        let seen = Seen::of(frame);
         if source.index() >= self.guests {
             let high = seen.traffic_class.is_some_and(|class| class >> 2 == self.config.high_dscp);
-            return (if high { Class::High } else { Class::Low }, seen);
+            return (if high { Class::High } else { Class::Low }, Some(seen));
         }
         let class = self.meter(source).classify(&seen.flow, frame.len, now);
-        (class, seen)
+        (class, Some(seen))
     }
 
     /// The first bytes of the frame with the code point of its class; `None` if they are right as they are.
@@ -134,7 +134,7 @@ impl Tagger {
 
 impl Seen {
     #[inline]
-    fn of(frame: &Frame<'_>) -> Self {
+    pub(super) fn of(frame: &Frame<'_>) -> Self {
         match parse(frame.prefix, frame.len as usize) {
             Ok(meta) if meta.ip_len() > 0 => {
                 Self { flow: meta.flow, traffic_class: Some(meta.traffic_class) }

@@ -195,7 +195,7 @@ fn frames_of_other_uplinks_and_without_a_meter_keep_their_tags() {
     let frame = segment(12 << 2 | 1, false).build(b"x");
     let mut scene = Scene::plain();
     scene.send(4, VnetHdr::default(), &frame);
-    assert_eq!(scene.wire(), [frame.clone()]);
+    assert!(scene.wire().iter().eq([&frame]));
     let mut off = Scene::new(|settings, _| settings.meter.enabled = false);
     off.send(0, VnetHdr::default(), &frame);
     assert_eq!(off.wire(), [frame]);

@@ -11,6 +11,7 @@ use floodway_switch::status::{PortStatus, Status};
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait};
+use floodway_switch::vcpu::Slices;
 use floodway_wire::vnet::VnetHdr;
 use tempfile::TempDir;
 
@@ -27,6 +28,7 @@ pub fn port(n: u8) -> PortConfig {
         queue_bytes: 4 << 20,
         storm_pps: 0,
         worker: 0,
+        vcpu: None,
         inbound_weight: 1,
         offload: floodway_core::offload::Config::default(),
     }
@@ -49,6 +51,7 @@ impl Net {
             control: dir.path().join("control.sock"),
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
+            vcpu: Slices::default(),
             inbound: floodway_core::inbound::Config::default(),
             workers: vec![worker; workers],
             ports,

@@ -1,0 +1,166 @@
+//! What the way into an uplink costs: from a guest's transmit ring into a real device, with the meter, the tags and the
+//! queue discipline on as they are by default, and with the meter off.
+//!
+//! Both run in turns, batch by batch, so that a machine that slows down does so for both. The
+//! figure is the ratio of the medians. "forged" is the worst case: each frame carries a code point that has to be changed.
+//! Needs root (a TAP device and a veth pair in a network namespace of its own); without, it says so and ends.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floodway_switch::config::Config;
+use floodway_switch::forward::Forwarder;
+use floodway_switch::ring::Ring;
+use floodway_switch::switch::Shared;
+use floodway_switch::testing::frames::{mac, numbered};
+use floodway_switch::testing::{Guest, GuestConfig};
+use floodway_switch::tx::{BATCH, Batch};
+use floodway_switch::vhost::features;
+use floodway_switch::virtqueue::Virtqueue;
+use floodway_wire::traffic_class::set_dscp;
+use floodway_wire::vnet::VnetHdr;
+
+const BATCHES: usize = 4000;
+/// What all of it may cost.
+const ALLOWED_PERCENT: f64 = 10.0;
+
+/// A guest on a switch without threads, with an uplink.
+struct Bench {
+    shared: Arc<Shared>,
+    forwarder: Forwarder,
+    batch: Batch,
+    guest: Guest,
+}
+
+impl Bench {
+    fn new(kind: &str, device: &str, meter: bool) -> Self {
+        let text = format!(
+            "[[port]]\nname = \"vm1\"\nsocket = \"/unused\"\nmac = \"{}\"\n\
+             [[uplink]]\nname = \"up0\"\nkind = \"{kind}\"\ndevice = \"{device}\"\n[meter]\nenabled = {meter}\n",
+            mac(1)
+        );
+        let config = Config::parse(&text, Path::new("bench")).expect("a good configuration");
+        let shared = Shared::without_threads(&config).expect("a switch");
+        let mut guest = Guest::new(GuestConfig::default());
+        guest.pairs.iter_mut().for_each(|pair| pair.tx.driver.disable_interrupts());
+        let memory = Arc::new(guest.memory.map());
+        let driver = &guest.queue(1).driver;
+        let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
+        let ring = Ring { queue: queue.expect("good rings"), call: None };
+        let port = &shared.ports[0];
+        port.pairs[0].tx().start(ring, features::tx(guest.config.features));
+        port.pairs[0].tx().set_enabled(true);
+        let uplink = shared.uplinks[0].id;
+        shared.table_mut().learn(mac(9), uplink, false, shared.now());
+        let forwarder = Forwarder::new(Arc::clone(&shared));
+        Self { forwarder, shared, batch: Batch::default(), guest }
+    }
+
+    /// Forwards a batch of `frame`; answers the time that the switch took.
+    fn run(&mut self, frame: &[u8]) -> Duration {
+        for _ in 0..BATCH {
+            assert!(self.guest.send_quietly(0, &VnetHdr::default(), frame), "room to transmit");
+        }
+        let port = &self.shared.ports[0];
+        let start = Instant::now();
+        let now = self.shared.now();
+        let mut tx = port.pairs[0].tx();
+        tx.fill(&mut self.batch);
+        self.forwarder.forward_batch(port, &mut self.batch, now);
+        tx.complete(&mut self.batch);
+        // What had to wait leaves when the worker looks again.
+        while self.shared.uplinks[0].next_timeout() < floodway_core::time::Instant::NEVER {
+            self.shared.uplinks[0].run_timer(self.shared.now());
+        }
+        let took = start.elapsed();
+        drop(tx);
+        took
+    }
+
+    fn left(&self) -> u64 {
+        self.shared.uplinks[0].sent.packets.get()
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_nanos() as f64 / BATCH as f64
+}
+
+/// Nanoseconds a frame without and with.
+fn compare(kind: &str, devices: [&str; 2], frame: &[u8], batches: usize) -> [f64; 2] {
+    let mut benches = [(devices[0], false), (devices[1], true)]
+        .map(|(device, meter)| Bench::new(kind, device, meter));
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..batches {
+        for i in [round % 2, 1 - round % 2] {
+            let took = benches[i].run(frame);
+            times[i].push(took);
+        }
+    }
+    for bench in &benches {
+        assert_eq!(bench.left(), (batches * BATCH) as u64, "every frame leaves");
+    }
+    times.map(median)
+}
+
+/// A network namespace of our own with a veth pair for each side.
+fn enter() -> Result<(), String> {
+    // SAFETY: takes no pointers; there is one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
+    }
+    for pair in ["v0", "v2"] {
+        let peer = if pair == "v0" { "v1" } else { "v3" };
+        let mut commands = vec![format!("link add {pair} type veth peer name {peer}")];
+        for name in [pair, peer] {
+            commands.push(format!("link set {name} addrgenmode none"));
+            commands.push(format!("link set {name} up"));
+        }
+        for command in commands {
+            let status = Command::new("ip").args(command.split_whitespace()).status();
+            if !status.is_ok_and(|status| status.success()) {
+                return Err(format!("ip {command} failed"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn main() {
+    let batches = if std::env::args().any(|arg| arg == "--test") { 10 } else { BATCHES };
+    if let Err(problem) = enter() {
+        println!("egress: skipped: {problem} (run it as root)");
+        return;
+    }
+    let plain = |frame_len: usize| numbered(1, 9, 0, frame_len - 42);
+    let forged = |frame_len: usize| {
+        let mut frame = plain(frame_len);
+        set_dscp(&mut frame, 46);
+        frame
+    };
+    println!("egress: guest to device, ns a frame in batches of {BATCH}: meter off, all on");
+    let mut worst = f64::NEG_INFINITY;
+    for (kind, devices) in [("tap", ["fwb0", "fwb1"]), ("packet", ["v0", "v2"])] {
+        let cases = [
+            ("64 B", plain(64)),
+            ("64 B forged", forged(64)),
+            ("1514 B", plain(1514)),
+            ("1514 B forged", forged(1514)),
+        ];
+        for (name, frame) in cases {
+            let [off, on] = compare(kind, devices, &frame, batches);
+            let cost = 100.0 * (1.0 - off / on);
+            worst = worst.max(cost);
+            println!(
+                "egress: {kind:<6} {name:<14} {off:7.0} {on:7.0}   {cost:5.1} % of the packet rate"
+            );
+        }
+    }
+    let verdict = if worst <= ALLOWED_PERCENT { "within" } else { "ABOVE" };
+    println!(
+        "egress: all of it on costs at most {worst:.1} % of the packet rate, {verdict} {ALLOWED_PERCENT} %"
+    );
+}

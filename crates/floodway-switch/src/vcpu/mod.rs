@@ -1,0 +1,91 @@
+//! VM scheduling: how long a guest's CPUs run at a time, for guests that ask and guests that compute.
+//!
+//! # Theory of operation
+//! **Goal**: a guest that has to answer gets the CPU soon after its interrupt, although others on the same core have work
+//! without end (the paper's first latency trap). On Linux vCPUs are ordinary threads under EEVDF, which
+//! picks, among those that have had no more than their share, the one with the earliest virtual deadline; a thread's
+//! deadline is its *slice* away. A short slice therefore means soon and not for long, a long one later and undisturbed;
+//! the share is the same. A waking thread with a shorter slice preempts one with a longer one (Linux 6.12).
+//!
+//! A port with a `[port.vcpu]` section names its VM by a QMP socket ([`qmp`]) or a process id
+//! ([`threads`]), and a policy: `latency` (short slice) or `throughput` (long). A thread of the switch looks for the VM's
+//! vCPU threads every few seconds, since VMs come and go, and gives those it has not seen the policy's slice
+//! ([`sched`]); nothing else of a thread's scheduling is touched.
+//!
+//! **Ends**: what a thread had before is noted and given back when the switch stops. A switch that is killed gives
+//! nothing back; the next one takes what it finds for what was before.
+//!
+//! **Refusals** are said once and are in the status until they are over: no such VM, no permission (another user's threads
+//! need `CAP_SYS_NICE`), a kernel before 6.12 (which takes the slice and ignores it: it is read back), a thread
+//! that is not an ordinary one.
+//!
+//! **Invariants**: no thread but a configured VM's is changed; a thread is told from a later one of the same number
+//! by its start time; what is given back is what was found.
+//!
+//! Source: Linux `kernel/sched/fair.c` and `syscalls.c` (custom slices, 6.12); QEMU `query-cpus-fast`.
+
+mod keeper;
+pub mod qmp;
+pub mod sched;
+#[cfg(test)]
+mod tests;
+pub mod threads;
+
+use std::time::Duration;
+
+pub use keeper::Keeper;
+
+/// What a VM's CPUs are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Answers: short slices.
+    Latency,
+    /// Work without end: long slices.
+    Throughput,
+}
+
+impl Policy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Latency, Self::Throughput];
+
+    /// The name in configurations and status.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Throughput => "throughput",
+        }
+    }
+}
+
+/// Slices of the policies, and how often threads are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// Of [`Policy::Latency`]. Default 0.5 ms.
+    pub latency: Duration,
+    /// Of [`Policy::Throughput`]. Default 30 ms.
+    pub throughput: Duration,
+    /// Time between two looks. Default 5 s.
+    pub look_every: Duration,
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        Self {
+            latency: Duration::from_micros(500),
+            throughput: Duration::from_millis(30),
+            look_every: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Slices {
+    /// The slice of `policy`.
+    #[must_use]
+    pub const fn of(&self, policy: Policy) -> Duration {
+        match policy {
+            Policy::Latency => self.latency,
+            Policy::Throughput => self.throughput,
+        }
+    }
+}

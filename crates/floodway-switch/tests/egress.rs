@@ -1,0 +1,183 @@
+//! What guests send to the network, through the whole switch and a veth pair. Needs root and ip(8).
+
+mod netns;
+
+use std::path::Path;
+use std::time::Duration;
+
+use floodway_switch::Switch;
+use floodway_switch::config::Config;
+use floodway_switch::operate::PairQuery;
+use floodway_switch::testing::frames::{
+    ipv4, mac, number_of, numbered, partial, pattern, tcp, verified,
+};
+use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+use floodway_switch::uplink::packet::{self, PacketReceiver};
+use floodway_wire::traffic_class::{set_dscp, traffic_class};
+use floodway_wire::vnet::VnetHdr;
+
+/// The host beyond the uplink.
+const FAR: u8 = 9;
+
+/// A guest on its port.
+struct Vm {
+    guest: Guest,
+    _frontend: Frontend,
+}
+
+impl Vm {
+    fn send(&mut self, vnet: &VnetHdr, frame: &[u8]) {
+        wait("room to transmit", || self.guest.send(0, vnet, frame).then_some(()));
+    }
+}
+
+/// Two guests, and a receiver at the far end of the uplink.
+struct Scene {
+    switch: Switch,
+    vms: [Vm; 2],
+    far: PacketReceiver,
+}
+
+impl Scene {
+    fn frame(&mut self) -> Vec<u8> {
+        netns::receive(&mut self.far, |_, frame| frame[6..11] == mac(1).0[..5]).1
+    }
+}
+
+/// Sets the scene with `extra` sections, the first of which belongs to the uplink.
+fn within(extra: &str, test: impl FnOnce(&mut Scene) + Send) {
+    netns::within(|| {
+        netns::ip("link add v0 type veth peer name v1");
+        for name in ["v0", "v1"] {
+            netns::ip(&format!("link set {name} addrgenmode none"));
+            netns::ip(&format!("link set {name} up"));
+        }
+        netns::wait_until_running("v0");
+        let (far, mut speak) = packet::open("v1").expect("open the far end");
+        let dir = tempfile::tempdir().expect("a directory");
+        let port = |n: u8| {
+            let socket = dir.path().join(format!("vm{n}.sock"));
+            format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\n", mac(n))
+        };
+        let text = format!(
+            "control = {:?}\n{}{}[[uplink]]\nname = \"up0\"\nkind = \"packet\"\ndevice = \"v0\"\n{extra}",
+            dir.path().join("c.sock"),
+            port(1),
+            port(2),
+        );
+        let config = Config::parse(&text, Path::new("test")).expect("a good configuration");
+        let switch = Switch::start(&config).expect("start the switch");
+        let vms = [0, 1].map(|i: usize| {
+            let guest = Guest::new(GuestConfig::default());
+            let frontend = Frontend::attach(&config.ports[i].socket, &guest);
+            Vm { guest, _frontend: frontend }
+        });
+        // So that the switch knows where the far end is, and need not flood.
+        use floodway_switch::segment::Segment;
+        use floodway_switch::uplink::Sender;
+        let hello = numbered(FAR, 1, 0, 60);
+        wait("the far end in the table", || {
+            let _ = speak.send(&VnetHdr::default(), &[Segment::from_slice(&hello)]);
+            let status = switch.status_source().status();
+            status.l2.iter().any(|entry| entry.mac == mac(FAR).to_string()).then_some(())
+        });
+        test(&mut Scene { switch, vms, far });
+    });
+}
+
+#[test]
+fn what_leaves_carries_our_code_point_and_what_stays_carries_theirs() {
+    within("", |scene| {
+        for number in 0..60 {
+            let mut frame = numbered(1, FAR, number, 1400);
+            set_dscp(&mut frame, 46);
+            let ecn = number as u8 & 3;
+            frame[15] |= ecn;
+            // By hand: the header checksum of what was just changed.
+            let header: [u8; 20] = frame[14..34].try_into().expect("a header");
+            let mut zeroed = header;
+            zeroed[10..12].fill(0);
+            let checksum = floodway_wire::checksum::checksum(&zeroed);
+            frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            scene.vms[0].send(&VnetHdr::default(), &frame);
+        }
+        let mut high = 0;
+        for number in 0..60 {
+            let frame = scene.frame();
+            assert_eq!(number_of(&frame), Some(number), "in order");
+            let class = verified(&frame).traffic_class;
+            assert_eq!(class & 3, number as u8 & 3, "ECN is the guest's");
+            assert!([0, 46].contains(&(class >> 2)));
+            high += u32::from(class >> 2 == 46);
+        }
+        // 30 KB, and what 10 Mbit/s bring while the test runs.
+        assert!((20..60).contains(&high), "{high}");
+        let operator = scene.switch.operator();
+        let page = operator.pairs(&PairQuery::default()).expect("pairs");
+        let pair = &page.pairs[0];
+        assert_eq!((pair.port.as_str(), pair.uplink.as_str()), ("vm1", "up0"));
+        assert_eq!(pair.destination, Some(ipv4(FAR).to_string()));
+        let meter = operator.status().uplinks[0].egress.meter.expect("a meter");
+        assert_eq!((meter.pairs, meter.high_packets + meter.low_packets), (1, 60));
+        assert_eq!(meter.high_packets, u64::from(high));
+
+        let mut frame = numbered(1, 2, 7, 1400);
+        set_dscp(&mut frame, 63);
+        scene.vms[0].send(&VnetHdr::default(), &frame);
+        let (_, got) = wait("a frame for VM 2", || scene.vms[1].guest.recv(0));
+        assert_eq!(got, frame, "co-resident frames are nobody's business");
+    });
+}
+
+#[test]
+fn a_small_flow_overtakes_a_neighbours_super_frames() {
+    // A fifo drops nothing before it is full.
+    let slow = "[uplink.queue]\ndiscipline = \"fifo\"\nrate_mbit = 20\n";
+    within(slow, |scene| {
+        let bulk = tcp(1, FAR, false).build_partial(&pattern(1, 60_000));
+        let vnet = partial(&bulk, 1400);
+        for _ in 0..4 {
+            scene.vms[0].send(&vnet, &bulk);
+        }
+        wait_until("a queue", || {
+            scene.switch.status_source().status().uplinks[0].egress.low.packets > 20
+        });
+        scene.vms[1].send(&VnetHdr::default(), &numbered(2, FAR, 1, 100));
+        let mut bulk_before = 0;
+        let mut frames = 0;
+        let small = loop {
+            let frame = scene.frame();
+            frames += 1;
+            if frame[11] == 2 {
+                break frame;
+            }
+            assert_eq!(verified(&frame).traffic_class >> 2, 0, "a large flow");
+            bulk_before += 1;
+        };
+        assert_eq!(traffic_class(&small).map(|class| class >> 2), Some(46));
+        // All that it waits for is behind it: 4 * 43 segments, of which more than 20 were still queued.
+        while frames < 4 * 43 + 1 {
+            assert_eq!(scene.frame()[11], 1);
+            frames += 1;
+        }
+        assert!(bulk_before + 20 < 4 * 43, "{bulk_before}");
+        let egress = &scene.switch.status_source().status().uplinks[0].egress;
+        assert!(egress.segment && egress.queued > 0);
+        assert_eq!((egress.low.packets, egress.high.packets), (0, 0));
+    });
+}
+
+#[test]
+fn what_waits_leaves_by_itself() {
+    // A worker that sleeps at once has only its timer to rely on.
+    within("[uplink.queue]\nrate_mbit = 20\n[[worker]]\npoll_us = 0\n", |scene| {
+        for number in 0..50 {
+            scene.vms[0].send(&VnetHdr::default(), &numbered(1, FAR, number, 1400));
+        }
+        for number in 0..50 {
+            assert_eq!(number_of(&scene.frame()), Some(number));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(scene.switch.status_source().status().uplinks[0].tx.dropped(), 0);
+    });
+}

@@ -1,0 +1,91 @@
+//! `floodway pairs`: what guests send where, and which class it is in.
+
+use floodway_switch::control::{ClientError, ControlClient};
+use floodway_switch::operate::{MAX_PAGE, PairQuery, PairStatus};
+
+use crate::cli::FlowsArgs;
+use crate::{output, table};
+
+/// Prints the pairs once, or again and again.
+///
+/// # Errors
+/// The switch does not answer or has no such port, or standard output takes no more.
+pub fn pairs(args: &FlowsArgs) -> anyhow::Result<()> {
+    let client = ControlClient::new(&args.control.path)?;
+    output::repeat(args.watch, !args.json, || {
+        let (pairs, more) = collect(&client, args)?;
+        if args.json { output::json(&pairs, args.watch) } else { Ok(render(&pairs, more)) }
+    })
+}
+
+/// All pages up to the limit, and whether there is more.
+fn collect(
+    client: &ControlClient,
+    args: &FlowsArgs,
+) -> Result<(Vec<PairStatus>, bool), ClientError> {
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let mut query = PairQuery { port: args.port.clone(), ..PairQuery::default() };
+    let mut pairs = Vec::new();
+    loop {
+        query.limit = Some((limit - pairs.len()).min(MAX_PAGE));
+        let page = client.pairs(&query)?;
+        pairs.extend(page.pairs);
+        if page.next.is_none() || pairs.len() >= limit {
+            return Ok((pairs, page.next.is_some()));
+        }
+        query.cursor = page.next;
+    }
+}
+
+fn render(pairs: &[PairStatus], more: bool) -> String {
+    let header = ["PORT", "DESTINATION", "UPLINK", "CLASS", "RATE", "TOKENS", "IDLE"];
+    let row = |pair: &PairStatus| {
+        [
+            pair.port.clone(),
+            pair.destination.clone().unwrap_or_else(|| "not IP".to_owned()),
+            pair.uplink.clone(),
+            pair.class.clone(),
+            rate(pair.rate_bps),
+            pair.tokens.to_string(),
+            format!("{:.1} s", pair.idle_ms as f64 / 1000.0),
+        ]
+    };
+    let table = table::table(header, 4, pairs.iter().map(row).collect());
+    let mut text = table.unwrap_or_else(|| "no pairs".to_owned());
+    if more {
+        text += "\n... and more, which a larger --limit shows";
+    }
+    text
+}
+
+/// Bits per second in Mbit/s, as the configuration has them.
+fn rate(bits_per_second: u64) -> String {
+    format!("{:.2} Mbit/s", bits_per_second as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_a_line() {
+        let pair = PairStatus {
+            port: "vm1".into(),
+            uplink: "up0".into(),
+            destination: Some("10.0.0.9".into()),
+            class: "low".into(),
+            rate_bps: 941_200_000,
+            tokens: 12,
+            idle_ms: 1234,
+        };
+        let other = PairStatus { destination: None, class: "high".into(), ..pair.clone() };
+        let text = render(&[pair, other], true);
+        let words = |line: usize| -> Vec<_> {
+            text.lines().nth(line).unwrap_or_default().split_whitespace().collect()
+        };
+        assert_eq!(words(1).join(" "), "vm1 10.0.0.9 up0 low 941.20 Mbit/s 12 1.2 s");
+        assert_eq!(words(2)[1..5], ["not", "IP", "up0", "high"]);
+        assert!(words(3).contains(&"--limit"));
+        assert_eq!(render(&[], false), "no pairs");
+    }
+}
