@@ -13,6 +13,7 @@
 pub mod all_pairs;
 pub mod host;
 pub mod idle;
+pub mod inbound;
 pub mod integrity;
 mod iperf;
 pub mod switch_killed;
@@ -36,6 +37,7 @@ use crate::report::{self, Report, Row, Samples, World};
 
 pub use all_pairs::AllPairs;
 pub use idle::Idle;
+pub use inbound::Inbound;
 pub use integrity::Integrity;
 pub use switch_killed::SwitchKilled;
 pub use switch_restart::SwitchRestart;
@@ -80,6 +82,8 @@ pub enum Scenario {
     AllPairs(AllPairs),
     /// What the switch uses while nobody sends.
     Idle(Idle),
+    /// Connections into several VMs behind one port of an emulated switch.
+    Inbound(Inbound),
     /// Streams over a path that harms packets, compared at the ends.
     Integrity(Integrity),
     /// Timed transfers of a VM that waits for its CPU.
@@ -145,6 +149,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.steps(),
             Self::AllPairs(scenario) => scenario.steps(),
             Self::Idle(scenario) => scenario.steps(),
+            Self::Inbound(scenario) => scenario.steps(),
             Self::Integrity(scenario) => scenario.steps(),
             Self::Transfer(scenario) => scenario.steps(),
             Self::WebApplication(scenario) => scenario.steps(),
@@ -159,6 +164,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.run(run),
             Self::AllPairs(scenario) => scenario.run(run),
             Self::Idle(scenario) => scenario.run(run),
+            Self::Inbound(scenario) => scenario.run(run),
             Self::Integrity(scenario) => scenario.run(run),
             Self::Transfer(scenario) => scenario.run(run),
             Self::WebApplication(scenario) => scenario.run(run),
@@ -199,6 +205,7 @@ impl Experiment {
     pub fn quicken(&mut self) -> Result<()> {
         let note = match &mut self.scenario {
             Scenario::Transfer(scenario) => scenario.quicken(),
+            Scenario::Inbound(scenario) => scenario.quicken(),
             Scenario::Integrity(scenario) => scenario.quicken(),
             Scenario::SwitchKilled(scenario) => scenario.quicken(),
             Scenario::WebApplication(scenario) => scenario.quicken(),

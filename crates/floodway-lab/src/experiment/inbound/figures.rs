@@ -1,0 +1,188 @@
+//! From what was seen to figures.
+
+use std::time::Duration;
+
+use floodway_switch::operate::InboundStatus;
+
+use super::traffic::Transfer;
+use super::{Inbound, SETTLE};
+use crate::experiment::Measured;
+use crate::path::model::ETHERNET_OVERHEAD;
+use crate::path::report::PortCounters;
+
+/// A change of rates counts as done after this long.
+const CONVERGED: Duration = Duration::from_millis(100);
+/// A rate may be off its share by so much.
+const TOLERANCE: f64 = 0.1;
+
+/// Port and switch at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Look {
+    pub at: Duration,
+    /// Bytes on the wire that the port has sent, and packets that it dropped.
+    pub wire: u64,
+    pub dropped: u64,
+    /// For each VM: rate and measured rate, in bits per second, and active connections.
+    pub vms: Vec<(f64, f64, u32)>,
+}
+
+impl Look {
+    pub fn new(at: Duration, port: Option<&PortCounters>, status: &InboundStatus) -> Self {
+        let low = port.map(|port| port.egress.low).unwrap_or_default();
+        let vms = status.ports.iter();
+        Self {
+            at,
+            wire: low.sent.bytes + low.sent.packets * u64::from(ETHERNET_OVERHEAD),
+            dropped: low.dropped.packets,
+            vms: vms.map(|p| (p.rate_bps as f64, p.measured_bps as f64, p.active)).collect(),
+        }
+    }
+}
+
+/// One arm.
+#[derive(Debug)]
+pub(super) struct Arm {
+    pub looks: Vec<Look>,
+    pub transfers: Vec<Transfer>,
+    pub timeouts: u64,
+}
+
+impl Arm {
+    /// Looks from the end of the start on, without the last half second, in which transfers end.
+    fn steady(&self) -> &[Look] {
+        let end = self.looks.last().map_or(Duration::ZERO, |look| look.at);
+        let from = self.looks.partition_point(|look| look.at < SETTLE);
+        let to = self.looks.partition_point(|look| look.at + Duration::from_millis(500) < end);
+        self.looks.get(from..to).unwrap_or_default()
+    }
+
+    fn total(&self) -> f64 {
+        rate(self.steady())
+    }
+
+    /// The least total of any second.
+    fn worst_second(&self) -> f64 {
+        let steady = self.steady();
+        let windows = (0..steady.len()).filter_map(|from| {
+            let second = &steady[from..];
+            let to =
+                second.iter().position(|look| look.at >= second[0].at + Duration::from_secs(1))?;
+            Some(rate(&second[..=to]))
+        });
+        windows.fold(f64::INFINITY, f64::min)
+    }
+
+    fn drops(&self) -> f64 {
+        let steady = self.steady();
+        let dropped = |look: Option<&Look>| look.map_or(0, |look| look.dropped);
+        (dropped(steady.last()) - dropped(steady.first())) as f64
+    }
+
+    /// Share of looks at VMs with connections, later than [`CONVERGED`] after the last change of a rate, at which a VM
+    /// received within [`TOLERANCE`] of its rate.
+    fn follows(&self) -> f64 {
+        let (mut within, mut all) = (0_u32, 0_u32);
+        let steady = self.steady();
+        let mut changed = Duration::ZERO;
+        for pair in steady.windows(2) {
+            let [before, now] = pair else { continue };
+            if before.vms.iter().zip(&now.vms).any(|(b, n)| b.0 != n.0) {
+                changed = now.at;
+            }
+            if now.at < changed + CONVERGED {
+                continue;
+            }
+            for &(rate, measured, _) in now.vms.iter().filter(|vm| vm.2 > 0 && vm.0 > 0.0) {
+                all += 1;
+                within += u32::from((measured / rate - 1.0).abs() <= TOLERANCE);
+            }
+        }
+        f64::from(within) / f64::from(all)
+    }
+
+    /// Jain's index over the rates of all connections.
+    fn jain(&self) -> f64 {
+        let rates = self.transfers.iter().flat_map(|t| {
+            let seconds = f64::from(t.group.end - t.group.begin);
+            t.bytes.iter().map(move |bytes| bytes / seconds)
+        });
+        let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for rate in rates {
+            (n, sum, squares) = (n + 1.0, sum + rate, squares + rate * rate);
+        }
+        sum * sum / (n * squares)
+    }
+}
+
+/// Bits per second on the wire between the first and the last look.
+fn rate(looks: &[Look]) -> f64 {
+    match looks {
+        [first, .., last] => {
+            (last.wire - first.wire) as f64 * 8.0 / (last.at - first.at).as_secs_f64()
+        }
+        _ => f64::NAN,
+    }
+}
+
+/// The rows of one arm.
+pub(super) fn add(measured: &mut Measured, scenario: &Inbound, arm_name: &str, arm: &Arm) {
+    let link = f64::from(scenario.mbit) * 1e6;
+    let steady_counts = scenario.connections.iter().all(|[first, last]| first == last);
+    measured.add_value(format!("total {arm_name}"), "of the port's rate", arm.total() / link);
+    measured.add_value(
+        format!("worst second {arm_name}"),
+        "of the port's rate",
+        arm.worst_second() / link,
+    );
+    measured.add_value(format!("drops after convergence {arm_name}"), "packets", arm.drops());
+    if steady_counts {
+        measured.add_value(format!("Jain's index {arm_name}"), "1", arm.jain());
+        for vm in 0..scenario.connections.len() {
+            let of_vm = arm.transfers.iter().filter(|t| t.group.vm == vm);
+            let bytes: f64 = of_vm.flat_map(|t| &t.bytes).sum();
+            let mbit = bytes * 8e-6 / f64::from(scenario.seconds);
+            measured.add_value(format!("vm{} {arm_name}", vm + 1), "Mbit/s", mbit);
+        }
+    }
+    if arm_name != super::Policy::Off.name() {
+        measured.add_value(format!("looks within 10 % of the rate {arm_name}"), "1", arm.follows());
+    }
+    let retransmits = arm.transfers.iter().map(|t| t.retransmits).sum();
+    measured.add_value(format!("retransmissions {arm_name}"), "segments", retransmits);
+    measured.add_value(format!("time-outs {arm_name}"), "time-outs", arm.timeouts as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::inbound::schedule::Group;
+
+    fn look(ms: u64, wire: u64, rate: f64, measured: f64) -> Look {
+        let vms = vec![(rate, measured, 1)];
+        Look { at: Duration::from_millis(ms), wire, dropped: ms, vms }
+    }
+
+    #[test]
+    fn a_change_has_its_time() {
+        // 1000 bytes per ms, but for one second of half of that.
+        let wire = |ms: u64| 1000 * ms - 500 * ms.clamp(4000, 5000);
+        let looks = (0..200).map(|n| {
+            let ms = 50 * n;
+            let rate = if ms < 6000 { 10.0 } else { 20.0 };
+            look(ms, wire(ms), rate, if ms < 6050 { 10.0 } else { 20.0 })
+        });
+        let arm = Arm { looks: looks.collect(), transfers: vec![], timeouts: 0 };
+        assert_eq!(arm.follows(), 1.0);
+        assert!((arm.worst_second() - 4e6).abs() < 1e5, "{}", arm.worst_second());
+        assert!(arm.total() > 7e6 && arm.total() < 8e6);
+    }
+
+    #[test]
+    fn jains_index() {
+        let group = Group { vm: 0, count: 2, begin: 0, end: 2 };
+        let transfer = |bytes| Transfer { group, bytes, retransmits: 0.0 };
+        let arm = |bytes| Arm { looks: vec![], transfers: vec![transfer(bytes)], timeouts: 0 };
+        assert_eq!(arm(vec![5.0, 5.0]).jain(), 1.0);
+        assert_eq!(arm(vec![5.0, 0.0]).jain(), 0.5);
+    }
+}

@@ -1,0 +1,213 @@
+//! Inbound rates: connections into several VMs behind one port of an emulated switch.
+//!
+//! # Theory of operation
+//! ```text
+//! senders [namespace] - emulated port: rate, finite queue - [host namespace] - uplink - switch - VMs
+//! ```
+//! A real host's VMs share the port of the switch in front of it; here the [`FarEnd`]'s link to the host is that port. Each
+//! policy is measured with the same VMs: `off` (nothing is divided: the paper's "native"), `share` (the same for each VM,
+//! always: "static") and `connections` ("dynamic"). Connections begin and end as [`Schedule`] says; iperf3
+//! receives in the VMs.
+//!
+//! What counts is seen where it happens: bytes and drops at the port, every [`POLL`]; rates as the switch gave and
+//! measured them; time-outs by the kernel of the senders; each connection's bytes by its iperf3.
+//!
+//! Connections of iperf3's own (one for each transfer, idle but for its ends) count like any other: for a moment
+//! at the start and the end of each.
+
+mod figures;
+mod schedule;
+mod traffic;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use floodway_switch::operate::{InboundChange, InboundStatus};
+use serde::Deserialize;
+
+use super::testbed::{Network, Testbed};
+use super::transfer::far_end::{FarEnd, Path};
+use super::transfer::tcp::Place;
+use super::{Measured, Run};
+use crate::kernel::Series;
+use figures::Look;
+use schedule::Schedule;
+
+/// How often port and switch are looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// Time that figures leave out at the start: slow start, and connections that come one by one.
+pub(super) const SETTLE: Duration = Duration::from_secs(2);
+/// Core of the emulator.
+const EMULATOR_CORE: usize = 1;
+
+/// How the link is divided in one arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// Not at all.
+    Off,
+    /// The same for each VM.
+    Share,
+    /// By connections.
+    Connections,
+}
+
+impl Policy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "native",
+            Self::Share => "static",
+            Self::Connections => "dynamic",
+        }
+    }
+}
+
+/// The scenario's parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inbound {
+    /// Kernel of the guests.
+    #[serde(deserialize_with = "super::series")]
+    pub kernel: Series,
+    /// Rate of the port, in Mbit/s on the wire.
+    pub mbit: u32,
+    /// Queue of the port, in thousands of bytes.
+    pub queue_kb: u32,
+    /// Round trip that the network adds, in ms.
+    #[serde(default)]
+    pub rtt_ms: f64,
+    /// What the switch believes of the port, in percent of its rate: a little less, so that a queue
+    /// drains.
+    #[serde(default = "default_percent")]
+    pub capacity_percent: u32,
+    /// For each VM, connections at the start and at the end; between them one comes or goes every `step_s`.
+    pub connections: Vec<[u32; 2]>,
+    /// Seconds of a step.
+    #[serde(default)]
+    pub step_s: u32,
+    /// Seconds of one arm.
+    pub seconds: u32,
+    /// The arms.
+    pub policies: Vec<Policy>,
+    /// The receive offload is on, too.
+    #[serde(default)]
+    pub receive_offload: bool,
+}
+
+const fn default_percent() -> u32 {
+    98
+}
+
+impl Inbound {
+    pub(super) fn steps(&self) -> u64 {
+        1 + self.policies.len() as u64
+    }
+
+    /// Shortens it; answers what the report has to say of that.
+    pub(super) fn quicken(&mut self) -> String {
+        self.seconds = self.seconds.min(8);
+        self.step_s = self.step_s.min(1);
+        format!("quick: {} s for each policy", self.seconds)
+    }
+
+    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+        let vms = self.connections.len();
+        ensure!((1..=16).contains(&vms), "connections: for 1 to 16 VMs, not {vms}");
+        ensure!(self.seconds > 3, "seconds = {}: at least 4", self.seconds);
+        run.progress.step(&format!("booting {vms} guests"));
+        let testbed = Testbed::start("inbound", &vec![self.kernel; vms], &[Network::Floodway])?;
+        let path = Path {
+            name: "port".into(),
+            rtt_ms: self.rtt_ms,
+            mbit: Some(self.mbit),
+            queue_kb: Some(self.queue_kb),
+            ..Path::default()
+        };
+        let far = FarEnd::open(
+            testbed.host(),
+            &testbed.guests()[0],
+            &path,
+            0,
+            (EMULATOR_CORE, run.seed),
+        )?;
+        self.tell_the_way(&testbed, &far)?;
+        let mut measured = Measured::default();
+        for &policy in &self.policies {
+            run.progress.step(policy.name());
+            self.apply(&testbed, policy)?;
+            let schedule = Schedule::new(&self.connections, self.seconds, self.step_s);
+            let run = self.measure(&testbed, &far, &schedule)?;
+            figures::add(&mut measured, self, policy.name(), &run);
+        }
+        measured.notes.push(format!(
+            "the port runs at {} Mbit/s with {} KB of queue, not at 1 Gbit/s: emulated guests carry no more",
+            self.mbit, self.queue_kb
+        ));
+        Ok(measured)
+    }
+
+    /// Every guest sends to the senders by the host.
+    fn tell_the_way(&self, testbed: &Testbed, far: &FarEnd<'_>) -> Result<()> {
+        let address = far.address(Network::Floodway);
+        let (subnet, _) = address.rsplit_once('.').unwrap_or((&address, ""));
+        let way = format!("{subnet}.0/24");
+        let router = Network::Floodway.host_address();
+        for guest in testbed.guests() {
+            Place::Guest(guest).run(&["ip", "route", "replace", &way, "via", &router])?;
+        }
+        Ok(())
+    }
+
+    fn apply(&self, testbed: &Testbed, policy: Policy) -> Result<()> {
+        let switch = testbed.switch()?;
+        let client = switch.client()?;
+        let mbit = u64::from(self.mbit) * u64::from(self.capacity_percent) / 100;
+        let change = match policy {
+            Policy::Off => InboundChange { capacity_mbit: Some(0), ..InboundChange::default() },
+            Policy::Share | Policy::Connections => InboundChange {
+                capacity_mbit: Some(mbit),
+                policy: Some(if policy == Policy::Share { "share" } else { "connections" }.into()),
+                // Half of what the port can queue, for each other's bursts.
+                burst_bytes: Some(self.queue_kb * 500),
+                ..InboundChange::default()
+            },
+        };
+        client.set_inbound(&change)?;
+        for index in 0..testbed.guests().len() {
+            let offload = floodway_switch::operate::OffloadChange {
+                receive: Some(self.receive_offload),
+                ..Default::default()
+            };
+            client.set_offload(&format!("vm{}", index + 1), &offload)?;
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        testbed: &Testbed,
+        far: &FarEnd<'_>,
+        schedule: &Schedule,
+    ) -> Result<figures::Arm> {
+        let client = testbed.switch()?.client()?;
+        let timeouts = traffic::timeouts(far.namespace())?;
+        let addresses = (0..testbed.guests().len())
+            .map(|index| Network::Floodway.guest_address(index))
+            .collect::<Result<Vec<_>>>()?;
+        traffic::serve(testbed.guests(), schedule)?;
+        let senders = traffic::start(far.namespace(), &addresses, schedule)?;
+        let (start, mut looks) = (Instant::now(), Vec::new());
+        let end = Duration::from_secs(self.seconds.into());
+        while start.elapsed() < end {
+            let status: InboundStatus = client.inbound()?;
+            let counters = far.counters()?;
+            let port = counters.as_ref().and_then(|counters| counters.port("near"));
+            looks.push(Look::new(start.elapsed(), port, &status));
+            thread::sleep(POLL);
+        }
+        let transfers = traffic::finish(senders)?;
+        let timeouts = traffic::timeouts(far.namespace())?.saturating_sub(timeouts);
+        Ok(figures::Arm { looks, transfers, timeouts })
+    }
+}
