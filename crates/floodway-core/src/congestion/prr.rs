@@ -32,8 +32,9 @@ pub struct Prr {
 impl Prr {
     /// Recovery begins with `flight` bytes sent and not acknowledged (`snd_nxt - snd_una`).
     #[must_use]
-    pub fn new(flight: u32) -> Self {
-        Self { delivered: 0, out: 0, recover_flight: flight.max(1) }
+    pub const fn new(flight: u32) -> Self {
+        let recover_flight = if flight == 0 { 1 } else { flight };
+        Self { delivered: 0, out: 0, recover_flight }
     }
 
     /// Sets `cwnd` for an ACK.

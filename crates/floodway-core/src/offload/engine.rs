@@ -10,6 +10,7 @@ use super::port::{Call, Port};
 use super::segment::{Packet, Segment};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
+use super::spare::Spare;
 use super::summary::{FlowSummary, Reason, TxState};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
@@ -35,11 +36,12 @@ pub struct Offload<B> {
     flows: FlowTable<Flow<B>>,
     timers: TimerQueue,
     port: Port,
+    spare: Spare<B>,
     upkeep_at: Instant,
     upkeep_cursor: u32,
 }
 
-impl<B> Offload<B> {
+impl<B: 'static> Offload<B> {
     /// An offload without flows. `seed` must be secret: it keeps guests from making look-ups slow.
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
@@ -47,6 +49,7 @@ impl<B> Offload<B> {
             flows: FlowTable::new(config.max_flows, seed).with_granule(config.idle / GRANULES),
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
             port: Port::new(config),
+            spare: Spare::default(),
             upkeep_at: Instant::NEVER,
             upkeep_cursor: 0,
         }
@@ -131,6 +134,7 @@ impl<B> Offload<B> {
         flow.link = *packet.link;
         let mut call = Call { now, id, tuple, port: &mut self.port, sink };
         if let Some(predicted) = flow.predict(packet.segment, &call) {
+            flow.wake(Side::Guest, &mut self.spare);
             let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
             if predicted == Predicted::Release {
                 flow.deadline.set(flow.next_timeout(), id, &mut self.timers);
@@ -150,6 +154,7 @@ impl<B> Offload<B> {
         keep: impl FnOnce() -> Option<B>,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
+        self.wake(id, packet.segment, Side::Guest);
         let Some(outcome) =
             self.with_flow(id, now, sink, |flow, call| flow.on_guest(packet.segment, keep, call))
         else {
@@ -188,6 +193,7 @@ impl<B> Offload<B> {
         let Some(id) = self.find_or_open(now, packet, Side::Peer) else {
             return Verdict::PASS;
         };
+        self.wake(id, packet.segment, Side::Peer);
         let free = self.port.pool.budget.free();
         let Some(outcome) = self
             .with_flow(id, now, sink, |entry, call| entry.on_network(packet.segment, keep, call))
@@ -243,6 +249,7 @@ impl<B> Offload<B> {
             && let Some(mut gone) = self.flows.evict(|old| old.flow.may_go())
         {
             self.port.release(&mut gone.flow);
+            gone.flow.give(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
         match self.flows.insert(flow, now, Flow::new(*link)) {
@@ -269,9 +276,20 @@ impl<B> Offload<B> {
         let (tuple, flow) = self.flows.touch_entry(id, now)?;
         let mut call = Call { now, id, tuple, port: &mut self.port, sink };
         let answer = f(flow, &mut call);
+        flow.rest(&mut self.spare);
         let due = flow.next_timeout();
         flow.deadline.set(due, id, &mut self.timers);
         Some(answer)
+    }
+
+    /// Makes room for what a segment brings.
+    #[inline]
+    fn wake(&mut self, id: FlowId, segment: &Segment, from: Side) {
+        if segment.seq_len() > 0
+            && let Some(flow) = self.flows.get_mut(id)
+        {
+            flow.wake(from, &mut self.spare);
+        }
     }
 
     /// Removes a flow that is over. A SYN uses its ports again for another.
@@ -299,6 +317,7 @@ impl<B> Offload<B> {
     fn forget(&mut self, id: FlowId) {
         if let Some(mut gone) = self.flows.remove(id) {
             self.port.release(&mut gone.flow);
+            gone.flow.give(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
     }
@@ -354,6 +373,7 @@ impl<B> Offload<B> {
             }
             let mut call = Call { now, id, tuple, port: &mut self.port, sink };
             flow.handle_timeout(&mut call);
+            flow.rest(&mut self.spare);
             let due = flow.next_timeout();
             flow.deadline.set(due, id, &mut self.timers);
         }
@@ -381,6 +401,7 @@ impl<B> Offload<B> {
             match gone {
                 Some(mut gone) => {
                     self.port.release(&mut gone.flow);
+                    gone.flow.give(&mut self.spare);
                     self.port.counters.flows_closed += 1;
                 }
                 None if online.is_none() => break,
@@ -460,7 +481,7 @@ impl<B> Offload<B> {
     }
 }
 
-fn summary<B>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
+fn summary<B: 'static>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
     let mut summary = FlowSummary {
         flow: *found.tuple,
         tx: TxState::Offline,

@@ -13,6 +13,7 @@ use super::receiver::Receiver;
 use super::segment::Segment;
 use super::sender::{Agreed, Sender};
 use super::sink::Link;
+use super::spare::Spare;
 use super::summary::TxState;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -92,7 +93,7 @@ impl Handshake {
     }
 
     /// The machines, if both SYNs were seen and `last`, which is from the peer, acknowledges the guest's.
-    pub fn complete<B>(
+    pub fn complete<B: 'static>(
         &self,
         last: &Segment,
         now: Instant,
@@ -151,10 +152,11 @@ pub(super) struct Connection<B> {
 
 /// How far the connection is.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are established, and near their entry")]
 pub(super) enum Phase<B> {
-    Opening(Handshake),
-    /// Boxed, so that a flood of SYNs costs little.
-    Established(Box<Connection<B>>),
+    /// Boxed, so that the others are no larger for it.
+    Opening(Box<Handshake>),
+    Established(Connection<B>),
     /// It cannot be offloaded.
     Excluded,
 }
@@ -187,10 +189,10 @@ pub(super) struct Flow<B> {
     pub waiting: bool,
 }
 
-impl<B> Flow<B> {
+impl<B: 'static> Flow<B> {
     pub fn new(link: Link) -> Self {
         Self {
-            phase: Phase::Opening(Handshake::default()),
+            phase: Phase::Opening(Box::default()),
             link,
             deadline: Deadline::NEVER,
             charged: Charge::default(),
@@ -211,6 +213,34 @@ impl<B> Flow<B> {
     pub fn load(&self) -> u32 {
         let Phase::Established(connection) = &self.phase else { return 0 };
         connection.tx.load() ^ connection.rx.acked.0 ^ self.charged.bytes
+    }
+
+    /// Makes sure that there is a place for what a segment with data brings.
+    #[inline]
+    pub fn wake(&mut self, side: Side, spare: &mut Spare<B>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        match side {
+            Side::Guest => {
+                connection.tx.wake(&mut spare.recoveries);
+                connection.tx.store.fill(&mut spare.lists);
+            }
+            Side::Peer => connection.rx.wake(&mut spare.keeping),
+        }
+    }
+
+    /// Gives up what is not needed while nothing is under way.
+    #[inline]
+    pub fn rest(&mut self, spare: &mut Spare<B>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        connection.tx.rest(spare);
+        connection.rx.rest(&mut spare.keeping);
+    }
+
+    /// Gives up all that is stored or kept.
+    pub fn give(&mut self, spare: &mut Spare<B>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        connection.tx.give(spare);
+        connection.rx.give(&mut spare.keeping);
     }
 
     pub fn connection(&self) -> Option<&Connection<B>> {

@@ -80,7 +80,7 @@ impl Pool {
     }
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     fn unit(&self) -> u32 {
         1 << self.agreed.peer_scale
     }

@@ -50,6 +50,7 @@ mod receiver;
 mod segment;
 mod sender;
 mod sink;
+mod spare;
 mod store;
 mod summary;
 

@@ -27,7 +27,7 @@ const MIN_MTU_V6: u32 = 1280;
 const HEADERS_V4: u32 = 40;
 const HEADERS_V6: u32 = 60;
 
-impl<B> Flow<B> {
+impl<B: 'static> Flow<B> {
     /// A router dropped the segment at `seq`: its path takes packets of `mtu` bytes.
     pub fn on_too_big<S: Sink<B>>(&mut self, seq: Seq, mtu: u32, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
@@ -47,7 +47,7 @@ impl<B> Flow<B> {
     }
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     /// Segments carry no more than `payload` bytes with their options from now on, if what begins at `seq` is on its
     /// way. Answers whether that is news.
     fn lower_mss(&mut self, seq: Seq, payload: u32) -> bool {

@@ -35,12 +35,12 @@ impl From<Verdict> for Outcome {
 
 const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
 
-impl<B> Flow<B> {
+impl<B: 'static> Flow<B> {
     /// What becomes of a segment that carries nothing but data, if the flow is up to nothing else.
     #[inline]
     pub fn predict<S>(&self, segment: &Segment, call: &Call<'_, S>) -> Option<Predicted> {
         let Phase::Established(connection) = &self.phase else { return None };
-        let Connection { tx, rx } = &**connection;
+        let Connection { tx, rx } = connection;
         let port = &*call.port;
         let plain = segment.len > 0 && segment.flags.without(Flags::PSH) == Flags::ACK;
         let may_start = rx.state == RxState::Offline && port.wants_receive();
@@ -61,7 +61,7 @@ impl<B> Flow<B> {
         call: &mut Call<'_, S>,
     ) -> Verdict {
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
-        let Connection { tx, rx } = &mut **connection;
+        let Connection { tx, rx } = connection;
         rx.take_timestamps(segment);
         let Some(frame) = keep() else { return self.refuse(call) };
         call.port.counters.stored_frames += 1;
@@ -139,8 +139,8 @@ impl<B> Flow<B> {
     /// Delivers again what the guest has lost, if that is due.
     pub fn redeliver<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        let Connection { tx, rx } = &mut **connection;
-        if rx.redelivery_due {
+        let Connection { tx, rx } = connection;
+        if rx.owes_redelivery() {
             let edit = tx.edit_for_kept(rx.peer);
             rx.redeliver(&edit, call.now, &mut call.port.counters, call.sink);
         }
@@ -280,7 +280,7 @@ impl<B> Flow<B> {
                 if call.port.wants_receive() {
                     connection.rx.start(&mut call.port.counters);
                 }
-                self.phase = Phase::Established(Box::new(connection));
+                self.phase = Phase::Established(connection);
             }
             None if handshake.is_over(segment.ack) => self.phase = Phase::Excluded,
             None => {}
@@ -424,7 +424,7 @@ impl<B> Flow<B> {
     /// a tail loss probe of its own for the repair of a loss (RFC 8985 section 7.4). Answers whether it was told.
     fn tell_of_repeat<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
         let Phase::Established(connection) = &mut self.phase else { return false };
-        let Connection { tx, rx } = &mut **connection;
+        let Connection { tx, rx } = connection;
         if !tx.owes_dsack() {
             return false;
         }
@@ -438,7 +438,7 @@ impl<B> Flow<B> {
     /// guest nor, by its number, a question of the peer: a keepalive or window probe.
     fn is_no_news(&mut self, segment: &Segment, told_edge: Seq) -> bool {
         let Phase::Established(connection) = &mut self.phase else { return false };
-        let Connection { tx, rx } = &mut **connection;
+        let Connection { tx, rx } = connection;
         !std::mem::take(&mut tx.asked)
             && tx.told_edge == told_edge
             && !segment.seq.before(rx.peer.nxt)
@@ -532,12 +532,12 @@ impl<B> Flow<B> {
 
 /// A byte that was acknowledged long ago, sent again while nothing is on its way: the peer is to answer,
 /// not the switch (RFC 1122 section 4.2.3.6).
-fn is_keepalive<B>(tx: &Sender<B>, segment: &Segment) -> bool {
+fn is_keepalive<B: 'static>(tx: &Sender<B>, segment: &Segment) -> bool {
     segment.seq_len() == 1 && tx.is_idle() && segment.end() == tx.snd_una()
 }
 
 /// A segment of the guest that is not stored.
-fn pass_from_guest<B, S: Sink<B>>(
+fn pass_from_guest<B: 'static, S: Sink<B>>(
     connection: &mut Connection<B>,
     segment: &Segment,
     own: Own,

@@ -105,7 +105,7 @@ impl Port {
     }
 
     /// Gives back what a removed flow used.
-    pub fn release<B>(&mut self, flow: &mut Flow<B>) {
+    pub fn release<B: 'static>(&mut self, flow: &mut Flow<B>) {
         self.pool.change(&mut flow.charged, Charge::default());
         self.kept -= flow.kept;
         flow.kept = 0;
@@ -127,7 +127,7 @@ impl Port {
     }
 }
 
-impl<B> Flow<B> {
+impl<B: 'static> Flow<B> {
     /// Puts the flow on the list for the end of the batch.
     pub fn flag(&mut self, id: FlowId, port: &mut Port) {
         if !self.flagged {

@@ -34,6 +34,7 @@ use super::counters::Counters;
 use super::segment::{Ecn, Segment};
 use super::sender::{Outgoing, PeerSide};
 use super::sink::{Edit, Sink};
+use super::spare::{Boxes, Part, Slot};
 use super::summary::RxState;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -50,6 +51,8 @@ const MAX_REDELIVERIES: u8 = 20;
 const LEAST_FRAME: u32 = 512;
 /// Duplicate ACKs of the guest that mean a loss on its side.
 const DUP_THRESH: u8 = 3;
+/// A longer list is not kept for later.
+const MAX_SPARE_FRAMES: usize = 256;
 
 #[derive(Debug)]
 struct Kept<B> {
@@ -59,6 +62,52 @@ struct Kept<B> {
     charge: u32,
     flags: Flags,
     has_timestamps: bool,
+}
+
+/// What the guest has not acknowledged itself.
+#[derive(Debug)]
+pub(super) struct Keeping<B> {
+    kept: VecDeque<Kept<B>>,
+    /// Bytes that the kept frames count for.
+    kept_bytes: u32,
+    /// Duplicate ACKs of the guest in a row.
+    dup_acks: u8,
+    /// Redeliveries in a row.
+    redeliveries: u8,
+    redeliver_at: Instant,
+    /// The first kept frame has to be delivered again.
+    redelivery_due: bool,
+    /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
+    /// with a NewReno sender (RFC 6582).
+    recover: Option<Seq>,
+}
+
+impl<B> Keeping<B> {
+    const EMPTY: Self = Self {
+        kept: VecDeque::new(),
+        kept_bytes: 0,
+        dup_acks: 0,
+        redeliveries: 0,
+        redeliver_at: Instant::NEVER,
+        redelivery_due: false,
+        recover: None,
+    };
+}
+
+impl<B: 'static> Part for Keeping<B> {
+    const REST: &'static Self = &Self::EMPTY;
+
+    fn new() -> Self {
+        Self::EMPTY
+    }
+
+    fn clear(&mut self) -> bool {
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.clear();
+        let small = kept.capacity() <= MAX_SPARE_FRAMES;
+        *self = Self { kept, ..Self::EMPTY };
+        small
+    }
 }
 
 #[derive(Debug)]
@@ -84,19 +133,8 @@ pub(super) struct Receiver<B> {
     guest_tsval: u32,
     /// Clock of the peer that is to be echoed.
     ts_recent: u32,
-    kept: VecDeque<Kept<B>>,
-    /// Bytes that the kept frames count for.
-    kept_bytes: u32,
-    /// Duplicate ACKs of the guest in a row.
-    dup_acks: u8,
-    /// Redeliveries in a row.
-    redeliveries: u8,
-    redeliver_at: Instant,
-    /// The first kept frame has to be delivered again.
-    pub redelivery_due: bool,
-    /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
-    /// with a NewReno sender (RFC 6582).
-    recover: Seq,
+    /// Absent while nothing is kept.
+    keeping: Slot<Keeping<B>>,
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
     /// CE was seen and CWR was not.
@@ -122,7 +160,7 @@ pub(super) enum Own {
     Nothing,
 }
 
-impl<B> Receiver<B> {
+impl<B: 'static> Receiver<B> {
     /// A receiver whose next byte is `next`, for a guest whose windows are shifted by `guest_scale`.
     pub fn new(next: Seq, guest_scale: u8) -> Self {
         Self {
@@ -137,13 +175,7 @@ impl<B> Receiver<B> {
             told_edge: next,
             guest_tsval: 0,
             ts_recent: 0,
-            kept: VecDeque::new(),
-            kept_bytes: 0,
-            dup_acks: 0,
-            redeliveries: 0,
-            redeliver_at: Instant::NEVER,
-            redelivery_due: false,
-            recover: next,
+            keeping: Slot::EMPTY,
             ack_due: false,
             echo_ce: false,
         }
@@ -166,7 +198,7 @@ impl<B> Receiver<B> {
     }
 
     pub fn kept_bytes(&self) -> u32 {
-        self.kept_bytes
+        self.keeping.kept_bytes
     }
 
     pub fn guest_ack(&self) -> Seq {
@@ -175,11 +207,11 @@ impl<B> Receiver<B> {
 
     /// All that was acknowledged for the guest it has acknowledged itself.
     pub fn is_settled(&self) -> bool {
-        self.kept.is_empty()
+        self.keeping.kept.is_empty()
     }
 
     pub fn next_timeout(&self) -> Instant {
-        self.redeliver_at
+        self.keeping.redeliver_at
     }
 
     fn enter(&mut self, state: RxState, counters: &mut Counters) {
@@ -332,12 +364,18 @@ impl<B> Receiver<B> {
         let Some(frame) = (fits && !special).then(keep).flatten() else {
             return self.enter(RxState::NoBuffer, counters);
         };
-        if self.kept.is_empty() {
-            self.redeliver_at = now + REDELIVERY;
+        if self.keeping.kept.is_empty() {
+            self.keeping.redeliver_at = now + REDELIVERY;
         }
         let has_timestamps = segment.options.timestamps.is_some();
-        self.kept.push_back(Kept { frame, end, charge, flags: segment.flags, has_timestamps });
-        self.kept_bytes += charge;
+        self.keeping.kept.push_back(Kept {
+            frame,
+            end,
+            charge,
+            flags: segment.flags,
+            has_timestamps,
+        });
+        self.keeping.kept_bytes += charge;
         counters.acknowledged_bytes += u64::from(segment.len);
         self.acked = end;
         if let Some(timestamps) = segment.options.timestamps {
@@ -352,7 +390,7 @@ impl<B> Receiver<B> {
             return Own::Again;
         }
         let advanced = segment.ack.after(self.guest_ack);
-        let repairing = self.redeliveries > 0;
+        let repairing = self.keeping.redeliveries > 0;
         let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
         let beyond = segment.ack.after(self.acked);
         self.guest_ack = segment.ack;
@@ -372,7 +410,10 @@ impl<B> Receiver<B> {
         let behind = self.acked.after(self.guest_ack) && segment.is_pure_ack();
         let holes = !segment.options.sack_blocks().is_empty();
         if behind && advanced {
-            self.redelivery_due |= (holes && repairing) || self.guest_ack.before(self.recover);
+            let more = self.keeping.recover.is_some_and(|recover| self.guest_ack.before(recover));
+            if (holes && repairing) || more {
+                self.keeping.redelivery_due = true;
+            }
         } else if behind {
             self.on_guest_duplicate(holes);
         }
@@ -397,7 +438,7 @@ impl<B> Receiver<B> {
             && edge == self.guest_edge
             && matches!(self.state, RxState::Offline | RxState::Active)
             && segment.options.sack_blocks().is_empty()
-            && !(self.ack_due || self.redelivery_due)
+            && !(self.ack_due || self.keeping.redelivery_due)
             && (self.told_edge == self.guest_edge || !self.opens_window())
     }
 
@@ -415,24 +456,54 @@ impl<B> Receiver<B> {
     }
 
     fn forget_kept(&mut self, now: Instant) {
-        self.dup_acks = 0;
-        self.redeliveries = 0;
-        self.recover = self.recover.max(self.guest_ack);
-        while let Some(first) = self.kept.front()
+        let Some(keeping) = self.keeping.get_mut() else { return };
+        keeping.dup_acks = 0;
+        keeping.redeliveries = 0;
+        keeping.recover = keeping.recover.filter(|&recover| self.guest_ack.before(recover));
+        while let Some(first) = keeping.kept.front()
             && !first.end.after(self.guest_ack)
         {
-            self.kept_bytes -= first.charge;
-            self.kept.pop_front();
+            keeping.kept_bytes -= first.charge;
+            keeping.kept.pop_front();
         }
-        self.redeliver_at = if self.kept.is_empty() { Instant::NEVER } else { now + REDELIVERY };
+        let any = !keeping.kept.is_empty();
+        keeping.redeliver_at = if any { now + REDELIVERY } else { Instant::NEVER };
+    }
+
+    /// Makes sure that there is a place for what will be kept.
+    #[inline]
+    pub fn wake(&mut self, spare: &mut Boxes<Keeping<B>>) {
+        if self.state == RxState::Active {
+            self.keeping.fill(spare);
+        }
+    }
+
+    /// Gives up what a receiver does not need while it keeps nothing.
+    #[inline]
+    pub fn rest(&mut self, spare: &mut Boxes<Keeping<B>>) {
+        if self.keeping.kept.is_empty() && !self.keeping.redelivery_due {
+            self.keeping.give(spare);
+        }
+    }
+
+    /// Gives up all that is kept.
+    pub fn give(&mut self, spare: &mut Boxes<Keeping<B>>) {
+        self.keeping.give(spare);
+    }
+
+    /// The first kept frame has to be delivered again.
+    #[inline]
+    pub fn owes_redelivery(&self) -> bool {
+        self.keeping.redelivery_due
     }
 
     /// The guest asks for kept data again.
     fn on_guest_duplicate(&mut self, holes: bool) {
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        if self.dup_acks == DUP_THRESH || (holes && self.dup_acks == 1) {
-            self.redelivery_due = true;
-            self.recover = self.kept.back().map_or(self.recover, |last| last.end);
+        let keeping = &mut *self.keeping;
+        keeping.dup_acks = keeping.dup_acks.saturating_add(1);
+        if keeping.dup_acks == DUP_THRESH || (holes && keeping.dup_acks == 1) {
+            keeping.redelivery_due = true;
+            keeping.recover = keeping.kept.back().map(|last| last.end).or(keeping.recover);
         }
     }
 
@@ -445,25 +516,26 @@ impl<B> Receiver<B> {
         counters: &mut Counters,
         sink: &mut S,
     ) {
-        self.redelivery_due = false;
-        let Some(first) = self.kept.front() else { return };
+        let Some(keeping) = self.keeping.get_mut() else { return };
+        keeping.redelivery_due = false;
+        let Some(first) = keeping.kept.front() else { return };
         let timestamps = edit.timestamps.filter(|_| first.has_timestamps);
         // An echo of congestion from back then is no news.
         let flags = first.flags.without(Flags::ECE);
         let flags = Some(flags).filter(|&flags| flags != first.flags);
         sink.redeliver(&first.frame, &Edit { timestamps, flags, ..*edit });
         counters.redelivered += 1;
-        self.redeliveries += 1;
-        let shift = self.redeliveries.min(MAX_REDELIVERY_SHIFT);
-        self.redeliver_at = now + REDELIVERY * (1 << shift);
+        self.keeping.redeliveries += 1;
+        let shift = self.keeping.redeliveries.min(MAX_REDELIVERY_SHIFT);
+        self.keeping.redeliver_at = now + REDELIVERY * (1 << shift);
     }
 
     pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
-        if self.redeliver_at > now {
+        if self.keeping.redeliver_at > now {
             return;
         }
-        if self.redeliveries < MAX_REDELIVERIES {
-            self.redelivery_due = true;
+        if self.keeping.redeliveries < MAX_REDELIVERIES {
+            self.keeping.redelivery_due = true;
         } else {
             self.abandon(counters);
         }
@@ -471,9 +543,7 @@ impl<B> Receiver<B> {
 
     /// Forgets what is kept.
     fn abandon(&mut self, counters: &mut Counters) {
-        self.kept.clear();
-        self.kept_bytes = 0;
-        self.redeliver_at = Instant::NEVER;
+        self.keeping = Slot::EMPTY;
         self.enter(RxState::Offline, counters);
     }
 }

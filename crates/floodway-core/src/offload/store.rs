@@ -1,7 +1,7 @@
 //! What a flow's guest has sent and the peer has not acknowledged, in sequence order.
 //!
 //! # Theory of operation
-//! Two lists over the same bytes. *Chunks* are the guest's frames, each with its place in sequence
+//! Two lists over the same bytes, which a flow has while anything is stored ([`super::spare`]). *Chunks* are the guest's frames, each with its place in sequence
 //! space; a chunk is freed when all of it is acknowledged, so that any byte can be sent again. Chunks
 //! before `snd_nxt` have no gap; a gap behind it (a frame of the guest that was lost on its way to us)
 //! stops the release there until the guest fills it.
@@ -22,11 +22,14 @@ use std::collections::VecDeque;
 use floodway_wire::tcp::Flags;
 
 use super::segment::{Ecn, Segment};
+use super::spare::{Boxes, Part, Slot};
 use crate::seq::Seq;
 use crate::time::Instant;
 
 /// Most records of a flow before SACK blocks stop splitting them.
 const MAX_RECORDS: usize = 8192;
+/// Longer lists are not kept for later.
+const MAX_SPARE_RECORDS: usize = 256;
 
 /// A frame of the guest, or the part of it that is new.
 #[derive(Debug)]
@@ -94,38 +97,101 @@ pub(super) struct Freed {
     pub latest: Option<(Instant, Seq, bool)>,
 }
 
+/// The lists, and what the records add up to.
 #[derive(Debug)]
-pub(super) struct Store<B> {
+pub(super) struct Lists<B> {
     chunks: VecDeque<Chunk<B>>,
     sent: VecDeque<Sent>,
+    /// Bytes released that the peer has out of order.
+    sacked: u32,
+    /// Bytes released and lost.
+    lost: u32,
+    /// Lost bytes that are on their way again.
+    in_repair: u32,
+}
+
+impl<B> Lists<B> {
+    const EMPTY: Self =
+        Self { chunks: VecDeque::new(), sent: VecDeque::new(), sacked: 0, lost: 0, in_repair: 0 };
+
+    /// Takes `bytes` of a record out of the counts.
+    fn forget_marks(&mut self, sent: &Sent, bytes: u32) {
+        if sent.sacked {
+            self.sacked -= bytes;
+        }
+        if sent.lost {
+            self.lost -= bytes;
+        }
+        if sent.in_repair {
+            self.in_repair -= bytes;
+        }
+    }
+}
+
+impl<B: 'static> Part for Lists<B> {
+    const REST: &'static Self = &Self::EMPTY;
+
+    fn new() -> Self {
+        Self::EMPTY
+    }
+
+    fn clear(&mut self) -> bool {
+        self.chunks.clear();
+        self.sent.clear();
+        (self.sacked, self.lost, self.in_repair) = (0, 0, 0);
+        self.chunks.capacity().max(self.sent.capacity()) <= MAX_SPARE_RECORDS
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Store<B> {
     /// First sequence number of the first record.
     una: Seq,
     /// Behind the last record.
     nxt: Seq,
-    /// Bytes released that the peer has out of order.
-    pub sacked: u32,
-    /// Bytes released and lost.
-    pub lost: u32,
-    /// Lost bytes that are on their way again.
-    pub in_repair: u32,
+    /// Absent while nothing is stored.
+    lists: Slot<Lists<B>>,
 }
 
-impl<B> Store<B> {
+impl<B: 'static> Store<B> {
     /// Nothing stored; the next byte is `una`.
     pub fn new(una: Seq) -> Self {
-        Self {
-            chunks: VecDeque::new(),
-            sent: VecDeque::new(),
-            una,
-            nxt: una,
-            sacked: 0,
-            lost: 0,
-            in_repair: 0,
-        }
+        Self { una, nxt: una, lists: Slot::EMPTY }
+    }
+
+    /// Makes sure that there are lists: cheaply, if a spare one is to be had.
+    #[inline]
+    pub fn fill(&mut self, spare: &mut Boxes<Lists<B>>) {
+        self.lists.fill(spare);
+    }
+
+    /// Gives the lists back, and what is in them up.
+    #[inline]
+    pub fn give(&mut self, spare: &mut Boxes<Lists<B>>) {
+        self.nxt = self.una;
+        self.lists.give(spare);
+    }
+
+    /// Bytes released that the peer has out of order.
+    #[inline]
+    pub fn sacked(&self) -> u32 {
+        self.lists.sacked
+    }
+
+    /// Bytes released and lost.
+    #[inline]
+    pub fn lost(&self) -> u32 {
+        self.lists.lost
+    }
+
+    /// Lost bytes that are on their way again.
+    #[inline]
+    pub fn in_repair(&self) -> u32 {
+        self.lists.in_repair
     }
 
     pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
+        self.lists.chunks.is_empty()
     }
 
     pub fn snd_una(&self) -> Seq {
@@ -140,22 +206,22 @@ impl<B> Store<B> {
     /// Nothing is known to have arrived out of order or to be lost.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.sacked == 0 && self.lost == 0
+        self.lists.sacked == 0 && self.lists.lost == 0
     }
 
     /// Bytes on the network, as far as is known.
     pub fn pipe(&self) -> u32 {
         let out = self.snd_nxt().since(self.una);
-        (out + self.in_repair).saturating_sub(self.sacked + self.lost)
+        (out + self.lists.in_repair).saturating_sub(self.lists.sacked + self.lists.lost)
     }
 
     /// Frames kept.
     pub fn frames(&self) -> u32 {
-        self.chunks.len() as u32
+        self.lists.chunks.len() as u32
     }
 
     pub fn records(&self) -> usize {
-        self.sent.len()
+        self.lists.sent.len()
     }
 
     /// Stores the part of the guest's segment that is neither stored nor before `from`. `keep`
@@ -183,15 +249,15 @@ impl<B> Store<B> {
             ecn: segment.ecn,
             fin,
         };
-        self.chunks.insert(index, chunk);
+        self.lists.chunks.insert(index, chunk);
         end.since(start)
     }
 
     /// Stores a segment without FIN that begins where the last chunk ends, or at `snd_nxt`.
     #[inline]
     pub fn append(&mut self, segment: &Segment, frame: B) {
-        debug_assert!(self.chunks.back().map_or(self.snd_nxt(), Chunk::end) == segment.seq);
-        self.chunks.push_back(Chunk {
+        debug_assert!(self.lists.chunks.back().map_or(self.snd_nxt(), Chunk::end) == segment.seq);
+        self.lists.chunks.push_back(Chunk {
             frame,
             seq: segment.seq,
             offset: 0,
@@ -206,13 +272,13 @@ impl<B> Store<B> {
     /// The chunk that is last in sequence order.
     #[inline]
     pub fn last(&self) -> Option<&Chunk<B>> {
-        self.chunks.back()
+        self.lists.chunks.back()
     }
 
     /// The first part of `start..end` that no chunk covers, and where its chunk belongs.
     fn missing(&self, mut start: Seq, mut end: Seq) -> Option<(Seq, Seq, usize)> {
-        let mut index = self.chunks.partition_point(|c| !c.end().after(start));
-        while let Some(next) = self.chunks.get(index) {
+        let mut index = self.lists.chunks.partition_point(|c| !c.end().after(start));
+        while let Some(next) = self.lists.chunks.get(index) {
             if next.seq.after(start) {
                 end = end.min(next.seq);
                 break;
@@ -225,28 +291,29 @@ impl<B> Store<B> {
 
     /// The chunk with the byte (or FIN) at `seq`.
     pub fn chunk_at(&self, seq: Seq) -> Option<&Chunk<B>> {
-        let index = self.chunks.partition_point(|c| !c.end().after(seq));
-        self.chunks.get(index).filter(|c| !c.seq.after(seq))
+        let index = self.lists.chunks.partition_point(|c| !c.end().after(seq));
+        self.lists.chunks.get(index).filter(|c| !c.seq.after(seq))
     }
 
     /// Notes that `snd_nxt..end` was released.
     pub fn released(&mut self, end: Seq, at: Instant) {
         let sent = Sent { end, at, sacked: false, lost: false, in_repair: false, repeated: false };
-        self.sent.push_back(sent);
+        self.lists.sent.push_back(sent);
         self.nxt = end;
     }
 
     /// Frees what is before `ack`, which is not behind [`Store::snd_nxt`].
     pub fn acknowledge(&mut self, ack: Seq) -> Freed {
         let mut freed = Freed::default();
-        while let Some(first) = self.sent.front().copied() {
+        let Some(lists) = self.lists.get_mut() else { return freed };
+        while let Some(first) = lists.sent.front().copied() {
             let start = self.una;
             let end = first.end.min(ack);
             if !start.before(end) {
                 break;
             }
             let bytes = end.since(start);
-            self.forget_marks(&first, bytes);
+            lists.forget_marks(&first, bytes);
             freed.any_repeated |= first.repeated;
             if !first.sacked {
                 freed.delivered += bytes;
@@ -260,39 +327,26 @@ impl<B> Store<B> {
             }
             self.una = end;
             if end == first.end {
-                self.sent.pop_front();
+                lists.sent.pop_front();
             }
         }
-        while self.chunks.front().is_some_and(|c| !c.end().after(self.una)) {
-            self.chunks.pop_front();
+        while lists.chunks.front().is_some_and(|c| !c.end().after(self.una)) {
+            lists.chunks.pop_front();
         }
         freed
     }
 
-    /// Takes `bytes` of a record out of the counts.
-    fn forget_marks(&mut self, sent: &Sent, bytes: u32) {
-        if sent.sacked {
-            self.sacked -= bytes;
-        }
-        if sent.lost {
-            self.lost -= bytes;
-        }
-        if sent.in_repair {
-            self.in_repair -= bytes;
-        }
-    }
-
     /// The records that overlap `from..to`, from the first on.
     pub fn first_from(&self, from: Seq) -> Option<Place> {
-        let index = self.sent.partition_point(|s| !s.end.after(from));
+        let index = self.lists.sent.partition_point(|s| !s.end.after(from));
         self.place(index)
     }
 
     /// The record at `index`.
     pub fn place(&self, index: usize) -> Option<Place> {
-        let sent = *self.sent.get(index)?;
+        let sent = *self.lists.sent.get(index)?;
         let start = match index.checked_sub(1) {
-            Some(before) => self.sent.get(before)?.end,
+            Some(before) => self.lists.sent.get(before)?.end,
             None => self.una,
         };
         Some(Place { index, start, sent })
@@ -305,10 +359,10 @@ impl<B> Store<B> {
         if !place.start.before(at) || !at.before(place.sent.end) {
             return true;
         }
-        if self.sent.len() >= MAX_RECORDS {
+        if self.lists.sent.len() >= MAX_RECORDS {
             return false;
         }
-        self.sent.insert(index, Sent { end: at, ..place.sent });
+        self.lists.sent.insert(index, Sent { end: at, ..place.sent });
         true
     }
 
@@ -319,9 +373,9 @@ impl<B> Store<B> {
             return 0;
         }
         let bytes = place.sent.end.since(place.start);
-        self.forget_marks(&place.sent, bytes);
-        self.sacked += bytes;
-        self.sent[index] = Sent { sacked: true, lost: false, in_repair: false, ..place.sent };
+        self.lists.forget_marks(&place.sent, bytes);
+        self.lists.sacked += bytes;
+        self.lists.sent[index] = Sent { sacked: true, lost: false, in_repair: false, ..place.sent };
         bytes
     }
 
@@ -332,9 +386,9 @@ impl<B> Store<B> {
             return false;
         }
         let bytes = place.sent.end.since(place.start);
-        self.forget_marks(&place.sent, bytes);
-        self.lost += bytes;
-        self.sent[index] = Sent { lost: true, in_repair: false, ..place.sent };
+        self.lists.forget_marks(&place.sent, bytes);
+        self.lists.lost += bytes;
+        self.lists.sent[index] = Sent { lost: true, in_repair: false, ..place.sent };
         true
     }
 
@@ -342,34 +396,34 @@ impl<B> Store<B> {
     pub fn repaired(&mut self, index: usize, at: Instant) {
         let Some(place) = self.place(index) else { return };
         debug_assert!(place.sent.lost && !place.sent.in_repair);
-        self.in_repair += place.sent.end.since(place.start);
-        self.sent[index] = Sent { in_repair: true, repeated: true, at, ..place.sent };
+        self.lists.in_repair += place.sent.end.since(place.start);
+        self.lists.sent[index] = Sent { in_repair: true, repeated: true, at, ..place.sent };
     }
 
     /// After a time-out everything that the peer is not known to have is lost (RFC 6675 section 5.1).
     pub fn lose_everything(&mut self) {
-        for index in 0..self.sent.len() {
+        for index in 0..self.lists.sent.len() {
             self.mark_lost(index);
         }
     }
 
     /// Forgets every loss mark: the recovery was needless.
     pub fn forget_losses(&mut self) {
-        for sent in &mut self.sent {
+        for sent in &mut self.lists.sent {
             sent.lost = false;
             sent.in_repair = false;
         }
-        self.lost = 0;
-        self.in_repair = 0;
+        self.lists.lost = 0;
+        self.lists.in_repair = 0;
     }
 
     /// The first record from `index` on that is lost and not on its way again.
     pub fn next_lost(&self, index: usize) -> Option<Place> {
-        if self.lost == self.in_repair {
+        if self.lists.lost == self.lists.in_repair {
             return None;
         }
-        (index..self.sent.len())
-            .find(|&i| self.sent[i].lost && !self.sent[i].in_repair)
+        (index..self.lists.sent.len())
+            .find(|&i| self.lists.sent[i].lost && !self.lists.sent[i].in_repair)
             .and_then(|i| self.place(i))
     }
 
@@ -377,7 +431,7 @@ impl<B> Store<B> {
     #[cfg(test)]
     pub fn check(&self) {
         let (mut sacked, mut lost, mut in_repair, mut start) = (0, 0, 0, self.una);
-        for sent in &self.sent {
+        for sent in &self.lists.sent {
             let bytes = sent.end.since(start);
             assert!(bytes > 0);
             assert!(!sent.in_repair || sent.lost);
@@ -390,8 +444,11 @@ impl<B> Store<B> {
             start = sent.end;
         }
         assert_eq!(start, self.nxt);
-        assert_eq!((sacked, lost, in_repair), (self.sacked, self.lost, self.in_repair));
-        for (a, b) in self.chunks.iter().zip(self.chunks.iter().skip(1)) {
+        assert_eq!(
+            (sacked, lost, in_repair),
+            (self.lists.sacked, self.lists.lost, self.lists.in_repair)
+        );
+        for (a, b) in self.lists.chunks.iter().zip(self.lists.chunks.iter().skip(1)) {
             assert!(!b.seq.before(a.end()));
         }
     }

@@ -5,6 +5,7 @@ use super::{Env, Sender};
 use crate::congestion::Ack;
 use crate::offload::segment::Segment;
 use crate::offload::sink::Sink;
+use crate::offload::spare::Boxes;
 use crate::offload::store::Freed;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -35,7 +36,7 @@ struct Sacked {
     sent_once_at: Option<Instant>,
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     /// Takes in an ACK while online, and releases what it makes room for.
     pub fn on_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
         let (una, nxt) = (self.snd_una(), self.store.snd_nxt());
@@ -60,7 +61,7 @@ impl<B> Sender<B> {
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
         if kind == AckKind::Advanced {
             self.rtt.reset_back_off();
-            self.rto_base = env.now;
+            self.recovery.rto_base = env.now;
             self.recovery.probed = false;
         }
         let rtt = self.measure(&freed, &sacked, env.now);
@@ -127,6 +128,7 @@ impl<B> Sender<B> {
                 told.dsack = true;
                 // What lies far back was never repaired by us.
                 if !right.before(una - (1 << 30)) {
+                    self.wake(&mut Boxes::default());
                     self.recovery.on_dsack(right.since(left));
                 }
                 continue;
@@ -194,7 +196,7 @@ impl<B> Sender<B> {
     ) -> u32 {
         match kind {
             AckKind::Advanced => {
-                self.dup_acks = 0;
+                self.recovery.dup_acks = 0;
                 let known = self.recovery.dup_bytes.min(advanced);
                 self.recovery.dup_bytes -= known;
                 (freed.delivered + sacked.bytes).saturating_sub(known)
@@ -202,7 +204,7 @@ impl<B> Sender<B> {
             // Nothing is out: it answers a probe of the window.
             AckKind::Duplicate if self.store.records() == 0 => 0,
             AckKind::Duplicate => {
-                self.dup_acks = self.dup_acks.saturating_add(1);
+                self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
                 if self.agreed.sack {
                     return sacked.bytes;
                 }

@@ -28,6 +28,7 @@
 use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck, Prr};
 use crate::offload::sink::Sink;
+use crate::offload::spare::{Boxes, Part, Spare};
 use crate::offload::store::Place;
 use crate::offload::summary::{Reason, TxState};
 use crate::seq::Seq;
@@ -61,20 +62,35 @@ struct Latest {
     rtt: Duration,
 }
 
+/// What is learnt of the path and outlives a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Learnt {
+    reordering_seen: bool,
+    /// Reordering window in quarters of the smallest round trip.
+    quarters: u8,
+    /// Recoveries until it is one again.
+    persist: u8,
+    /// Doublings of the delay that the peer's ACKs of lone segments may have.
+    ack_delay_shift: u8,
+}
+
+impl Learnt {
+    pub const NOTHING: Self =
+        Self { reordering_seen: false, quarters: 1, persist: 0, ack_delay_shift: 0 };
+}
+
+/// What is known of bytes that are on their way or held, and the timer that they need. A sender has it while there
+/// are any ([`crate::offload::spare`]).
 #[derive(Debug)]
-pub(super) struct Recovery {
-    pub phase: Phase,
+pub(in crate::offload) struct Recovery {
+    pub(super) phase: Phase,
     /// Ends when this is acknowledged.
     pub recover: Seq,
     pub prr: Prr,
     latest: Option<Latest>,
     /// Highest sequence number known to have arrived.
     fack: Seq,
-    reordering_seen: bool,
-    /// Reordering window in quarters of the smallest round trip.
-    quarters: u8,
-    /// Recoveries until it is one again.
-    persist: u8,
+    learnt: Learnt,
     /// Without SACK: bytes that duplicate ACKs say have arrived.
     pub dup_bytes: u32,
     /// A tail loss probe is out; it ends when this is acknowledged.
@@ -83,33 +99,64 @@ pub(super) struct Recovery {
     probe_lone: bool,
     /// Nothing was acknowledged since, so there will not be another.
     pub probed: bool,
-    /// Doublings of the delay that the peer's ACKs of lone segments may have.
-    ack_delay_shift: u8,
     /// Bytes sent again in this recovery, less those that DSACKs have shown to be needless.
     needed: i64,
     /// A DSACK came in this recovery.
     dsack_seen: bool,
+    pub timer: Option<(Timer, Instant)>,
+    /// When the retransmission timeout starts to count.
+    pub rto_base: Instant,
+    /// Duplicate ACKs in a row.
+    pub dup_acks: u8,
+    /// Bytes that the guest has sent are missing here; the flow is given up at this time.
+    pub gap_until: Instant,
+    /// What the guest sent again although it is stored: it is to hear that it came twice.
+    pub repeat: Option<(Seq, Seq)>,
+}
+
+impl Part for Recovery {
+    const REST: &'static Self = &Self::new(Seq(0), Learnt::NOTHING);
+
+    fn new() -> Self {
+        Self::new(Seq(0), Learnt::NOTHING)
+    }
+
+    fn clear(&mut self) -> bool {
+        true
+    }
 }
 
 impl Recovery {
-    pub fn new(next: Seq) -> Self {
+    const fn new(next: Seq, learnt: Learnt) -> Self {
         Self {
             phase: Phase::Open,
             recover: next,
             prr: Prr::new(0),
             latest: None,
             fack: next,
-            reordering_seen: false,
-            quarters: 1,
-            persist: 0,
+            learnt,
             dup_bytes: 0,
             probe_end: None,
             probe_lone: false,
             probed: false,
-            ack_delay_shift: 0,
             needed: 0,
             dsack_seen: false,
+            timer: None,
+            rto_base: Instant::ZERO,
+            dup_acks: 0,
+            gap_until: Instant::NEVER,
+            repeat: None,
         }
+    }
+
+    /// It can be forgotten, if nothing is stored either.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.phase == Phase::Open
+            && self.timer.is_none()
+            && self.probe_end.is_none()
+            && self.gap_until == Instant::NEVER
+            && self.repeat.is_none()
     }
 
     /// `bytes` have left; `again` if not for the first time.
@@ -133,14 +180,14 @@ impl Recovery {
         if end.after(self.fack) {
             self.fack = end;
         } else if !repeated && end.before(self.fack) {
-            self.reordering_seen = true;
+            self.learnt.reordering_seen = true;
         }
     }
 
     /// The peer got something twice.
     pub fn on_dsack(&mut self, bytes: u32) {
-        self.quarters = self.quarters.saturating_add(1);
-        self.persist = REORDERING_PERSIST;
+        self.learnt.quarters = self.learnt.quarters.saturating_add(1);
+        self.learnt.persist = REORDERING_PERSIST;
         self.needed -= i64::from(bytes);
         self.dsack_seen = true;
     }
@@ -158,9 +205,9 @@ impl Recovery {
     fn end(&mut self) {
         self.phase = Phase::Open;
         self.dup_bytes = 0;
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.quarters = 1;
+        self.learnt.persist = self.learnt.persist.saturating_sub(1);
+        if self.learnt.persist == 0 {
+            self.learnt.quarters = 1;
         }
     }
 }
@@ -179,7 +226,34 @@ enum Overtaken {
     NorAnyLater,
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
+    /// Makes sure that there is a place for what is known of bytes on their way.
+    #[inline]
+    pub fn wake(&mut self, spare: &mut Boxes<Recovery>) {
+        if !self.recovery.is_present() {
+            self.recovery.fill(spare);
+            *self.recovery = Recovery::new(self.store.snd_una(), self.learnt);
+        }
+    }
+
+    /// Gives up what a sender at rest does not need.
+    #[inline]
+    pub fn rest(&mut self, spare: &mut Spare<B>) {
+        if self.store.is_empty() && self.recovery.is_over() {
+            self.give(spare);
+        }
+    }
+
+    /// Gives up all that is stored.
+    #[inline]
+    pub fn give(&mut self, spare: &mut Spare<B>) {
+        if let Some(recovery) = self.recovery.get_mut() {
+            self.learnt = recovery.learnt;
+        }
+        self.store.give(&mut spare.lists);
+        self.recovery.give(&mut spare.recoveries);
+    }
+
     /// Bytes in flight, as far as is known.
     pub fn pipe(&self) -> u32 {
         self.store.pipe().saturating_sub(self.recovery.dup_bytes)
@@ -199,7 +273,7 @@ impl<B> Sender<B> {
             && self.recovery.phase == Phase::Fast
             && self.snd_una().before(self.recovery.recover)
             && self.controller.partial_ack() == PartialAck::RetransmitsNext;
-        let third = self.recovery.phase == Phase::Open && self.dup_acks >= DUP_THRESH;
+        let third = self.recovery.phase == Phase::Open && self.recovery.dup_acks >= DUP_THRESH;
         (partial || third) && self.lose_first_segment()
     }
 
@@ -239,7 +313,7 @@ impl<B> Sender<B> {
     /// How long after its transmission an overtaken range counts as lost; none if nothing can have
     /// been overtaken.
     fn patience(&self) -> Option<Duration> {
-        if !self.agreed.sack || (self.store.sacked == 0 && self.store.in_repair == 0) {
+        if !self.agreed.sack || (self.store.sacked() == 0 && self.store.in_repair() == 0) {
             return None;
         }
         Some(self.recovery.latest?.rtt + self.reordering_window())
@@ -259,18 +333,18 @@ impl<B> Sender<B> {
             return Overtaken::Yes(sent.at);
         }
         // What was sent once is in order: all that follows is later still.
-        if self.store.in_repair == 0 { Overtaken::NorAnyLater } else { Overtaken::No }
+        if self.store.in_repair() == 0 { Overtaken::NorAnyLater } else { Overtaken::No }
     }
 
     fn reordering_window(&self) -> Duration {
         let recovery = &self.recovery;
-        let enough = self.store.sacked >= u32::from(DUP_THRESH) * self.window.mss;
-        if !recovery.reordering_seen && (recovery.phase != Phase::Open || enough) {
+        let enough = self.store.sacked() >= u32::from(DUP_THRESH) * self.window.mss;
+        if !recovery.learnt.reordering_seen && (recovery.phase != Phase::Open || enough) {
             return Duration::ZERO;
         }
         let min_rtt = self.rtt.min_rtt().unwrap_or_default();
         let srtt = self.rtt.srtt().unwrap_or_default();
-        (min_rtt * u32::from(recovery.quarters) / 4).min(srtt)
+        (min_rtt * u32::from(recovery.learnt.quarters) / 4).min(srtt)
     }
 
     /// A loss was found: begins fast recovery, unless one is going on.
@@ -312,7 +386,7 @@ impl<B> Sender<B> {
             self.window.leave_recovery();
         }
         self.recovery.end();
-        self.dup_acks = 0;
+        self.recovery.dup_acks = 0;
         if self.state == TxState::PacketLoss {
             self.enter(TxState::Active, Reason::Recovered, env.counters);
         }
@@ -325,8 +399,8 @@ impl<B> Sender<B> {
             // The original had arrived, and so did the probe.
             self.recovery.probe_end = None;
             if self.recovery.probe_lone {
-                let shift = self.recovery.ack_delay_shift + 1;
-                self.recovery.ack_delay_shift = shift.min(MAX_ACK_DELAY_SHIFT);
+                let shift = self.recovery.learnt.ack_delay_shift + 1;
+                self.recovery.learnt.ack_delay_shift = shift.min(MAX_ACK_DELAY_SHIFT);
             }
         } else if self.snd_una() == end && kind == AckKind::Duplicate {
             // Both arrived, and the peer does not say which was the second.
@@ -345,15 +419,19 @@ impl<B> Sender<B> {
 
     pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
         if self.store.records() == 0 {
-            self.timer = match self.timer {
-                _ if self.held() == 0 || self.gap_until != Instant::NEVER => None,
-                Some((Timer::WindowProbe, at)) => Some((Timer::WindowProbe, at)),
-                _ => Some((Timer::WindowProbe, env.now + self.rto(env.config))),
-            };
+            let held = self.held() > 0 && self.recovery.gap_until == Instant::NEVER;
+            let first = env.now + self.rto(env.config);
+            if let Some(recovery) = self.recovery.get_mut() {
+                recovery.timer = match recovery.timer {
+                    _ if !held => None,
+                    Some((Timer::WindowProbe, at)) => Some((Timer::WindowProbe, at)),
+                    _ => Some((Timer::WindowProbe, first)),
+                };
+            }
             return;
         }
-        let timeout = self.rto_base + self.rto(env.config);
-        self.timer = Some(match self.reordering_deadline() {
+        let timeout = self.recovery.rto_base + self.rto(env.config);
+        self.recovery.timer = Some(match self.reordering_deadline() {
             Some(at) => (Timer::Reordering, at.min(timeout)),
             None => match self.probe_at() {
                 Some(at) if at < timeout => (Timer::TailLossProbe, at),
@@ -365,14 +443,14 @@ impl<B> Sender<B> {
     /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
     /// sent last should have come.
     fn probe_at(&self) -> Option<Instant> {
-        let repaired = self.store.lost == self.store.in_repair;
+        let repaired = self.store.lost() == self.store.in_repair();
         if self.recovery.probed || !self.agreed.sack || !repaired {
             return None;
         }
-        let base = self.rto_base.max(self.last_release);
+        let base = self.recovery.rto_base.max(self.last_release);
         let Some(srtt) = self.rtt.srtt() else { return Some(base + FIRST_PROBE_TIMEOUT) };
         let delay = if self.is_lone() {
-            ACK_DELAY * (1 << self.recovery.ack_delay_shift)
+            ACK_DELAY * (1 << self.recovery.learnt.ack_delay_shift)
         } else {
             Duration::from_millis(2)
         };
@@ -386,7 +464,7 @@ impl<B> Sender<B> {
 
     /// Does what the timer is for, if it is due.
     pub fn handle_timeout<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
-        let Some((timer, at)) = self.timer else { return };
+        let Some((timer, at)) = self.recovery.timer else { return };
         if at > env.now {
             return;
         }
@@ -395,7 +473,7 @@ impl<B> Sender<B> {
             Timer::Reordering => {
                 if self.find_by_time(env.now) {
                     self.repair_by_timer(env);
-                } else if self.rto_base + self.rto(env.config) <= env.now {
+                } else if self.recovery.rto_base + self.rto(env.config) <= env.now {
                     self.time_out(env);
                 }
             }
@@ -421,7 +499,7 @@ impl<B> Sender<B> {
         self.recovery.probe_end = Some(self.store.snd_nxt());
         self.recovery.probe_lone = self.is_lone();
         self.recovery.probed = true;
-        self.rto_base = env.now;
+        self.recovery.rto_base = env.now;
         let mut places = (0..self.store.records()).rev().filter_map(|i| self.store.place(i));
         let Some(last) = places.find(|place| !place.sent.sacked) else { return };
         // The last segment as it was cut.
@@ -444,8 +522,8 @@ impl<B> Sender<B> {
         self.store.lose_everything();
         self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
         self.recovery.dup_bytes = 0;
-        self.dup_acks = 0;
-        self.rto_base = env.now;
+        self.recovery.dup_acks = 0;
+        self.recovery.rto_base = env.now;
         self.repairing(Reason::Timeout, env);
     }
 
@@ -455,6 +533,6 @@ impl<B> Sender<B> {
         if self.unanswered > MAX_UNANSWERED {
             return Some(Reason::Timeout);
         }
-        (self.gap_until <= now).then_some(Reason::Gap)
+        (self.recovery.gap_until <= now).then_some(Reason::Gap)
     }
 }

@@ -41,6 +41,7 @@ use super::config::Config;
 use super::counters::Counters;
 use super::segment::Segment;
 use super::sink::{Edit, Link, Made, Sink};
+use super::spare::Slot;
 use super::store::Store;
 use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
@@ -50,7 +51,8 @@ use crate::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 
 pub(super) use acks::AckKind;
-use loss::Recovery;
+use loss::Learnt;
+pub(super) use loss::Recovery;
 pub(super) use predict::Predicted;
 
 /// Timestamps option with its padding, in every segment of a connection that uses it.
@@ -91,7 +93,7 @@ pub(super) struct Env<'a, S> {
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Timer {
+pub(super) enum Timer {
     Retransmission,
     TailLossProbe,
     Reordering,
@@ -118,10 +120,6 @@ pub(super) struct Sender<B> {
     pub snd_max: Seq,
     /// Where the guest is by the numbers of its segments, those included that were not stored.
     guest_nxt: Seq,
-    /// Bytes that the guest has sent are missing here; the flow is given up at this time.
-    gap_until: Instant,
-    /// What the guest sent again although it is stored: it is to hear that it came twice.
-    repeat: Option<(Seq, Seq)>,
     /// Right edge of the receiver's window.
     pub rwnd_edge: Seq,
     /// Right edge that the guest was told.
@@ -137,22 +135,18 @@ pub(super) struct Sender<B> {
     /// Held bytes wait for `cwnd`.
     pub cwnd_limited: bool,
     controller: Controller,
-    recovery: Recovery,
-    timer: Option<(Timer, Instant)>,
-    /// When the retransmission timeout starts to count.
-    rto_base: Instant,
+    recovery: Slot<Recovery>,
+    learnt: Learnt,
     last_release: Instant,
     /// Largest `TSval` on the wire.
     last_tsval: u32,
-    /// Duplicate ACKs in a row.
-    dup_acks: u8,
     /// Timeouts and window probes in a row that the peer did not answer.
     unanswered: u8,
     /// The next new segment carries CWR.
     cwr_due: bool,
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     /// A sender whose next byte is `next`, towards a peer with the options `peer` in its SYN.
     pub fn new(next: Seq, agreed: Agreed, peer: &OptionSummary, config: &Config) -> Self {
         let overhead = if agreed.timestamps { TIMESTAMPS_LEN } else { 0 };
@@ -164,8 +158,6 @@ impl<B> Sender<B> {
             store: Store::new(next),
             snd_max: next,
             guest_nxt: next,
-            gap_until: Instant::NEVER,
-            repeat: None,
             rwnd_edge: next,
             told_edge: next,
             told_una: next,
@@ -175,12 +167,10 @@ impl<B> Sender<B> {
             asked: false,
             cwnd_limited: false,
             controller: Controller::new(config.congestion),
-            recovery: Recovery::new(next),
-            timer: None,
-            rto_base: Instant::ZERO,
+            recovery: Slot::EMPTY,
+            learnt: Learnt::NOTHING,
             last_release: Instant::ZERO,
             last_tsval: 0,
-            dup_acks: 0,
             unanswered: 0,
             cwr_due: false,
         }
@@ -216,7 +206,7 @@ impl<B> Sender<B> {
     }
 
     pub fn next_timeout(&self) -> Instant {
-        self.timer.map_or(Instant::NEVER, |(_, at)| at).min(self.gap_until)
+        self.recovery.timer.map_or(Instant::NEVER, |(_, at)| at).min(self.recovery.gap_until)
     }
 
     pub fn enter(&mut self, state: TxState, reason: Reason, counters: &mut Counters) {
@@ -315,7 +305,7 @@ impl<B> Sender<B> {
     /// The guest repeats what it need not. Joins what it repeated before, if they touch.
     fn note_repeat(&mut self, segment: &Segment) {
         let (start, end) = (segment.seq, segment.end());
-        self.repeat = match self.repeat {
+        self.recovery.repeat = match self.recovery.repeat {
             Some((first, last)) if !start.after(last) && !end.before(first) => {
                 Some((first.min(start), last.max(end)))
             }
@@ -325,14 +315,14 @@ impl<B> Sender<B> {
 
     /// What the guest repeated in vain has been acknowledged: it can be told so (RFC 2883).
     pub fn owes_dsack(&self) -> bool {
-        self.agreed.sack && self.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
+        self.agreed.sack && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
     }
 
     fn take_dsack(&mut self) -> Option<SackBlock> {
         if !self.owes_dsack() {
             return None;
         }
-        let (Seq(left), Seq(right)) = self.repeat.take()?;
+        let (Seq(left), Seq(right)) = self.recovery.repeat.take()?;
         Some(SackBlock { left, right })
     }
 
@@ -341,12 +331,8 @@ impl<B> Sender<B> {
         self.store = Store::new(self.snd_una());
         self.told_edge = self.told_edge.max(self.rwnd_edge);
         self.snd_max = self.snd_max.max(self.guest_nxt);
-        self.gap_until = Instant::NEVER;
-        self.repeat = None;
-        self.recovery = Recovery::new(self.snd_max);
+        self.recovery = Slot::EMPTY;
         self.rtt.reset_back_off();
-        self.timer = None;
-        self.dup_acks = 0;
         self.unanswered = 0;
     }
 

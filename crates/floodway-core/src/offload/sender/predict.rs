@@ -26,7 +26,7 @@ pub(in crate::offload) enum Predicted {
     Release,
 }
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     /// What becomes of a segment with data and no control bits but ACK and PSH, if that can be told at once.
     #[inline]
     pub fn predict(&self, segment: &Segment, now: Instant, config: &Config) -> Option<Predicted> {
@@ -68,7 +68,7 @@ impl<B> Sender<B> {
         env.sink.release(&chunk.frame, &release);
         self.emitted(&release, false, env.counters);
         if self.store.records() == 0 {
-            self.rto_base = env.now;
+            self.recovery.rto_base = env.now;
         }
         self.store.released(end, env.now);
         self.last_release = env.now;

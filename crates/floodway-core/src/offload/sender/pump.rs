@@ -12,6 +12,7 @@ use crate::congestion::Algorithm;
 use crate::offload::counters::Counters;
 use crate::offload::segment::Ecn;
 use crate::offload::sink::{Made, Release, Sink};
+use crate::offload::spare::Boxes;
 use crate::offload::store::Chunk;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// The guest is given this long to send again what we could not store: more than two timeouts of its own.
 const GAP_PATIENCE: Duration = Duration::from_millis(1000);
 
-impl<B> Sender<B> {
+impl<B: 'static> Sender<B> {
     /// Releases all that may leave, and sets the timer.
     pub fn pump<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         self.restart_after_idle(env);
@@ -73,7 +74,7 @@ impl<B> Sender<B> {
         self.recovery.sent(place.sent.end.since(place.start), true);
         if index == 0 {
             // The answer to the repair is waited for as long as that to anything else.
-            self.rto_base = env.now;
+            self.recovery.rto_base = env.now;
         }
     }
 
@@ -105,7 +106,7 @@ impl<B> Sender<B> {
             self.recovery.sent(n, false);
             self.last_release = env.now;
             if self.store.records() == 1 {
-                self.rto_base = env.now;
+                self.recovery.rto_base = env.now;
             }
         }
     }
@@ -119,9 +120,14 @@ impl<B> Sender<B> {
     /// but the guest can repeat them.
     pub(super) fn watch_gap(&mut self, next: Seq, now: Instant) {
         if !self.guest_nxt.after(next) {
-            self.gap_until = Instant::NEVER;
-        } else if self.gap_until == Instant::NEVER {
-            self.gap_until = now + GAP_PATIENCE;
+            if let Some(recovery) = self.recovery.get_mut() {
+                recovery.gap_until = Instant::NEVER;
+            }
+            return;
+        }
+        self.wake(&mut Boxes::default());
+        if self.recovery.gap_until == Instant::NEVER {
+            self.recovery.gap_until = now + GAP_PATIENCE;
         }
     }
 
@@ -221,7 +227,7 @@ impl<B> Sender<B> {
         self.rtt.back_off();
         self.unanswered = self.unanswered.saturating_add(1);
         let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
-        self.timer = Some((Timer::WindowProbe, env.now + wait));
+        self.recovery.timer = Some((Timer::WindowProbe, env.now + wait));
     }
 
     /// The clock of the guest, as its SYN had it.

@@ -1,0 +1,144 @@
+//! Parts of a flow's state that it has only while something is under way.
+//!
+//! # Theory of operation
+//! Most flows of a port are idle, and an idle sender has no scoreboard. Such a part lives in a box, which a
+//! flow takes from the port's spare ones when it needs it and gives back when it is at rest. So an idle flow pays a
+//! pointer for it, nothing is allocated in steady state, and whichever flow is active next gets the box that is
+//! still in the cache.
+//!
+//! Invariant: an absent part is at rest, and reads as such.
+
+use std::ops::{Deref, DerefMut};
+
+use super::receiver::Keeping;
+use super::sender::Recovery;
+use super::store::Lists;
+
+/// Most boxes of a kind that a port keeps for later.
+const MAX_SPARE: usize = 4096;
+
+/// Boxes of one kind that no flow of the port uses now.
+#[derive(Debug)]
+pub(super) struct Boxes<T>(Vec<Box<T>>);
+
+impl<T> Default for Boxes<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// Boxes that no flow of the port uses now.
+#[derive(Debug)]
+pub(super) struct Spare<B> {
+    pub lists: Boxes<Lists<B>>,
+    pub recoveries: Boxes<Recovery>,
+    pub keeping: Boxes<Keeping<B>>,
+}
+
+impl<B> Default for Spare<B> {
+    fn default() -> Self {
+        Self { lists: Boxes::default(), recoveries: Boxes::default(), keeping: Boxes::default() }
+    }
+}
+
+/// A part of a flow's state.
+pub(super) trait Part: Sized + 'static {
+    /// What an absent one reads as.
+    const REST: &'static Self;
+
+    /// One that is at rest.
+    fn new() -> Self;
+
+    /// Puts it to rest, whatever it holds. False if it has grown too large to be kept.
+    fn clear(&mut self) -> bool;
+}
+
+/// A part that may be absent. Writing to an absent one allocates it.
+#[derive(Debug)]
+pub(super) struct Slot<T>(Option<Box<T>>);
+
+impl<T: Part> Slot<T> {
+    pub const EMPTY: Self = Self(None);
+
+    #[inline]
+    pub fn is_present(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The part, if it is present.
+    #[inline]
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// Makes it present, at rest if it was not.
+    #[inline]
+    pub fn fill(&mut self, spare: &mut Boxes<T>) {
+        if self.0.is_none() {
+            self.0 = Some(spare.0.pop().unwrap_or_else(|| Box::new(T::new())));
+        }
+    }
+
+    /// Gives the box back, with nothing in it.
+    #[inline]
+    pub fn give(&mut self, spare: &mut Boxes<T>) {
+        if let Some(mut part) = self.0.take()
+            && part.clear()
+            && spare.0.len() < MAX_SPARE
+        {
+            spare.0.push(part);
+        }
+    }
+}
+
+impl<T: Part> Deref for Slot<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::REST)
+    }
+}
+
+impl<T: Part> DerefMut for Slot<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_with(|| Box::new(T::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Count(u32);
+
+    impl Part for Count {
+        const REST: &'static Self = &Self(0);
+        fn new() -> Self {
+            Self(0)
+        }
+        fn clear(&mut self) -> bool {
+            self.0 = 0;
+            true
+        }
+    }
+
+    #[test]
+    fn boxes_go_round() {
+        let mut spare = Boxes::default();
+        let (mut a, mut b) = (Slot::<Count>::EMPTY, Slot::<Count>::EMPTY);
+        a.fill(&mut spare);
+        a.0.as_mut().unwrap().0 = 7;
+        let at = std::ptr::from_ref(&*a).addr();
+        assert!(
+            a.is_present() && !b.is_present() && (a.0.as_ref().unwrap().0, b.deref().0) == (7, 0)
+        );
+        a.give(&mut spare);
+        b.fill(&mut spare);
+        assert_eq!((std::ptr::from_ref(&*b).addr(), b.deref().0, spare.0.len()), (at, 0, 0));
+        a.give(&mut spare);
+        assert!(spare.0.is_empty(), "there was nothing to give");
+    }
+}
