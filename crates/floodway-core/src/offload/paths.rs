@@ -341,7 +341,7 @@ impl<B: 'static> Flow<B> {
         call: &mut Call<'_, S>,
     ) -> Verdict {
         let passes = |edit| match arrival {
-            Arrival::Deliver => Verdict::Pass(edit),
+            Arrival::Deliver | Arrival::Unheard => Verdict::Pass(edit),
             Arrival::Known => Verdict::Absorb,
         };
         if !segment.has(Flags::ACK) {
@@ -357,7 +357,6 @@ impl<B: 'static> Flow<B> {
             return passes(self.edit_for_guest(segment));
         }
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
-        let heard = rx.is_heard(segment);
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
         let (released, told_edge) = (env.counters.released, tx.told_edge);
@@ -388,8 +387,7 @@ impl<B: 'static> Flow<B> {
             call.port.counters.merged_acks += 1;
             return Verdict::Absorb;
         }
-        let lost = arrival == Arrival::Known || !heard;
-        if lost && kind == AckKind::Advanced {
+        if arrival != Arrival::Deliver && kind == AckKind::Advanced {
             // The segment goes no further, here or in the guest, but what it acknowledges does.
             self.update_due = true;
             self.flag(call.id, call.port);
@@ -398,8 +396,8 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The peer acknowledges what the switch has not sent. If it does so blindly the segment is refused. Else bytes
-    /// went to the peer past us, or it is nonsense, which the guest drops; in either case it passes. What is held
-    /// here and has arrived all the same shows that we are not the guest's only way: it goes on alone.
+    /// went to the peer past us, or it is nonsense, which the guest drops; in either case it passes. What the
+    /// guest has sent, by its own numbers, and we have not, shows that we are not its only way: it goes on alone.
     fn on_unsent<S: Sink<B>>(
         &mut self,
         segment: &Segment,
@@ -411,7 +409,7 @@ impl<B: 'static> Flow<B> {
             return Some(Verdict::Drop(Refusal::AcksUnsent));
         }
         call.port.counters.acks_unseen += 1;
-        if !segment.ack.after(connection.tx.snd_max) {
+        if !connection.tx.is_behind(segment.ack) {
             self.give_up(Reason::Gap, call);
             let Phase::Established(connection) = &mut self.phase else { return None };
             let edge = connection.tx.edge_of(segment.ack, segment.window);

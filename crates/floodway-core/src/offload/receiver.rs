@@ -145,6 +145,8 @@ pub(super) struct Receiver<B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     Deliver,
+    /// It is delivered, and the guest will drop it with all that is in its header.
+    Unheard,
     /// The guest has it, or will get it from what is kept.
     Known,
 }
@@ -277,9 +279,10 @@ impl<B: 'static> Receiver<B> {
         now: Instant,
         counters: &mut Counters,
     ) -> Arrival {
+        let deliver = if self.is_heard(segment) { Arrival::Deliver } else { Arrival::Unheard };
         self.note_peer(segment);
         if segment.seq_len() == 0 {
-            return Arrival::Deliver;
+            return deliver;
         }
         let (start, end) = (segment.seq, segment.end());
         if !end.after(self.acked) && self.acked.after(self.guest_ack) {
@@ -294,7 +297,7 @@ impl<B: 'static> Receiver<B> {
                     self.enter(RxState::UnexpectedSeq, counters);
                 }
             }
-            return Arrival::Deliver;
+            return deliver;
         }
         self.rcv_nxt = end;
         self.highest = self.highest.max(end);
@@ -304,7 +307,7 @@ impl<B: 'static> Receiver<B> {
         if self.state == RxState::Active {
             self.acknowledge(segment, room, keep, now, counters);
         }
-        Arrival::Deliver
+        deliver
     }
 
     /// It begins within what the guest has not acknowledged and may take, or is a keepalive.
@@ -315,8 +318,13 @@ impl<B: 'static> Receiver<B> {
 
     /// The guest takes the acknowledgement in it: the segment is neither old as a whole (RFC 9293 section
     /// 3.10.7.4) nor by its clock.
-    pub fn is_heard(&self, segment: &Segment) -> bool {
-        !segment.end().before(self.peer.nxt) && !self.is_stale(segment)
+    fn is_heard(&self, segment: &Segment) -> bool {
+        let old = if segment.seq_len() == 0 {
+            segment.seq.before(self.peer.nxt)
+        } else {
+            !segment.end().after(self.peer.nxt)
+        };
+        !old && !self.is_stale(segment)
     }
 
     /// The guest will drop it by PAWS (RFC 7323 section 5), so it must come again from the peer.

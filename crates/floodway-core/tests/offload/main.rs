@@ -2,6 +2,7 @@
 //!
 //! A test that fails leaves captures; see [`harness::pcap`].
 
+mod found;
 mod harness;
 mod hostile;
 mod invariants;

@@ -302,6 +302,11 @@ impl<B: 'static> Sender<B> {
         }
     }
 
+    /// The guest has not sent all up to `ack`, as far as we have seen.
+    pub fn is_behind(&self, ack: Seq) -> bool {
+        ack.after(self.guest_nxt)
+    }
+
     /// The guest repeats what it need not. Joins what it repeated before, if they touch.
     fn note_repeat(&mut self, segment: &Segment) {
         let (start, end) = (segment.seq, segment.end());
