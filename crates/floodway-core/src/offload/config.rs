@@ -24,7 +24,7 @@ pub struct Config {
     pub receive_budget: u32,
     /// Most flows that are known at once.
     pub max_flows: u32,
-    /// Idle flows are forgotten after this.
+    /// Idle flows are forgotten after this; those that are online go offline first.
     pub idle: Duration,
     /// Smallest retransmission time-out towards the network. Well under the 200 ms of the guest's, so that a
     /// loss is repaired before the guest's own timer runs out (I7).

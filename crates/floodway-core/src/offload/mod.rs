@@ -29,7 +29,8 @@
 //! - **I3** A granted right edge is never taken back while the flow is online.
 //! - **I4** What the flows of a port use together never exceeds its budget ([`budget`]).
 //! - **I5** Offline flows pass byte for byte.
-//! - **I7** The guest never has to retransmit because of what the switch holds or repairs.
+//! - **I7** The guest never has to retransmit because of what the switch holds or repairs, as long as the path is
+//!   alive, and shorter than the guest's timeout.
 //! - **R1** to **R7**: see [`receiver`].
 //!
 //! (I6, the way back when the switch is gone, is the guest module's.)

@@ -12,7 +12,8 @@
 //!
 //! Rules:
 //! - **R1** What was acknowledged is kept until the guest acknowledges it itself; the peer has no copy any
-//!   more. If the guest's ACKs say that it lost it, or it stays silent too long, it is delivered again.
+//!   more. If the guest's ACKs say that it lost it, or it stays silent too long, it is delivered again, under a header
+//!   that says what one sent now would. A guest that takes no notice for 16 minutes is given up.
 //! - **R2** Only in-order data within the window that the guest advertised, and within the port's budget.
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.

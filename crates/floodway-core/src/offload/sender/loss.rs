@@ -472,7 +472,7 @@ impl<B: 'static> Sender<B> {
             Timer::WindowProbe => return self.probe_window(env),
             Timer::Reordering => {
                 if self.find_by_time(env.now) {
-                    self.rto_base = env.now;
+                    self.recovery.rto_base = env.now;
                     self.repair_by_timer(env);
                 } else if self.recovery.rto_base + self.rto(env.config) <= env.now {
                     self.time_out(env);

@@ -20,8 +20,12 @@
 //! To the guest: ACKs that advance pass, with the grant as their window, without SACK blocks and
 //! ECN echo, for both are ours to deal with; several that come soon after each other are merged into
 //! one, since each wakes the guest, which needs no ACK clock. Duplicate ACKs are absorbed. From the guest: bytes that are
-//! stored or acknowledged are absorbed (probes and needless timeouts of the guest); the latter are
-//! answered by the last ACK.
+//! stored or acknowledged are absorbed (probes and needless timeouts of the guest), and answered by a DSACK once the
+//! peer has acknowledged them, as the peer would have: without it the guest would take its probe for a repair
+//! (RFC 8985 section 7.4) and cut its window.
+//!
+//! Bytes that went to the peer past us, because it lives on this host for a while or frames were flooded, show in the
+//! numbers of both ends. The flow is given up then: the guest has everything that the peer has not acknowledged.
 //!
 //! Timers, one at a time: retransmission timeout (RFC 6298), tail loss probe and reordering (RFC
 //! 8985), probe of a closed window (RFC 9293 section 3.8.6.1).
