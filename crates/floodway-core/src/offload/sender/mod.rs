@@ -313,6 +313,9 @@ impl<B: 'static> Sender<B> {
 
     /// The guest repeats what it need not. Joins what it repeated before, if they touch.
     fn note_repeat(&mut self, segment: &Segment) {
+        if !self.agreed.sack {
+            return;
+        }
         let (start, end) = (segment.seq, segment.end());
         self.recovery.repeat = match self.recovery.repeat {
             Some((first, last)) if !start.after(last) && !end.before(first) => {
