@@ -65,6 +65,8 @@ enum Step {
     Open { flow: bool, scale: (u8, u8), options: u8, window: u16, mss: u16 },
     /// The peer acknowledges all that it got.
     Ack { flow: bool, window: u16 },
+    /// A router speaks of a segment of the guest's.
+    TooBig { flow: bool, seq: Near, mtu: u16 },
     Wait(u32),
     WaitLong(u8),
     Flush,
@@ -269,6 +271,11 @@ impl Run {
                     ..Segment::default()
                 };
                 self.send(flow, false, &ack, true);
+            }
+            Step::TooBig { flow, seq, mtu } => {
+                let seq = Seq(seq.of(self.sink.released[usize::from(flow)]));
+                let (now, flow) = (self.now, tuple(flow));
+                self.offload.too_big(now, &flow, seq, mtu.into(), &mut self.sink);
             }
             Step::Wait(ns) => self.wait(Duration::from_nanos(ns.into())),
             Step::WaitLong(s) => self.wait(Duration::from_secs(s.into())),
