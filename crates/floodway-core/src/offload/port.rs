@@ -205,7 +205,7 @@ impl<B: 'static> Flow<B> {
         }
         let reason = tx.reason;
         tx.enter(TxState::Offline, reason, &mut port.counters);
-        tx.told_edge = tx.rwnd_edge.max(tx.snd_max);
+        tx.let_go();
         port.pool.online -= 1;
         tx.charge(&mut self.charged, &mut port.pool);
         // A guest that waits at the edge of its grant has to hear of the receiver's own window.

@@ -177,6 +177,19 @@ fn bytes_that_went_past_the_switch_end_the_offload_of_a_flow() {
 }
 
 #[test]
+fn a_flow_goes_offline_while_the_guest_is_ahead_of_it() {
+    // The patience with it ran out when there was nothing left to give up, again and again.
+    let mut world = warm(Setup { name: "gap-leaving", ..Setup::default() });
+    let packet = world.guest_segment(1000, 0);
+    world.guest_packet(&packet);
+    world.drain(true);
+    world.run_for(SECONDS(5));
+    assert!(world.switch.offload.is_drained());
+    let summary = world.switch.summary(&world.flow).unwrap();
+    assert_eq!((summary.tx, summary.reason), (TxState::Offline, Reason::Draining));
+}
+
+#[test]
 fn an_urgent_segment_is_not_cut_into_several() {
     use floodway_wire::tcp::Flags;
     let mut world = warm(Setup { name: "urgent-cut", ..Setup::default() });

@@ -116,6 +116,23 @@ fn a_released_range_is_a_frame_of_its_own() {
 }
 
 #[test]
+fn urgent_pointers_count_from_their_range() {
+    let mut bytes = built(false, false).build_partial(&pattern(1, 4000));
+    let transport = usize::from(parse(&bytes, bytes.len()).unwrap().transport_offset);
+    bytes[transport + 18..transport + 20].copy_from_slice(&2000_u16.to_be_bytes());
+    let held = held(partial(&bytes, 1448), &bytes);
+    let flags = Flags::ACK.with(Flags::URG);
+    // From the start, in the middle, up to the last urgent byte, and behind it.
+    for (offset, pointer) in [(0, Some(2000)), (1448, Some(552)), (1999, Some(1)), (2000, None)] {
+        let (vnet, bytes) = assemble(&held, &Release { flags, ..release(offset, 1000) });
+        let [(meta, frame)] = &received(&vnet, &bytes)[..] else { panic!("one frame") };
+        let header = floodway_wire::tcp::Header::parse(&frame[transport..]).unwrap();
+        assert_eq!(header.urgent_pointer(), pointer.unwrap_or(0));
+        assert_eq!(meta.tcp().unwrap().flags.contains(Flags::URG), pointer.is_some());
+    }
+}
+
+#[test]
 fn what_is_longer_than_a_segment_leaves_as_a_super_frame() {
     for v6 in [false, true] {
         let data = pattern(2, 60_000);

@@ -341,11 +341,20 @@ impl<B: 'static> Sender<B> {
     /// Forgets what is stored. The peer has not acknowledged it, and the guest is told nothing else.
     pub fn abandon(&mut self) {
         self.store = Store::new(self.snd_una());
-        self.told_edge = self.told_edge.max(self.rwnd_edge);
         self.snd_max = self.snd_max.max(self.guest_nxt);
+        self.told_edge = self.told_edge.max(self.rwnd_edge).max(self.snd_max);
         self.recovery = Slot::EMPTY;
         self.rtt.reset_back_off();
         self.unanswered = 0;
+    }
+
+    /// The guest goes on alone from here. What it has sent past us is no more of our business.
+    pub fn let_go(&mut self) {
+        self.snd_max = self.snd_max.max(self.guest_nxt);
+        self.told_edge = self.rwnd_edge.max(self.snd_max);
+        if let Some(recovery) = self.recovery.get_mut() {
+            (recovery.gap_until, recovery.repeat) = (Instant::NEVER, None);
+        }
     }
 
     /// The window that the guest has now, as it is written.
