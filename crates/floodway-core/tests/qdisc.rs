@@ -14,6 +14,7 @@ enum Event {
     Enqueue { high: bool, source: u16, flow: u64, len: u32, ecn: bool },
     Dequeue { n: u32 },
     Wait { us: u64 },
+    Trim,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -22,6 +23,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(high, source, flow, len, ecn)| Event::Enqueue { high, source, flow, len, ecn }),
         3 => (1_u32..8).prop_map(|n| Event::Dequeue { n }),
         2 => (0_u64..60_000).prop_map(|us| Event::Wait { us }),
+        1 => Just(Event::Trim),
     ]
 }
 
@@ -110,6 +112,7 @@ fn run(config: Config, events: &[Event]) -> Result<(), TestCaseError> {
                 }
             }
             Event::Wait { us } => now += Duration::from_micros(us),
+            Event::Trim => scheduler.trim(),
         }
         for class in Class::ALL {
             prop_assert_eq!(scheduler.backlog(class), ledger.queued(class));

@@ -13,7 +13,8 @@
 //! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends
 //! a super-frame each time its queue is empty would get 64 KB per round where others get a quantum.
 //!
-//! Disciplines are made when their source first has a packet of their class. A source is a small integer (a port).
+//! A discipline is made when its source first has a packet of its class, and let go of when it was not used between two calls
+//! of [`Scheduler::trim`]: a thousand flow queues are 100 KB. A source is a small integer (a port).
 //!
 //! **Invariants**: no low packet leaves while a high one waits; two sources of a class that both have packets all the time
 //! differ by less than a quantum and two of the largest packets in what they have sent.
@@ -85,6 +86,8 @@ struct Source<H> {
     discipline: Box<dyn Discipline<H> + Send>,
     deficit: i64,
     in_round: bool,
+    /// Had a packet since the last trim.
+    used: bool,
 }
 
 /// The sources of one class.
@@ -145,6 +148,13 @@ impl<H: Send + 'static> Scheduler<H> {
         Some(Served { departure, class, source })
     }
 
+    /// Lets go of disciplines that nothing came to since this was last called, and that are empty. To be called once a
+    /// second or so: what a discipline knows of its queue's recent past goes with it.
+    pub fn trim(&mut self) {
+        self.high.trim();
+        self.low.trim();
+    }
+
     /// What waits in a class.
     #[must_use]
     pub const fn backlog(&self, class: Class) -> Backlog {
@@ -200,7 +210,9 @@ impl<H: Send + 'static> Sources<H> {
             discipline: config.build(),
             deficit: 0,
             in_round: false,
+            used: false,
         });
+        source.used = true;
         let before = source.discipline.backlog();
         source.discipline.enqueue(packet, now, dropped);
         self.backlog.replace(before, source.discipline.backlog());
@@ -208,6 +220,17 @@ impl<H: Send + 'static> Sources<H> {
             source.in_round = true;
             source.deficit = quantum;
             self.round.push_back(number);
+        }
+    }
+
+    fn trim(&mut self) {
+        for place in &mut self.all {
+            if let Some(source) = place
+                && !std::mem::take(&mut source.used)
+                && !source.in_round
+            {
+                *place = None;
+            }
         }
     }
 

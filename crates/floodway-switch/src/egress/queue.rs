@@ -56,8 +56,9 @@ impl Queue {
         &self.pool
     }
 
-    /// Lets go of buffers that are not needed.
-    pub(super) fn trim(&self) {
+    /// Lets go of buffers and disciplines that are not needed.
+    pub(super) fn trim(&mut self) {
+        self.scheduler.trim();
         self.pool.trim();
     }
 
