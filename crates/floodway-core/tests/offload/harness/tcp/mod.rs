@@ -294,6 +294,10 @@ impl Endpoint {
 
     /// Sends what may be sent, and an ACK if one is due and nothing carries it.
     fn finish(&mut self, now: Instant) {
+        if self.rx.ack_now && self.rx.has_gap() && self.state == State::Established {
+            // What is out of order is told at once, by an ACK with SACK blocks.
+            self.ack(now);
+        }
         self.transmit(now);
         if self.rx.ack_now && self.state == State::Established {
             self.ack(now);

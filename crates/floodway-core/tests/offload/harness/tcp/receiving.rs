@@ -293,6 +293,11 @@ impl Receiving {
         self.acked = self.nxt;
     }
 
+    /// Something came out of order.
+    pub fn has_gap(&self) -> bool {
+        !self.out_of_order.is_empty()
+    }
+
     /// All that the other side had to send has arrived.
     pub fn is_complete(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt >= fin)
