@@ -14,8 +14,8 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::BufferPolicy;
 use floodway_core::rtt::RtoLimits;
 use floodway_sim::cpu::{
-    Busy, Credit, CreditConfig, Eevdf, EevdfConfig, LoadConfig, Pause, RoundRobin, Scheduler,
-    VcpuSpec,
+    Busy, Credit, CreditConfig, Debit, Eevdf, EevdfConfig, LoadConfig, Pause, RoundRobin,
+    Scheduler, VcpuSpec,
 };
 use floodway_sim::machine::{DriverConfig, MachineConfig, VmConfig};
 use floodway_sim::net::{NicConfig, QueueConfig};
@@ -55,6 +55,8 @@ pub struct Processors {
     pub scheduler: SchedulerName,
     /// Slice of `xen-3.3`, `xen-4.2` and `round-robin`, in ms.
     pub slice_ms: u64,
+    /// Least time that a vCPU runs before it can be preempted, in µs, with `xen-3.3` and `xen-4.2`.
+    pub rate_limit_us: u64,
     /// Where the driver domain runs.
     pub driver: DriverPlace,
     /// Weight of the driver domain's vCPU; each VM has 256.
@@ -68,15 +70,12 @@ pub struct Processors {
 /// Schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SchedulerName {
-    /// Credits sampled at ticks, no rate limit.
+    /// Xen's credit scheduler; credits are sampled at ticks.
     #[serde(rename = "xen-3.3")]
     Xen33,
-    /// Credits counted exactly, rate limit of 1 ms.
+    /// Xen's credit scheduler; credits are counted exactly.
     #[serde(rename = "xen-4.2")]
     Xen42,
-    /// Credits counted exactly, no rate limit.
-    #[serde(rename = "xen-exact")]
-    XenExact,
     /// Turns of a slice, and nobody is preempted.
     #[serde(rename = "round-robin")]
     RoundRobin,
@@ -309,14 +308,15 @@ impl Host {
     }
 
     fn scheduler(&self) -> Box<dyn Scheduler> {
-        let (count, slice) = (self.processors.count, MS(self.processors.slice_ms));
-        let credit = |config| Box::new(Credit::new(count, CreditConfig { slice, ..config }));
+        let p = &self.processors;
+        let (count, slice, rate_limit) = (p.count, MS(p.slice_ms), US(p.rate_limit_us));
+        let credit = |debit| {
+            let config = CreditConfig { slice, rate_limit, debit, ..CreditConfig::xen_4_2() };
+            Box::new(Credit::new(count, config))
+        };
         match self.processors.scheduler {
-            SchedulerName::Xen33 => credit(CreditConfig::xen_3_3()),
-            SchedulerName::Xen42 => credit(CreditConfig::xen_4_2()),
-            SchedulerName::XenExact => {
-                credit(CreditConfig { rate_limit: Duration::ZERO, ..CreditConfig::xen_4_2() })
-            }
+            SchedulerName::Xen33 => credit(Debit::Sampled),
+            SchedulerName::Xen42 => credit(Debit::Exact),
             SchedulerName::RoundRobin => Box::new(RoundRobin::new(count, slice)),
             SchedulerName::Eevdf => Box::new(Eevdf::new(count, EevdfConfig::default())),
         }

@@ -15,6 +15,8 @@ pub mod command;
 mod figures;
 pub mod host;
 mod run;
+#[cfg(test)]
+mod tests;
 pub mod transfer;
 
 use std::collections::BTreeMap;
@@ -24,7 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::experiment::transfer::{Column, Direction, HostLoad, Path as FarPath};
+use crate::experiment::transfer::{Column, Direction, Fewer, HostLoad, Path as FarPath};
 use crate::experiment::{self, Band, Scenario, Transfer as Scene};
 use crate::report::{Report, Samples};
 use host::Host;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub replications: u32,
     /// Rounds of each cell and column in all, if not `scenario.transfers`.
     pub transfers: Option<u32>,
+    /// Fewer rounds for large sizes, if not `scenario.fewer`.
+    pub fewer: Option<Fewer>,
     /// Sizes, if not `scenario.bytes`.
     pub bytes: Option<Vec<u64>>,
     /// Parameters to vary, one at a time, and their values.
@@ -164,7 +168,7 @@ impl Experiment {
         let mut runs = Vec::new();
         for cell in self.cells()? {
             for &column in &self.scene.columns {
-                for replication in 0..self.settings.replications {
+                for replication in 0..self.replications(cell.bytes) {
                     runs.push(Run {
                         experiment: self.name.clone(),
                         parameters: self.parameters(&cell, column),
@@ -229,6 +233,7 @@ impl Experiment {
             load_percent: cell.place.load_percent,
             period_ms: self.scene.period_ms,
             bytes: cell.bytes,
+            guest_receive_buffer: self.scene.guest_receive_buffer,
             peers: each
                 .map(|(path, &flows)| Peer {
                     name: path.name.clone(),
@@ -238,17 +243,22 @@ impl Experiment {
                     mbit: path.mbit,
                 })
                 .collect(),
-            rounds: self.rounds_of(cell.bytes).div_ceil(self.settings.replications),
+            rounds: self.rounds_of(cell.bytes).div_ceil(self.replications(cell.bytes)),
             offload: halves(column)?,
             occupancy_ms: self.settings.occupancy_ms,
         })
     }
 
     fn rounds_of(&self, bytes: u64) -> u32 {
-        match self.scene.fewer {
+        match self.settings.fewer.or(self.scene.fewer) {
             Some(fewer) if bytes >= fewer.from_bytes => fewer.transfers.min(self.rounds()),
             _ => self.rounds(),
         }
+    }
+
+    /// No more runs than rounds.
+    fn replications(&self, bytes: u64) -> u32 {
+        self.settings.replications.min(self.rounds_of(bytes)).max(1)
     }
 
     fn parameters(&self, cell: &Cell, column: Column) -> Parameters {

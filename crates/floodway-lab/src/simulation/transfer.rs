@@ -13,7 +13,8 @@
 //! |---|---|---|
 //! | `data-phase` of what a VM sends | the receiver's first byte | its last |
 //! | `data-phase` of what a VM receives | the sender's connection stands | everything acknowledged |
-//! | `whole` | the call that connects | the receiver's last byte |
+//! | `whole` of what a VM sends | the call that connects | the VM knows that everything has arrived |
+//! | `whole` of what a VM receives | the call that connects | the VM's application has the last byte |
 //! | `aggregate` (several flows) | first byte of any | last byte of any |
 //!
 //! A data phase is never counted shorter than its bytes take on the line.
@@ -58,6 +59,8 @@ pub struct Case {
     pub period_ms: u64,
     /// Bytes of a transfer.
     pub bytes: u64,
+    /// Buffer for reception of the VM's sockets, in bytes, if not the host's. Half of it is the first window.
+    pub guest_receive_buffer: Option<u32>,
     /// Where transfers go to or come from.
     pub peers: Vec<Peer>,
     /// Rounds.
@@ -134,7 +137,12 @@ impl Case {
         }
         let guest = vms[0];
         let peers: Vec<_> = (1..).zip(&self.peers).map(|(host, _)| world.add_bare(host)).collect();
-        let stack = self.host.stack()?;
+        let mut stacks = [self.host.stack()?; 2];
+        if let Some(buffer) = self.guest_receive_buffer {
+            let receive = &mut stacks[usize::from(!self.outwards)].receive;
+            receive.initial = buffer / 2;
+            receive.max = receive.max.max(buffer);
+        }
         let to = match self.outwards {
             true => peers.iter().zip(&self.peers).map(|(&at, peer)| (at, peer.flows)).collect(),
             false => vec![(guest, self.peers[0].flows)],
@@ -146,7 +154,7 @@ impl Case {
             rounds: self.rounds,
             // As in the real lab: up to two periods, so that a round starts at any phase of the load.
             gap: period * 2,
-            stacks: [stack; 2],
+            stacks,
             seed,
         }));
         Ok(Stage { world, machine, guest, app })
@@ -260,7 +268,7 @@ impl Case {
             own.iter().map(|t| self.rate(t.bytes, span(t))).collect()
         };
         say("data-phase", &each(&|t| self.data_phase(t)));
-        say("whole", &each(&|t| t.whole().time()));
+        say("whole", &each(&|t| self.whole(t)));
         if own.len() > 1 {
             let first = own.iter().map(|t| t.first).min().unwrap_or_default();
             let last = own.iter().map(|t| t.last).max().unwrap_or_default();
@@ -273,6 +281,14 @@ impl Case {
         match self.outwards {
             true => t.last.since(t.first),
             false => t.acknowledged.since(t.connected),
+        }
+    }
+
+    /// To the last step that only the VM can take.
+    fn whole(&self, t: &Transfer) -> Duration {
+        match self.outwards {
+            true => t.acknowledged.since(t.begun),
+            false => t.last.since(t.begun),
         }
     }
 
