@@ -1,6 +1,7 @@
 //! One point of a sweep: what it is called, and what was measured in it.
 
 use super::column::Column;
+use super::phases::Phases;
 use super::profile::Profile;
 use super::{Direction, HostLoad, Transfer};
 use floodway_guest::transfer::{Arrival, Sent};
@@ -67,6 +68,8 @@ pub struct Cell {
     pub profile: Profile,
     /// What was measured.
     pub series: Vec<Series>,
+    /// Where the time went, by column.
+    pub phases: Vec<Phases>,
 }
 
 /// Throughputs of one measure in one column, in Mbit/s, by round; none where the round failed.
@@ -103,7 +106,7 @@ impl Observation {
     }
 
     /// What a measure of one flow took.
-    fn nanoseconds(&self, measure: Measure, direction: Direction) -> Option<u64> {
+    pub(super) fn nanoseconds(&self, measure: Measure, direction: Direction) -> Option<u64> {
         match (measure, direction) {
             (Measure::DataOut, Direction::Both) => Some(self.sent.reply_ns),
             (Measure::DataOut, _) => {

@@ -5,7 +5,8 @@ use anyhow::{Result, ensure};
 use super::cell::{Cell, Measure, Series};
 use super::column::Column;
 use super::measure::Results;
-use super::{Measured, Transfer};
+use super::phases::Phases;
+use super::{Direction, Measured, Transfer};
 use crate::report::{Bar, Row, Samples};
 use crate::stats::{self, Centre};
 use crate::table;
@@ -47,6 +48,7 @@ pub fn figures(scenario: &Transfer, results: &Results, seed: u64) -> Result<Meas
     for comparison in &comparisons {
         comparison.add(&mut measured, seed);
     }
+    add_phases(scenario, results, &mut measured);
     add_growth(&comparisons, &mut measured);
     add_lone_column(scenario, results, &mut measured);
     add_health(scenario, results, &mut measured);
@@ -184,6 +186,21 @@ fn parts(parts: &[String]) -> String {
     parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/")
 }
 
+/// Where the time of single flows went.
+fn add_phases(scenario: &Transfer, results: &Results, measured: &mut Measured) {
+    if scenario.direction == Direction::Both {
+        return;
+    }
+    for cell in &results.cells {
+        let each: Vec<_> = cell.phases.iter().filter_map(Phases::describe).collect();
+        if cell.place.flows.iter().sum::<u32>() == 1 && !each.is_empty() {
+            let profile = cell.profile.name().to_owned();
+            let of = parts(&[cell.place.label(scenario), profile]);
+            measured.notes.push(format!("{of}, mean time: {}", each.join("; ")));
+        }
+    }
+}
+
 /// Where hosts vary: the ratio on the last against that on the first, as "grows with the
 /// number of VMs" asks.
 fn add_growth(comparisons: &[Comparison<'_>], measured: &mut Measured) {
@@ -284,7 +301,7 @@ mod tests {
                                 flows: flows.clone(),
                             };
                             let series = all_series(scenario, flows);
-                            results.cells.push(Cell { place, profile, series });
+                            results.cells.push(Cell { place, profile, series, phases: Vec::new() });
                         }
                     }
                     for &column in &scenario.columns {

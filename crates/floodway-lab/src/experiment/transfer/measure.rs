@@ -11,6 +11,7 @@ use super::cell::{self, Cell, Measure, Observation, Place, Series};
 use super::column::{self, Column};
 use super::contention::{self, Contended};
 use super::far_end::{FarEnd, Path};
+use super::phases::Phases;
 use super::profile::Profile;
 use super::tcp;
 use super::{Direction, HostLoad, Transfer};
@@ -186,6 +187,7 @@ impl<'a> Session<'a> {
                 })
             })
             .collect();
+        let mut phases: Vec<_> = columns.iter().map(|&column| Phases::new(column)).collect();
         for number in 0..rounds.div_ceil(block) {
             let mut order = columns.clone();
             if number % 2 == 1 {
@@ -196,6 +198,9 @@ impl<'a> Session<'a> {
                 let rounds = block.min(rounds - number * block);
                 let warm_up = if number == 0 { WARM_UP } else { 0 };
                 let observed = self.block(column, &place, warm_up, rounds, results)?;
+                for one in &mut phases {
+                    one.extend(column, self.scenario.direction, &observed);
+                }
                 for one in series.iter_mut().filter(|one| one.column == column) {
                     one.mbit_s.extend(observed.iter().map(|round| {
                         cell::round(round, one.receiver, one.measure, self.scenario, bytes)
@@ -203,7 +208,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        Ok(Cell { place, profile: self.profile, series })
+        Ok(Cell { place, profile: self.profile, series, phases })
     }
 
     fn announce(&self, place: &Place, column: Column, done: u32, rounds: u32) {
