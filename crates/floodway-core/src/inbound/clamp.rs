@@ -7,6 +7,10 @@
 //! two segments at once. All others wait in the VM's queue, which is served in turn as the pacer allows, a portion each. Who
 //! left with less than the fair window is in the queue, too, for a window update made from a copy of its ACK.
 //!
+//! The edge follows what has arrived, and not what the guest has acknowledged: a guest that waits for its CPU neither slows its
+//! senders down nor lets them save up a burst. When a sender is about to run out, and the guest's ACK has not come, a
+//! window update goes without it, as far as the guest's own window reaches.
+//!
 //! Portions are equal, so all connections that always want more get the same rate, whatever their RTTs.
 
 use super::port::{PASS, Port, Sink, Verdict};
@@ -38,7 +42,6 @@ impl<B> Port<B> {
         }
         let advances = segment.ack.after(connection.window.guest_ack);
         connection.window.note(segment.ack, segment.window);
-        connection.time.acknowledged(segment.ack, now);
         if connection.is_holding() {
             if segment.is_pure_ack() && !advances {
                 // It repeats the one that waits, which has to be heard first.
@@ -65,8 +68,8 @@ impl<B> Port<B> {
         let portion = self.portion();
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
         let plain = is_plain_ack(segment);
-        let missing = connection.window.missing(window);
-        let urgent = connection.window.missing(connection.floor());
+        let missing = connection.window.missing(connection.highest, window);
+        let urgent = connection.window.urgent(connection.floor());
         let credit = connection.payload_of(self.pacer.credit(now));
         let most = credit.max(portion).max(connection.floor());
         let advance = if busy { urgent } else { missing.min(most) };
@@ -77,7 +80,8 @@ impl<B> Port<B> {
             && plain
             && segment.ack.after(connection.window.told_ack)
             && (urgent > 0 || rounding >= connection.mss / 2);
-        if plain && (waits || rest >= connection.mss) {
+        if plain {
+            // The pattern of window updates, even if it leaves.
             let kept = keep();
             // Without memory it leaves.
             let waits = waits && kept.is_some();
@@ -117,6 +121,17 @@ impl<B> Port<B> {
         Verdict::Absorb
     }
 
+    /// Data has arrived. A sender that is about to run out of edge need not wait for the guest's ACK.
+    pub(super) fn follow(&mut self, id: FlowId) {
+        let window = self.fair_window(id);
+        let Some(connection) = self.flows.get_mut(id) else { return };
+        let ahead = connection.window.told_edge.since(connection.highest);
+        let missing = connection.window.missing(connection.highest, window);
+        if connection.held.is_some() && ahead <= window / 2 && missing >= connection.mss {
+            self.enqueue(id);
+        }
+    }
+
     /// Payload that a connection may be granted at a time: what the rate gives in a tick of the timers.
     fn portion(&self) -> u32 {
         let bytes = u128::from(self.pacer.rate()) * TICK.as_nanos() / 1_000_000_000;
@@ -146,13 +161,14 @@ impl<B> Port<B> {
         let portion = self.portion();
         let Some(connection) = self.flows.get_mut(id) else { return };
         let Some(frame) = connection.held.take() else { return };
-        let missing = connection.window.missing(window);
-        let urgent = connection.window.missing(connection.floor());
+        let missing = connection.window.missing(connection.highest, window);
+        let urgent = connection.window.urgent(connection.floor());
         let portion = portion.max(connection.floor());
         let credit = connection.payload_of(self.pacer.credit(now)).max(portion);
         let advance = if late { urgent } else { missing.min(credit).max(urgent) };
         let holding = connection.is_holding();
         if !holding && advance < connection.mss {
+            connection.held = Some(frame);
             return;
         }
         let old = connection.window.told_edge;
@@ -171,8 +187,9 @@ impl<B> Port<B> {
             let cost = connection.cost(advanced);
             self.pacer.charge(cost, now);
         }
-        if missing - advance.min(missing) >= connection.mss {
-            connection.held = Some(frame);
+        let wants_more = missing.saturating_sub(advance) >= connection.mss;
+        connection.held = Some(frame);
+        if wants_more {
             self.enqueue(id);
         }
         self.settle(id);

@@ -27,12 +27,10 @@
 //!   for its turn; one that leaves more goes at once, and a window update follows. What arrives without having
 //!   been granted (retransmissions, UDP, pure ACKs) is taken off what is granted next.
 //!
-//! **RTT.** A connection's loop is the time from an advance of its right edge to the ACK of the data that the
-//! advance let through: the network's part (from the edge to the first data beyond the old edge; at first from SYN to
-//! SYN-ACK or SYN-ACK to ACK) and the guest's part (from data to its ACK: interrupts, waits for a CPU). Both are seen
-//! at the switch. The network's part counts as its minimum plus what the burst may queue at the
-//! port: the smoothed one would let a standing queue pay for its own growth. The guest's
-//! part counts as it is, since no window makes it longer. Linux's receiver estimates by
+//! **RTT.** The edge follows what has arrived at the switch, so the time that counts is that from an advance of the right
+//! edge to the first data beyond the old one (at first that from SYN to SYN-ACK, or SYN-ACK to ACK), and not what the
+//! guest takes for an ACK. It counts as its minimum plus what the burst may queue at the
+//! port: the smoothed one would let a standing queue pay for its own growth. Linux's receiver estimates by
 //! timestamps of 1 ms or by windows filled, which at 100 us says nothing.
 //!
 //! # Invariants

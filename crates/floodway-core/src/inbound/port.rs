@@ -220,7 +220,9 @@ impl<B> Port<B> {
             return self.ungranted(wire, now);
         }
         let granted = self.take_in(id, segment, now);
-        if !granted {
+        if granted {
+            self.follow(id);
+        } else {
             self.ungranted(wire, now);
         }
         self.settle(id);

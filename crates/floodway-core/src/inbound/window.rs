@@ -36,9 +36,15 @@ impl Window {
         self.guest_edge = self.guest_edge.max(ack + self.bytes(field));
     }
 
-    /// Bytes by which the told edge would have to advance for the peer to have `window` bytes beyond the VM's
-    /// ACK number, as far as the VM's own window goes.
-    pub fn missing(&self, window: u32) -> u32 {
+    /// Bytes by which the told edge would have to advance for the peer to have `window` bytes beyond what has
+    /// arrived from it (`highest`), as far as the VM's own window goes.
+    pub fn missing(&self, highest: Seq, window: u32) -> u32 {
+        let from = self.guest_ack.max(highest);
+        self.guest_edge.min(from + window).since(self.told_edge)
+    }
+
+    /// Bytes by which it would have to advance for the peer to have `window` bytes beyond the VM's ACK number.
+    pub fn urgent(&self, window: u32) -> u32 {
         self.guest_edge.min(self.guest_ack + window).since(self.told_edge)
     }
 
@@ -84,12 +90,13 @@ mod tests {
         assert_eq!(window.told_edge, Seq(3920));
         // The VM acknowledges a segment and offers 500 units of 128.
         window.note(Seq(2448), 500);
-        assert_eq!(window.missing(5840), 2448 + 5840 - 3920);
+        assert_eq!(window.urgent(5840), 2448 + 5840 - 3920);
+        assert_eq!(window.missing(Seq(3908), 2920), 3908 + 2920 - 3920);
         let (field, advanced) = window.tell(Seq(2448), 500, 0);
         assert_eq!((field, advanced), (12, 2448 + 12 * 128 - 3920));
         let (field, _) = window.tell(Seq(2448), 500, 1 << 20);
         assert_eq!((field, window.told_edge), (500, Seq(2448 + 64_000)));
-        assert_eq!(window.missing(u32::MAX >> 1), 1000 + 64_000 - window.told_edge.0.min(65_000));
+        assert_eq!(window.missing(Seq(2448), 1 << 20), 0);
     }
 
     proptest! {
