@@ -17,7 +17,7 @@ use crate::process;
 use crate::transfer::inside;
 
 /// Longest time for one answer. Only ends a run that hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a run of the load generator showed.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
