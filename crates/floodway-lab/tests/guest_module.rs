@@ -326,9 +326,7 @@ fn online_until_silence(guest: &Guest, flow: &Flow<'_>) {
     let (hellos, online) = (guest.counter("hello_notices"), guest.counter("flows_gone_online"));
     let lifetime = Duration::from_millis(200);
     guest.send(Notice::Managed { epoch: 7, lifetime, flow: flow.tuple });
-    wait_until("online by the hello in the notice", || {
-        guest.counter("flows_gone_online") > online
-    });
+    wait_until("online by the hello in the notice", || guest.counter("flows_gone_online") > online);
     flow.wait_for_cwnd("its own window after that", |cwnd| cwnd < ONLINE);
     assert_eq!(guest.counter("hello_notices"), hellos);
 }
@@ -388,7 +386,11 @@ fn ipv6(guest: &Guest) {
     // One bit off: another flow.
     let other = Ipv6Addr::from_bits(flow.tuple.src.to_bits() ^ 1 << 64);
     let named = guest.counter("managed_notices");
-    guest.send(Notice::Managed { epoch: 10, lifetime: Duration::ZERO, flow: FiveTuple { src: other, ..flow.tuple } });
+    guest.send(Notice::Managed {
+        epoch: 10,
+        lifetime: Duration::ZERO,
+        flow: FiveTuple { src: other, ..flow.tuple },
+    });
     wait_until("the notice", || guest.counter("managed_notices") == named + 1);
     flow.progress();
     assert_ne!(flow.cwnd(), ONLINE);
