@@ -261,10 +261,11 @@ impl Vm {
                 }
             }
             Doing::Receive => self.receive(env),
-            Doing::Urgent => match self.urgent.pop_front() {
-                Some(Errand::Deadline(flow, side)) => env.timeout(flow, side),
-                _ => {}
-            },
+            Doing::Urgent => {
+                if let Some(Errand::Deadline(flow, side)) = self.urgent.pop_front() {
+                    env.timeout(flow, side);
+                }
+            }
             Doing::Command => {
                 if let Some(command) = self.commands.pop_front() {
                     env.execute(command);
