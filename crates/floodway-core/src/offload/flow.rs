@@ -15,9 +15,10 @@ use super::sender::{Agreed, Sender};
 use super::sink::Link;
 use super::spare::Spare;
 use super::summary::TxState;
+use crate::flow_table::FlowId;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
-use crate::timer::Deadline;
+use crate::timer::TimerQueue;
 
 /// Largest shift that may be used (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
@@ -166,7 +167,9 @@ pub(super) enum Phase<B> {
 pub(super) struct Flow<B> {
     pub phase: Phase<B>,
     pub link: Link,
-    pub deadline: Deadline,
+    /// When its timer in the queue fires: never later than [`Flow::next_timeout`]. A timeout that moves away leaves it
+    /// alone.
+    pub fires: Instant,
     /// What the pool has counted for it.
     pub charged: Charge,
     /// What the pool has counted for what is kept of it.
@@ -194,7 +197,7 @@ impl<B: 'static> Flow<B> {
         Self {
             phase: Phase::Opening(Box::default()),
             link,
-            deadline: Deadline::NEVER,
+            fires: Instant::NEVER,
             charged: Charge::default(),
             kept: 0,
             fins: [None; 2],
@@ -211,8 +214,18 @@ impl<B: 'static> Flow<B> {
     /// A word of each of its cache lines, for no other purpose than to have them in the cache.
     #[inline]
     pub fn load(&self) -> u32 {
-        let Phase::Established(connection) = &self.phase else { return 0 };
-        connection.tx.load() ^ connection.rx.acked.0 ^ self.charged.bytes
+        let Phase::Established(Connection { tx, rx }) = &self.phase else { return 0 };
+        let lines = tx.load() ^ rx.load() ^ u32::from(self.names_left);
+        lines ^ self.charged.bytes ^ self.fires.as_nanos() as u32
+    }
+
+    /// Sees to it that the flow's timer fires in time.
+    #[inline]
+    pub fn set_timer(&mut self, id: FlowId, timers: &mut TimerQueue) {
+        let due = self.next_timeout();
+        if due < self.fires && timers.schedule(id, due) {
+            self.fires = due;
+        }
     }
 
     /// Makes sure that there is a place for what a segment with data brings.

@@ -200,6 +200,12 @@ impl<B: 'static> Receiver<B> {
         }
     }
 
+    /// A word of each of its cache lines.
+    #[inline]
+    pub fn load(&self) -> u32 {
+        self.acked.0 ^ u32::from(self.ack_due)
+    }
+
     pub fn kept_bytes(&self) -> u32 {
         self.keeping.kept_bytes
     }

@@ -183,7 +183,12 @@ impl<B: 'static> Sender<B> {
     /// A word of each of its cache lines.
     #[inline]
     pub fn load(&self) -> u32 {
-        self.snd_max.0 ^ self.last_tsval ^ self.window.cwnd
+        let first = self.store.snd_una().0 ^ u32::from(self.controller.algorithm() as u8);
+        first
+            ^ self.snd_max.0
+            ^ self.last_tsval
+            ^ self.window.cwnd
+            ^ u32::from(self.rtt.backed_off())
     }
 
     /// Bytes of options in every segment.
