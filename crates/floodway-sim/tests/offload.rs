@@ -221,7 +221,6 @@ fn states_can_be_watched() {
     let outcome = run(&Setup { count: 0, ..ALONE });
     assert!(outcome.hook().engine(0).is_none(), "nothing has come by");
     let outcome = run(&Setup { count: 1, bytes: 2_000_000, loss: 0.001, ..ALONE });
-    let (flows, next) = outcome.hook().engine(0).unwrap().flows(0, 10);
+    let (flows, _) = outcome.hook().engine(0).unwrap().flows(0, 10);
     assert!(flows.iter().all(|flow| flow.tx == TxState::Offline), "all have ended: {flows:?}");
-    assert!(next.is_some(), "the table has room for more");
 }
