@@ -245,9 +245,18 @@ mod tests {
         vec![Segment { mss: Some(1400), ..segment(0, GUEST, Flags::SYN) }, syn_ack]
     }
 
+    /// ACKs come right after what is before them.
+    fn in_time(mut segments: Vec<Segment>) -> Vec<Segment> {
+        let mut now = 0;
+        for segment in &mut segments {
+            segment.at_ns = segment.at_ns.max(now);
+            now = segment.at_ns;
+        }
+        segments
+    }
+
     fn flights(after: Vec<Segment>) -> Vec<(i64, u64, u64)> {
-        let all = [handshake(), after].concat();
-        let sent = new_data(&all, GUEST.0);
+        let sent = new_data(&in_time([handshake(), after].concat()), GUEST.0);
         let sent = sent.get(&GUEST.1).cloned().unwrap_or_default();
         sent.iter().map(|new| (new.at_ns, new.len, new.flight)).collect()
     }
@@ -344,7 +353,7 @@ mod tests {
     #[test]
     fn the_window_is_scaled_but_for_that_of_the_syn() {
         let all = [handshake(), vec![data(1, 1, 10), ack(11, &[]), data(2, 11, 10)]].concat();
-        let sent = &new_data(&all, GUEST.0)[&GUEST.1];
+        let sent = &new_data(&in_time(all), GUEST.0)[&GUEST.1];
         assert_eq!(sent.iter().map(|new| new.window).collect::<Vec<_>>(), [1000, 4000]);
         assert_eq!(sent[0].mss, 1388);
     }
