@@ -18,15 +18,18 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo test lint unit bench fuzz docs experiments build compiler ready
+.PHONY: help demo test test-ray lint unit bench bench-sim fuzz docs experiments build compiler ready
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ready ## Floodway beside Linux bridge and tap; offload off and on: two tables, out/demo*/
 	$(LAB) demo
 
 test: compiler lint build ready unit ## Everything that must pass: lints, all tests, end to end with VMs
+
+test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
+	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv
 
 lint: compiler ## Formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
@@ -40,6 +43,10 @@ bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches 
 	$(LAB) doctor --install --bench
 	$(CARGO) bench --workspace --locked
 	$(LAB) bench
+
+bench-sim: build ## The simulator beside ns-3: speed and completion times
+	tools/ns3
+	$(TARGET)/release/floodway-lab bench-sim
 
 experiments: build ready ## Every experiment in experiments/, then their verdicts
 	for file in experiments/*.toml; do $(LAB) real $$file; done

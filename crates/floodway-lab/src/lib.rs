@@ -22,6 +22,7 @@ pub mod progress;
 pub mod report;
 pub mod simulation;
 pub mod stats;
+pub mod sweep;
 pub mod switch_process;
 pub mod table;
 pub mod transfer;

@@ -12,7 +12,7 @@ use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::{self, Experiment};
 use floodway_lab::report::{REPORT_FILE, Report, Samples};
 use floodway_lab::simulation::command as simulator;
-use floodway_lab::{bench, bench_sim, cleanup, demo, html, path, table};
+use floodway_lab::{bench, bench_sim, cleanup, demo, html, path, sweep, table};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]
@@ -64,6 +64,11 @@ enum Command {
     },
     /// Compare the switch with testpmd and OVS-DPDK on one core. Needs root, DPDK and huge pages
     Bench(bench::Args),
+    /// Run all of an experiment's runs in virtual time, for many seeds, into one Parquet table. Goes on where it was
+    /// stopped
+    Sweep(sweep::Args),
+    /// Execute the run of a sweep that is on standard input, and print what it measured
+    SweepTask,
     /// Compare the simulator with ns-3: speed and completion times. Needs libns3-dev and g++
     BenchSim(bench_sim::Args),
     /// Run a scenario of bench-sim here, and write what became of its transfers
@@ -130,6 +135,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiments()?, &output),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Sweep(arguments) => sweep::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::SweepTask => sweep::run_task().map(|()| ExitCode::SUCCESS),
         Command::BenchSim(arguments) => bench_sim::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Replay { scenario, outcome } => {
             bench_sim::replay(&scenario, &outcome).map(|()| ExitCode::SUCCESS)

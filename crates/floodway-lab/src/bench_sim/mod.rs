@@ -23,18 +23,24 @@ mod shapes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::experiment::host;
-use crate::report::{self, Report, World};
+use crate::report::{self, Report, Row, World};
 pub use case::Case;
 use contender::Contender;
 use outcome::Outcome;
 use scenario::Scenario;
+use shapes::Tree;
 
 /// Name of the experiment in its report.
 const EXPERIMENT: &str = "bench-sim";
+/// Virtual time of the tree of 1024 hosts, after its connections are open.
+const LARGE_LENGTH: Duration = Duration::from_millis(50);
+/// What it may take.
+const LARGE_MEMORY_MIB: f64 = 4096.0;
 
 /// `floodway-lab bench-sim`.
 #[derive(Clone, Debug, clap::Args)]
@@ -79,6 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
         let (more_rows, more_samples) = figures::rows(case, &rounds);
         rows.extend(more_rows);
         samples.extend(more_samples);
+    }
+    if args.only.is_empty() {
+        rows.extend(large(args, &contenders[0])?);
     }
     let report = Report {
         experiment: EXPERIMENT.into(),
@@ -125,6 +134,23 @@ fn measure_round(
         (run(floodway)?, first)
     };
     Ok(Round { scenario, floodway, ns3 })
+}
+
+/// A tree for which ns-3 would need days: what it needs here.
+fn large(args: &Args, floodway: &Contender) -> Result<Vec<Row>> {
+    let scenario = shapes::fat_tree(&Tree::LARGE, LARGE_LENGTH, args.seed);
+    let file = args.out.join("fat-tree-1024.txt");
+    fs::write(&file, scenario.render())
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    eprintln!("fat-tree-1024: {} connections and transfers", scenario.work.len());
+    let outcome = floodway.run(&file, scenario.transfers().count(), &args.out)?;
+    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^52 KiB")]
+    let mib = outcome.memory_kib as f64 / 1024.0;
+    let mut memory = Row::value("fat-tree-1024/memory", "MiB", Some(mib));
+    memory.judge(None, Some(LARGE_MEMORY_MIB), None);
+    let seconds = outcome.measured.seconds / LARGE_LENGTH.as_secs_f64();
+    let name = "fat-tree-1024/wall time of a virtual second";
+    Ok(vec![memory, Row::value(name, "s", Some(seconds))])
 }
 
 /// `floodway-lab replay`: runs one scenario file here and writes its outcome.
