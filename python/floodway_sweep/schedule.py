@@ -20,12 +20,12 @@ AHEAD = 2
 
 
 def unpack(program, digest):
-    """The binary in a file of this machine, written once."""
+    """The binary in a file of this machine, fetched and written once."""
     path = os.path.join(tempfile.gettempdir(), f"floodway-lab-{os.getuid()}-{digest}")
     if not os.path.exists(path):
         handle, unfinished = tempfile.mkstemp(dir=tempfile.gettempdir())
         with os.fdopen(handle, "wb") as file:
-            file.write(program)
+            file.write(ray.get(program))
         os.chmod(unfinished, 0o700)
         # Whoever is second replaces the same by the same.
         os.replace(unfinished, path)
@@ -33,10 +33,10 @@ def unpack(program, digest):
 
 
 @ray.remote(num_cpus=1, max_retries=RETRIES)
-def execute(program, digest, task):
+def execute(box, digest, task):
     """Executes one run: whether it was done, and the journal's line or the last words."""
     done = subprocess.run(
-        [unpack(program, digest), "sweep-task"], input=task, capture_output=True, text=True, check=False
+        [unpack(box[0], digest), "sweep-task"], input=task, capture_output=True, text=True, check=False
     )
     return done.returncode == 0, done.stdout or done.stderr
 
@@ -46,14 +46,15 @@ def run(binary, journal, tasks, progress):
     with open(binary, "rb") as file:
         content = file.read()
     digest = hashlib.sha256(content).hexdigest()[:16]
-    program = ray.put(content)
+    # In a list the reference stays one, and only who lacks the file fetches it.
+    box = [ray.put(content)]
     waiting = [(task, 0) for task in reversed(tasks)]
     under_way = {}
     while waiting or under_way:
         processors = max(1, int(ray.cluster_resources().get("CPU", 1)))
         while waiting and len(under_way) < AHEAD * processors:
             task, attempt = waiting.pop()
-            under_way[execute.remote(program, digest, json.dumps(task))] = (task, attempt)
+            under_way[execute.remote(box, digest, json.dumps(task))] = (task, attempt)
         ready, _ = ray.wait(list(under_way), num_returns=1)
         for reference in ready:
             task, attempt = under_way.pop(reference)
