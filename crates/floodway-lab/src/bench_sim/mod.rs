@@ -126,7 +126,7 @@ fn measure_round(
         Ok::<_, anyhow::Error>(outcome)
     };
     let [floodway, ns3] = contenders;
-    let (floodway, ns3) = if round % 2 == 0 {
+    let (floodway, ns3) = if round.is_multiple_of(2) {
         let first = run(floodway)?;
         (first, run(ns3)?)
     } else {
