@@ -209,6 +209,7 @@ mod tests {
             kernel: "6.1".into(),
             registered: false,
             default: "cubic".into(),
+            loss_probes: "3".into(),
             settings: None,
             interfaces: Vec::new(),
             managed_flows: 0,
@@ -216,5 +217,6 @@ mod tests {
         };
         let text = render(&status);
         assert!(text.contains("registered: no\n") && text.contains("control: cubic\n"), "{text}");
+        assert!(text.contains("(tcp_early_retrans): 3\n"), "{text}");
     }
 }
