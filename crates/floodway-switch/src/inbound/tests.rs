@@ -67,7 +67,7 @@ impl Scene {
         segment
     }
 
-    fn from_peer(&mut self, segment: &Tcp, payload: usize) {
+    fn peer_sends(&mut self, segment: &Tcp, payload: usize) {
         let bytes = segment.build(&vec![7; payload]);
         let port = Arc::clone(&self.shared.ports[0]);
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
@@ -76,7 +76,7 @@ impl Scene {
     }
 
     /// What leaves of a segment of VM 1, if anything does at once: its window.
-    fn from_vm(&mut self, segment: &Tcp) -> Option<u16> {
+    fn vm_sends(&mut self, segment: &Tcp) -> Option<u16> {
         let (vnet, bytes) = if self.partial {
             let bytes = segment.build_partial(&[]);
             (partial(&bytes, 0), bytes)
@@ -106,9 +106,9 @@ impl Scene {
 
     /// VM 2 opens a connection, whose first byte is 1.
     fn connect(&mut self) -> Option<u16> {
-        self.from_peer(&self.segment(2, 1, 0, 0, Flags::SYN), 0);
-        let told = self.from_vm(&self.segment(1, 2, 100, 1, Flags::SYN.with(Flags::ACK)));
-        self.from_peer(&self.segment(2, 1, 1, 101, Flags::ACK), 0);
+        self.peer_sends(&self.segment(2, 1, 0, 0, Flags::SYN), 0);
+        let told = self.vm_sends(&self.segment(1, 2, 100, 1, Flags::SYN.with(Flags::ACK)));
+        self.peer_sends(&self.segment(2, 1, 1, 101, Flags::ACK), 0);
         told
     }
 }
@@ -136,9 +136,9 @@ fn windows_are_clamped_and_acks_wait_whatever_the_frame_is_like() {
         let (mut left, mut edge) = (0, 1 + 2920_u32);
         for number in 0..20 {
             let seq = 1 + number * MSS as u32;
-            scene.from_peer(&scene.segment(2, 1, seq, 101, Flags::ACK), MSS);
+            scene.peer_sends(&scene.segment(2, 1, seq, 101, Flags::ACK), MSS);
             let ack = seq + MSS as u32;
-            if let Some(window) = scene.from_vm(&scene.segment(1, 2, 101, ack, Flags::ACK)) {
+            if let Some(window) = scene.vm_sends(&scene.segment(1, 2, 101, ack, Flags::ACK)) {
                 let told = ack + (u32::from(window) << SCALE);
                 assert!(told >= edge, "{kind:?}: an edge was taken back");
                 assert!(u32::from(window) << SCALE >= 2 * MSS as u32, "{kind:?}: {window}");
@@ -173,7 +173,7 @@ fn the_mechanism_can_be_switched_off_and_on_again() {
     assert_eq!((status.capacity_bps, status.ports.len()), (100_000_000, 2));
     assert_eq!(status.ports.iter().map(|port| port.rate_bps).sum::<u64>(), 100_000_000);
     // Its scale is not known.
-    assert_eq!(scene.from_vm(&scene.segment(1, 2, 101, 1, Flags::ACK)), Some(10_000));
+    assert_eq!(scene.vm_sends(&scene.segment(1, 2, 101, 1, Flags::ACK)), Some(10_000));
     let minimum = InboundChange { minimum_kbit: Some(60_000), ..InboundChange::default() };
     let refused = set(&scene, &minimum).unwrap_err().to_string();
     assert_eq!(
