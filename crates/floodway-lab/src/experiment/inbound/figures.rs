@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_change_has_its_time() {
         // 1000 bytes per ms, but for one second of half of that.
-        let wire = |ms: u64| 1000 * ms - 500 * ms.clamp(4000, 5000);
+        let wire = |ms: u64| 1000 * ms - 500 * (ms.clamp(4000, 5000) - 4000);
         let looks = (0..200).map(|n| {
             let ms = 50 * n;
             let rate = if ms < 6000 { 10.0 } else { 20.0 };
