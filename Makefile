@@ -49,7 +49,9 @@ bench-sim: build ## The simulator beside ns-3: speed and completion times
 	$(TARGET)/release/floodway-lab bench-sim
 
 experiments: build ready ## Every experiment in experiments/, then their verdicts
-	for file in experiments/*.toml; do $(LAB) real $$file; done
+	for file in experiments/*.toml; do \
+	  if grep -q '^kind = "simulated"' $$file; then world=sim; else world=real; fi; \
+	  $(LAB) $$world $$file; done
 	status=0; for file in experiments/*.toml; do \
 	  $(LAB) check out/$$(basename $$file .toml)/report.json || status=1; done; exit $$status
 

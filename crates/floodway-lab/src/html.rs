@@ -1,6 +1,8 @@
 //! A report as one HTML page that needs nothing else: styles and plots are inside.
 
 mod bars;
+mod distributions;
+mod values;
 
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -8,7 +10,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
-use crate::report::{Report, Row, Samples, Verdict};
+use crate::report::{Bar, Drawn, Report, Row, Samples, Verdict};
 use crate::stats::{self, Interval};
 use crate::table;
 
@@ -45,10 +47,12 @@ pub fn write(report: &Report, samples: &[Samples], dir: &Path) -> Result<()> {
 fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
     let figures = samples
         .iter()
-        .filter(|samples| samples.value.len() > 1)
+        .filter(|samples| samples.value.len() > 1 && has_own_figure(samples))
         .map(|samples| figure(samples, report.seed))
         .collect::<Result<Vec<_>>>()?;
-    let charts = bars::charts(samples, report.seed)?;
+    let mut charts = bars::charts(samples, report.seed)?;
+    charts.extend(values::charts(samples)?);
+    charts.extend(distributions::charts(samples)?);
     Ok(html! {
         (DOCTYPE)
         html lang="en" {
@@ -70,6 +74,59 @@ fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
         }
     })
 }
+
+/// What a chart shows whole needs no plot of its own.
+fn has_own_figure(samples: &Samples) -> bool {
+    samples.bar.as_ref().is_none_or(|bar| bar.drawn == Drawn::Ratio)
+}
+
+/// The titles of the charts that show something in one way, in the order of their first mention, and what is in each.
+fn charts_of(samples: &[Samples], drawn: Drawn) -> Vec<(&str, Vec<(&Bar, &Samples)>)> {
+    let mut charts: Vec<(&str, Vec<(&Bar, &Samples)>)> = Vec::new();
+    for one in samples {
+        let Some(bar) = one.bar.as_ref().filter(|bar| bar.drawn == drawn) else { continue };
+        match charts.iter_mut().find(|(title, _)| *title == bar.chart) {
+            Some((_, own)) => own.push((bar, one)),
+            None => charts.push((&bar.chart, vec![(bar, one)])),
+        }
+    }
+    charts
+}
+
+/// Series by name, in the order of their first mention, the baseline first.
+fn series_of<'a, T: Copy>(
+    all: impl Iterator<Item = (&'a Bar, &'a Samples)>,
+    pick: impl Fn(&'a Bar, &'a [f64]) -> Option<T>,
+) -> Vec<(&'a str, Vec<(&'a str, T)>)> {
+    let mut series: Vec<(&str, Vec<(&str, T)>)> = Vec::new();
+    let mut add = |name: &'a str, label: &'a str, value: T| match series
+        .iter_mut()
+        .find(|(known, _)| *known == name)
+    {
+        Some((_, own)) if own.iter().any(|(known, _)| *known == label) => {}
+        Some((_, own)) => own.push((label, value)),
+        None => series.push((name, vec![(label, value)])),
+    };
+    for (bar, samples) in all {
+        let baseline = samples.arms.as_ref().map_or("without", |[_, baseline]| baseline.as_str());
+        if let Some(value) = pick(bar, &samples.baseline) {
+            add(baseline, &bar.label, value);
+        }
+        if let Some(value) = pick(bar, &samples.value) {
+            add(&bar.series, &bar.label, value);
+        }
+    }
+    series
+}
+
+/// Colours of series, over and over.
+const COLOURS: [RGBColor; 5] = [
+    WITHOUT,
+    WITH,
+    RGBColor(0x2e, 0x8b, 0x57),
+    RGBColor(0x8a, 0x4f, 0x9e),
+    RGBColor(0x59, 0x63, 0x6e),
+];
 
 fn rows_table(rows: &[Row]) -> Markup {
     let number = |figure: Option<f64>| figure.map_or_else(|| "–".into(), table::number);

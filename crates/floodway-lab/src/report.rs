@@ -177,12 +177,12 @@ pub struct Samples {
     /// What `value` and `baseline` are, when that is not "with Floodway" and "without".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arms: Option<[String; 2]>,
-    /// Where their ratio stands in a bar chart of the page.
+    /// Where they stand in a chart of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
 }
 
-/// Place of a bar in a chart.
+/// Place in a chart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
@@ -190,8 +190,24 @@ pub struct Bar {
     pub chart: String,
     /// Bars of one colour.
     pub series: String,
-    /// Bars beside each other.
+    /// Bars beside each other; of a distribution, the share from which on it is drawn.
     pub label: String,
+    /// What is drawn.
+    #[serde(default)]
+    pub drawn: Drawn,
+}
+
+/// What of samples a chart shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Drawn {
+    /// The ratio of the medians, in bars.
+    #[default]
+    Ratio,
+    /// The medians themselves, in bars; the baseline's is a bar of its own.
+    Values,
+    /// Cumulative distributions, that of the baseline, too.
+    Distribution,
 }
 
 impl Samples {

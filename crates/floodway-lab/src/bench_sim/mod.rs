@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Virtual seconds of the fat tree; ns-3 needs minutes for one
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
     /// Seed of starts, sizes and delays
     #[arg(long, default_value_t = 1)]

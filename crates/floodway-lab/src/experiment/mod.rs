@@ -50,7 +50,7 @@ pub use web::WebApplication;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Name of the report and of its directory: lower-case letters, digits and dashes.
+    /// Name of the report and of its directory: lower-case letters, digits, dashes and underscores.
     pub name: String,
     /// One line for people.
     pub title: String,
@@ -90,6 +90,8 @@ pub enum Scenario {
     Transfer(Box<Transfer>),
     /// A web application of four VMs that wait for their CPU.
     WebApplication(WebApplication),
+    /// Nothing on real VMs: all is in `[sim]`.
+    Simulated,
 }
 
 /// The accepted range of some rows.
@@ -153,6 +155,7 @@ impl Scenario {
             Self::Integrity(scenario) => scenario.steps(),
             Self::Transfer(scenario) => scenario.steps(),
             Self::WebApplication(scenario) => scenario.steps(),
+            Self::Simulated => 0,
         }
     }
 
@@ -168,6 +171,7 @@ impl Scenario {
             Self::Integrity(scenario) => scenario.run(run),
             Self::Transfer(scenario) => scenario.run(run),
             Self::WebApplication(scenario) => scenario.run(run),
+            Self::Simulated => bail!("it has no form on real VMs; try `floodway-lab sim`"),
         }
     }
 }
@@ -189,10 +193,10 @@ impl Experiment {
     /// When it is not an experiment; the error names the key.
     pub fn parse(text: &str) -> Result<Self> {
         let experiment: Self = toml::from_str(text)?;
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
         ensure!(
             !experiment.name.is_empty() && experiment.name.chars().all(fits),
-            "name = {:?}: use lower-case letters, digits and dashes",
+            "name = {:?}: use lower-case letters, digits, dashes and underscores",
             experiment.name
         );
         Ok(experiment)

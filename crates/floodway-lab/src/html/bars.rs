@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use maud::{Markup, PreEscaped, html};
 use plotters::prelude::*;
 
-use crate::report::{Bar, Samples};
+use crate::report::{Bar, Drawn, Samples};
 use crate::stats::{self, Interval};
 
 /// Size of a chart in CSS pixels, and the least width of one bar.
@@ -39,7 +39,7 @@ pub fn charts(samples: &[Samples], seed: u64) -> Result<Vec<Markup>> {
 }
 
 fn ratio(samples: &Samples, seed: u64) -> Option<Ratio<'_>> {
-    let bar = samples.bar.as_ref()?;
+    let bar = samples.bar.as_ref().filter(|bar| bar.drawn == Drawn::Ratio)?;
     let ratio = stats::median(&samples.value)? / stats::median(&samples.baseline)?;
     let interval = stats::ratio_interval(&samples.value, &samples.baseline, seed);
     ratio.is_finite().then_some(Ratio { bar, ratio, interval })
@@ -124,7 +124,7 @@ fn draw(bars: &[&Ratio<'_>]) -> Result<String> {
 }
 
 /// The label whose place is at `x`; none between places.
-fn label_at<'a>(labels: &[&'a str], x: f64) -> &'a str {
+pub(super) fn label_at<'a>(labels: &[&'a str], x: f64) -> &'a str {
     let nearest = x.round();
     if (x - nearest).abs() > 0.01 || nearest < 0.0 {
         return "";
@@ -141,7 +141,12 @@ mod tests {
         Samples {
             value: baseline.iter().map(|sample| sample * factor).collect(),
             baseline,
-            bar: Some(Bar { chart: "gain".into(), series: series.into(), label: label.into() }),
+            bar: Some(Bar {
+                chart: "gain".into(),
+                series: series.into(),
+                label: label.into(),
+                ..Bar::default()
+            }),
             ..Samples::default()
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Experiment, Measurement, Parameters};
+use super::{Cell, Measurement, Parameters, Transfers};
 use crate::experiment::{judge, transfer::Column};
 use crate::report::{Bar, Report, Row, Samples, World};
 use crate::stats::{self, Centre};
@@ -32,7 +32,7 @@ struct Comparison<'a> {
 }
 
 pub(super) fn report(
-    experiment: &Experiment,
+    experiment: &Transfers,
     measurements: &[Measurement],
 ) -> Result<(Report, Vec<Samples>)> {
     let mut index = Index::new();
@@ -72,7 +72,7 @@ pub(super) fn report(
 }
 
 fn compare<'a>(
-    experiment: &Experiment,
+    experiment: &Transfers,
     index: &Index<'_>,
     cell: &'a Cell,
     pair: [Column; 2],
@@ -94,7 +94,7 @@ fn compare<'a>(
     all
 }
 
-impl Experiment {
+impl Transfers {
     /// The pairs of columns, value and baseline.
     fn pairs(&self) -> Vec<[Column; 2]> {
         if !self.scene.compare.is_empty() {
@@ -165,7 +165,7 @@ impl Comparison<'_> {
 }
 
 struct Page<'a> {
-    experiment: &'a Experiment,
+    experiment: &'a Transfers,
     rows: Vec<Row>,
     samples: Vec<Samples>,
     notes: Vec<String>,
@@ -202,6 +202,7 @@ impl Page<'_> {
                 chart: join("/", &[pair, one.what()]),
                 series: one.cell.variant.host.name.clone(),
                 label,
+                ..Bar::default()
             }),
         });
     }

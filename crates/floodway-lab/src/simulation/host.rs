@@ -247,7 +247,7 @@ pub fn set(table: &mut Table, name: &str, value: &Value) -> Result<()> {
         place = place.and_then(|table| table.get_mut(part)).and_then(Value::as_table_mut);
     }
     let Some(old) = place.and_then(|table| table.get_mut(last)) else {
-        bail!("{name:?}: the host has no such parameter")
+        bail!("{name:?}: there is no such parameter")
     };
     *old = value.clone();
     Ok(())
@@ -350,22 +350,7 @@ impl Host {
     }
 
     pub(super) fn stack(&self) -> Result<TcpConfig> {
-        let t = &self.tcp;
-        Ok(TcpConfig {
-            algorithm: self.algorithm()?,
-            hystart: t.hystart,
-            initial_window: t.initial_window.into(),
-            sack: t.sack,
-            timestamps: t.timestamps,
-            rto: RtoLimits { min: MS(t.min_rto_ms), ..RtoLimits::LINUX },
-            syn_rto: MS(t.syn_rto_ms),
-            delayed_ack: MS(t.delayed_ack_ms),
-            quick_acks: t.quick_acks,
-            receive: Buffer { initial: t.receive_buffer[0], max: t.receive_buffer[1] },
-            send: Buffer { initial: t.send_buffer[0], max: t.send_buffer[1] },
-            gso_max: t.gso_max,
-            ..TcpConfig::linux()
-        })
+        self.tcp.stack()
     }
 
     pub(super) fn nic(&self) -> NicConfig {
@@ -378,5 +363,27 @@ impl Host {
 
     pub(super) fn rtt(&self) -> Duration {
         US(self.network.rtt_us)
+    }
+}
+
+impl Tcp {
+    /// # Errors
+    /// When nobody has heard of the congestion control.
+    pub(super) fn stack(&self) -> Result<TcpConfig> {
+        Ok(TcpConfig {
+            algorithm: self.congestion.parse().context("tcp.congestion")?,
+            hystart: self.hystart,
+            initial_window: self.initial_window.into(),
+            sack: self.sack,
+            timestamps: self.timestamps,
+            rto: RtoLimits { min: MS(self.min_rto_ms), ..RtoLimits::LINUX },
+            syn_rto: MS(self.syn_rto_ms),
+            delayed_ack: MS(self.delayed_ack_ms),
+            quick_acks: self.quick_acks,
+            receive: Buffer { initial: self.receive_buffer[0], max: self.receive_buffer[1] },
+            send: Buffer { initial: self.send_buffer[0], max: self.send_buffer[1] },
+            gso_max: self.gso_max,
+            ..TcpConfig::linux()
+        })
     }
 }

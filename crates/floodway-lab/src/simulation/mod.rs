@@ -12,9 +12,17 @@
 //! All columns of a cell meet the same seeds, so that they meet the same loads at the same phases.
 
 pub mod command;
+mod completion;
+pub mod fat_tree;
 mod figures;
+mod form;
+pub mod grid;
+mod grid_figures;
+#[cfg(test)]
+mod grid_tests;
 pub mod host;
 mod run;
+pub mod testbed;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
@@ -32,6 +40,7 @@ use crate::report::{Report, Samples};
 use host::Host;
 use transfer::{Case, Halves, Peer};
 
+pub use form::Experiment;
 pub use run::{Measurement, Parameters, Run, Work};
 
 /// Rounds of a cell and column in a quick run, at most.
@@ -72,9 +81,9 @@ fn one() -> u32 {
     1
 }
 
-/// An experiment that can be simulated.
+/// The simulated twin of a scenario of kind `transfer`.
 #[derive(Clone, Debug)]
-pub struct Experiment {
+pub struct Transfers {
     /// Name of the report and its directory.
     pub name: String,
     /// One line for people.
@@ -103,7 +112,7 @@ struct Cell {
     flows: Vec<u32>,
 }
 
-impl Experiment {
+impl Transfers {
     /// Reads an experiment's file.
     ///
     /// # Errors

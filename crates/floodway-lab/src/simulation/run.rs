@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::fat_tree::FatTree;
+use super::testbed::Testbed;
 use super::transfer::Case;
 
 /// What tells a run apart from the others of its experiment: `column`, `bytes`, ... A sweep's table has a column for each.
@@ -31,6 +33,10 @@ pub struct Run {
 pub enum Work {
     /// Timed transfers of a VM that waits for its processor.
     Transfer(Box<Case>),
+    /// Transfers between many hosts.
+    FatTree(Box<FatTree>),
+    /// A few machines with VMs that disturb each other.
+    Testbed(Box<Testbed>),
 }
 
 impl Work {
@@ -39,6 +45,8 @@ impl Work {
     pub fn effort(&self) -> u64 {
         match self {
             Self::Transfer(case) => case.effort(),
+            Self::FatTree(scene) => scene.effort(),
+            Self::Testbed(scene) => scene.effort(),
         }
     }
 }
@@ -97,6 +105,8 @@ impl Run {
         let mut recorder = Recorder { run: self, measurements: Vec::new() };
         match &self.work {
             Work::Transfer(case) => case.execute(self.seed, &mut recorder)?,
+            Work::FatTree(scene) => scene.execute(self.seed, &mut recorder)?,
+            Work::Testbed(scene) => scene.execute(self.seed, &mut recorder)?,
         }
         Ok(recorder.measurements)
     }

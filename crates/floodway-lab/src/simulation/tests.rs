@@ -8,8 +8,8 @@ fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
 }
 
-fn fig6() -> Experiment {
-    let mut experiment = Experiment::load(&dir().join("vflood-fig6.toml")).unwrap();
+fn fig6() -> Transfers {
+    let mut experiment = Transfers::load(&dir().join("vflood-fig6.toml")).unwrap();
     experiment.settings.sweep.clear();
     experiment.quicken();
     experiment
@@ -32,7 +32,7 @@ fn every_simulated_experiment_of_the_project_has_runs() {
 #[test]
 fn the_report_does_not_depend_on_the_number_of_threads() {
     let report = |threads| {
-        let reports = command::run(&[fig6()], NonZeroUsize::new(threads)).unwrap();
+        let reports = command::run(&[fig6().into()], NonZeroUsize::new(threads)).unwrap();
         serde_json::to_string(&reports).unwrap()
     };
     let one = report(1);
@@ -40,7 +40,7 @@ fn the_report_does_not_depend_on_the_number_of_threads() {
     assert!(one.contains("quick run"));
     let mut other = fig6();
     other.set_seed(2);
-    let other = command::run(&[other], None).unwrap();
+    let other = command::run(&[other.into()], None).unwrap();
     assert_ne!(one, serde_json::to_string(&other).unwrap());
 }
 

@@ -4,19 +4,23 @@
 //! them: whatever reaches a host is handed back to the caller.
 
 mod buffer;
+mod host_queue;
 mod link;
 mod nic;
 mod port;
 mod queue;
 mod switch;
+mod tagger;
 mod topology;
 
 pub use buffer::SharedBuffer;
+pub use host_queue::{HostQueue, HostQueueConfig};
 pub use link::Link;
 pub use nic::{Nic, NicConfig};
 pub use port::{Port, PortStats};
 pub use queue::{ClassQueues, Discipline, QueueConfig, Refused};
 pub use switch::{Switch, SwitchConfig};
+pub use tagger::{Tagger, TaggerConfig};
 pub use topology::{Builder, Dumbbell, FatTree, Star, dumbbell, fat_tree, one_link, star};
 
 use crate::engine::Clock;
@@ -54,6 +58,8 @@ pub struct Net {
     uplinks: Vec<PortId>,
     /// The host at which each address is.
     hosts: Vec<u32>,
+    /// By host; hosts beyond its end have none.
+    taggers: Vec<Option<Tagger>>,
 }
 
 impl Net {
@@ -99,6 +105,21 @@ impl Net {
         &self.ports
     }
 
+    /// Meters and tags what a host sends, from now on.
+    pub fn set_tagger(&mut self, host: u32, tagger: Tagger) {
+        let at = host as usize;
+        if self.taggers.len() <= at {
+            self.taggers.resize_with(at + 1, || None);
+        }
+        self.taggers[at] = Some(tagger);
+    }
+
+    /// The tagger of a host.
+    #[must_use]
+    pub fn tagger(&self, host: u32) -> Option<&Tagger> {
+        self.taggers.get(host as usize)?.as_ref()
+    }
+
     /// The ports that lead from one node to another.
     pub fn ports_between(&self, from: Node, to: Node) -> impl Iterator<Item = PortId> {
         let leads = move |port: &Port| port.from() == from && port.to() == to;
@@ -111,6 +132,9 @@ impl Net {
     where
         E: Copy + From<NetEvent>,
     {
+        if let Some(Some(tagger)) = self.taggers.get_mut(host as usize) {
+            tagger.tag(pool.get_mut(packet), clock.now());
+        }
         self.send_by(self.uplinks[host as usize], packet, pool, clock);
     }
 

@@ -17,6 +17,9 @@ use crate::tcp::TcpConfig;
 use crate::world::{App, Ctx};
 use crate::{Duration, Instant};
 
+/// Timers from here on are for the next connection of a sender, those below for its next transfer.
+const OPEN: u32 = 1 << 31;
+
 /// Which connections transfers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
@@ -24,6 +27,9 @@ pub enum Pairing {
     Fresh,
     /// The pair's own, opened when it is first used.
     Permanent,
+    /// The pair's own, all of which are opened before the first transfer: each sender opens one after the other at
+    /// this distance, so that no queue is full of SYNs.
+    Opened(Duration),
 }
 
 /// Settings.
@@ -52,9 +58,12 @@ pub struct PoissonConfig {
 pub struct Poisson {
     config: PoissonConfig,
     rngs: Vec<Rng>,
+    /// Of each sender with [`Pairing::Opened`], the receivers to whom it has a connection.
+    opened: Vec<u32>,
     pairs: BTreeMap<(Address, Address), FlowId>,
     /// Begin and size of transfers under way; the tag is the place.
     pending: Vec<(Instant, u64)>,
+    is_free: Vec<bool>,
     free: Vec<u32>,
     records: Vec<Record>,
 }
@@ -72,8 +81,17 @@ impl Poisson {
         }
         let rngs = config.senders.iter().map(|s| Rng::new(config.seed, "poisson", u64::from(s.0)));
         let rngs = rngs.collect();
-        let (pending, free, records) = (Vec::new(), Vec::new(), Vec::new());
-        Self { config, rngs, pairs: BTreeMap::new(), pending, free, records }
+        let opened = vec![0; config.senders.len()];
+        Self {
+            config,
+            rngs,
+            opened,
+            pairs: BTreeMap::new(),
+            pending: Vec::new(),
+            is_free: Vec::new(),
+            free: Vec::new(),
+            records: Vec::new(),
+        }
     }
 
     /// Transfers that are complete, in the order of completion.
@@ -88,6 +106,29 @@ impl Poisson {
         self.pending.len() - self.free.len()
     }
 
+    /// Begin and size of the transfers that are under way.
+    pub fn unfinished(&self) -> impl Iterator<Item = (Instant, u64)> {
+        let under_way = move |place: &usize| !self.is_free[*place];
+        (0..self.pending.len()).filter(under_way).map(move |place| self.pending[place])
+    }
+
+    /// Opens the next connection of a sender; the transfers begin behind the last.
+    fn open_next(&mut self, sender: u32, distance: Duration, ctx: &mut Ctx<'_>) {
+        let from = self.config.senders[sender as usize];
+        // Senders begin at different receivers, so that none is asked by all at once.
+        let place = self.opened[sender as usize] as usize;
+        let receivers = &self.config.receivers;
+        if place == receivers.len() {
+            return self.schedule(sender, ctx);
+        }
+        let to = receivers[(place + sender as usize) % receivers.len()];
+        self.opened[sender as usize] += 1;
+        if to != from {
+            self.connection(from, to, ctx);
+        }
+        ctx.after(distance, OPEN + sender);
+    }
+
     fn schedule(&mut self, sender: u32, ctx: &mut Ctx<'_>) {
         let gap = self.rngs[sender as usize].exponential(self.config.gap);
         if ctx.now() + gap <= Instant::ZERO + self.config.until {
@@ -99,7 +140,7 @@ impl Poisson {
         let stacks = [&self.config.stack, &self.config.stack];
         match self.config.pairing {
             Pairing::Fresh => ctx.open(from, to, stacks),
-            Pairing::Permanent => {
+            Pairing::Permanent | Pairing::Opened(_) => {
                 *self.pairs.entry((from, to)).or_insert_with(|| ctx.open(from, to, stacks))
             }
         }
@@ -108,9 +149,11 @@ impl Poisson {
     fn note(&mut self, now: Instant, bytes: u64) -> u32 {
         if let Some(place) = self.free.pop() {
             self.pending[place as usize] = (now, bytes);
+            self.is_free[place as usize] = false;
             return place;
         }
         self.pending.push((now, bytes));
+        self.is_free.push(false);
         self.pending.len() as u32 - 1
     }
 }
@@ -118,11 +161,19 @@ impl Poisson {
 impl App for Poisson {
     fn start(&mut self, ctx: &mut Ctx<'_>) {
         for sender in 0..self.config.senders.len() as u32 {
-            self.schedule(sender, ctx);
+            match self.config.pairing {
+                Pairing::Opened(distance) => self.open_next(sender, distance, ctx),
+                Pairing::Fresh | Pairing::Permanent => self.schedule(sender, ctx),
+            }
         }
     }
 
     fn on_timer(&mut self, sender: u32, ctx: &mut Ctx<'_>) {
+        if let Some(sender) = sender.checked_sub(OPEN)
+            && let Pairing::Opened(distance) = self.config.pairing
+        {
+            return self.open_next(sender, distance, ctx);
+        }
         let from = self.config.senders[sender as usize];
         let rng = &mut self.rngs[sender as usize];
         let receivers = &self.config.receivers;
@@ -145,6 +196,7 @@ impl App for Poisson {
     fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
         let (begun, bytes) = self.pending[tag as usize];
         self.free.push(tag);
+        self.is_free[tag as usize] = true;
         self.records.push(Record { begun, done: ctx.now(), bytes });
         if self.config.pairing == Pairing::Fresh {
             ctx.close(flow, side);

@@ -153,6 +153,7 @@ impl Comparison<'_> {
                 chart: parts(&[self.pair_label(), self.what()]),
                 series: self.cell.profile.name().into(),
                 label,
+                ..Bar::default()
             }),
         }
     }

@@ -72,6 +72,7 @@ fn compare(
                 chart: what.into(),
                 series: profile.name().into(),
                 label: column.name().into(),
+                ..Bar::default()
             }),
         });
     }

@@ -1,0 +1,95 @@
+//! What simulated experiments have in common, whatever is simulated.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::grid::Grid;
+use super::{Measurement, Run, Transfers};
+use crate::experiment;
+use crate::report::{Report, Samples};
+
+/// An experiment that can be simulated.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Name of the report and its directory.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    form: Form,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    Transfers(Box<Transfers>),
+    Grid(Box<Grid>),
+}
+
+impl Experiment {
+    /// Reads an experiment's file. A table `[sim]` with a `scene` is a [`Grid`]; one without is the simulated twin of
+    /// `[scenario]`.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not an experiment, or has no simulated form; the error names the key.
+    pub fn load(path: &Path) -> Result<Self> {
+        let at = || format!("experiment {}", path.display());
+        let experiment = experiment::Experiment::load(path)?;
+        let Some(table) = experiment.sim.clone() else {
+            bail!("{}: has no table [sim], so no simulated form; try `floodway-lab real`", at())
+        };
+        let form = match table.contains_key("scene") {
+            true => {
+                let grid = Grid::load(path, &experiment.name, table);
+                Form::Grid(Box::new(grid.with_context(|| format!("{}: sim", at()))?))
+            }
+            false => Form::Transfers(Box::new(Transfers::load(path)?)),
+        };
+        Ok(Self { name: experiment.name, title: experiment.title, form })
+    }
+
+    /// The seed from which those of all runs follow; 1 without.
+    pub fn set_seed(&mut self, seed: u64) {
+        match &mut self.form {
+            Form::Transfers(form) => form.set_seed(seed),
+            Form::Grid(form) => form.set_seed(seed),
+        }
+    }
+
+    /// Makes it shorter, for a look at whether all works; the report will say so.
+    pub fn quicken(&mut self) {
+        match &mut self.form {
+            Form::Transfers(form) => form.quicken(),
+            Form::Grid(form) => form.quicken(),
+        }
+    }
+
+    /// The independent runs of the experiment.
+    ///
+    /// # Errors
+    /// When parameters make no sense.
+    pub fn runs(&self) -> Result<Vec<Run>> {
+        match &self.form {
+            Form::Transfers(form) => form.runs(),
+            Form::Grid(form) => form.runs(),
+        }
+    }
+
+    /// The report of the measurements of all runs, and the samples behind it.
+    ///
+    /// # Errors
+    /// When measurements are missing, or a band meets no row.
+    pub fn report(&self, measurements: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
+        match &self.form {
+            Form::Transfers(form) => form.report(measurements),
+            Form::Grid(form) => form.report(measurements),
+        }
+    }
+}
+
+#[cfg(test)]
+impl From<Transfers> for Experiment {
+    fn from(form: Transfers) -> Self {
+        let (name, title) = (form.name.clone(), form.title.clone());
+        Self { name, title, form: Form::Transfers(Box::new(form)) }
+    }
+}

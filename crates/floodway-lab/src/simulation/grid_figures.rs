@@ -1,0 +1,184 @@
+//! From the measurements of a [`Grid`] to rows, samples and charts.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+
+use super::Measurement;
+use super::grid::{Along, Change, Grid};
+use crate::experiment::judge;
+use crate::report::{Bar, Drawn, Report, Samples, World};
+
+/// Metric of points of a distribution, which are no figures.
+const DISTRIBUTION: &str = "distribution";
+
+/// A figure of a class, in the order of the first run that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    class: String,
+    figure: String,
+    unit: String,
+}
+
+impl Key {
+    fn of(m: &Measurement) -> Option<Self> {
+        let own = |name: &str| m.parameters.get(name).cloned();
+        (m.metric != DISTRIBUTION).then_some(())?;
+        Some(Self { class: own("class")?, figure: own("figure")?, unit: m.unit.clone() })
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.class, self.figure)
+    }
+}
+
+/// The measurements of a cell.
+struct Cell<'a> {
+    case: &'a Change,
+    column: &'a Change,
+    own: Vec<&'a Measurement>,
+}
+
+impl Cell<'_> {
+    /// The values of a figure by seed.
+    fn values(&self, key: &Key) -> BTreeMap<u64, f64> {
+        let own = self.own.iter().filter(|m| Key::of(m).as_ref() == Some(key));
+        own.map(|m| (m.seed, m.value)).collect()
+    }
+
+    /// The points of a distribution, of all replications together, from a share on.
+    fn points(&self, class: &str, from: &str) -> Vec<f64> {
+        let is = |m: &Measurement, name: &str, value: &str| {
+            m.parameters.get(name).is_some_and(|own| own == value)
+        };
+        let own = self
+            .own
+            .iter()
+            .filter(|m| m.metric == DISTRIBUTION && is(m, "class", class) && is(m, "from", from));
+        own.map(|m| m.value).collect()
+    }
+}
+
+pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
+    let (mut rows, mut samples) = (Vec::new(), Vec::new());
+    for case in &grid.settings.case {
+        let cells: Vec<_> =
+            grid.settings.column.iter().map(|column| cell(case, column, all)).collect();
+        let mut keys: Vec<Key> = Vec::new();
+        for key in cells.iter().flat_map(|cell| &cell.own).filter_map(|m| Key::of(m)) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        ensure!(!keys.is_empty(), "case {:?}: nothing was measured", case.name);
+        for (n, one) in cells.iter().enumerate() {
+            let against = match &one.column.against {
+                Some(name) => cells.iter().find(|other| other.column.name == *name),
+                None => cells.first().filter(|_| n > 0),
+            };
+            if against.is_none() && cells.len() > 1 {
+                continue;
+            }
+            for key in &keys {
+                let made = compare(grid, one, against, key);
+                // Some columns leave out what others have.
+                if !made.value.is_empty() {
+                    rows.push(made.median_row());
+                    samples.push(made);
+                }
+            }
+            samples.extend(distributions(one, against));
+        }
+    }
+    judge(&mut rows, &grid.settings.band)?;
+    let host = [
+        ("simulator", env!("CARGO_PKG_VERSION").into()),
+        ("parameters", serde_json::to_value(&grid.parameters)?),
+    ];
+    let report = Report {
+        experiment: grid.name.clone(),
+        world: World::Sim,
+        seed: grid.seed,
+        host: host.map(|(name, value)| (name.to_owned(), value)).into(),
+        rows,
+        notes: grid.notes.clone(),
+    };
+    Ok((report, samples))
+}
+
+fn cell<'a>(case: &'a Change, column: &'a Change, all: &'a [Measurement]) -> Cell<'a> {
+    let is = |m: &Measurement, name: &str, value: &str| {
+        m.parameters.get(name).is_some_and(|own| own == value)
+    };
+    let own = |m: &&Measurement| is(m, "case", &case.name) && is(m, "column", &column.name);
+    Cell { case, column, own: all.iter().filter(own).collect() }
+}
+
+/// A figure in one column and the one that it is against; replications that lack it in either do not count.
+fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -> Samples {
+    let values = one.values(key);
+    let others = against.map(|other| other.values(key));
+    let both = |seed: &u64| others.as_ref().is_none_or(|others| others.contains_key(seed));
+    let pick = |from: &BTreeMap<u64, f64>| -> Vec<f64> {
+        let own = from.iter().filter(|(seed, _)| both(seed) && values.contains_key(*seed));
+        own.map(|(_, value)| *value).collect()
+    };
+    let case = &one.case.name;
+    let (chart, label) = match grid.settings.chart {
+        Along::Figures => (join(case, &key.class), key.figure.clone()),
+        Along::Cases => (key.name(), case.clone()),
+    };
+    let is_time = key.unit == "ms";
+    Samples {
+        name: format!("{} {}", join(case, &key.name()), one.column.name),
+        unit: key.unit.clone(),
+        value: pick(&values),
+        baseline: others.as_ref().map(pick).unwrap_or_default(),
+        arms: arms(one, against),
+        bar: is_time.then(|| Bar {
+            chart,
+            series: one.column.name.clone(),
+            label,
+            drawn: Drawn::Values,
+        }),
+    }
+}
+
+/// The distributions of all classes that have one, whole and from the 99th percentile on.
+fn distributions(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Vec<Samples> {
+    let mut classes: Vec<(&String, &String)> = Vec::new();
+    for m in one.own.iter().filter(|m| m.metric == DISTRIBUTION) {
+        if let (Some(class), Some(from)) = (m.parameters.get("class"), m.parameters.get("from"))
+            && !classes.contains(&(class, from))
+        {
+            classes.push((class, from));
+        }
+    }
+    let made = classes.into_iter().map(|(class, from)| {
+        let what = if from == "0" { "distribution" } else { "distribution of the slowest" };
+        let chart = format!("{} {what}", join(&one.case.name, class));
+        Samples {
+            name: format!("{chart} {}", one.column.name),
+            unit: "ms".into(),
+            value: one.points(class, from),
+            baseline: against.map(|other| other.points(class, from)).unwrap_or_default(),
+            arms: arms(one, against),
+            bar: Some(Bar {
+                chart,
+                series: one.column.name.clone(),
+                label: from.clone(),
+                drawn: Drawn::Distribution,
+            }),
+        }
+    });
+    made.collect()
+}
+
+fn arms(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Option<[String; 2]> {
+    let other = against.map_or(String::new(), |other| other.column.name.clone());
+    Some([one.column.name.clone(), other])
+}
+
+fn join(case: &str, what: &str) -> String {
+    if case.is_empty() { what.to_owned() } else { format!("{case}/{what}") }
+}
