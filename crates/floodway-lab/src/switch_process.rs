@@ -129,6 +129,8 @@ pub struct Offload {
     pub receive: bool,
     /// How flows share the port's buffer; the switch's default when absent.
     pub buffer: Option<&'static str>,
+    /// What the port may hold, in bytes; as before when absent.
+    pub budget: Option<u32>,
     /// Congestion control towards the network; the switch's default when absent.
     pub congestion: Option<&'static str>,
     /// First congestion window in segments; the switch's default when absent.
@@ -143,6 +145,7 @@ impl Offload {
             ("--transmit", state(self.transmit)),
             ("--receive", state(self.receive)),
             ("--buffer", self.buffer.map(str::to_owned)),
+            ("--budget", self.budget.map(|bytes| bytes.to_string())),
             ("--congestion", self.congestion.map(str::to_owned)),
             ("--initial-window", self.initial_window.map(|segments| segments.to_string())),
         ];
@@ -429,13 +432,13 @@ mod tests {
             transmit: true,
             receive: false,
             buffer: Some("fair"),
+            budget: Some(65536),
             congestion: Some("reno"),
             initial_window: Some(3),
         };
-        let expected =
-            "--transmit on --receive off --buffer fair --congestion reno --initial-window 3";
+        let expected = "--transmit on --receive off --buffer fair --budget 65536 --congestion reno --initial-window 3";
         assert_eq!(full.words().join(" "), expected);
-        assert_eq!(Offload { buffer: None, ..full }.words().len(), 8);
+        assert_eq!(Offload { buffer: None, budget: None, ..full }.words().len(), 8);
     }
 
     #[test]

@@ -6,7 +6,9 @@
 //! sends as soon as it has the last byte. Either end may be in a guest or on the host; both are the
 //! same code, so that only the place differs. Transfers come in *rounds*: the connections of
 //! a round start together, the next round starts when the last of them is done, after a random pause, so that
-//! rounds meet the VM scheduler in any phase.
+//! rounds meet the VM scheduler in any phase. Or they come *back to back*: where a transfer ends, the next one starts at
+//! once, whatever the others do; a place that has done its rounds goes on, uncounted, until all have, so that all
+//! that counts is measured among as many others.
 //!
 //! Two intervals are taken, each by one clock, so no clocks have to agree:
 //!
@@ -45,7 +47,11 @@ pub struct Plan {
     pub reply_bytes: u64,
     /// How many times.
     pub rounds: u32,
-    /// Longest pause before a round, in microseconds. Pauses are uniform from 0 to this.
+    /// Whether a transfer is followed at once by the next of its place, instead of by the next round.
+    #[serde(default)]
+    pub back_to_back: bool,
+    /// Longest pause before a round, in microseconds. Pauses are uniform from 0 to this. Back to back there is
+    /// one, at the start.
     pub pause_max_us: u64,
     /// Seed of the bytes and of the pauses.
     pub seed: u64,

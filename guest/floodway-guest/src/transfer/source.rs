@@ -38,6 +38,10 @@ pub fn send(plan: &Plan) -> io::Result<Vec<Sent>> {
         buffer: vec![0; BUFFER],
         pauses: Bytes::new(plan.seed ^ plan.first_id),
     };
+    if plan.back_to_back {
+        sleep(source.next_pause());
+        return Ok(source.back_to_back());
+    }
     let mut sent = Vec::new();
     for round in 0..u64::from(plan.rounds) {
         sleep(source.next_pause());
@@ -62,27 +66,87 @@ impl Source<'_> {
     }
 
     fn round(&mut self, first_id: u64) -> Vec<Sent> {
-        let receivers = self.plan.receivers.iter().enumerate();
-        let each = receivers.flat_map(|(index, to)| (0..to.flows).map(move |_| (index, to)));
-        let mut flows: Vec<_> = each
-            .zip(first_id..)
-            .map(|((index, to), id)| Flow::open(id, index, to, self.plan))
-            .collect();
-        let patience = Duration::from_millis(self.plan.timeout_ms);
-        let mut progress = Instant::now();
+        let mut flows = self.open_all(first_id);
+        let mut patience = Patience::new(self.plan);
         while flows.iter().any(Flow::open_still) {
-            if wait(&mut flows, patience) {
-                progress = Instant::now();
-            }
-            let stuck = progress.elapsed() >= patience;
-            for flow in &mut flows {
-                flow.step(self.plan, &self.block, &mut self.buffer);
-                if stuck && flow.open_still() {
-                    flow.fail(&io::Error::new(ErrorKind::TimedOut, "no progress"));
-                }
-            }
+            self.advance(&mut flows, &mut patience);
         }
         flows.into_iter().map(|flow| flow.sent).collect()
+    }
+
+    /// All rounds of every place, each at its own pace. Results are in the order of their numbers.
+    fn back_to_back(&mut self) -> Vec<Sent> {
+        let (rounds, width) = (u64::from(self.plan.rounds), self.plan.flows());
+        let mut flows = self.open_all(self.plan.first_id);
+        let mut done = vec![0; flows.len()];
+        let mut uncounted = self.plan.first_id + rounds * width..;
+        let mut patience = Patience::new(self.plan);
+        let mut sent = Vec::new();
+        loop {
+            // Where none could even start there is nothing to wait for.
+            if flows.iter().any(Flow::open_still) {
+                self.advance(&mut flows, &mut patience);
+            }
+            for (flow, done) in
+                flows.iter_mut().zip(&mut done).filter(|(flow, _)| !flow.open_still())
+            {
+                if *done < rounds {
+                    *done += 1;
+                    sent.push(flow.sent.clone());
+                }
+            }
+            if done.iter().all(|&done| done == rounds) {
+                break;
+            }
+            for (flow, &done) in flows.iter_mut().zip(&done).filter(|(flow, _)| !flow.open_still())
+            {
+                let id = if done < rounds {
+                    flow.sent.id + width
+                } else {
+                    uncounted.next().unwrap_or(0)
+                };
+                let to = &self.plan.receivers[flow.sent.receiver];
+                *flow = Flow::open(id, flow.sent.receiver, to, self.plan);
+            }
+        }
+        while flows.iter().any(Flow::open_still) {
+            self.advance(&mut flows, &mut patience);
+        }
+        sent.sort_unstable_by_key(|sent| sent.id);
+        sent
+    }
+
+    /// The first transfer of each place.
+    fn open_all(&self, first_id: u64) -> Vec<Flow> {
+        let receivers = self.plan.receivers.iter().enumerate();
+        let each = receivers.flat_map(|(index, to)| (0..to.flows).map(move |_| (index, to)));
+        each.zip(first_id..).map(|((index, to), id)| Flow::open(id, index, to, self.plan)).collect()
+    }
+
+    /// Waits until there is something to do, and does it.
+    fn advance(&mut self, flows: &mut [Flow], patience: &mut Patience) {
+        if wait(flows, patience.limit) {
+            patience.progress = Instant::now();
+        }
+        let stuck = patience.progress.elapsed() >= patience.limit;
+        for flow in flows {
+            flow.step(self.plan, &self.block, &mut self.buffer);
+            if stuck && flow.open_still() {
+                flow.fail(&io::Error::new(ErrorKind::TimedOut, "no progress"));
+            }
+        }
+    }
+}
+
+/// How long to bear that nothing happens.
+struct Patience {
+    limit: Duration,
+    progress: Instant,
+}
+
+impl Patience {
+    fn new(plan: &Plan) -> Self {
+        Self { limit: Duration::from_millis(plan.timeout_ms), progress: Instant::now() }
     }
 }
 
@@ -295,6 +359,7 @@ mod tests {
             bytes,
             reply_bytes: 1,
             rounds,
+            back_to_back: false,
             pause_max_us: 100,
             seed: 7,
             first_id: 100,
@@ -337,6 +402,37 @@ mod tests {
         ids.sort_unstable();
         assert_eq!(ids, [100, 101, 105, 106]);
         assert_eq!(far.take().len(), 6);
+    }
+
+    #[test]
+    fn back_to_back_each_place_does_its_rounds_and_goes_on_until_all_have() {
+        let (one, other) = (sink(), sink());
+        let plan = Plan { back_to_back: true, ..plan(&[(&one, 1), (&other, 2)], 20_000, 4) };
+        let sent = send(&plan).unwrap();
+        assert_eq!(sent.iter().map(|sent| sent.id).collect::<Vec<_>>(), Vec::from_iter(100..112));
+        let receivers: Vec<_> = sent.iter().map(|sent| sent.receiver).collect();
+        assert_eq!(receivers, [0, 1, 1].repeat(4));
+        assert!(sent.iter().all(|sent| sent.error.is_none()));
+        let arrivals = [one.take(), other.take()].concat();
+        assert!(arrivals.iter().all(|arrival| arrival.intact));
+        for id in 100..112 {
+            assert_eq!(arrivals.iter().filter(|arrival| arrival.id == id).count(), 1);
+        }
+    }
+
+    #[test]
+    fn back_to_back_a_place_that_fails_does_not_hold_up_the_others() {
+        let sink = sink();
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut plan = Plan { back_to_back: true, ..plan(&[(&sink, 1)], 1000, 3) };
+        plan.receivers.push(Receiver { address: nobody.local_addr().unwrap(), flows: 1 });
+        drop(nobody);
+        let failed = |plan: &Plan| {
+            send(plan).unwrap().iter().map(|sent| sent.error.is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(failed(&plan), [false, true].repeat(3));
+        plan.congestion_control = Some("no-such-algorithm".into());
+        assert_eq!(failed(&plan), [true; 6]);
     }
 
     #[test]

@@ -20,12 +20,11 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// What a direction is measured by.
-    pub fn of(direction: Direction, flows: &[u32]) -> Vec<Self> {
-        match direction {
-            Direction::Out if flows.iter().sum::<u32>() > 1 => {
-                vec![Self::DataOut, Self::Whole, Self::Aggregate]
-            }
+    /// What `flows` of a scenario are measured by.
+    pub fn of(scenario: &Transfer, flows: &[u32]) -> Vec<Self> {
+        let together = flows.iter().sum::<u32>() > 1 && !scenario.back_to_back;
+        match scenario.direction {
+            Direction::Out if together => vec![Self::DataOut, Self::Whole, Self::Aggregate],
             Direction::Out => vec![Self::DataOut, Self::Whole],
             Direction::In => vec![Self::DataIn, Self::Whole],
             Direction::Both => vec![Self::DataOut, Self::DataIn, Self::Whole],

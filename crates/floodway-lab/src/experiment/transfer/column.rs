@@ -75,6 +75,7 @@ impl Column {
             transmit,
             receive,
             buffer,
+            budget: None,
             congestion: transmit.then(|| profile.congestion_control()),
             initial_window: transmit.then(|| profile.initial_window()),
         }

@@ -319,7 +319,7 @@ mod tests {
         for (index, &column) in scenario.columns.iter().enumerate() {
             let factor = f64::from(1_u32 << index);
             for receiver in 0..flows.len() {
-                for measure in Measure::of(scenario.direction, flows) {
+                for measure in Measure::of(scenario, flows) {
                     let mbit_s = [10.0, 20.0, 30.0].map(|rate| Some(rate * factor)).to_vec();
                     all.push(Series { column, receiver, measure, mbit_s });
                 }

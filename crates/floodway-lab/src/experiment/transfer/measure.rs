@@ -17,6 +17,7 @@ use super::tcp;
 use super::{Direction, HostLoad, Transfer};
 use crate::agent::{Counters, Listening};
 use crate::experiment::Run;
+use crate::switch_process::Offload;
 use crate::transfer;
 
 /// Rounds before the first block of each column in a cell, not counted: neighbour tables, page
@@ -113,6 +114,10 @@ impl<'a> Session<'a> {
         if let Some(bytes) = scenario.guest_receive_buffer {
             tcp::set_receive_buffer(tcp::Place::Guest(contended.guest()), bytes)?;
         }
+        if let Some(budget) = scenario.budget {
+            let offload = Offload { budget: Some(budget), ..Column::Vanilla.offload(profile) };
+            contended.testbed().switch()?.set_offload(contended.guest().name(), &offload)?;
+        }
         for end in ends {
             let place = tcp::Place::Host(end.namespace());
             tcp::start_every_connection_alike(place)?;
@@ -174,7 +179,7 @@ impl<'a> Session<'a> {
         let columns = &self.scenario.columns;
         let (rounds, bytes) = (self.scenario.rounds(place.bytes), place.bytes);
         let block = self.scenario.block_rounds(rounds, &place.flows);
-        let measures = Measure::of(self.scenario.direction, &place.flows);
+        let measures = Measure::of(self.scenario, &place.flows);
         let mut series: Vec<Series> = columns
             .iter()
             .flat_map(|&column| (0..place.flows.len()).map(move |receiver| (column, receiver)))
@@ -296,6 +301,7 @@ impl<'a> Session<'a> {
             bytes: place.bytes,
             reply_bytes: if both { place.bytes } else { 1 },
             rounds,
+            back_to_back: self.scenario.back_to_back,
             pause_max_us: self.scenario.period_ms * 1000 * PAUSE_PERIODS,
             seed: self.run.seed,
             first_id: self.next_id,

@@ -11,7 +11,7 @@
 //! EEVDF as it is).
 //!
 //! Figures are throughputs, bytes by time, per round of flows (one flow unless the cell has more;
-//! else the median of the round's flows):
+//! else the median of the round's flows, which with `back_to_back` are not of the same time):
 //!
 //! | measure | from | to | taken at |
 //! |---|---|---|---|
@@ -84,6 +84,9 @@ pub struct Transfer {
     /// All paths at once, each with its share of the flows, instead of one after the other.
     #[serde(default)]
     pub mixed: bool,
+    /// The flows of a cell do not wait for each other: each is followed at once by the next one. Needs more than one.
+    #[serde(default)]
+    pub back_to_back: bool,
     /// Rounds in each column of a cell, at least 3.
     pub transfers: u32,
     /// Fewer rounds for large sizes, where the full number would take hours.
@@ -94,6 +97,8 @@ pub struct Transfer {
     /// What the guest's sockets start with for reception, in bytes (the default of `net.ipv4.tcp_rmem`);
     /// none: the kernel's 128 KiB. Half of it is the window that the guest advertises at first.
     pub guest_receive_buffer: Option<u32>,
+    /// What the switch may hold of what the contended VM sends, in bytes; none: the switch's default.
+    pub budget: Option<u32>,
     /// Where QEMU's main loop runs.
     #[serde(default)]
     pub emulator: Emulator,
@@ -270,6 +275,9 @@ impl Transfer {
             bail!(
                 "columns: an emulated path begins at the switch's uplink, where `bridge` does not pass"
             );
+        }
+        if self.back_to_back && self.flows.iter().any(|flows| flows.iter().sum::<u32>() < 2) {
+            bail!("back_to_back: needs at least two flows in each entry of `flows`");
         }
         if self.mixed && self.direction != Direction::Out {
             bail!("mixed: a VM that receives has one sender; use direction = \"out\"");
