@@ -18,7 +18,7 @@ use std::net::Ipv4Addr;
 
 use floodway_core::flow_table::{FlowId, FlowTable};
 use floodway_core::offload::{
-    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
+    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Side, Sink,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -113,12 +113,6 @@ struct Took {
     done: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
-    Guest,
-    Peer,
-}
-
 struct Bench {
     offload: Offload<u32>,
     sink: Count,
@@ -163,23 +157,23 @@ impl Bench {
             packet
         };
         let (first, second) = (
-            syn(From::Guest, GUEST - 1, 0, Flags::SYN),
-            syn(From::Peer, PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)),
+            syn(Side::Guest, GUEST - 1, 0, Flags::SYN),
+            syn(Side::Peer, PEER - 1, GUEST, Flags::SYN.with(Flags::ACK)),
         );
-        let third = self.packet(n, From::Guest, 0);
-        self.show(From::Guest, &first, None);
-        self.show(From::Peer, &second, None);
-        self.show(From::Guest, &third, None);
+        let third = self.packet(n, Side::Guest, 0);
+        self.show(Side::Guest, &first, None);
+        self.show(Side::Peer, &second, None);
+        self.show(Side::Guest, &third, None);
         self.offload.flush(self.now, &mut self.sink);
     }
 
-    fn packet(&self, n: u32, from: From, len: u32) -> Sent {
+    fn packet(&self, n: u32, from: Side, len: u32) -> Sent {
         let ends = self.ends[n as usize];
         let clock = (self.now.as_nanos() >> 20) as u32;
         let timestamps = Some(Timestamps { value: clock + 1, echo: clock });
         let (seq, ack, window, flow) = match from {
-            From::Guest => (GUEST + ends.guest, PEER + ends.peer, 60_000, tuple(n)),
-            From::Peer => (PEER + ends.peer, GUEST + ends.acked, self.window, tuple(n).reversed()),
+            Side::Guest => (GUEST + ends.guest, PEER + ends.peer, 60_000, tuple(n)),
+            Side::Peer => (PEER + ends.peer, GUEST + ends.acked, self.window, tuple(n).reversed()),
         };
         let (seq, ack, flags) = (Seq(seq), Seq(ack), Flags::ACK);
         let mut segment = Segment { seq, ack, len, window, flags, ..Segment::default() };
@@ -188,24 +182,25 @@ impl Bench {
     }
 
     #[inline]
-    fn show(&mut self, from: From, packet: &Sent, found: Option<FlowId>) {
+    fn show(&mut self, from: Side, packet: &Sent, found: Option<FlowId>) {
         let n = packet.n;
         let Sent { flow, link, segment, .. } = packet;
         let packet = Packet { flow, found, link, segment };
         let (offload, sink) = (&mut self.offload, &mut self.sink);
         black_box(match from {
-            From::Guest => offload.packet_from_guest(self.now, &packet, || Some(n), sink),
-            From::Peer => offload.packet_from_network(self.now, &packet, || Some(n), sink),
+            Side::Guest => offload.packet_from_guest(self.now, &packet, || Some(n), sink),
+            Side::Peer => offload.packet_from_network(self.now, &packet, || Some(n), sink),
         });
     }
 
-    fn run(&mut self, from: From, batch: &[Sent; BATCH]) -> Took {
+    fn run(&mut self, from: Side, batch: &[Sent; BATCH]) -> Took {
         let batch = black_box(batch);
         let tuples = batch.map(|packet| tuple(packet.n));
         let mut flows = [None; BATCH];
         let start = stamp();
         self.offload.look_up(black_box(&tuples), &mut flows);
         let found = stamp();
+        self.offload.load(black_box(&flows), from);
         for (packet, flow) in batch.iter().zip(flows) {
             self.show(from, packet, flow);
         }
@@ -224,21 +219,21 @@ impl Bench {
     }
 
     /// Data of `from`, then the other side's ACKs of it.
-    fn round(&mut self, from: From) -> (Took, Took, u64) {
+    fn round(&mut self, from: Side) -> (Took, Took, u64) {
         let data: [Sent; BATCH] = std::array::from_fn(|_| {
             let n = self.choice.next(self.ends.len());
             let packet = self.packet(n, from, MSS);
             let ends = &mut self.ends[n as usize];
-            let sent = if from == From::Guest { &mut ends.guest } else { &mut ends.peer };
+            let sent = if from == Side::Guest { &mut ends.guest } else { &mut ends.peer };
             *sent = sent.wrapping_add(MSS);
             packet
         });
         self.now += GAP * BATCH as u32;
         let first = self.run(from, &data);
-        let to = if from == From::Guest { From::Peer } else { From::Guest };
+        let to = if from == Side::Guest { Side::Peer } else { Side::Guest };
         let acks = data.map(|packet| {
             let ends = &mut self.ends[packet.n as usize];
-            if from == From::Guest {
+            if from == Side::Guest {
                 ends.acked = ends.acked.wrapping_add(MSS);
             }
             self.packet(packet.n, to, 0)
@@ -252,8 +247,8 @@ impl Bench {
     fn fill(&mut self, frames: u32) {
         for n in 0..self.ends.len() as u32 {
             for _ in 0..frames {
-                let packet = self.packet(n, From::Guest, MSS);
-                self.show(From::Guest, &packet, None);
+                let packet = self.packet(n, Side::Guest, MSS);
+                self.show(Side::Guest, &packet, None);
                 self.ends[n as usize].guest += MSS;
             }
         }
@@ -279,7 +274,7 @@ impl Samples {
 }
 
 /// Look-up and work of data, look-up and work of its ACK, timers (the mean).
-fn measure(mut bench: Bench, from: From) -> [f64; 5] {
+fn measure(mut bench: Bench, from: Side) -> [f64; 5] {
     // Each flow has its memory by then.
     for _ in 0..2 * bench.ends.len() / BATCH + 1 {
         bench.round(from);
@@ -361,11 +356,11 @@ const RECEIVE_LIMIT: u32 = 370;
 
 fn transmit(flows: u32) -> Vec<Row> {
     let row = |path, look_up, cycles, limit, copied| Row { path, look_up, cycles, limit, copied };
-    let open = measure(Bench::new(flows, true, false, 60_000), From::Guest);
+    let open = measure(Bench::new(flows, true, false, 60_000), Side::Guest);
     // The peer's window holds two segments. Those behind it wait for ACKs, as they do behind a full `cwnd`.
     let mut bench = Bench::new(flows, true, false, (2 * MSS).div_ceil(128) as u16);
     bench.fill(3);
-    let full = measure(bench, From::Guest);
+    let full = measure(bench, Side::Guest);
     vec![
         row("transmit: store, window full", full[0], full[1], TRANSMIT_LIMIT, true),
         row("  its ACK: free, release next, grant", full[2], full[3], RECEIVE_LIMIT, false),
@@ -378,7 +373,7 @@ fn transmit(flows: u32) -> Vec<Row> {
 
 fn receive(flows: u32) -> Vec<Row> {
     let row = |path, look_up, cycles, limit, copied| Row { path, look_up, cycles, limit, copied };
-    let t = measure(Bench::new(flows, false, true, 60_000), From::Peer);
+    let t = measure(Bench::new(flows, false, true, 60_000), Side::Peer);
     vec![
         row("receive: keep, acknowledge", t[0], t[1], RECEIVE_LIMIT, true),
         row("  the guest's own ACK: free", t[2], t[3], RECEIVE_LIMIT, false),

@@ -110,6 +110,12 @@ impl RttEstimator {
         (self.srtt_8 != 0).then(|| Duration::from_micros(u64::from(self.srtt_8 / 8)))
     }
 
+    /// [`srtt`](Self::srtt) in nanoseconds.
+    #[inline]
+    pub(crate) fn srtt_nanos(&self) -> Option<u64> {
+        (self.srtt_8 != 0).then(|| u64::from(self.srtt_8 / 8) * 1000)
+    }
+
     /// Variation of the round-trip time, zero before the first sample.
     #[must_use]
     pub fn rttvar(&self) -> Duration {
@@ -126,16 +132,23 @@ impl RttEstimator {
     /// The retransmission timeout, back-off included.
     #[must_use]
     pub fn rto(&self, limits: &RtoLimits) -> Duration {
-        let base = match self.srtt() {
-            None => INITIAL_RTO,
+        self.timeout_after(Instant::ZERO, limits).since(Instant::ZERO)
+    }
+
+    /// When a retransmission timeout that starts to count at `base` is over: `base` and [`rto`](Self::rto), for less.
+    #[must_use]
+    #[inline]
+    pub fn timeout_after(&self, base: Instant, limits: &RtoLimits) -> Instant {
+        let zero = Instant::ZERO;
+        let (min, max) = ((zero + limits.min).as_nanos(), (zero + limits.max).as_nanos());
+        let rto = match self.srtt_8 {
+            0 => (zero + INITIAL_RTO).as_nanos(),
             // At least one microsecond of variation: the granularity G of the RFC.
-            Some(srtt) => srtt + Duration::from_micros(u64::from(self.rttvar_4.max(1))),
+            srtt_8 => (u64::from(srtt_8 / 8) + u64::from(self.rttvar_4.max(1))) * 1000,
         };
-        if self.backed_off == 0 {
-            return base.max(limits.min).min(limits.max);
-        }
-        let doubled = 1_u32.checked_shl(u32::from(self.backed_off)).unwrap_or(u32::MAX);
-        base.max(limits.min).saturating_mul(doubled).min(limits.max)
+        let doubled = 1_u64.checked_shl(u32::from(self.backed_off)).unwrap_or(u64::MAX);
+        let rto = rto.max(min).saturating_mul(doubled).min(max);
+        Instant::from_nanos(base.as_nanos().saturating_add(rto))
     }
 
     /// Doubles the timeout: the timer has expired (RFC 6298 section 5.5).
@@ -179,8 +192,10 @@ impl RttEstimator {
 }
 
 /// Whole microseconds, the largest number if there are more.
+#[inline]
 pub(crate) fn micros(d: Duration) -> u32 {
-    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
+    let whole = d.as_secs().saturating_mul(1_000_000);
+    u32::try_from(whole.saturating_add(u64::from(d.subsec_micros()))).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

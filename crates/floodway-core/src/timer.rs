@@ -47,6 +47,54 @@ const END: u64 = 1 << (LEVELS as u32 * LEVEL_SHIFT);
 /// How much later than its deadline a timer may fire.
 pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
+/// A time near the present in 32 bits: to within a tick, and unmistakable for 39 hours before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortTime(u32);
+
+impl ShortTime {
+    /// "Never", or "not yet".
+    pub const NEVER: Self = Self(u32::MAX);
+
+    /// The first tick that does not begin before `at`: a timer for either fires at the same time.
+    #[must_use]
+    #[inline]
+    pub fn not_before(at: Instant) -> Self {
+        if at == Instant::NEVER {
+            return Self::NEVER;
+        }
+        let ticks = at.as_nanos().div_ceil(1 << TICK_SHIFT) as u32;
+        // One value is taken.
+        Self(if ticks == u32::MAX { 0 } else { ticks })
+    }
+
+    /// It is [`NEVER`](Self::NEVER).
+    #[must_use]
+    #[inline]
+    pub const fn is_never(self) -> bool {
+        self.0 == u32::MAX
+    }
+
+    /// A timer that is set for it fires later than one for `at`, which is near the present too.
+    #[must_use]
+    #[inline]
+    pub const fn is_later_than(self, at: Instant) -> bool {
+        let ticks = at.as_nanos().div_ceil(1 << TICK_SHIFT) as u32;
+        self.is_never() || (self.0.wrapping_sub(ticks) as i32) > 0
+    }
+
+    /// The time itself, or [`Instant::NEVER`].
+    #[must_use]
+    #[inline]
+    pub const fn near(self, now: Instant) -> Instant {
+        if self.is_never() {
+            return Instant::NEVER;
+        }
+        let ticks = now.as_nanos() >> TICK_SHIFT;
+        let apart = self.0.wrapping_sub(ticks as u32) as i32;
+        Instant::from_nanos(ticks.saturating_add_signed(apart as i64) << TICK_SHIFT)
+    }
+}
+
 /// A place in the wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {

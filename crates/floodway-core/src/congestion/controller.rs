@@ -53,7 +53,7 @@ pub struct Controller {
     reduction: Reduction,
 }
 
-const _: () = assert!(size_of::<Controller>() <= 72);
+const _: () = assert!(size_of::<Controller>() <= 52);
 
 impl Controller {
     /// Before the first ACK, with HyStart++ in the first slow start of Reno, NewReno and CUBIC.

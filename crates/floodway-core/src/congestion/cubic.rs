@@ -25,7 +25,7 @@
 //!
 //! **Undo** (4.9): `W_max` and `W_est` come back. `t - K` is not stored but solved from the curve
 //! through the restored `cwnd`, which is where it was (in the Reno-friendly region, where `cwnd`
-//! is above the curve, it is somewhat ahead of that).
+//! is above the curve, it is somewhat ahead of that). Back in the first slow start, HyStart++ starts anew.
 //!
 //! **Arithmetic.** Windows are bytes with 16 bits of fraction for what a single ACK adds. `W` is
 //! evaluated in `f64` with nothing but `+ - * /`, which IEEE 754 rounds alike on every machine; the
@@ -46,7 +46,20 @@ const MAX_OFFSET: u32 = 1_500_000_000;
 /// State of CUBIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cubic {
-    slow_start: HyStart,
+    stage: Stage,
+}
+
+/// What is needed before the first congestion, and after it, is never needed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The first slow start.
+    First(HyStart),
+    Later(Curve),
+}
+
+/// Where the window is on its way to the plateau and beyond.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Curve {
     /// In bytes; zero if it is to be the window at the start of the next stage.
     w_max: u32,
     /// In bytes.
@@ -62,6 +75,8 @@ pub struct Cubic {
     w_est_fraction: u16,
     /// A stage of congestion avoidance is under way.
     in_stage: bool,
+    /// The first slow start is watched by HyStart++.
+    watched: bool,
     undo: Undo,
 }
 
@@ -75,41 +90,44 @@ struct Undo {
 impl CongestionControl for Cubic {
     #[inline]
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
-        let rest = self.slow_start.on_ack(ack, w);
+        let rest = match &mut self.stage {
+            Stage::First(hystart) => hystart.on_ack(ack, w),
+            Stage::Later(_) => w.slow_start(ack.growth(w)),
+        };
         if !w.in_slow_start() {
-            self.avoid(rest, ack, w);
+            self.later().avoid(rest, ack, w);
         }
     }
 
     fn on_loss(&mut self, event: &Congestion, w: &mut Window) {
-        self.reduce(w);
+        self.later().reduce(w);
         w.set_ssthresh(seven_tenths(event.used(w)));
     }
 
     fn on_timeout(&mut self, event: &Congestion, w: &mut Window) {
         self.on_loss(event, w);
-        self.w_max = 0;
+        self.later().w_max = 0;
         w.lower_cwnd(w.mss());
     }
 
     fn on_ecn(&mut self, _event: &Congestion, w: &mut Window) {
-        self.reduce(w);
+        self.later().reduce(w);
         let bytes = seven_tenths(w.cwnd);
         w.set_ssthresh(bytes);
         w.lower_cwnd(bytes);
     }
 
     fn on_idle(&mut self) {
-        self.in_stage = false;
+        if let Stage::Later(curve) = &mut self.stage {
+            curve.in_stage = false;
+        }
     }
 
     fn on_spurious(&mut self, w: &Window) {
-        self.w_max = self.undo.w_max;
-        self.w_est = self.undo.w_est;
-        self.cwnd_prior = self.w_max;
-        self.in_stage = !w.in_slow_start() && self.w_max > 0;
-        if self.in_stage {
-            self.offset = self.offset_of(w);
+        let curve = self.later();
+        curve.restore(w);
+        if w.ssthresh == u32::MAX {
+            self.stage = Stage::First(HyStart::new(curve.watched));
         }
     }
 }
@@ -118,17 +136,32 @@ impl Cubic {
     /// Before the first ACK; `hystart` switches HyStart++ on.
     #[must_use]
     pub fn new(hystart: bool) -> Self {
-        Self {
-            slow_start: HyStart::new(hystart),
-            w_max: 0,
-            w_est: 0,
-            cwnd_prior: 0,
-            offset: 0,
-            moved: 0,
-            cwnd_fraction: 0,
-            w_est_fraction: 0,
-            in_stage: false,
-            undo: Undo::default(),
+        Self { stage: Stage::First(HyStart::new(hystart)) }
+    }
+
+    /// The state of what comes after the first slow start, which is over.
+    #[inline]
+    fn later(&mut self) -> &mut Curve {
+        if let Stage::First(hystart) = &self.stage {
+            let watched = hystart.is_on();
+            self.stage = Stage::Later(Curve { watched, ..Curve::default() });
+        }
+        match &mut self.stage {
+            Stage::Later(curve) => curve,
+            Stage::First(_) => unreachable!("it was replaced"),
+        }
+    }
+}
+
+impl Curve {
+    /// The last reduction was wrong.
+    fn restore(&mut self, w: &Window) {
+        self.w_max = self.undo.w_max;
+        self.w_est = self.undo.w_est;
+        self.cwnd_prior = self.w_max;
+        self.in_stage = !w.in_slow_start() && self.w_max > 0;
+        if self.in_stage {
+            self.offset = self.offset_of(w);
         }
     }
 
@@ -251,6 +284,10 @@ mod tests {
     use crate::time::{Duration, Instant};
     use proptest::prelude::*;
 
+    fn later(cubic: &Cubic) -> Curve {
+        cubic.clone().later().clone()
+    }
+
     /// A window of 100 segments that was just reduced to 70.
     fn reduced() -> (Cubic, Window) {
         let (mut cubic, mut w) = (Cubic::new(true), segments(100, 100));
@@ -265,12 +302,12 @@ mod tests {
         let (mut cubic, mut w) = reduced();
         cubic.on_ack(&ack(1000, &w), &mut w);
         // K = cbrt(30 / 0.4) = cbrt(75) = 4.217163 s.
-        assert_eq!(cubic.offset, -4_217_163);
-        assert_eq!(cubic.curve(cubic.offset, &w), 70_000);
-        assert_eq!(cubic.curve(0, &w), 100_000);
+        assert_eq!(later(&cubic).offset, -4_217_163);
+        assert_eq!(later(&cubic).curve(later(&cubic).offset, &w), 70_000);
+        assert_eq!(later(&cubic).curve(0, &w), 100_000);
         // 0.4 * 2^3 = 3.2 segments, two seconds before and after.
-        assert_eq!(cubic.curve(-2_000_000, &w), 96_800);
-        assert_eq!(cubic.curve(2_000_000, &w), 103_200);
+        assert_eq!(later(&cubic).curve(-2_000_000, &w), 96_800);
+        assert_eq!(later(&cubic).curve(2_000_000, &w), 103_200);
     }
 
     #[test]
@@ -302,19 +339,19 @@ mod tests {
         }
         // 100 segments, the window before, after 56.7 rounds; then a whole segment per window.
         assert!(w.cwnd.abs_diff(100_000 + 3_333) < 800, "{}", w.cwnd);
-        assert!(cubic.offset < -4_000_000);
+        assert!(later(&cubic).offset < -4_000_000);
     }
 
     #[test]
     fn fast_convergence_gives_way() {
         let (mut cubic, mut w) = reduced();
-        assert_eq!(cubic.w_max, 100_000);
+        assert_eq!(later(&cubic).w_max, 100_000);
         w.cwnd = 90_000;
         cubic.on_loss(&congestion(&w), &mut w);
-        assert_eq!((cubic.w_max, w.ssthresh), (76_500, 63_000));
+        assert_eq!((later(&cubic).w_max, w.ssthresh), (76_500, 63_000));
         w.cwnd = 80_000;
         cubic.on_loss(&congestion(&w), &mut w);
-        assert_eq!((cubic.w_max, w.ssthresh), (80_000, 56_000), "beyond the last maximum");
+        assert_eq!((later(&cubic).w_max, w.ssthresh), (80_000, 56_000), "beyond the last maximum");
     }
 
     #[test]
@@ -327,8 +364,8 @@ mod tests {
             path.round(&mut cubic, &mut w, 100);
         }
         path.round(&mut cubic, &mut w, 100);
-        assert!(cubic.w_max >= 70_000 && cubic.w_max < 71_000, "{cubic:?}");
-        assert!(cubic.offset >= 0 && cubic.offset <= 200_000);
+        assert!(later(&cubic).w_max >= 70_000 && later(&cubic).w_max < 71_000, "{cubic:?}");
+        assert!(later(&cubic).offset >= 0 && later(&cubic).offset <= 200_000);
     }
 
     #[test]
@@ -336,13 +373,13 @@ mod tests {
         let (mut cubic, mut w) = reduced();
         let mut path = Path::default();
         (0..10).for_each(|_| path.round(&mut cubic, &mut w, 100));
-        let (offset, cwnd) = (cubic.offset, w.cwnd);
+        let (offset, cwnd) = (later(&cubic).offset, w.cwnd);
         path.limited = false;
         (0..300).for_each(|_| path.round(&mut cubic, &mut w, 100));
-        assert_eq!((cubic.offset, w.cwnd), (offset, cwnd));
+        assert_eq!((later(&cubic).offset, w.cwnd), (offset, cwnd));
         path.limited = true;
         path.round(&mut cubic, &mut w, 100);
-        assert!(cubic.offset - offset <= 110_000 && w.cwnd - cwnd < 4_000);
+        assert!(later(&cubic).offset - offset <= 110_000 && w.cwnd - cwnd < 4_000);
     }
 
     #[test]
@@ -357,16 +394,19 @@ mod tests {
             (0..3).for_each(|_| path.round(&mut cubic, &mut w, 100));
             w = window;
             cubic.on_spurious(&w);
-            assert_eq!((cubic.w_max, cubic.w_est), (before.w_max, before.w_est));
-            let apart = cubic.offset.abs_diff(before.offset);
-            assert!(apart < 200_000, "{} {}", cubic.offset, before.offset);
+            assert_eq!(
+                (later(&cubic).w_max, later(&cubic).w_est),
+                (later(&before).w_max, later(&before).w_est)
+            );
+            let apart = later(&cubic).offset.abs_diff(later(&before).offset);
+            assert!(apart < 200_000, "{} {}", later(&cubic).offset, later(&before).offset);
         }
     }
 
     #[test]
     fn a_huge_window_still_gains_its_fractions() {
         let (mut cubic, mut w) = (Cubic::new(false), segments(500_000, 500_000));
-        cubic.w_max = w.cwnd;
+        cubic.later().w_max = w.cwnd;
         let mut now = Instant::ZERO;
         // One window, acknowledged segment by segment: Reno's gain of one MSS, 0.002 bytes at a time.
         for _ in 0..500_000 {
@@ -374,7 +414,7 @@ mod tests {
             let rtt = Some(Duration::from_micros(1));
             cubic.on_ack(&Ack { now, rtt, min_rtt: rtt, ..ack(1000, &w) }, &mut w);
         }
-        assert!(cubic.w_est - 500_000_000 >= 990, "{}", cubic.w_est - 500_000_000);
+        assert!(later(&cubic).w_est - 500_000_000 >= 990, "{}", later(&cubic).w_est - 500_000_000);
     }
 
     proptest! {

@@ -17,7 +17,6 @@
 //!
 //! Invariant: `0 <= alpha <= 1`.
 
-use super::hystart::HyStart;
 use super::reno::AdditiveIncrease;
 use super::{Ack, Congestion, CongestionControl, Round, Window};
 
@@ -29,7 +28,6 @@ const G_SHIFT: u32 = 4;
 /// State of DCTCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dctcp {
-    slow_start: HyStart,
     increase: AdditiveIncrease,
     round: Round,
     alpha: u32,
@@ -40,7 +38,6 @@ pub struct Dctcp {
 impl Default for Dctcp {
     fn default() -> Self {
         Self {
-            slow_start: HyStart::new(false),
             increase: AdditiveIncrease::default(),
             round: Round::default(),
             alpha: ONE,
@@ -57,7 +54,7 @@ impl CongestionControl for Dctcp {
         if self.round.ended(ack) {
             self.estimate();
         }
-        let rest = self.slow_start.on_ack(ack, w);
+        let rest = w.slow_start(ack.growth(w));
         self.increase.on_ack(rest, w);
     }
 

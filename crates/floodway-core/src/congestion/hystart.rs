@@ -54,7 +54,7 @@ pub(super) struct HyStart {
     phase: Phase,
 }
 
-const _: () = assert!(size_of::<HyStart>() <= 24);
+const _: () = assert!(size_of::<HyStart>() <= 20);
 
 impl HyStart {
     pub(super) fn new(enabled: bool) -> Self {
@@ -67,6 +67,11 @@ impl HyStart {
             css_rounds: 0,
             phase: if enabled { Phase::SlowStart } else { Phase::Off },
         }
+    }
+
+    /// It was not switched off.
+    pub(super) fn is_on(&self) -> bool {
+        self.phase != Phase::Off
     }
 
     /// Slow start's part of an ACK. Gives back the bytes that are left for congestion avoidance.

@@ -66,6 +66,12 @@ impl Window {
         bytes - taken
     }
 
+    /// Plain slow start: `bytes` were acknowledged. Gives back what is left for congestion avoidance.
+    #[inline]
+    pub(super) fn slow_start(&mut self, bytes: u32) -> u32 {
+        if self.in_slow_start() { self.grow_to_ssthresh(bytes) } else { bytes }
+    }
+
     #[inline]
     pub(super) fn mss(&self) -> u32 {
         self.mss.max(1)

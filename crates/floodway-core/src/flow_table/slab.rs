@@ -125,8 +125,13 @@ impl<F> Slab<F> {
         // The last time of the granule.
         let end = self.entries.get(id.index)?.last_used.as_nanos() | self.granule_mask;
         if now.as_nanos() > end {
-            self.make_newest(id);
+            return self.touch_anew(id, now);
         }
+        self.use_entry(id, now)
+    }
+
+    #[inline]
+    fn use_entry(&mut self, id: FlowId, now: Instant) -> Option<(&FiveTuple, &mut F)> {
         let entry = self.entries.get_mut(id.index)?;
         if entry.generation != id.generation {
             return None;
@@ -135,11 +140,13 @@ impl<F> Slab<F> {
         Some((&entry.tuple, entry.flow.as_mut()?))
     }
 
+    /// The first use in a granule.
     #[cold]
-    fn make_newest(&mut self, id: FlowId) {
+    fn touch_anew(&mut self, id: FlowId, now: Instant) -> Option<(&FiveTuple, &mut F)> {
         if self.get(id).is_some() {
             self.used.move_to_back(&mut self.entries, id.index);
         }
+        self.use_entry(id, now)
     }
 
     /// Occupies an entry; `None` at the capacity.

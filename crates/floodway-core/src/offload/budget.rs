@@ -49,15 +49,16 @@ impl BufferPolicy {
     #[must_use]
     pub fn share(self, available: u32, in_window: u32, srtt: Option<Duration>) -> u32 {
         let (available, in_window) = (u64::from(available), u64::from(in_window));
-        // alpha as a fraction.
-        let (a, b) = match self {
-            Self::None => (1, 0),
-            Self::Fair => (1, 1),
+        // What alpha is, as a fraction, decides how much of each counts.
+        let share = match self {
+            Self::None => available,
+            Self::Fair => u64::midpoint(available, in_window),
             // Unmeasured flows are young, and short ones are those that it is all about.
-            Self::Prioritised if srtt.is_none_or(|rtt| rtt < LOW_RTT) => (4, 1),
-            Self::Prioritised => (1, 4),
+            Self::Prioritised if srtt.is_none_or(|rtt| rtt < LOW_RTT) => {
+                (4 * available + in_window) / 5
+            }
+            Self::Prioritised => (available + 4 * in_window) / 5,
         };
-        let share = (a * available + b * in_window) / (a + b);
         share.min(available).min(u64::from(u32::MAX)) as u32
     }
 }

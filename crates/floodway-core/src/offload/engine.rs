@@ -5,9 +5,9 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::{Flow, Side};
+use super::flow::Flow;
 use super::port::{Call, Port};
-use super::segment::{Packet, Segment};
+use super::segment::{Packet, Segment, Side};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::spare::Spare;
@@ -15,10 +15,12 @@ use super::summary::{FlowSummary, Reason, TxState};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
-use crate::timer::TimerQueue;
+use crate::timer::{ShortTime, TimerQueue};
 
 /// Timers that one call handles at most.
 const TIMERS_PER_CALL: u32 = 64;
+/// The state of so many flows (a megabyte and a half) is in a cache that needs no help.
+const NEAR_FLOWS: u32 = 4096;
 /// Flows that are offered room when some comes free.
 const OFFERS_PER_CALL: usize = 4;
 /// Idle flows are forgotten to within this part of the idle time.
@@ -69,7 +71,7 @@ impl<B: 'static> Offload<B> {
     /// stored; others come online when they are next idle. New flows follow it from their start.
     /// `max_flows` stays as it was.
     pub fn configure(&mut self, config: Config, now: Instant, sink: &mut impl Sink<B>) {
-        self.port.pool.budget.resize(config.budget);
+        self.port.pool.resize(config.budget);
         self.port.config = config;
         self.reconfigure_all(Reason::Disabled, now, sink);
     }
@@ -100,14 +102,31 @@ impl<B: 'static> Offload<B> {
         self.flows.iter_from(index, 1).next().map(|found| found.id)
     }
 
-    /// Looks up the flows of a batch of packets, for [`Packet::found`], and brings their state into the cache:
-    /// the cache misses of the batch overlap. `flows` are 5-tuples in the guest's direction; what is in only one
-    /// of the slices is left alone.
+    /// Looks up the flows of a batch of packets, for [`Packet::found`]: the cache misses of the batch overlap. `flows` are
+    /// 5-tuples in the guest's direction; what is in only one of the slices is left alone.
     #[inline]
     pub fn look_up(&self, flows: &[FiveTuple], found: &mut [Option<FlowId>]) {
-        self.flows.find_batch_with(flows, found, Flow::load);
-        let timers = found.iter().flatten().fold(0, |all, &id| all ^ self.timers.load(id));
-        std::hint::black_box(timers);
+        self.flows.find_batch(flows, found);
+    }
+
+    /// Brings what packets of a batch need of their flows, as [`look_up`](Self::look_up) has found them, into the
+    /// cache: these misses overlap too. Changes nothing.
+    #[inline]
+    pub fn load(&self, found: &[Option<FlowId>], from: Side) {
+        if self.flows.len() <= NEAR_FLOWS {
+            return;
+        }
+        // One line after the other: where the next is, the one before says.
+        let flows = || found.iter().flatten().filter_map(|&id| self.flows.get(id));
+        let mut loaded = match from {
+            Side::Guest => flows().fold(0, |all, flow| all ^ flow.load_for_guest()),
+            Side::Peer => flows().fold(0, |all, flow| all ^ flow.load()),
+        };
+        if from == Side::Peer {
+            loaded ^= found.iter().flatten().fold(0, |all, &id| all ^ self.timers.load(id));
+        }
+        loaded ^= flows().fold(0, |all, flow| all ^ flow.load_lists());
+        std::hint::black_box(loaded);
     }
 
     /// A TCP segment from the guest towards the network. `flow` is its 5-tuple. `keep` is called at most once,
@@ -133,34 +152,52 @@ impl<B: 'static> Offload<B> {
         keep: impl FnOnce() -> Option<B>,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
-        let Some(id) = self.find_or_open(now, packet, Side::Guest) else {
-            return Verdict::PASS;
-        };
-        let Some((tuple, flow)) = self.flows.touch_entry(id, now) else { return Verdict::PASS };
-        flow.link = *packet.link;
-        let mut call = Call { now, id, tuple, port: &mut self.port, sink };
-        if let Some(predicted) = flow.predict(packet.segment, &call) {
-            flow.wake(Side::Guest, &mut self.spare);
-            let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
-            if predicted == Predicted::Release {
-                flow.set_timer(id, &mut self.timers);
-            }
-            return verdict;
+        let found = packet.found.or_else(|| self.find_or_open(now, packet, Side::Guest));
+        let Some(id) = found else { return Verdict::PASS };
+        match self.guest_predicted(id, now, packet, keep, sink) {
+            Ok(verdict) => verdict,
+            Err(keep) => self.guest_in_full(now, packet, keep, sink),
         }
-        self.guest_in_full(id, now, packet, keep, sink)
+    }
+
+    /// A packet of the guest that can be predicted. If it cannot, `keep` is given back.
+    #[inline(always)]
+    fn guest_predicted<K: FnOnce() -> Option<B>>(
+        &mut self,
+        id: FlowId,
+        now: Instant,
+        packet: &Packet<'_>,
+        keep: K,
+        sink: &mut impl Sink<B>,
+    ) -> Result<Verdict, K> {
+        let Some((tuple, flow)) = self.flows.touch_entry(id, now) else { return Err(keep) };
+        let mut call = Call { now, id, tuple, port: &mut self.port, sink };
+        let Some(predicted) = flow.predict(packet.segment, &call) else { return Err(keep) };
+        flow.link = *packet.link;
+        flow.wake(Side::Guest, &mut self.spare);
+        let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
+        if predicted == Predicted::Release {
+            flow.set_sender_timer(id, &mut self.timers);
+        }
+        Ok(verdict)
     }
 
     /// A packet of the guest of which nothing is taken for granted.
     #[inline(never)]
     fn guest_in_full(
         &mut self,
-        id: FlowId,
         now: Instant,
         packet: &Packet<'_>,
         keep: impl FnOnce() -> Option<B>,
         sink: &mut impl Sink<B>,
     ) -> Verdict {
+        let Some(id) = self.find_or_open(now, packet, Side::Guest) else {
+            return Verdict::PASS;
+        };
         self.wake(id, packet.segment, Side::Guest);
+        if let Some(flow) = self.flows.get_mut(id) {
+            flow.link = *packet.link;
+        }
         let Some(outcome) =
             self.with_flow(id, now, sink, |flow, call| flow.on_guest(packet.segment, keep, call))
         else {
@@ -281,9 +318,11 @@ impl<B: 'static> Offload<B> {
     ) -> Option<T> {
         let (tuple, flow) = self.flows.touch_entry(id, now)?;
         let mut call = Call { now, id, tuple, port: &mut self.port, sink };
+        let before = flow.holdings();
         let answer = f(flow, &mut call);
+        flow.settle(before, &mut self.port);
         flow.rest(&mut self.spare);
-        flow.set_timer(id, &mut self.timers);
+        flow.set_timer(id, now, &mut self.timers);
         Some(answer)
     }
 
@@ -373,16 +412,18 @@ impl<B: 'static> Offload<B> {
         let mut budget = TIMERS_PER_CALL;
         while let Some(id) = self.timers.pop_due(now, &mut budget) {
             let Some((tuple, flow)) = self.flows.entry_mut(id) else { continue };
-            flow.fires = Instant::NEVER;
-            if flow.next_timeout() > now {
+            flow.fires = ShortTime::NEVER;
+            if flow.next_timeout(now) > now {
                 // What it was set for has moved.
-                flow.set_timer(id, &mut self.timers);
+                flow.set_timer(id, now, &mut self.timers);
                 continue;
             }
             let mut call = Call { now, id, tuple, port: &mut self.port, sink };
+            let before = flow.holdings();
             flow.handle_timeout(&mut call);
+            flow.settle(before, &mut self.port);
             flow.rest(&mut self.spare);
-            flow.set_timer(id, &mut self.timers);
+            flow.set_timer(id, now, &mut self.timers);
         }
         self.port.says_hello(now, sink);
         self.keep_up(now, sink);
@@ -500,7 +541,7 @@ fn summary<B: 'static>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
         in_flight: 0,
         granted: 0,
         srtt: None,
-        kept: found.flow.kept,
+        kept: found.flow.holdings().kept,
     };
     if let Some(connection) = found.flow.connection() {
         let (tx, rx) = (&connection.tx, &connection.rx);

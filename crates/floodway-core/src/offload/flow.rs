@@ -8,17 +8,17 @@
 use floodway_wire::tcp::{Flags, OptionSummary};
 
 use super::config::Config;
-use super::grant::Charge;
+use super::port::Port;
 use super::receiver::Receiver;
-use super::segment::Segment;
+use super::segment::{Segment, Side};
 use super::sender::{Agreed, Sender};
 use super::sink::Link;
 use super::spare::Spare;
-use super::summary::TxState;
+use super::summary::{RxState, TxState};
 use crate::flow_table::FlowId;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
-use crate::timer::TimerQueue;
+use crate::timer::{ShortTime, TimerQueue};
 
 /// Largest shift that may be used (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
@@ -52,13 +52,6 @@ impl Syn {
             repeated: false,
         }
     }
-}
-
-/// Who sent a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Guest,
-    Peer,
 }
 
 /// SYNs seen so far.
@@ -110,12 +103,10 @@ impl Handshake {
             guest.options.timestamps.is_some() && peer.options.timestamps.is_some(),
         );
         let (guest_scale, peer_scale) = scaled.unwrap_or((0, 0));
-        let agreed = Agreed {
-            sack,
-            timestamps,
-            ecn: offers_ecn(&guest, &peer) || offers_ecn(&peer, &guest),
-            peer_scale: peer_scale.min(MAX_SCALE),
-        };
+        let agreed = Agreed::scaled(peer_scale.min(MAX_SCALE))
+            .with_sack(sack)
+            .with_timestamps(timestamps)
+            .with_ecn(offers_ecn(&guest, &peer) || offers_ecn(&peer, &guest));
         let mut tx = Sender::new(guest.next, agreed, &peer.options, config);
         let mut rx = Receiver::new(peer.next, guest_scale.min(MAX_SCALE));
         if last.has(Flags::SYN) {
@@ -146,14 +137,14 @@ fn offers_ecn(first: &Syn, second: &Syn) -> bool {
 
 /// An established connection.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Connection<B> {
-    pub tx: Sender<B>,
     pub rx: Receiver<B>,
+    pub tx: Sender<B>,
 }
 
 /// How far the connection is.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are established, and near their entry")]
 pub(super) enum Phase<B> {
     /// Boxed, so that the others are no larger for it.
     Opening(Box<Handshake>),
@@ -163,68 +154,149 @@ pub(super) enum Phase<B> {
 }
 
 /// An entry of the flow table.
+///
+/// Fields are in the order in which they are needed: with the receiver and the first fields of the sender, the first
+/// two cache lines have all that a predicted segment of the guest reads.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Flow<B> {
-    pub phase: Phase<B>,
     pub link: Link,
     /// When its timer in the queue fires: never later than [`Flow::next_timeout`]. A timeout that moves away leaves it
     /// alone.
-    pub fires: Instant,
-    /// What the pool has counted for it.
-    pub charged: Charge,
-    /// What the pool has counted for what is kept of it.
-    pub kept: u32,
-    /// Behind the guest's FIN, and the peer's.
-    pub fins: [Option<Seq>; 2],
-    /// When the module is told once more that the flow is managed.
-    pub name_at: Instant,
+    pub fires: ShortTime,
+    /// Bytes that the pool has counted for it.
+    pub charged: u32,
+    /// Behind the guest's FIN, and the peer's, where [`Flow::fin_seen`].
+    fin: [Seq; 2],
+    /// When the module is told once more that the flow is managed; when a leaving flow may go offline.
+    pub notice_at: ShortTime,
     /// When the guest hears of the ACKs that were merged so far.
-    pub ack_at: Instant,
-    /// Times that it will be told.
+    pub ack_at: ShortTime,
+    fin_seen: [bool; 2],
+    /// What the flow's state lets be predicted of a segment of the guest.
+    pub steady: Steady,
+    /// Times that the module will be told.
     pub names_left: u8,
-    /// When a leaving flow may go offline.
-    pub leave_at: Instant,
     /// It is on the list of flows that have something to send at the end of the batch.
     pub flagged: bool,
     /// A window update is due at the end of the batch.
     pub update_due: bool,
     /// It is on the list of flows that wait for room in the budget.
     pub waiting: bool,
+    pub phase: Phase<B>,
 }
+
+/// What a flow holds of what its port has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holdings {
+    /// Frames stored.
+    pub frames: u32,
+    /// Bytes that what is kept counts for.
+    pub kept: u32,
+}
+
+/// What of [`Flow::predict`] depends on the flow and not on the segment. Only the long ways change it, so they note it,
+/// and a predicted segment need not ask again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steady {
+    /// Both machines are where the next segment in order changes nothing but what it brings.
+    pub plain: bool,
+    /// Nothing of the sender is lost, out of order or marked.
+    pub quiet: bool,
+}
+
+/// However many flows a port has, their state has to stay small: four cache lines.
+const _: () = assert!(size_of::<Flow<[u8; 64]>>() <= 256);
 
 impl<B: 'static> Flow<B> {
     pub fn new(link: Link) -> Self {
         Self {
             phase: Phase::Opening(Box::default()),
             link,
-            fires: Instant::NEVER,
-            charged: Charge::default(),
-            kept: 0,
-            fins: [None; 2],
-            name_at: Instant::NEVER,
-            ack_at: Instant::NEVER,
+            fires: ShortTime::NEVER,
+            charged: 0,
+            fin: [Seq(0); 2],
+            fin_seen: [false; 2],
+            notice_at: ShortTime::NEVER,
+            ack_at: ShortTime::NEVER,
             names_left: 0,
-            leave_at: Instant::NEVER,
             flagged: false,
             update_due: false,
             waiting: false,
+            steady: Steady::default(),
+        }
+    }
+
+    /// Counts in the port what it holds and uses after a call, and notes what may be predicted from here on.
+    /// `before` is what it held before.
+    #[inline]
+    pub fn settle(&mut self, before: Holdings, port: &mut Port) {
+        port.recount(before, self.holdings());
+        if let Phase::Established(Connection { tx, .. }) = &self.phase {
+            tx.charge(&mut self.charged, &mut port.pool);
+        }
+        self.note_steady(port);
+    }
+
+    /// Notes what may be predicted from here on.
+    #[inline]
+    pub fn note_steady(&mut self, port: &Port) {
+        self.steady = self.steady(port);
+    }
+
+    #[inline]
+    pub fn steady(&self, port: &Port) -> Steady {
+        let Phase::Established(Connection { tx, rx }) = &self.phase else {
+            return Steady::default();
+        };
+        let may_start = rx.state == RxState::Offline && port.wants_receive();
+        Steady {
+            plain: tx.is_plain() && rx.is_plain() && !self.is_closing() && !may_start,
+            quiet: tx.is_quiet(),
         }
     }
 
     /// A word of each of its cache lines, for no other purpose than to have them in the cache.
     #[inline]
     pub fn load(&self) -> u32 {
-        let Phase::Established(Connection { tx, rx }) = &self.phase else { return 0 };
-        let lines = tx.load() ^ rx.load() ^ u32::from(self.names_left);
-        lines ^ self.charged.bytes ^ self.fires.as_nanos() as u32
+        let Phase::Established(Connection { tx, .. }) = &self.phase else { return 0 };
+        self.charged ^ tx.load()
+    }
+
+    /// A word of each cache line that a predicted segment needs.
+    #[inline]
+    pub fn load_for_guest(&self) -> u32 {
+        let Phase::Established(Connection { tx, .. }) = &self.phase else { return 0 };
+        self.charged ^ tx.load_for_guest()
+    }
+
+    /// A word of what is stored, whose place the flow's lines tell.
+    #[inline]
+    pub fn load_lists(&self) -> u32 {
+        self.connection().map_or(0, |c| c.tx.store.load())
     }
 
     /// Sees to it that the flow's timer fires in time.
     #[inline]
-    pub fn set_timer(&mut self, id: FlowId, timers: &mut TimerQueue) {
-        let due = self.next_timeout();
-        if due < self.fires && timers.schedule(id, due) {
-            self.fires = due;
+    pub fn set_timer(&mut self, id: FlowId, now: Instant, timers: &mut TimerQueue) {
+        let due = self.next_timeout(now);
+        if due != Instant::NEVER {
+            self.fire_by(due, id, timers);
+        }
+    }
+
+    /// As [`Flow::set_timer`], after nothing but the sender's own timer has changed.
+    #[inline]
+    pub fn set_sender_timer(&mut self, id: FlowId, timers: &mut TimerQueue) {
+        if let Some(due) = self.connection().and_then(|c| c.tx.timer_at()) {
+            self.fire_by(due, id, timers);
+        }
+    }
+
+    #[inline]
+    fn fire_by(&mut self, due: Instant, id: FlowId, timers: &mut TimerQueue) {
+        if self.fires.is_later_than(due) && timers.schedule(id, due) {
+            self.fires = ShortTime::not_before(due);
         }
     }
 
@@ -256,6 +328,7 @@ impl<B: 'static> Flow<B> {
         connection.rx.give(&mut spare.keeping);
     }
 
+    #[inline]
     pub fn connection(&self) -> Option<&Connection<B>> {
         match &self.phase {
             Phase::Established(connection) => Some(connection),
@@ -276,15 +349,41 @@ impl<B: 'static> Flow<B> {
 
     /// Both sides have closed and acknowledged each other's FIN.
     pub fn is_closed(&self) -> bool {
-        let [Some(guest), Some(peer)] = self.fins else { return false };
-        self.connection()
-            .is_some_and(|c| !c.tx.snd_una().before(guest) && !c.rx.guest_ack().before(peer))
+        let [guest, peer] = self.fin;
+        self.fin_seen == [true; 2]
+            && self
+                .connection()
+                .is_some_and(|c| !c.tx.snd_una().before(guest) && !c.rx.guest_ack().before(peer))
     }
 
     /// Notes a FIN.
     pub fn note_fin(&mut self, side: Side, segment: &Segment) {
         if segment.has(Flags::FIN) {
-            self.fins[side as usize] = Some(segment.end());
+            self.fin[side as usize] = segment.end();
+            self.fin_seen[side as usize] = true;
+        }
+    }
+
+    /// That side has closed.
+    #[inline]
+    pub fn has_closed(&self, side: Side) -> bool {
+        self.fin_seen[side as usize]
+    }
+
+    /// One side has closed, or both.
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        self.fin_seen != [false; 2]
+    }
+
+    /// What of the port's it holds.
+    #[inline]
+    pub fn holdings(&self) -> Holdings {
+        match &self.phase {
+            Phase::Established(Connection { tx, rx }) => {
+                Holdings { frames: tx.store.frames(), kept: rx.kept_bytes() }
+            }
+            Phase::Opening(_) | Phase::Excluded => Holdings::default(),
         }
     }
 }

@@ -24,6 +24,7 @@ use super::config::Config;
 use super::counters::Counters;
 use super::sender::Sender;
 use super::summary::{Reason, TxState};
+use crate::rtt::micros;
 use crate::seq::Seq;
 use crate::time::Duration;
 
@@ -43,13 +44,6 @@ const MAX_UNITS: u32 = u16::MAX as u32;
 /// believed, comes near the limit.
 const LEAST_FRAME: u32 = 64;
 
-/// What the pool has counted for a flow.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Charge {
-    pub bytes: u32,
-    pub frames: u32,
-}
-
 /// What the flows of a port share.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -58,31 +52,58 @@ pub(super) struct Pool {
     pub frames: u32,
     /// Flows online.
     pub online: u32,
+    /// What a flow is granted beyond what it has sent.
+    portion: u32,
 }
 
 impl Pool {
+    /// A pool of `budget` bytes.
+    pub fn new(budget: u32) -> Self {
+        let mut pool = Self { budget: Budget::new(budget), frames: 0, online: 0, portion: 0 };
+        pool.divide();
+        pool
+    }
+
+    /// Changes the size of the budget.
+    pub fn resize(&mut self, budget: u32) {
+        self.budget.resize(budget);
+        self.divide();
+    }
+
+    /// A flow has come online.
+    pub fn enter(&mut self) {
+        self.online += 1;
+        self.divide();
+    }
+
+    /// A flow has gone offline.
+    pub fn leave(&mut self) {
+        self.online -= 1;
+        self.divide();
+    }
+
+    fn divide(&mut self) {
+        let portion = self.budget.total() / 8 / self.online.max(1);
+        self.portion = portion.clamp(*PORTION.start(), *PORTION.end());
+    }
+
     /// One more frame may be stored.
+    #[inline]
     pub fn has_frame(&self) -> bool {
         self.frames < self.budget.total() / LEAST_FRAME
     }
 
-    /// A flow uses `now` instead of `before`.
-    pub fn change(&mut self, before: &mut Charge, now: Charge) {
-        self.budget.change(before.bytes, now.bytes);
-        self.frames = self.frames - before.frames + now.frames;
+    /// A flow uses `now` bytes instead of `before`.
+    #[inline]
+    pub fn change(&mut self, before: &mut u32, now: u32) {
+        self.budget.change(*before, now);
         *before = now;
-    }
-
-    /// What a flow is granted beyond what it has sent.
-    fn portion(&self) -> u32 {
-        let portion = self.budget.total() / 8 / self.online.max(1);
-        portion.clamp(*PORTION.start(), *PORTION.end())
     }
 }
 
 impl<B: 'static> Sender<B> {
     fn unit(&self) -> u32 {
-        1 << self.agreed.peer_scale
+        1 << self.agreed.peer_scale()
     }
 
     /// Bytes of the budget that the flow uses.
@@ -104,7 +125,7 @@ impl<B: 'static> Sender<B> {
     /// flow.
     pub fn extend(
         &mut self,
-        charged: &mut Charge,
+        charged: &mut u32,
         pool: &mut Pool,
         config: &Config,
         counters: &mut Counters,
@@ -112,8 +133,8 @@ impl<B: 'static> Sender<B> {
         let before = self.told_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
             let room = if pool.has_frame() { pool.budget.free() } else { 0 };
-            let available = room + charged.bytes;
-            self.move_edge(available, pool.portion(), config, counters);
+            let available = room + *charged;
+            self.move_edge(available, pool.portion, config, counters);
         }
         self.charge(charged, pool);
         self.told_edge.since(before)
@@ -133,8 +154,8 @@ impl<B: 'static> Sender<B> {
         if self.rwnd() >= self.window.mss {
             let by_drain = in_window.saturating_add(self.drained());
             let by_portion = self.snd_max.since(una).saturating_add(portion.max(in_window));
-            let units = by_budget.min(by_drain).min(by_portion) / self.unit();
-            let edge = una + units.min(MAX_UNITS) * self.unit();
+            let units = by_budget.min(by_drain).min(by_portion) >> self.agreed.peer_scale();
+            let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
             self.told_edge = self.told_edge.max(edge);
         }
         let stuck = self.told_edge.since(self.snd_max) < self.window.mss;
@@ -153,22 +174,24 @@ impl<B: 'static> Sender<B> {
     /// Bytes that leave within [`DRAIN_TIME`].
     fn drained(&self) -> u32 {
         let Some(srtt) = self.data_rtt().filter(|rtt| !rtt.is_zero()) else { return u32::MAX };
-        let bytes = u128::from(self.window.cwnd) * DRAIN_TIME.as_nanos() / srtt.as_nanos();
+        // No sample is longer than 256 s, so neither is cut.
+        let (time, srtt) = (DRAIN_TIME.as_micros() as u64, u64::from(micros(srtt).max(1)));
+        let bytes = u64::from(self.window.cwnd) * time / srtt;
         u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_DRAIN)
     }
 
     /// Counts in the pool what the flow uses now.
     #[inline]
-    pub fn charge(&self, charged: &mut Charge, pool: &mut Pool) {
-        let now = Charge { bytes: self.usage(), frames: self.store.frames() };
-        pool.change(charged, now);
+    pub fn charge(&self, charged: &mut u32, pool: &mut Pool) {
+        pool.change(charged, self.usage());
     }
 
     /// The window field of an ACK to the guest that acknowledges up to `snd_una`.
     pub fn window_field(&mut self) -> u16 {
         let una = self.snd_una();
-        let units = self.told_edge.since(una).div_ceil(self.unit()).min(MAX_UNITS);
-        self.told_edge = self.told_edge.max(una + units * self.unit());
+        let whole = self.told_edge.since(una).saturating_add(self.unit() - 1);
+        let units = (whole >> self.agreed.peer_scale()).min(MAX_UNITS);
+        self.told_edge = self.told_edge.max(una + (units << self.agreed.peer_scale()));
         units as u16
     }
 
@@ -176,11 +199,11 @@ impl<B: 'static> Sender<B> {
     #[inline]
     pub fn wants_more(&self, pool: &Pool) -> bool {
         let left = self.told_edge.since(self.snd_max);
-        left < PORTION.end() / 2 && left < pool.portion() / 2
+        left < pool.portion / 2
     }
 
     /// The right edge of a window as the peer wrote it.
     pub fn edge_of(&self, ack: Seq, window: u16) -> Seq {
-        ack + (u32::from(window) << self.agreed.peer_scale)
+        ack + (u32::from(window) << self.agreed.peer_scale())
     }
 }

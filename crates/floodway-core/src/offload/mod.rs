@@ -60,6 +60,6 @@ pub use config::Config;
 pub use counters::Counters;
 pub use engine::Offload;
 pub use port::HELLO_LIFETIME_MS;
-pub use segment::{Ecn, Packet, Segment};
+pub use segment::{Ecn, Packet, Segment, Side};
 pub use sink::{Edit, Link, Made, Naming, Refusal, Release, Sink, Verdict};
 pub use summary::{FlowSummary, Reason, RxState, TxState};

@@ -3,16 +3,17 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::flow::{Connection, Flow, Phase, Side};
+use super::flow::{Connection, Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
-use super::segment::Segment;
+use super::segment::{Segment, Side};
 use super::sender::{AckKind, Predicted, Sender, Stored};
 use super::sink::{Edit, Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
+use crate::timer::ShortTime;
 
 /// ACKs of so many bytes are merged into one for the guest: what one super-frame carries.
 const MERGED_BYTES: u32 = 64 << 10;
@@ -39,16 +40,19 @@ impl<B: 'static> Flow<B> {
     /// What becomes of a segment that carries nothing but data, if the flow is up to nothing else.
     #[inline]
     pub fn predict<S>(&self, segment: &Segment, call: &Call<'_, S>) -> Option<Predicted> {
-        let Phase::Established(connection) = &self.phase else { return None };
-        let Connection { tx, rx } = connection;
-        let port = &*call.port;
-        let plain = segment.len > 0 && segment.flags.without(Flags::PSH) == Flags::ACK;
-        let may_start = rx.state == RxState::Offline && port.wants_receive();
-        let closing = self.fins != [None; 2];
-        if !plain || closing || may_start || !port.pool.has_frame() || !rx.is_unmoved(segment) {
+        let Phase::Established(Connection { tx, rx }) = &self.phase else { return None };
+        debug_assert_eq!(self.steady, self.steady(call.port));
+        let data = segment.len > 0 && segment.flags.without(Flags::PSH) == Flags::ACK;
+        // Few branches: nearly always all of it holds.
+        let expected = self.steady.plain
+            & data
+            & rx.is_unmoved(segment)
+            & tx.is_next(segment)
+            & call.port.pool.has_frame();
+        if !expected {
             return None;
         }
-        tx.predict(segment, call.now, &port.config)
+        tx.predict(segment, self.steady.quiet, call.now, &call.port.config)
     }
 
     /// Stores a predicted segment, and releases it if it may leave.
@@ -72,7 +76,8 @@ impl<B: 'static> Flow<B> {
             tx.release_predicted(&mut call.env(&self.link, outgoing));
         }
         let pool = &mut call.port.pool;
-        tx.charge(&mut self.charged, pool);
+        debug_assert_eq!(self.charged, tx.usage());
+        pool.frames += 1;
         if tx.wants_more(pool) {
             self.grant_next(call);
         }
@@ -90,6 +95,7 @@ impl<B: 'static> Flow<B> {
     }
 
     /// Grants the next portion. The guest hears of it at the end of the batch.
+    #[inline(never)]
     fn grant_next<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
@@ -100,6 +106,7 @@ impl<B: 'static> Flow<B> {
             self.flag(call.id, call.port);
         }
         self.note_waiting(call);
+        self.note_steady(call.port);
     }
 
     /// A segment from the guest.
@@ -132,7 +139,6 @@ impl<B: 'static> Flow<B> {
         };
         self.redeliver(call);
         self.resume_receiving(call);
-        self.count_kept(call);
         Outcome { verdict, over: self.is_closed() }
     }
 
@@ -148,9 +154,9 @@ impl<B: 'static> Flow<B> {
 
     /// Receive offload that was off, and is wanted, begins when the guest has caught up.
     fn resume_receiving<S>(&mut self, call: &mut Call<'_, S>) {
-        let [_, closed] = self.fins;
+        let closed = self.has_closed(Side::Peer);
         if let Phase::Established(connection) = &mut self.phase
-            && closed.is_none()
+            && !closed
             && call.port.wants_receive()
         {
             connection.rx.start(&mut call.port.counters);
@@ -319,18 +325,10 @@ impl<B: 'static> Flow<B> {
         let port = &mut *call.port;
         let room = port.config.receive_budget.saturating_sub(port.kept);
         let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
-        let due = connection.rx.ack_due;
-        self.count_kept(call);
-        if due {
+        if connection.rx.ack_due {
             self.flag(call.id, call.port);
         }
         arrival
-    }
-
-    pub fn count_kept<S>(&mut self, call: &mut Call<'_, S>) {
-        let kept = self.connection().map_or(0, |c| c.rx.kept_bytes());
-        call.port.kept = call.port.kept - self.kept + kept;
-        self.kept = kept;
     }
 
     /// The transmit side of a segment from the peer.
@@ -428,7 +426,7 @@ impl<B: 'static> Flow<B> {
         }
         call.sink.to_guest(&tx.made_for_guest(call.tuple, &self.link, rx.peer));
         call.port.counters.window_updates += 1;
-        self.ack_at = Instant::NEVER;
+        self.ack_at = ShortTime::NEVER;
         true
     }
 
@@ -445,15 +443,15 @@ impl<B: 'static> Flow<B> {
     /// The guest need not hear of an ACK yet: it has been granted enough, and more ACKs will come. Each
     /// costs the guest an interrupt, and its own clock it does not need. `told_edge` is what it knows of.
     fn may_wait<S>(&mut self, told_edge: Seq, call: &Call<'_, S>) -> bool {
-        let closing = self.fins != [None; 2];
+        let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
         let tx = &connection.tx;
         let waits = !closing
             && tx.snd_una().before(tx.snd_max)
             && tx.snd_una().since(tx.told_una) < MERGED_BYTES
             && told_edge.since(tx.snd_max) > MERGED_BYTES;
-        if waits {
-            self.ack_at = self.ack_at.min(call.now + MERGED_TIME);
+        if waits && self.ack_at.is_never() {
+            self.ack_at = ShortTime::not_before(call.now + MERGED_TIME);
         }
         waits
     }
@@ -500,8 +498,8 @@ impl<B: 'static> Flow<B> {
         let tx = &mut connection.tx;
         let window = tx.window_field();
         tx.told_una = tx.snd_una();
-        self.ack_at = Instant::NEVER;
-        let ece = tx.agreed.ecn && segment.has(Flags::ECE);
+        self.ack_at = ShortTime::NEVER;
+        let ece = tx.agreed.ecn() && segment.has(Flags::ECE);
         Edit {
             ack: (segment.ack != tx.snd_una()).then_some(tx.snd_una()),
             window: (segment.window != window).then_some(window),

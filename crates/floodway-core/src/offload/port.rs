@@ -21,13 +21,14 @@ use floodway_wire::FiveTuple;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::{Flow, Phase};
-use super::grant::{Charge, Pool};
+use super::flow::{Flow, Holdings, Phase};
+use super::grant::Pool;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Made, Naming, Sink};
 use super::summary::{Reason, TxState};
 use crate::flow_table::FlowId;
 use crate::time::{Duration, Instant};
+use crate::timer::ShortTime;
 
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a hello, or the one in a managed notice, is valid.
@@ -83,7 +84,7 @@ impl<S> Call<'_, S> {
 impl Port {
     pub fn new(config: Config) -> Self {
         Self {
-            pool: Pool { budget: super::budget::Budget::new(config.budget), frames: 0, online: 0 },
+            pool: Pool::new(config.budget),
             counters: Counters::default(),
             kept: 0,
             flagged: Vec::new(),
@@ -106,12 +107,18 @@ impl Port {
 
     /// Gives back what a removed flow used.
     pub fn release<B: 'static>(&mut self, flow: &mut Flow<B>) {
-        self.pool.change(&mut flow.charged, Charge::default());
-        self.kept -= flow.kept;
-        flow.kept = 0;
+        self.pool.change(&mut flow.charged, 0);
+        self.recount(flow.holdings(), Holdings::default());
         if flow.connection().is_some_and(|c| c.tx.is_online()) {
-            self.pool.online -= 1;
+            self.pool.leave();
         }
+    }
+
+    /// A flow holds `now` instead of `before`.
+    #[inline]
+    pub fn recount(&mut self, before: Holdings, now: Holdings) {
+        self.pool.frames = self.pool.frames - before.frames + now.frames;
+        self.kept = self.kept - before.kept + now.kept;
     }
 
     pub fn says_hello<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {
@@ -138,7 +145,7 @@ impl<B: 'static> Flow<B> {
 
     /// Takes the flow online if that is possible now; answers whether it was.
     pub fn try_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
-        let closing = self.fins != [None; 2];
+        let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
         if tx.is_online() || !tx.is_idle() || !port.wants_transmit() || closing {
@@ -151,7 +158,7 @@ impl<B: 'static> Flow<B> {
         }
         tx.enter(TxState::Active, Reason::Opened, &mut port.counters);
         port.counters.went_online += 1;
-        port.pool.online += 1;
+        port.pool.enter();
         tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
         port.hello_link = self.link;
         self.names_left = NAME_REPEATS;
@@ -164,10 +171,10 @@ impl<B: 'static> Flow<B> {
         call.sink.name(call.tuple, &self.link, Naming::Managed);
         call.port.counters.managed_notices += 1;
         call.port.hello_at = call.now + HELLO_INTERVAL;
-        self.name_at = Instant::NEVER;
+        self.notice_at = ShortTime::NEVER;
         if self.names_left > 0 {
             self.names_left -= 1;
-            self.name_at = call.now + NAME_INTERVAL;
+            self.notice_at = ShortTime::not_before(call.now + NAME_INTERVAL);
         }
     }
 
@@ -178,7 +185,7 @@ impl<B: 'static> Flow<B> {
             return;
         }
         connection.tx.enter(TxState::Leaving, reason, &mut call.port.counters);
-        self.name_at = Instant::NEVER;
+        self.notice_at = ShortTime::NEVER;
         self.note_idle(call);
     }
 
@@ -186,18 +193,21 @@ impl<B: 'static> Flow<B> {
     pub fn note_idle<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let tx = &connection.tx;
-        if tx.state != TxState::Leaving || !tx.is_idle() {
-            self.leave_at = Instant::NEVER;
-        } else if self.leave_at == Instant::NEVER {
+        if tx.state != TxState::Leaving {
+            return;
+        }
+        if !tx.is_idle() {
+            self.notice_at = ShortTime::NEVER;
+        } else if self.notice_at.is_never() {
             call.sink.name(call.tuple, &self.link, Naming::Offline);
             call.port.counters.offline_notices += 1;
-            self.leave_at = call.now + GRACE;
+            self.notice_at = ShortTime::not_before(call.now + GRACE);
         }
     }
 
     /// The grace of a leaving flow is over.
     pub fn go_offline<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        self.leave_at = Instant::NEVER;
+        self.notice_at = ShortTime::NEVER;
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
         if tx.state != TxState::Leaving || !tx.is_idle() {
@@ -206,7 +216,7 @@ impl<B: 'static> Flow<B> {
         let reason = tx.reason;
         tx.enter(TxState::Offline, reason, &mut port.counters);
         tx.let_go();
-        port.pool.online -= 1;
+        port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
         // A guest that waits at the edge of its grant has to hear of the receiver's own window.
         self.update_due = true;
@@ -219,11 +229,11 @@ impl<B: 'static> Flow<B> {
         let (tx, port) = (&mut connection.tx, &mut *call.port);
         tx.abandon();
         tx.enter(TxState::Offline, reason, &mut port.counters);
-        port.pool.online -= 1;
+        port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
         call.sink.name(call.tuple, &self.link, Naming::Offline);
         port.counters.offline_notices += 1;
-        (self.name_at, self.leave_at) = (Instant::NEVER, Instant::NEVER);
+        self.notice_at = ShortTime::NEVER;
     }
 
     /// Sends what is due at the end of a batch.
@@ -232,7 +242,7 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
         if std::mem::take(&mut self.update_due) {
-            self.ack_at = Instant::NEVER;
+            self.ack_at = ShortTime::NEVER;
             if tx.is_online() {
                 tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
             }
@@ -249,8 +259,8 @@ impl<B: 'static> Flow<B> {
                 seq: tx.next_seq(),
                 ack: outgoing.ack,
                 window: outgoing.window,
-                flags: rx.ack_flags(tx.agreed.ecn),
-                timestamps: tx.agreed.timestamps.then_some(outgoing.timestamps),
+                flags: rx.ack_flags(tx.agreed.ecn()),
+                timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
                 dsack: None,
             });
             port.counters.acks_sent += 1;
@@ -259,11 +269,17 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The earliest time at which something of the flow is due.
-    pub fn next_timeout(&self) -> Instant {
-        let machines = self
+    #[inline]
+    pub fn next_timeout(&self, now: Instant) -> Instant {
+        let mut due = self
             .connection()
             .map_or(Instant::NEVER, |c| c.tx.next_timeout().min(c.rx.next_timeout()));
-        machines.min(self.name_at).min(self.leave_at).min(self.ack_at)
+        for own in [self.notice_at, self.ack_at] {
+            if !own.is_never() {
+                due = due.min(own.near(now));
+            }
+        }
+        due
     }
 
     pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
@@ -282,17 +298,16 @@ impl<B: 'static> Flow<B> {
             }
         }
         self.redeliver(call);
-        self.count_kept(call);
-        if self.ack_at <= call.now {
-            self.ack_at = Instant::NEVER;
+        if self.ack_at.near(call.now) <= call.now {
+            self.ack_at = ShortTime::NEVER;
             self.update_due = true;
             self.flag(call.id, call.port);
         }
-        if self.name_at <= call.now {
-            self.name(call);
-        }
-        if self.leave_at <= call.now {
-            self.go_offline(call);
+        if self.notice_at.near(call.now) <= call.now {
+            match self.connection().map(|c| c.tx.state) {
+                Some(TxState::Leaving) => self.go_offline(call),
+                _ => self.name(call),
+            }
         }
     }
 }

@@ -112,14 +112,14 @@ impl<B: 'static> Part for Keeping<B> {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Receiver<B> {
-    pub state: RxState,
+    /// Absent while nothing is kept.
+    keeping: Slot<Keeping<B>>,
     /// Latest word of the peer on its own side.
     pub peer: PeerSide,
     /// Latest acknowledgement number on the wire, the guest's or ours.
     pub acked: Seq,
-    /// Shift of the windows that the guest advertises.
-    guest_scale: u8,
     /// Next byte in order from the peer.
     rcv_nxt: Seq,
     /// Behind the highest byte seen.
@@ -134,8 +134,9 @@ pub(super) struct Receiver<B> {
     guest_tsval: u32,
     /// Clock of the peer that is to be echoed.
     ts_recent: u32,
-    /// Absent while nothing is kept.
-    keeping: Slot<Keeping<B>>,
+    /// Shift of the windows that the guest advertises.
+    guest_scale: u8,
+    pub state: RxState,
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
     /// CE was seen and CWR was not.
@@ -198,12 +199,6 @@ impl<B: 'static> Receiver<B> {
             self.peer.tsval = peer.value;
             self.peer.tsecr = if peer.echo == 0 { guest.value } else { peer.echo };
         }
-    }
-
-    /// A word of each of its cache lines.
-    #[inline]
-    pub fn load(&self) -> u32 {
-        self.acked.0 ^ u32::from(self.ack_due)
     }
 
     pub fn kept_bytes(&self) -> u32 {
@@ -443,18 +438,22 @@ impl<B: 'static> Receiver<B> {
         if advanced { Own::Nothing } else { Own::Again }
     }
 
-    /// A segment with data of the guest says nothing of this side but that all is as it was, and nothing is
-    /// to be done here.
+    /// Nothing is to be done here, as long as the guest says nothing new.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.acked == self.guest_ack
+            && matches!(self.state, RxState::Offline | RxState::Active)
+            && !(self.ack_due || self.keeping.redelivery_due)
+            && (self.told_edge == self.guest_edge || !self.opens_window())
+    }
+
+    /// A segment with data of the guest says nothing of this side but that all is as it was.
     #[inline]
     pub fn is_unmoved(&self, segment: &Segment) -> bool {
         let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
-        segment.ack == self.guest_ack
-            && self.acked == self.guest_ack
-            && edge == self.guest_edge
-            && matches!(self.state, RxState::Offline | RxState::Active)
-            && segment.options.sack_blocks().is_empty()
-            && !(self.ack_due || self.keeping.redelivery_due)
-            && (self.told_edge == self.guest_edge || !self.opens_window())
+        (segment.ack == self.guest_ack)
+            & (edge == self.guest_edge)
+            & segment.options.sack_blocks().is_empty()
     }
 
     #[inline]

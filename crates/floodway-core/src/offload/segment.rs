@@ -18,6 +18,15 @@ impl Ecn {
     pub const CE: Self = Self(3);
 }
 
+/// Who sent a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The port's guest.
+    Guest,
+    /// Its peer, on the network.
+    Peer,
+}
+
 /// One TCP segment, or a super-frame of several, without its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {

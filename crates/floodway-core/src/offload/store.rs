@@ -99,6 +99,7 @@ pub(super) struct Freed {
 
 /// The lists, and what the records add up to.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Lists<B> {
     chunks: VecDeque<Chunk<B>>,
     sent: VecDeque<Sent>,
@@ -144,6 +145,7 @@ impl<B: 'static> Part for Lists<B> {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Store<B> {
     /// First sequence number of the first record.
     una: Seq,
@@ -170,6 +172,12 @@ impl<B: 'static> Store<B> {
     pub fn give(&mut self, spare: &mut Boxes<Lists<B>>) {
         self.nxt = self.una;
         self.lists.give(spare);
+    }
+
+    /// A word of the last chunk, which is where the next one goes.
+    #[inline]
+    pub fn load(&self) -> u32 {
+        self.last().map_or(0, |chunk| chunk.len)
     }
 
     /// Bytes released that the peer has out of order.
@@ -290,7 +298,19 @@ impl<B: 'static> Store<B> {
     }
 
     /// The chunk with the byte (or FIN) at `seq`.
+    #[inline]
     pub fn chunk_at(&self, seq: Seq) -> Option<&Chunk<B>> {
+        let has = |c: &&Chunk<B>| !c.seq.after(seq) && c.end().after(seq);
+        // Frames mostly leave whole, so that there is a record for each before it.
+        let guess = if seq == self.nxt { self.lists.sent.len() } else { 0 };
+        self.lists.chunks.get(guess).filter(has).or_else(|| self.chunk_searched(seq))
+    }
+
+    fn chunk_searched(&self, seq: Seq) -> Option<&Chunk<B>> {
+        // Most often it is asked for what comes behind the last.
+        if self.lists.chunks.back().is_none_or(|last| !last.end().after(seq)) {
+            return None;
+        }
         let index = self.lists.chunks.partition_point(|c| !c.end().after(seq));
         self.lists.chunks.get(index).filter(|c| !c.seq.after(seq))
     }

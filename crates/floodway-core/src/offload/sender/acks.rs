@@ -71,7 +71,7 @@ impl<B: 'static> Sender<B> {
             self.enter_fast(out, env);
         }
         self.leave_recovery(kind, env);
-        let ece = self.agreed.ecn && segment.has(Flags::ECE);
+        let ece = self.agreed.ecn() && segment.has(Flags::ECE);
         let ack = Ack {
             now: env.now,
             bytes_acked: segment.ack.since(una),
@@ -91,7 +91,7 @@ impl<B: 'static> Sender<B> {
 
     /// The window that the ACK advertises; answers whether its right edge is elsewhere now.
     fn move_window(&mut self, segment: &Segment) -> bool {
-        let edge = segment.ack + (u32::from(segment.window) << self.agreed.peer_scale);
+        let edge = segment.ack + (u32::from(segment.window) << self.agreed.peer_scale());
         // An ACK that was overtaken by a later one with the same number has the smaller window.
         let current = segment.ack.after(self.snd_una()) || edge.after(self.rwnd_edge);
         let moved = current && edge != self.rwnd_edge;
@@ -115,7 +115,7 @@ impl<B: 'static> Sender<B> {
     /// Marks what the SACK blocks name (RFC 2018), and notices DSACKs (RFC 2883).
     fn take_sack_blocks(&mut self, segment: &Segment, una: Seq, now: Instant) -> Sacked {
         let mut told = Sacked::default();
-        if !self.agreed.sack {
+        if !self.agreed.sack() {
             return told;
         }
         let blocks = segment.options.sack_blocks();
@@ -205,7 +205,7 @@ impl<B: 'static> Sender<B> {
             AckKind::Duplicate if self.store.records() == 0 => 0,
             AckKind::Duplicate => {
                 self.recovery.dup_acks = self.recovery.dup_acks.saturating_add(1);
-                if self.agreed.sack {
+                if self.agreed.sack() {
                     return sacked.bytes;
                 }
                 let mss = self.window.mss;

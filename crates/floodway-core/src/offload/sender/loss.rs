@@ -266,7 +266,7 @@ impl<B: 'static> Sender<B> {
 
     /// Marks what is lost; answers whether anything is.
     pub(super) fn find_losses(&mut self, kind: AckKind, now: Instant) -> bool {
-        if self.agreed.sack {
+        if self.agreed.sack() {
             return self.find_by_time(now);
         }
         let partial = kind == AckKind::Advanced
@@ -313,7 +313,7 @@ impl<B: 'static> Sender<B> {
     /// How long after its transmission an overtaken range counts as lost; none if nothing can have
     /// been overtaken.
     fn patience(&self) -> Option<Duration> {
-        if !self.agreed.sack || (self.store.sacked() == 0 && self.store.in_repair() == 0) {
+        if !self.agreed.sack() || (self.store.sacked() == 0 && self.store.in_repair() == 0) {
             return None;
         }
         Some(self.recovery.latest?.rtt + self.reordering_window())
@@ -355,7 +355,7 @@ impl<B: 'static> Sender<B> {
         let event = self.congestion(env.now, flight);
         self.controller.on_loss(&event, &mut self.window);
         self.recovery.begin(Phase::Fast, self.store.snd_nxt(), flight);
-        self.cwr_due |= self.agreed.ecn;
+        self.cwr_due |= self.agreed.ecn();
         env.counters.fast_recoveries += 1;
         self.repairing(Reason::Loss, env);
     }
@@ -374,7 +374,7 @@ impl<B: 'static> Sender<B> {
         }
         let any_new = kind == AckKind::Advanced
             && recovery.phase == Phase::Fast
-            && !self.agreed.sack
+            && !self.agreed.sack()
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
         let needless = recovery.dsack_seen && recovery.needed <= 0;
         if needless && self.controller.on_spurious(&mut self.window) {
@@ -412,15 +412,31 @@ impl<B: 'static> Sender<B> {
                 let event = self.congestion(env.now, self.window.cwnd);
                 self.controller.on_loss(&event, &mut self.window);
                 self.window.leave_recovery();
-                self.cwr_due |= self.agreed.ecn;
+                self.cwr_due |= self.agreed.ecn();
             }
         }
     }
 
+    #[inline]
     pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
+        if self.store.records() == 0 || !self.store.is_quiet() {
+            return self.set_timer_in_full(env);
+        }
+        // All that is on its way was sent once.
+        let timeout = self.timeout_after(self.recovery.rto_base, env.config);
+        let probe = self.probe_at(env.now).filter(|&at| at < timeout);
+        if let Some(recovery) = self.recovery.get_mut() {
+            recovery.timer = Some(match probe {
+                Some(at) => (Timer::TailLossProbe, at),
+                None => (Timer::Retransmission, timeout),
+            });
+        }
+    }
+
+    fn set_timer_in_full<S>(&mut self, env: &Env<'_, S>) {
         if self.store.records() == 0 {
             let held = self.held() > 0 && self.recovery.gap_until == Instant::NEVER;
-            let first = env.now + self.rto(env.config);
+            let first = self.timeout_after(env.now, env.config);
             if let Some(recovery) = self.recovery.get_mut() {
                 recovery.timer = match recovery.timer {
                     _ if !held => None,
@@ -430,10 +446,10 @@ impl<B: 'static> Sender<B> {
             }
             return;
         }
-        let timeout = self.recovery.rto_base + self.rto(env.config);
+        let timeout = self.timeout_after(self.recovery.rto_base, env.config);
         self.recovery.timer = Some(match self.reordering_deadline() {
             Some(at) => (Timer::Reordering, at.min(timeout)),
-            None => match self.probe_at() {
+            None => match self.probe_at(env.now) {
                 Some(at) if at < timeout => (Timer::TailLossProbe, at),
                 _ => (Timer::Retransmission, timeout),
             },
@@ -442,19 +458,20 @@ impl<B: 'static> Sender<B> {
 
     /// When a tail loss probe is due, if one may be sent: so long after the last news that the ACK of what was
     /// sent last should have come.
-    fn probe_at(&self) -> Option<Instant> {
+    fn probe_at(&self, now: Instant) -> Option<Instant> {
+        let recovery = &*self.recovery;
         let repaired = self.store.lost() == self.store.in_repair();
-        if self.recovery.probed || !self.agreed.sack || !repaired {
+        if recovery.probed || !self.agreed.sack() || !repaired {
             return None;
         }
-        let base = self.recovery.rto_base.max(self.last_release);
-        let Some(srtt) = self.rtt.srtt() else { return Some(base + FIRST_PROBE_TIMEOUT) };
+        let base = recovery.rto_base.max(self.last_release.near(now));
+        let Some(srtt) = self.rtt.srtt_nanos() else { return Some(base + FIRST_PROBE_TIMEOUT) };
         let delay = if self.is_lone() {
-            ACK_DELAY * (1 << self.recovery.learnt.ack_delay_shift)
+            ACK_DELAY.as_nanos() as u64 * (1 << recovery.learnt.ack_delay_shift)
         } else {
-            Duration::from_millis(2)
+            Duration::from_millis(2).as_nanos() as u64
         };
-        Some(base + srtt * 2 + delay)
+        Some(Instant::from_nanos(base.as_nanos().saturating_add(2 * srtt + delay)))
     }
 
     /// One segment at most is on its way.
@@ -474,7 +491,7 @@ impl<B: 'static> Sender<B> {
                 if self.find_by_time(env.now) {
                     self.recovery.rto_base = env.now;
                     self.repair_by_timer(env);
-                } else if self.recovery.rto_base + self.rto(env.config) <= env.now {
+                } else if self.timeout_after(self.recovery.rto_base, env.config) <= env.now {
                     self.time_out(env);
                 }
             }

@@ -52,6 +52,7 @@ use crate::congestion::{Controller, Window};
 use crate::rtt::{RtoLimits, RttEstimator};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
+use crate::timer::ShortTime;
 use floodway_wire::FiveTuple;
 
 pub(super) use acks::AckKind;
@@ -105,45 +106,88 @@ pub(super) enum Timer {
 }
 
 /// What the connection agreed on, as far as it concerns what the guest sends.
+/// In one byte: a bit for each option, and the shift of the peer's windows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Agreed {
-    pub sack: bool,
-    pub timestamps: bool,
-    pub ecn: bool,
+pub(super) struct Agreed(u8);
+
+impl Agreed {
+    const SCALE: u8 = 0x0f;
+    const SACK: u8 = 0x10;
+    const TIMESTAMPS: u8 = 0x20;
+    const ECN: u8 = 0x40;
+
+    /// Without options; `peer_scale` is at most 14.
+    pub fn scaled(peer_scale: u8) -> Self {
+        Self(peer_scale & Self::SCALE)
+    }
+
+    pub fn with_sack(self, on: bool) -> Self {
+        if on { Self(self.0 | Self::SACK) } else { self }
+    }
+
+    pub fn with_timestamps(self, on: bool) -> Self {
+        if on { Self(self.0 | Self::TIMESTAMPS) } else { self }
+    }
+
+    pub fn with_ecn(self, on: bool) -> Self {
+        if on { Self(self.0 | Self::ECN) } else { self }
+    }
+
+    #[inline]
+    pub fn sack(self) -> bool {
+        self.0 & Self::SACK != 0
+    }
+
+    #[inline]
+    pub fn timestamps(self) -> bool {
+        self.0 & Self::TIMESTAMPS != 0
+    }
+
+    #[inline]
+    pub fn ecn(self) -> bool {
+        self.0 & Self::ECN != 0
+    }
+
     /// Shift of the windows that the peer advertises.
-    pub peer_scale: u8,
+    #[inline]
+    pub fn peer_scale(self) -> u8 {
+        self.0 & Self::SCALE
+    }
 }
 
+/// The first three fields are what a predicted segment needs ([`super::flow::Flow`]).
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Sender<B> {
-    pub state: TxState,
-    pub reason: Reason,
-    pub agreed: Agreed,
     pub store: Store<B>,
     /// Behind the last byte that the guest sent and we stored.
     pub snd_max: Seq,
-    /// Where the guest is by the numbers of its segments, those included that were not stored.
-    guest_nxt: Seq,
-    /// Right edge of the receiver's window.
-    pub rwnd_edge: Seq,
     /// Right edge that the guest was told.
     pub told_edge: Seq,
+    recovery: Slot<Recovery>,
+    pub window: Window,
+    /// Right edge of the receiver's window.
+    pub rwnd_edge: Seq,
+    /// `NEVER` before the first.
+    last_release: ShortTime,
+    /// Where the guest is by the numbers of its segments, those included that were not stored.
+    guest_nxt: Seq,
+    /// Largest `TSval` on the wire.
+    last_tsval: u32,
     /// What the guest knows to be acknowledged.
     pub told_una: Seq,
-    pub window: Window,
     pub rtt: RttEstimator,
+    controller: Controller,
+    learnt: Learnt,
+    pub agreed: Agreed,
+    pub state: TxState,
+    pub reason: Reason,
     /// It has a sample that is not of the handshake.
     pub data_measured: bool,
     /// A keepalive or window probe of the guest has passed, and its answer has to.
     pub asked: bool,
     /// Held bytes wait for `cwnd`.
     pub cwnd_limited: bool,
-    controller: Controller,
-    recovery: Slot<Recovery>,
-    learnt: Learnt,
-    last_release: Instant,
-    /// Largest `TSval` on the wire.
-    last_tsval: u32,
     /// Timeouts and window probes in a row that the peer did not answer.
     unanswered: u8,
     /// The next new segment carries CWR.
@@ -153,7 +197,7 @@ pub(super) struct Sender<B> {
 impl<B: 'static> Sender<B> {
     /// A sender whose next byte is `next`, towards a peer with the options `peer` in its SYN.
     pub fn new(next: Seq, agreed: Agreed, peer: &OptionSummary, config: &Config) -> Self {
-        let overhead = if agreed.timestamps { TIMESTAMPS_LEN } else { 0 };
+        let overhead = if agreed.timestamps() { TIMESTAMPS_LEN } else { 0 };
         let mss = u32::from(peer.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(overhead).max(MIN_MSS);
         Self {
             state: TxState::Offline,
@@ -173,27 +217,28 @@ impl<B: 'static> Sender<B> {
             controller: Controller::new(config.congestion),
             recovery: Slot::EMPTY,
             learnt: Learnt::NOTHING,
-            last_release: Instant::ZERO,
+            last_release: ShortTime::NEVER,
             last_tsval: 0,
             unanswered: 0,
             cwr_due: false,
         }
     }
 
-    /// A word of each of its cache lines.
+    /// A word of each cache line in which it is.
     #[inline]
     pub fn load(&self) -> u32 {
-        let first = self.store.snd_una().0 ^ u32::from(self.controller.algorithm() as u8);
-        first
-            ^ self.snd_max.0
-            ^ self.last_tsval
-            ^ self.window.cwnd
-            ^ u32::from(self.rtt.backed_off())
+        self.snd_max.0 ^ self.window.cwnd ^ u32::from(self.unanswered)
+    }
+
+    /// A word of the cache line in which it begins.
+    #[inline]
+    pub fn load_for_guest(&self) -> u32 {
+        self.snd_max.0
     }
 
     /// Bytes of options in every segment.
     pub fn options_len(&self) -> u32 {
-        if self.agreed.timestamps { TIMESTAMPS_LEN } else { 0 }
+        if self.agreed.timestamps() { TIMESTAMPS_LEN } else { 0 }
     }
 
     pub fn snd_una(&self) -> Seq {
@@ -214,8 +259,16 @@ impl<B: 'static> Sender<B> {
         self.rwnd_edge.since(self.snd_una())
     }
 
+    #[inline]
     pub fn next_timeout(&self) -> Instant {
-        self.recovery.timer.map_or(Instant::NEVER, |(_, at)| at).min(self.recovery.gap_until)
+        let recovery = &*self.recovery;
+        recovery.timer.map_or(Instant::NEVER, |(_, at)| at).min(recovery.gap_until)
+    }
+
+    /// When the timer of what is on its way is due.
+    #[inline]
+    pub fn timer_at(&self) -> Option<Instant> {
+        self.recovery.timer.map(|(_, at)| at)
     }
 
     pub fn enter(&mut self, state: TxState, reason: Reason, counters: &mut Counters) {
@@ -318,7 +371,7 @@ impl<B: 'static> Sender<B> {
 
     /// The guest repeats what it need not. Joins what it repeated before, if they touch.
     fn note_repeat(&mut self, segment: &Segment) {
-        if !self.agreed.sack {
+        if !self.agreed.sack() {
             return;
         }
         let (start, end) = (segment.seq, segment.end());
@@ -332,7 +385,8 @@ impl<B: 'static> Sender<B> {
 
     /// What the guest repeated in vain has been acknowledged: it can be told so (RFC 2883).
     pub fn owes_dsack(&self) -> bool {
-        self.agreed.sack && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
+        self.agreed.sack()
+            && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
     }
 
     fn take_dsack(&mut self) -> Option<SackBlock> {
@@ -367,7 +421,7 @@ impl<B: 'static> Sender<B> {
         if self.is_online() {
             return self.window_field();
         }
-        (self.rwnd() >> self.agreed.peer_scale).min(u32::from(u16::MAX)) as u16
+        (self.rwnd() >> self.agreed.peer_scale()).min(u32::from(u16::MAX)) as u16
     }
 
     /// An ACK for the guest that repeats the latest.
@@ -380,7 +434,7 @@ impl<B: 'static> Sender<B> {
             ack: self.snd_una(),
             window: self.window_for_guest(),
             flags: Flags::ACK,
-            timestamps: self.agreed.timestamps.then_some(peer.timestamps()),
+            timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
             dsack: self.take_dsack(),
         }
     }
@@ -392,7 +446,7 @@ impl<B: 'static> Sender<B> {
         Edit {
             ack: Some(self.snd_una()),
             window: Some(self.window_for_guest()),
-            timestamps: self.agreed.timestamps.then_some(peer.timestamps()),
+            timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
             strip_sack: true,
             ..Edit::default()
         }
@@ -405,6 +459,12 @@ impl<B: 'static> Sender<B> {
 
     fn rto(&self, config: &Config) -> Duration {
         self.rtt.rto(&RtoLimits { min: config.min_rto, max: MAX_RTO })
+    }
+
+    /// When a retransmission timeout that starts to count at `base` is over.
+    #[inline]
+    fn timeout_after(&self, base: Instant, config: &Config) -> Instant {
+        self.rtt.timeout_after(base, &RtoLimits { min: config.min_rto, max: MAX_RTO })
     }
 }
 

@@ -18,6 +18,7 @@ use crate::offload::segment::Segment;
 use crate::offload::sink::Sink;
 use crate::offload::summary::TxState;
 use crate::time::Instant;
+use crate::timer::ShortTime;
 
 /// What becomes of a segment of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +28,53 @@ pub(in crate::offload) enum Predicted {
 }
 
 impl<B: 'static> Sender<B> {
-    /// What becomes of a segment with data and no control bits but ACK and PSH, if that can be told at once.
+    /// The guest is granted what it needs, and has left nothing out.
     #[inline]
-    pub fn predict(&self, segment: &Segment, now: Instant, config: &Config) -> Option<Predicted> {
+    pub fn is_plain(&self) -> bool {
+        self.state == TxState::Active && self.guest_nxt == self.snd_max
+    }
+
+    /// What is in flight is what was sent, and nothing is to be told of it.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        let open = self.recovery.phase == Phase::Open && self.recovery.dup_bytes == 0;
+        open && self.store.is_quiet() && !self.cwr_due
+    }
+
+    /// A segment with data is the next in order, within the grant, and no reason for a smaller MSS.
+    #[inline]
+    pub fn is_next(&self, segment: &Segment) -> bool {
         let end = segment.seq + segment.len;
-        let next = segment.seq == self.snd_max
-            && self.guest_nxt == self.snd_max
-            && !end.after(self.told_edge);
         let gso = u32::from(segment.gso_size);
-        if !next || self.state != TxState::Active || (gso > 0 && gso < self.window.mss) {
-            return None;
-        }
+        (segment.seq == self.snd_max)
+            & !end.after(self.told_edge)
+            & ((gso == 0) | (gso >= self.window.mss))
+    }
+
+    /// What becomes of the next segment in order of a sender that [is plain](Self::is_plain), if that can be
+    /// told at once; `quiet` is [`Sender::is_quiet`].
+    #[inline]
+    pub fn predict(
+        &self,
+        segment: &Segment,
+        quiet: bool,
+        now: Instant,
+        config: &Config,
+    ) -> Option<Predicted> {
         let start = self.store.snd_nxt();
         if start != self.snd_max {
             return Some(Predicted::Hold);
         }
+        let end = segment.seq + segment.len;
         let out = start.since(self.snd_una());
-        let open = self.recovery.phase == Phase::Open && self.recovery.dup_bytes == 0;
-        let quiet = open && self.store.is_quiet() && !self.cwr_due;
         let fits = out + segment.len <= self.window.cwnd && !end.after(self.rwnd_edge);
         // After an idle time `cwnd` may have to be restarted.
-        let warm = out > 0 || now <= self.last_release + config.min_rto;
+        let warm = out > 0 || self.is_warm(now, config);
         (quiet && fits && warm).then_some(Predicted::Release)
+    }
+
+    fn is_warm(&self, now: Instant, config: &Config) -> bool {
+        !self.last_release.is_never() && now <= self.last_release.near(now) + config.min_rto
     }
 
     /// Stores a predicted segment.
@@ -71,7 +97,7 @@ impl<B: 'static> Sender<B> {
             self.recovery.rto_base = env.now;
         }
         self.store.released(end, env.now);
-        self.last_release = env.now;
+        self.last_release = ShortTime::not_before(env.now);
         self.cwnd_limited = false;
         self.set_timer(env);
     }

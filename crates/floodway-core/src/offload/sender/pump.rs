@@ -16,6 +16,7 @@ use crate::offload::spare::Boxes;
 use crate::offload::store::Chunk;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
+use crate::timer::ShortTime;
 
 /// The longest wait between two probes of a closed window.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,7 +38,11 @@ impl<B: 'static> Sender<B> {
         if self.store.records() > 0 || self.held() == 0 {
             return;
         }
-        let (idle, rto) = (env.now.since(self.last_release), self.rto(env.config));
+        let rto = self.rto(env.config);
+        let idle = match self.last_release {
+            ShortTime::NEVER => Duration::MAX,
+            last => env.now.since(last.near(env.now)),
+        };
         let initial = self.window.mss * u32::from(env.config.initial_window);
         self.controller.on_idle(idle, rto, initial, &mut self.window);
     }
@@ -100,11 +105,13 @@ impl<B: 'static> Sender<B> {
             if n == 0 {
                 break;
             }
-            self.emit(start, start + n, false, env);
+            let release = self.header(chunk, start, start + n, false, env);
+            env.sink.release(&chunk.frame, &release);
+            self.emitted(&release, false, env.counters);
             self.store.released(start + n, env.now);
             *quota = quota.saturating_sub(n);
             self.recovery.sent(n, false);
-            self.last_release = env.now;
+            self.last_release = ShortTime::not_before(env.now);
             if self.store.records() == 1 {
                 self.recovery.rto_base = env.now;
             }
@@ -177,7 +184,7 @@ impl<B: 'static> Sender<B> {
         } else if !whole {
             flags = flags.without(Flags::PSH);
         }
-        if let Some(ece) = env.outgoing.ece.filter(|_| self.agreed.ecn) {
+        if let Some(ece) = env.outgoing.ece.filter(|_| self.agreed.ecn()) {
             flags = flags.without(Flags::ECE);
             flags = if ece { flags.with(Flags::ECE) } else { flags };
         }
@@ -201,7 +208,7 @@ impl<B: 'static> Sender<B> {
             flags,
             timestamps: self
                 .agreed
-                .timestamps
+                .timestamps()
                 .then_some(Timestamps { value: tsval, echo: env.outgoing.timestamps.echo }),
             ecn,
         }
@@ -218,7 +225,7 @@ impl<B: 'static> Sender<B> {
             ack: env.outgoing.ack,
             window: env.outgoing.window,
             flags: Flags::ACK,
-            timestamps: self.agreed.timestamps.then_some(Timestamps {
+            timestamps: self.agreed.timestamps().then_some(Timestamps {
                 value: later(self.last_tsval, env.outgoing.timestamps.value),
                 echo: env.outgoing.timestamps.echo,
             }),
