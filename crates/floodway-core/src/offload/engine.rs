@@ -174,7 +174,10 @@ impl<B: 'static> Offload<B> {
         let mut call = Call { now, id, tuple, port: &mut self.port, sink };
         let Some(predicted) = flow.predict(packet.segment, &call) else { return Err(keep) };
         flow.link = *packet.link;
-        flow.wake(Side::Guest, &mut self.spare);
+        // What is held has its place already.
+        if predicted == Predicted::Release {
+            flow.wake(Side::Guest, &mut self.spare);
+        }
         let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
         if predicted == Predicted::Release {
             flow.set_sender_timer(id, &mut self.timers);

@@ -316,6 +316,7 @@ impl<B: 'static> Store<B> {
     }
 
     /// Notes that `snd_nxt..end` was released.
+    #[inline]
     pub fn released(&mut self, end: Seq, at: Instant) {
         let sent = Sent { end, at, sacked: false, lost: false, in_repair: false, repeated: false };
         self.lists.sent.push_back(sent);
