@@ -281,3 +281,39 @@ fn the_same_steps_give_the_same_report_whatever_the_seed() {
     assert_eq!(report(SEED), report([1, 2]));
     assert_eq!(report(SEED).len(), MacTable::DEFAULT_LOCAL_LIMIT as usize);
 }
+
+#[test]
+fn addresses_of_a_departed_port_stay_until_somebody_uses_them() {
+    let mut table = table();
+    table.pin(mac(1), LOCAL[0]).unwrap();
+    table.learn(mac(2), LOCAL[0], false, at(0));
+    table.learn(mac(3), LOCAL[1], false, at(0));
+    assert!(table.depart(LOCAL[0]) && !table.depart(LOCAL[2]));
+    // They do not age.
+    assert_eq!(age(&mut table, 100), 1);
+    for n in [1, 2] {
+        assert_eq!(table.lookup(mac(n)), Some(LOCAL[0]));
+        // No announcement is needed.
+        assert_eq!(table.observe(mac(n), UPLINK, false, at(100)), Observed::Changed);
+    }
+    let moved = Learned::Moved { from: LOCAL[0] };
+    assert_eq!(table.learn(mac(1), UPLINK, false, at(100)), moved);
+    assert_eq!(table.learn(mac(2), LOCAL[2], false, at(100)), moved);
+    assert_eq!((table.learned_by(LOCAL[0]), table.forget_port(LOCAL[0])), (0, 0));
+    // From here on they are like any other.
+    assert_eq!(age(&mut table, 104), 2);
+}
+
+#[test]
+fn a_departed_port_can_be_forgotten_and_come_back() {
+    let mut table = table();
+    table.pin(mac(1), LOCAL[0]).unwrap();
+    table.depart(LOCAL[0]);
+    assert_eq!((table.forget_port(LOCAL[0]), table.learned_by(LOCAL[0])), (1, 0));
+    table.pin(mac(1), LOCAL[0]).unwrap();
+    table.depart(LOCAL[0]);
+    table.pin(mac(1), LOCAL[0]).unwrap();
+    assert_eq!(table.learned_by(LOCAL[0]), 0);
+    let refused = Learned::Refused(Refusal::Static);
+    assert_eq!(table.learn(mac(1), UPLINK, true, at(1)), refused);
+}

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use floodway_core::l2::PortKind;
 use floodway_switch::config::{
     Config, L2Config, MeterConfig, PortConfig, SocketMode, WorkerConfig,
 };
@@ -24,6 +25,7 @@ use floodway_switch::tx::{BATCH, Batch};
 use floodway_switch::vcpu::Slices;
 use floodway_switch::vhost::features;
 use floodway_switch::virtqueue::Virtqueue;
+use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 fn port(n: u8) -> PortConfig {
@@ -107,9 +109,9 @@ impl Bench {
         port.update_rx_running();
     }
 
-    /// Forwards a batch of `frame`; answers the time that the switch took.
-    fn run(&mut self, vnet: &VnetHdr, frame: &[u8]) -> Duration {
-        for _ in 0..BATCH {
+    /// Forwards a batch of frames from `frames`; answers the time that the switch took.
+    fn run(&mut self, vnet: &VnetHdr, frames: &mut dyn Iterator<Item = &Vec<u8>>) -> Duration {
+        for frame in frames.take(BATCH) {
             assert!(self.sender.send_quietly(0, vnet, frame), "room to transmit");
         }
         let port = &self.shared.ports[0];
@@ -146,12 +148,45 @@ fn forward(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_custom(|iterations| {
                 let batches = iterations.div_ceil(BATCH as u64);
-                let total: Duration = (0..batches).map(|_| bench.run(&vnet, &frame)).sum();
+                let mut frames = std::iter::repeat(&frame);
+                let total: Duration = (0..batches).map(|_| bench.run(&vnet, &mut frames)).sum();
                 total.mul_f64(iterations as f64 / (batches * BATCH as u64) as f64)
             });
         });
     }
 }
 
-criterion_group!(benches, forward);
+/// What a look-up costs by the number of addresses in the table, each of which gets frames in turn.
+fn addresses(c: &mut Criterion) {
+    let mut group = c.benchmark_group("addresses");
+    for count in [2_usize, 16, 256, 10_000] {
+        let mut bench = Bench::new(TxShape::Single);
+        let limit = u32::try_from(count).expect("a small number");
+        let receiver = bench.shared.ports[1].id;
+        bench.shared.table_mut().add_port(receiver, PortKind::Local, limit);
+        let frames: Vec<Vec<u8>> = (0..limit)
+            .map(|number| {
+                let mut frame = numbered(1, 2, number, 22);
+                frame[..2].copy_from_slice(&[0x02, 0xee]);
+                frame[2..6].copy_from_slice(&number.to_be_bytes());
+                let mut octets = [0; 6];
+                octets.copy_from_slice(&frame[..6]);
+                let now = bench.shared.now();
+                bench.shared.table_mut().learn(MacAddr(octets), receiver, false, now);
+                frame
+            })
+            .collect();
+        group.bench_function(format!("{count}"), |b| {
+            b.iter_custom(|iterations| {
+                let batches = iterations.div_ceil(BATCH as u64);
+                let mut cycle = frames.iter().cycle();
+                let total: Duration =
+                    (0..batches).map(|_| bench.run(&VnetHdr::default(), &mut cycle)).sum();
+                total.mul_f64(iterations as f64 / (batches * BATCH as u64) as f64)
+            });
+        });
+    }
+}
+
+criterion_group!(benches, forward, addresses);
 criterion_main!(benches);

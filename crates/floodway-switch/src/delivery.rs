@@ -3,7 +3,9 @@
 //! # Theory of operation
 //! A frame is put into its place under the lock of that place's queue, by whichever worker has it.
 //! The guest hears of it at once, or when the worker's batch is over: [`Delivery::flush`] publishes
-//! what [`Flush::Later`] has left, one interrupt for all of it. With several receive queues a flow
+//! what [`Flush::Later`] has left, one interrupt for all of it. Frames from a neighbour are visible at once, too, but their
+//! interrupt may wait for more ([`Flush::Moderated`], [`crate::moderation`]); whoever can come back in time asks for that, and
+//! [`Delivery::interrupt`] is where it does. With several receive queues a flow
 //! always takes the same, so frames of one flow stay in order.
 //!
 //! **Invariant**: every frame that is handed in is in a queue afterwards, or counted as dropped there.
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use floodway_core::l2::PortId;
+use floodway_core::time::Instant;
 use floodway_wire::{MacAddr, parse};
 
 use crate::frame::Frame;
@@ -27,6 +30,8 @@ pub enum Flush {
     Now,
     /// By [`Delivery::flush`], when the batch is over.
     Later,
+    /// At this time, but the interrupt may wait. [`Delivery::interrupt`] must be called when [`Delivery::next_interrupt`] says.
+    Moderated(Instant),
 }
 
 /// One thread's way into the queues of all ports and uplinks.
@@ -35,13 +40,15 @@ pub struct Delivery {
     pub shared: Arc<Shared>,
     /// Receive queues with frames that their guests do not see yet: (port, pair).
     unflushed: Vec<(usize, u16)>,
+    /// Receive queues whose interrupt waits, and until when.
+    held: Vec<(usize, u16, Instant)>,
 }
 
 impl Delivery {
     /// A way into the queues of `shared`.
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, unflushed: Vec::new() }
+        Self { shared, unflushed: Vec::new(), held: Vec::new() }
     }
 
     /// Delivers `frames` of `src` to an uplink, or to receive queue `pair` of a port.
@@ -59,24 +66,44 @@ impl Delivery {
         let i = dst.index();
         let Some(port) = self.shared.ports.get(i) else {
             if let Some(uplink) = self.shared.uplink(dst) {
-                uplink.send(src, self.shared.now(), frames());
+                let (mut packets, mut bytes) = (0, 0);
+                let counted = frames().inspect(|frame| {
+                    packets += 1;
+                    bytes += u64::from(frame.len);
+                });
+                uplink.send(src, self.shared.now(), counted);
+                self.shared.pairs.count(src, dst, packets, bytes);
             }
             return;
         };
         if pair >= port.rx_running() {
+            if port.is_departed() {
+                let port = Arc::clone(port);
+                return self.deliver_to_stopped(src, &port, frames());
+            }
             return lock(&port.undelivered)
                 .count_drop(DropReason::PortDown, frames().count() as u64);
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
+        let (mut packets, mut bytes) = (0, 0);
         for frame in frames() {
+            packets += 1;
+            bytes += u64::from(frame.len);
             if port.admits(&frame) {
                 rx.deliver(&frame);
             } else {
                 rx.traffic.count_drop(DropReason::Oversize, 1);
             }
         }
+        self.shared.pairs.count(src, dst, packets, bytes);
         match flush {
             Flush::Now => finish(port, &mut rx),
+            Flush::Moderated(now) => {
+                settle(port, &mut rx);
+                if let Some(due) = rx.flush_moderated(now, port.sent()) {
+                    hold(&mut self.held, i, pair, due);
+                }
+            }
             Flush::Later if self.unflushed.contains(&(i, pair)) => {}
             Flush::Later => self.unflushed.push((i, pair)),
         }
@@ -94,8 +121,9 @@ impl Delivery {
                 self.deliver(src, dst, pair, Flush::Later, frames);
             }
             None => {
-                let now = self.shared.now();
-                self.shared.uplinks.iter().for_each(|up| up.send(src, now, frames()));
+                for uplink in &Arc::clone(&self.shared).uplinks {
+                    self.deliver(src, uplink.id, 0, Flush::Later, frames);
+                }
             }
         }
     }
@@ -111,7 +139,7 @@ impl Delivery {
             self.deliver(ingress, port.id, 0, Flush::Later, &frames);
         }
         for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
-            uplink.send(ingress, shared.now(), frames());
+            self.deliver(ingress, uplink.id, 0, Flush::Later, &frames);
         }
     }
 
@@ -135,6 +163,41 @@ impl Delivery {
     }
 }
 
+/// Interrupts that wait.
+impl Delivery {
+    /// Sends the interrupts that have waited until `now`; answers whether there were any.
+    #[inline]
+    pub fn interrupt(&mut self, now: Instant) -> bool {
+        if self.next_interrupt() > now {
+            return false;
+        }
+        let shared = &self.shared;
+        self.held.retain_mut(|(i, pair, due)| {
+            if *due > now {
+                return true;
+            }
+            let next = shared.ports[*i].pairs[usize::from(*pair)].rx().interrupt_if_due(now);
+            *due = next.unwrap_or(*due);
+            next.is_some()
+        });
+        true
+    }
+
+    /// When the first of them has to be sent; [`Instant::NEVER`] if none waits.
+    #[inline]
+    #[must_use]
+    pub fn next_interrupt(&self) -> Instant {
+        self.held.iter().map(|&(_, _, due)| due).min().unwrap_or(Instant::NEVER)
+    }
+}
+
+fn hold(held: &mut Vec<(usize, u16, Instant)>, port: usize, pair: u16, due: Instant) {
+    match held.iter_mut().find(|(i, p, _)| (*i, *p) == (port, pair)) {
+        Some(entry) => entry.2 = due,
+        None => held.push((port, pair, due)),
+    }
+}
+
 /// A hash that is the same for all frames of a flow.
 fn flow_hash(frame: &Frame<'_>) -> u64 {
     parse(frame.prefix, frame.len as usize).map_or(0, |meta| meta.flow.hash(0))
@@ -143,10 +206,16 @@ fn flow_hash(frame: &Frame<'_>) -> u64 {
 /// Lets the guest see what was delivered, and its worker what was not.
 #[inline]
 fn finish(port: &Port, rx: &mut RxQueue) {
+    settle(port, rx);
+    rx.flush();
+}
+
+/// Lets the port's worker know what waits for buffers.
+#[inline]
+fn settle(port: &Port, rx: &mut RxQueue) {
     if rx.pending().0 > 0 && !port.waiting.swap(true, Ordering::AcqRel) {
         // The guest was asked for a kick before its worker could know what for. If the kick came in
         // between, the buffers that it announced are here now.
         rx.drain();
     }
-    rx.flush();
 }

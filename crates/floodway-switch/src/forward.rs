@@ -81,8 +81,8 @@ impl Forwarder {
                     self.show(ingress, batch, same, verdict, offload);
                 }
                 Verdict::To { dst, pair } => {
-                    self.delivery
-                        .deliver(ingress.id, dst, pair, Flush::Now, || frames(batch, same));
+                    let flush = Flush::Moderated(now);
+                    self.delivery.deliver(ingress.id, dst, pair, flush, || frames(batch, same));
                 }
                 Verdict::Flood if is_shown => self.show(ingress, batch, same, verdict, offload),
                 Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
@@ -90,6 +90,7 @@ impl Forwarder {
             }
         }
         self.delivery.flush();
+        ingress.count_sent(batch.len() as u64);
     }
 
     fn is_uplink(&self, id: PortId) -> bool {
@@ -148,10 +149,22 @@ impl Forwarder {
         offload || inbound
     }
 
+    /// Sends interrupts that have waited long enough; answers whether there were any.
+    #[inline]
+    pub fn interrupt(&mut self, now: Instant) -> bool {
+        self.delivery.interrupt(now)
+    }
+
+    /// When [`interrupt`](Self::interrupt) has something to do; [`Instant::NEVER`] if nothing waits.
+    #[must_use]
+    pub fn next_interrupt(&self) -> Instant {
+        self.delivery.next_interrupt()
+    }
+
     /// Fills in the verdicts; answers a mask of the frames that have one.
     #[inline]
     fn classify_batch(
-        &self,
+        &mut self,
         ingress: &Port,
         batch: &Batch,
         now: Instant,
@@ -172,11 +185,8 @@ impl Forwarder {
                 }
             }
         }
-        if changed != 0 {
-            let mut table = self.delivery.shared.table_mut();
-            for frame in frames(batch, changed) {
-                table.learn(addresses(&frame).1, ingress.id, false, now);
-            }
+        for frame in frames(batch, changed) {
+            self.delivery.learn(addresses(&frame).1, ingress.id, false, now);
         }
         valid
     }
@@ -212,7 +222,7 @@ impl Forwarder {
     }
 
     /// What becomes of a frame from an uplink.
-    fn judge_received(&self, ingress: PortId, frame: &Frame<'_>, now: Instant) -> Verdict {
+    fn judge_received(&mut self, ingress: PortId, frame: &Frame<'_>, now: Instant) -> Verdict {
         let (_, src) = addresses(frame);
         let meta = parse(frame.prefix, frame.len as usize);
         // What it announces must be where it comes from; anything else is a lie or a mistake.
@@ -221,9 +231,7 @@ impl Forwarder {
             observed(self.delivery.shared.table().observe(src, ingress, announcement, now));
         match source {
             Ok(Source::Known) => {}
-            Ok(Source::Changed) => {
-                self.delivery.shared.table_mut().learn(src, ingress, announcement, now);
-            }
+            Ok(Source::Changed) => self.delivery.learn(src, ingress, announcement, now),
             Err(reason) => return Verdict::Drop(reason),
         }
         self.towards(&self.delivery.shared.table(), ingress, frame)

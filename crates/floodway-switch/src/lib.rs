@@ -8,12 +8,12 @@
 //! | operator | [`config`], [`control`], [`operate`], [`status`] | names, units, the control socket |
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
 //! | VM scheduling | [`vcpu`] | slices of vCPU threads |
-//! | forwarding | [`forward`], [`delivery`], [`frame`], [`vnet_offload`] | frames and where they go |
+//! | forwarding | [`forward`], [`delivery`] (and `departure`), [`pairs`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
 //! | inbound rates | [`inbound`] | right edges of what leaves, and who gets how much of the link into the host |
 //! | egress | [`egress`] | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
-//! | queues | [`tx`], [`rx`], [`ring`], [`uplink`] | taking frames and giving them |
-//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`segment`] | vhost-user, rings, addresses |
+//! | queues | [`tx`], [`rx`], [`moderation`], [`ring`], [`uplink`] | taking frames and giving them |
+//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`dirty_log`], [`segment`] | vhost-user, rings, addresses |
 //!
 //! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
@@ -22,12 +22,16 @@
 pub mod config;
 pub mod control;
 pub mod delivery;
+mod departure;
+pub mod dirty_log;
 pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod inbound;
 pub mod memory;
+pub mod moderation;
 pub mod operate;
+pub mod pairs;
 pub mod polling;
 mod pool;
 pub mod port;

@@ -20,6 +20,8 @@ use std::sync::Arc;
 use vm_memory::FileOffset;
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
 
+use crate::dirty_log::DirtyLog;
+
 /// Most regions that one front-end may share.
 pub const MAX_REGIONS: usize = 256;
 
@@ -102,6 +104,8 @@ unsafe impl Sync for Region {}
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Region>,
+    /// Where writes are noted, while the VM migrates.
+    log: Option<Arc<DirtyLog>>,
 }
 
 impl GuestMemory {
@@ -144,7 +148,29 @@ impl GuestMemory {
             .map_err(|source| MemoryError::Map { gpa, size, source })?;
         let mut regions = self.regions.clone();
         regions.push(Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) });
-        Ok(Self { regions })
+        Ok(Self { regions, log: self.log.clone() })
+    }
+
+    /// The same memory, whose writes are noted in `log`, or nowhere.
+    #[must_use]
+    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
+        Self { regions: self.regions.clone(), log }
+    }
+
+    /// Writes have to be noted.
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Notes that `len` bytes at `host`, an address of ours that lies in this memory, have been written.
+    #[cold]
+    pub fn note_write(&self, host: *const u8, len: usize) {
+        let Some(log) = &self.log else { return };
+        let offset = |r: &Region| (host as usize).wrapping_sub(r.host as usize) as u64;
+        if let Some(region) = self.regions.iter().find(|r| offset(r) < r.layout.size) {
+            log.mark(region.layout.gpa + offset(region), len as u64);
+        }
     }
 
     /// The same memory without the region at `gpa` of `size` bytes.
@@ -157,7 +183,7 @@ impl GuestMemory {
             return Err(MemoryError::Unknown { gpa, size });
         }
         let regions = self.regions.iter().filter(|r| !is_it(r)).cloned().collect();
-        Ok(Self { regions })
+        Ok(Self { regions, log: self.log.clone() })
     }
 
     /// Our address of guest physical address `gpa`, and how many of `len` bytes are contiguous

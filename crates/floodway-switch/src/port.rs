@@ -1,7 +1,7 @@
 //! A port: what the pipeline and the vhost-user device share of one VM.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::{MacTable, PortId, SourcePolicy, StormLimit};
 use floodway_core::time::Instant;
@@ -21,7 +21,8 @@ use crate::worker::Waker;
 /// The two rings of a queue pair.
 ///
 /// Lock order: a transmit queue, then a port's offload, then its inbound clamp, then one of these: a receive queue, an uplink's
-/// egress, the forwarding table. Never two of the same kind at once. So an offload may send what it has to
+/// egress, the forwarding table; of the latter two, one may be taken while a receive queue is held, and never the other way round. Never two
+/// of the same kind at once. So an offload may send what it has to
 /// say while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
 /// uplink's, the control socket; and nobody waits for an offload who holds what it may need.
 pub struct QueuePair {
@@ -68,6 +69,10 @@ pub struct Port {
     pub undelivered: Mutex<Traffic>,
     /// Receive queues that run, counted from the first without a gap.
     rx_running: AtomicU16,
+    /// Frames that the guest has sent.
+    sent: AtomicU64,
+    /// How far a guest that has stopped has been given up: see [`Port::give_up`].
+    departed: AtomicU8,
     connected: AtomicBool,
     features: AtomicU64,
     /// Frames wait in some receive queue.
@@ -101,6 +106,8 @@ impl Port {
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),
+            sent: AtomicU64::new(0),
+            departed: AtomicU8::new(0),
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
@@ -118,22 +125,91 @@ impl Port {
     }
 
     /// Counts the running receive queues anew, after one was started or stopped. A guest that comes
-    /// brings its configured address into the table, where nobody else can take it; a guest that
-    /// goes takes all its addresses with it, so that another host may announce them.
+    /// brings its configured address into the table, where nobody else can take it. When a guest goes, what
+    /// comes for it waits for a while, and goes to where its address shows up next.
     pub fn update_rx_running(&self) {
         let n = self.pairs.iter().take_while(|pair| pair.rx().is_running()).count() as u16;
-        let before = self.rx_running.swap(n, Ordering::AcqRel);
+        let before = self.rx_running.load(Ordering::Acquire);
         if (before > 0) == (n > 0) {
-            return;
+            self.rx_running.store(n, Ordering::Release);
+        } else if n > 0 {
+            self.arrive(n);
+        } else {
+            self.depart();
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+    }
+
+    fn arrive(&self, running: u16) {
+        let mut table = self.table_mut();
         table.forget_port(self.id);
-        if n > 0
-            && let Some(mac) = self.config.mac
+        if let Some(mac) = self.config.mac
             && let Err(refusal) = table.pin(mac, self.id)
         {
             tracing::error!(port = self.config.name, ?refusal, "cannot pin the port's address");
         }
+        self.departed.store(0, Ordering::Release);
+        self.rx_running.store(running, Ordering::Release);
+        drop(table);
+        // What has waited for the guest, and what a queue without a guest now was given.
+        self.waiting.store(true, Ordering::Release);
+    }
+
+    fn depart(&self) {
+        // Before anybody is sent there: nothing may be dropped in between.
+        self.departed.store(1, Ordering::Release);
+        self.rx_running.store(0, Ordering::Release);
+        if !self.table_mut().depart(self.id) {
+            // Nobody knows where it was.
+            self.departed.store(0, Ordering::Release);
+            return self.pairs.iter().for_each(|pair| pair.rx().forget());
+        }
+        for pair in self.pairs.iter().skip(1) {
+            let waiting = pair.rx().take_all_waiting();
+            self.pairs[0].rx().give_waiting(waiting);
+        }
+    }
+
+    /// The guest has stopped, and what comes for it waits.
+    #[inline]
+    #[must_use]
+    pub fn is_departed(&self) -> bool {
+        self.departed.load(Ordering::Acquire) > 0
+    }
+
+    /// Gives up a guest that had stopped already when this was last called. To be called once a second: frames wait
+    /// for a second at least, and two at most.
+    pub fn give_up(&self) {
+        match self.departed.load(Ordering::Acquire) {
+            0 => {}
+            1 => self.departed.store(2, Ordering::Release),
+            _ => {
+                let mut table = self.table_mut();
+                if self.rx_running() > 0 {
+                    return;
+                }
+                table.forget_port(self.id);
+                self.departed.store(0, Ordering::Release);
+                drop(table);
+                self.pairs.iter().for_each(|pair| pair.rx().forget());
+            }
+        }
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, MacTable> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frames that the guest has sent.
+    #[inline]
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Counts frames that the guest has sent. By the port's worker only.
+    #[inline]
+    pub fn count_sent(&self, frames: u64) {
+        self.sent.store(self.sent().wrapping_add(frames), Ordering::Relaxed);
     }
 
     /// The frame is not larger than the port's MTU allows. Super-frames are cut or merged at the

@@ -33,12 +33,20 @@ impl Ring {
             return;
         }
         self.queue.publish();
-        if self.queue.take_interrupt() {
+        self.consider(interrupts);
+    }
+
+    /// Interrupts the guest if it wants that for what it can see; answers whether it did.
+    #[inline]
+    pub fn consider(&mut self, interrupts: &Interrupts) -> bool {
+        let wanted = self.queue.take_interrupt();
+        if wanted {
             interrupts.sent.add(1);
             self.interrupt();
         } else {
             interrupts.suppressed.add(1);
         }
+        wanted
     }
 
     /// Interrupts the guest.

@@ -17,16 +17,23 @@
 //! `pending` when the guest has refilled its ring. While frames wait, the guest is asked for kicks.
 //!
 //! **Visibility**: placed frames become visible, and the guest is interrupted, in
-//! [`RxQueue::flush`], once per batch.
+//! [`RxQueue::flush`], once per batch; [`RxQueue::flush_moderated`] may let the interrupt wait for those of the
+//! frames that follow ([`crate::moderation`]).
+//!
+//! **Stopped**: what comes for a queue whose guest has stopped waits, too, until the guest goes on, its address shows up
+//! elsewhere ([`RxQueue::take_waiting`]), or the port gives it up ([`RxQueue::forget`]).
 //!
 //! **Invariants**: `pending` holds at most its bound; every frame handed to [`RxQueue::deliver`]
 //! is placed, pending, or counted as dropped.
 
 use std::collections::VecDeque;
 
+use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{self, Frame};
+use crate::moderation::{Delivered, Moderation};
 use crate::ring::{Interrupts, Ring};
 use crate::segment::Segment;
 use crate::stats::{DropReason, Traffic};
@@ -52,9 +59,11 @@ pub struct RxFeatures {
 }
 
 /// A frame that waits for receive buffers.
-struct PendingFrame {
-    vnet: VnetHdr,
-    bytes: Box<[u8]>,
+pub struct PendingFrame {
+    /// Offload state.
+    pub vnet: VnetHdr,
+    /// The frame.
+    pub bytes: Box<[u8]>,
 }
 
 /// Frames that wait for receive buffers, bounded in bytes.
@@ -72,15 +81,31 @@ impl Pending {
 
     /// Answers whether the frame was taken.
     fn push(&mut self, frame: &Frame<'_>) -> bool {
-        let charge = Self::charge(frame.len as usize);
-        if self.charged + charge > self.bound {
+        if self.charged + Self::charge(frame.len as usize) > self.bound {
             return false;
         }
         let mut bytes = Vec::with_capacity(frame.len as usize);
         frame.append_to(&mut bytes);
-        self.frames.push_back(PendingFrame { vnet: frame.vnet, bytes: bytes.into_boxed_slice() });
+        self.push_owned(PendingFrame { vnet: frame.vnet, bytes: bytes.into_boxed_slice() })
+    }
+
+    fn push_owned(&mut self, frame: PendingFrame) -> bool {
+        let charge = Self::charge(frame.bytes.len());
+        if self.charged + charge > self.bound {
+            return false;
+        }
+        self.frames.push_back(frame);
         self.charged += charge;
         true
+    }
+
+    /// Takes the frames to `dst` out, in order.
+    fn take(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
+        let is_there = |frame: &PendingFrame| frame.bytes.starts_with(&dst.0);
+        let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(is_there);
+        self.charged = rest.iter().map(|frame| Self::charge(frame.bytes.len())).sum();
+        self.frames = rest.into();
+        taken
     }
 
     fn pop(&mut self) {
@@ -112,6 +137,11 @@ pub struct RxQueue {
     ring: Option<Ring>,
     features: RxFeatures,
     pending: Pending,
+    /// The guest has stopped, and may go on.
+    stopped: bool,
+    moderation: Moderation,
+    /// Packets and bytes of `traffic` that the guest can see.
+    visible: (u64, u64),
     /// Scratch of `place`: chains taken and their pieces. Empty between calls.
     chains: Vec<Chain>,
     pieces: Vec<Segment<'static>>,
@@ -129,6 +159,9 @@ impl RxQueue {
             ring: None,
             features: RxFeatures::default(),
             pending: Pending { bound: queue_bytes, ..Pending::default() },
+            stopped: false,
+            moderation: Moderation::default(),
+            visible: (0, 0),
             chains: Vec::new(),
             pieces: Vec::new(),
             traffic: Traffic::default(),
@@ -141,6 +174,8 @@ impl RxQueue {
         // The guest may have missed an interrupt of a back-end that died.
         ring.interrupt();
         self.ring = Some(ring);
+        self.stopped = false;
+        self.moderation = Moderation::default();
         if features != self.features {
             // What waits was meant for a guest that could take it as it is.
             self.drop_pending();
@@ -148,11 +183,50 @@ impl RxQueue {
         }
     }
 
-    /// Stops serving; answers the ring. Frames that wait are dropped and counted.
+    /// Stops serving; answers the ring. Frames that wait go on waiting.
     pub fn stop(&mut self) -> Option<Ring> {
         self.flush();
-        self.drop_pending();
+        self.stopped |= self.ring.is_some();
         self.ring.take()
+    }
+
+    /// A stopped guest is not expected back: frames that wait for it are dropped and counted, and so is what comes
+    /// from now on. Nothing if it runs.
+    pub fn forget(&mut self) {
+        if self.ring.is_none() {
+            self.stopped = false;
+            self.drop_pending();
+        }
+    }
+
+    /// Lets a frame wait for a guest that has stopped.
+    pub fn wait_for_guest(&mut self, frame: &Frame<'_>) {
+        if !self.stopped {
+            self.traffic.count_drop(DropReason::PortDown, 1);
+        } else if !self.pending.push(frame) {
+            self.traffic.count_drop(DropReason::QueueFull, 1);
+        }
+    }
+
+    /// Takes out, in order, what waits and goes to `dst`.
+    pub fn take_waiting(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
+        self.pending.take(dst)
+    }
+
+    /// Takes out all that waits.
+    pub fn take_all_waiting(&mut self) -> Vec<PendingFrame> {
+        let frames = std::mem::take(&mut self.pending.frames);
+        self.pending.charged = 0;
+        frames.into()
+    }
+
+    /// Lets frames of a stopped guest's other queues wait here.
+    pub fn give_waiting(&mut self, frames: Vec<PendingFrame>) {
+        for frame in frames {
+            if !self.pending.push_owned(frame) {
+                self.traffic.count_drop(DropReason::QueueFull, 1);
+            }
+        }
     }
 
     fn drop_pending(&mut self) {
@@ -203,7 +277,7 @@ impl RxQueue {
     #[inline]
     fn deliver_as_is(&mut self, frame: &Frame<'_>) {
         if self.ring.is_none() {
-            return self.traffic.count_drop(DropReason::PortDown, 1);
+            return self.wait_for_guest(frame);
         }
         if self.pending.frames.is_empty() {
             match self.place(frame) {
@@ -272,15 +346,52 @@ impl RxQueue {
     /// Makes what was placed visible to the guest and interrupts it if it wants that.
     #[inline]
     pub fn flush(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.publish(&self.interrupts);
+        let Some(ring) = &mut self.ring else { return };
+        if ring.queue.has_unpublished() {
+            ring.queue.publish();
+        } else if self.moderation.due().is_none() {
+            return;
         }
+        self.visible = (self.traffic.packets.get(), self.traffic.bytes.get());
+        self.moderation.considered(ring.consider(&self.interrupts));
+    }
+
+    /// Makes what was placed visible to the guest. Interrupts it if it wants that and the interrupt need not wait for those
+    /// of the frames that follow; else answers until when it waits at most, and the caller has to see to
+    /// [`RxQueue::interrupt_if_due`] then. `sent` is what the guest itself has sent so far, in frames.
+    #[inline]
+    pub fn flush_moderated(&mut self, now: Instant, sent: u64) -> Option<Instant> {
+        let ring = self.ring.as_mut()?;
+        if !ring.queue.has_unpublished() {
+            return self.moderation.due();
+        }
+        ring.queue.publish();
+        let visible = (self.traffic.packets.get(), self.traffic.bytes.get());
+        let before = std::mem::replace(&mut self.visible, visible);
+        let (frames, bytes) = (visible.0 - before.0, visible.1 - before.1);
+        let wanted = ring.queue.wants_interrupt();
+        let due = self.moderation.delivered(now, Delivered { frames, bytes, sent }, wanted);
+        if due.is_none() {
+            self.moderation.considered(ring.consider(&self.interrupts));
+        }
+        due
+    }
+
+    /// Sends an interrupt that has waited long enough, if the guest still wants it. Answers until when it waits if it has not.
+    pub fn interrupt_if_due(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.moderation.due()?;
+        if due > now {
+            return Some(due);
+        }
+        self.flush();
+        None
     }
 
     #[cold]
     fn break_ring(&mut self) {
         tracing::warn!("a guest broke its receive ring; it stops until the guest resets it");
         self.stop();
+        self.forget();
     }
 
     /// Writes `frame` into receive chains, if the guest has enough of them.
@@ -319,6 +430,10 @@ impl RxQueue {
         };
         let hdr = vnet.to_bytes();
         write(&self.pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        if queue.is_logged() {
+            let memory = queue.memory();
+            self.pieces.iter().for_each(|piece| memory.note_write(piece.as_ptr(), piece.len()));
+        }
         let mut left = need as u32;
         for chain in &self.chains {
             let written = chain.len.min(left);

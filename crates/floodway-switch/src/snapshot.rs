@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use floodway_core::l2::{Entry, EntryKind};
+use floodway_core::l2::{Entry, EntryKind, PortId};
 
 use crate::egress::Egress;
+use crate::pairs::PairTraffic;
 use crate::port::{Port, QueuePair, lock};
 use crate::ring::Interrupts;
 use crate::rx::RxQueue;
 use crate::status::{
-    L2Entry, Notifications, PortState, PortStatus, QueuePairStatus, RxQueueStatus, Status,
-    StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, WorkerStatus, drops,
+    L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
+    RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
+    WorkerStatus, drops,
 };
 use crate::switch::{Shared, WorkerInfo};
 use crate::tx::TxQueue;
@@ -37,6 +39,7 @@ impl StatusSource for Shared {
             ports: self.ports.iter().map(|p| port(p)).collect(),
             uplinks: self.uplinks.iter().map(|u| uplink(u)).collect(),
             l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
+            traffic: self.pairs.iter().map(|pair| self.pair(&pair)).collect(),
         }
     }
 }
@@ -49,15 +52,27 @@ impl StatusSource for Arc<Shared> {
 
 impl Shared {
     fn l2_entry(&self, entry: &Entry) -> L2Entry {
-        let port = match self.ports.get(entry.port.index()) {
-            Some(port) => port.config.name.clone(),
-            None => self.uplink(entry.port).map(|u| u.config.name.clone()).unwrap_or_default(),
-        };
+        let port = self.name_of(entry.port);
         let age_s = match entry.kind {
             EntryKind::Static => None,
             EntryKind::Learned { idle } => Some(idle.as_secs_f64()),
         };
         L2Entry { mac: entry.mac.to_string(), port, age_s }
+    }
+
+    fn pair(&self, pair: &PairTraffic) -> PairTrafficStatus {
+        let is_port = |id: PortId| id.index() < self.ports.len();
+        let by = if is_port(pair.from) && is_port(pair.to) { Way::Channel } else { Way::Uplink };
+        let (from, to) = (self.name_of(pair.from), self.name_of(pair.to));
+        PairTrafficStatus { from, to, by, packets: pair.packets, bytes: pair.bytes }
+    }
+
+    /// The name of a port or uplink.
+    fn name_of(&self, id: PortId) -> String {
+        match self.ports.get(id.index()) {
+            Some(port) => port.config.name.clone(),
+            None => self.uplink(id).map(|uplink| uplink.config.name.clone()).unwrap_or_default(),
+        }
     }
 }
 

@@ -32,6 +32,46 @@ pub struct Status {
     pub uplinks: Vec<UplinkStatus>,
     /// The forwarding table.
     pub l2: Vec<L2Entry>,
+    /// Who has sent to whom, and how; only those that have.
+    #[serde(default)]
+    pub traffic: Vec<PairTrafficStatus>,
+}
+
+/// How frames get from one place to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// From guest to guest, by one copy.
+    #[default]
+    Channel,
+    /// To or from the network.
+    Uplink,
+}
+
+impl Way {
+    /// The name in the status document.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Channel => "channel",
+            Self::Uplink => "uplink",
+        }
+    }
+}
+
+/// What went from one port or uplink to another. It was handed over there; drops are counted there, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairTrafficStatus {
+    /// Port or uplink that the frames came from.
+    pub from: String,
+    /// Port or uplink that they went to.
+    pub to: String,
+    /// How they got there.
+    pub by: Way,
+    /// Frames; a super-frame is one.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// The process.

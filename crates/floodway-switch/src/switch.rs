@@ -13,6 +13,7 @@ use floodway_core::time::Instant;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::inbound::division::Division;
 use crate::operate::Operator;
+use crate::pairs::Pairs;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::status::StatusSource;
@@ -40,6 +41,8 @@ pub struct Shared {
     pub workers: Vec<WorkerInfo>,
     /// The division of the link into the host.
     pub inbound: Division,
+    /// Who sends to whom.
+    pub pairs: Pairs,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -297,7 +300,9 @@ fn open(
     let workers = config.workers.iter().map(worker).collect();
     let weights = config.ports.iter().map(|port| port.inbound_weight).collect();
     let inbound = Division::new(weights);
-    let shared = Shared { ports, uplinks, workers, inbound, table, started: time::Instant::now() };
+    let pairs = Pairs::new(ports.len() + uplinks.len());
+    let started = time::Instant::now();
+    let shared = Shared { ports, uplinks, workers, inbound, pairs, table, started };
     for port in &shared.ports {
         shared.table_mut().add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
     }

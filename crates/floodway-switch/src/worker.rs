@@ -12,6 +12,8 @@
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
 //!
+//! Interrupts that wait for more frames ([`crate::moderation`]) are sent by the worker that let them wait.
+//!
 //! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
 //! the clock. Another worker can bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
 //! once more; who changes a timer looks at that and wakes the worker if need be ([`Waker::wake_before`]). The
@@ -198,7 +200,7 @@ impl Worker {
                 last_busy = now;
             } else if now.since(last_busy) >= budget {
                 batch.release();
-                self.sleep(next_housekeeping);
+                self.sleep(next_housekeeping.min(forwarder.next_interrupt()));
                 now = self.shared.now();
                 idle_polls = 0;
             }
@@ -209,6 +211,8 @@ impl Worker {
     fn run_timers(&self, forwarder: &mut Forwarder, now: Instant) -> bool {
         let busy =
             self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
+        // An interrupt that was let wait is no frame: it does not keep the worker from sleeping.
+        forwarder.interrupt(now);
         if self.housekeeper {
             self.shared.tick_inbound(now);
         }
@@ -226,7 +230,10 @@ impl Worker {
 
     /// What is done once a second.
     fn keep_house(&mut self, now: Instant) {
-        self.ports.iter().for_each(|port| port.offload.trim());
+        for port in &self.ports {
+            port.offload.trim();
+            port.give_up();
+        }
         if self.housekeeper {
             while self.shared.table().age_due(now) {
                 self.shared.table_mut().age(now);

@@ -6,11 +6,14 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use floodway_switch::status::{
-    Drops, L2Entry, Notifications, PortStatus, Status, TrafficStatus, UplinkStatus, WorkerStatus,
+    Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, Status, TrafficStatus,
+    UplinkStatus, WorkerStatus,
 };
 
 /// Most addresses shown; the forwarding table can hold tens of thousands.
 const MAX_ADDRESSES: usize = 64;
+/// Most pairs shown; their number grows with the square of the ports'.
+const MAX_PAIRS: usize = 64;
 
 /// The whole status, without a final newline.
 #[must_use]
@@ -27,6 +30,7 @@ pub fn render(status: &Status) -> String {
         drops(status),
         features(status),
         addresses(status),
+        traffic(status),
     ];
     let shown: Vec<String> = sections.into_iter().flatten().collect();
     shown.join("\n\n")
@@ -324,6 +328,26 @@ fn features(status: &Status) -> Option<String> {
     table(["PORT", "FEATURES"], 2, running.map(row).collect())
 }
 
+/// Who has sent to whom, by the channel between guests or by an uplink.
+fn traffic(status: &Status) -> Option<String> {
+    let row = |pair: &PairTrafficStatus| {
+        [
+            pair.from.clone(),
+            pair.to.clone(),
+            pair.by.name().to_owned(),
+            pair.packets.to_string(),
+            pair.bytes.to_string(),
+        ]
+    };
+    let shown = status.traffic.iter().take(MAX_PAIRS).map(row).collect();
+    let mut text = table(["FROM", "TO", "BY", "FRAMES", "BYTES"], 3, shown)?;
+    let hidden = status.traffic.len().saturating_sub(MAX_PAIRS);
+    if hidden > 0 {
+        text += &format!("\n... and {hidden} more, which --json shows");
+    }
+    Some(text)
+}
+
 fn addresses(status: &Status) -> Option<String> {
     let row = |entry: &L2Entry| {
         let age = entry.age_s.map_or_else(|| "static".to_owned(), |age| format!("{age:.0} s"));
@@ -342,10 +366,14 @@ fn addresses(status: &Status) -> Option<String> {
 mod tests {
     use floodway_switch::status::{
         ClassStatus, EgressStatus, MeterStatus, OffloadStatus, PortState, QueuePairStatus,
-        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus,
+        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way,
     };
 
     use super::*;
+
+    fn pair(from: &str, to: &str, by: Way, packets: u64) -> PairTrafficStatus {
+        PairTrafficStatus { from: from.into(), to: to.into(), by, packets, bytes: 100 * packets }
+    }
 
     fn traffic(packets: u64, bytes: u64, drops: &[(&str, u64)]) -> TrafficStatus {
         let drops = drops.iter().map(|&(reason, n)| (reason.to_owned(), n)).collect();
@@ -432,6 +460,10 @@ mod tests {
             l2: vec![
                 L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None },
                 L2Entry { mac: "02:00:00:00:00:99".into(), port: "up0".into(), age_s: Some(12.8) },
+            ],
+            traffic: vec![
+                pair("vm1", "database-2", Way::Channel, 1_000),
+                pair("up0", "vm1", Way::Uplink, 7),
             ],
         };
         insta::assert_snapshot!(render(&status));

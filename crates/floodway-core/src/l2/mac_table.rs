@@ -25,12 +25,16 @@
 //! |---|---|---|
 //! | local port, live | moves | moves if the frame is an announcement, else refused |
 //! | local port, expired | moves | moves |
+//! | local port, departed | moves | moves |
 //! | uplink | moves | moves |
 //! | static | refused | refused |
 //!
 //! An *announcement* is a gratuitous ARP, a RARP request or an unsolicited neighbour advertisement:
 //! what a guest (or its hypervisor) sends after it moved to another host. Anything else that
 //! arrives from the network under a local guest's address is that guest's own broadcast, reflected.
+//! A port whose guest has just stopped is *departed* ([`depart`](MacTable::depart)): its addresses stay where they
+//! were last seen, so that what comes for them can be kept, and go to whoever uses them next, announced or not.
+//!
 //! A refused frame should not be delivered either: a guest that sees its own neighbour
 //! solicitation come back believes that its address is a duplicate. The spoof check has been done
 //! before any of this, and a port with a configured address gets a *static* entry
@@ -49,6 +53,8 @@ use crate::time::{Duration, Instant};
 const TICK_SHIFT: u32 = 30;
 /// "Last seen" of a static entry: later than any time, so it neither ages nor needs a refresh.
 const STATIC: u32 = u32::MAX;
+/// "Last seen" of an entry of a departed port: it does not age, and anybody may take it.
+const DEPARTED: u32 = STATIC - 1;
 /// Slots that one call of [`MacTable::age`] looks at: about a microsecond.
 const SWEEP_SLOTS: usize = 1024;
 
@@ -211,6 +217,22 @@ impl MacTable {
         before - self.len()
     }
 
+    /// The guest of a port is gone, perhaps to another host: its addresses stay, static ones too, until they show up
+    /// anywhere or [`forget_port`](Self::forget_port). Answers whether there are any. Looks at the whole table.
+    pub fn depart(&mut self, port: PortId) -> bool {
+        let mut any = false;
+        for slot in 0..self.slots.len() {
+            if self.slots.get(slot).is_some_and(|word| word.port() == port) {
+                if self.slots.seen(slot) == STATIC {
+                    self.count(port, |learned| learned + 1);
+                }
+                self.slots.set_seen(slot, DEPARTED);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Puts `mac` behind `port` for good: it does not age, does not move, and does not count for
     /// the limit. Replaces whatever is known of the address; [`forget_port`](Self::forget_port)
     /// undoes it.
@@ -320,7 +342,8 @@ impl MacTable {
             if slot == self.slots.len() {
                 break;
             }
-            if self.slots.get(slot).is_some() && !self.is_live(slot, tick) {
+            let departed = self.slots.seen(slot) == DEPARTED;
+            if self.slots.get(slot).is_some() && !departed && !self.is_live(slot, tick) {
                 self.remove(slot);
             } else {
                 slot += 1;
@@ -418,7 +441,8 @@ impl MacTable {
 
     /// Static entries are: their time is in the future.
     fn is_live(&self, slot: usize, tick: u32) -> bool {
-        tick.saturating_sub(self.slots.seen(slot)) <= self.max_idle
+        let seen = self.slots.seen(slot);
+        seen != DEPARTED && tick.saturating_sub(seen) <= self.max_idle
     }
 
     fn insert(&mut self, word: Word, seen: u32) {
@@ -447,10 +471,10 @@ impl MacTable {
     }
 }
 
-/// Saturates one below [`STATIC`], after 146 years.
+/// Saturates one below [`DEPARTED`], after 146 years.
 #[inline(always)]
 fn tick(now: Instant) -> u32 {
-    u32::try_from(now.as_nanos() >> TICK_SHIFT).unwrap_or(STATIC).min(STATIC - 1)
+    u32::try_from(now.as_nanos() >> TICK_SHIFT).unwrap_or(STATIC).min(DEPARTED - 1)
 }
 
 fn is_source(mac: MacAddr) -> bool {

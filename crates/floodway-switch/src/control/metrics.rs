@@ -44,6 +44,7 @@ impl Collector for Snapshot {
         self.workers(&mut metrics)?;
         self.ports(&mut metrics)?;
         self.traffic(&mut metrics)?;
+        self.pairs(&mut metrics)?;
         self.drops(&mut metrics)?;
         self.offload(&mut metrics)?;
         self.egress(&mut metrics)?;
@@ -60,6 +61,19 @@ impl Snapshot {
         metrics.gauge("uptime_seconds", "Time since the switch started", uptime)?;
         let entries = [(Labels::new(), self.0.l2.len() as f64)];
         metrics.gauge("l2_entries", "Addresses in the forwarding table", entries)
+    }
+
+    fn pairs(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let pairs = || {
+            self.0.traffic.iter().map(|pair| {
+                let by = pair.by.name().to_owned();
+                (vec![("from", pair.from.clone()), ("to", pair.to.clone()), ("by", by)], pair)
+            })
+        };
+        let packets = pairs().map(|(labels, pair)| (labels, pair.packets));
+        metrics.counter("pair_packets", "Frames from one port or uplink to another", packets)?;
+        let bytes = pairs().map(|(labels, pair)| (labels, pair.bytes));
+        metrics.counter("pair_bytes", "Bytes from one port or uplink to another", bytes)
     }
 
     fn workers(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {

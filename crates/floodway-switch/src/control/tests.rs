@@ -16,9 +16,9 @@ use crate::operate::{
 };
 use crate::stats::{DropReason, Traffic};
 use crate::status::{
-    ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PortState, PortStatus,
-    QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus, WorkerStatus,
-    drops,
+    ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
+    PortStatus, QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus,
+    Way, WorkerStatus, drops,
 };
 
 struct Fixed(Status);
@@ -116,6 +116,13 @@ fn sample() -> Status {
             ..Default::default()
         }],
         l2: vec![L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None }],
+        traffic: vec![PairTrafficStatus {
+            from: "vm1".into(),
+            to: "up0".into(),
+            by: Way::Uplink,
+            packets: 6,
+            bytes: 600,
+        }],
     }
 }
 
@@ -153,6 +160,7 @@ fn metrics_are_the_same_counters() {
         "floodway_port_pending_bytes{port=\"vm1\",queue=\"0\"} 4096.0",
         "floodway_bytes_total{port=\"vm1\",queue=\"0\",direction=\"rx\"} 1500",
         "floodway_bytes_total{uplink=\"up0\",direction=\"tx\"} 0",
+        "floodway_pair_bytes_total{from=\"vm1\",to=\"up0\",by=\"uplink\"} 600",
         "floodway_drops_total{port=\"vm1\",queue=\"0\",direction=\"rx\",reason=\"storm\"} 7",
         "floodway_drops_total{port=\"vm1\",queue=\"none\",direction=\"rx\",reason=\"port_down\"} 2",
         "floodway_notifications_total{port=\"vm1\",queue=\"0\",direction=\"tx\"} 5",

@@ -155,6 +155,18 @@ impl Frontend {
         self.request(message::SET_MEM_TABLE, &payload, &fds)
     }
 
+    /// Shares the first `size` bytes of `file` as the dirty log.
+    ///
+    /// # Errors
+    /// The back-end refuses.
+    pub fn set_log_base(&mut self, file: &std::fs::File, size: u64) -> Result<(), RequestError> {
+        let logged = self.get(message::GET_PROTOCOL_FEATURES)?;
+        self.request(message::SET_PROTOCOL_FEATURES, &words(&[logged]), &[])?;
+        // Answered by itself, asked or not.
+        self.send(message::SET_LOG_BASE, 0, &words(&[size, 0]), &[file.as_raw_fd()])?;
+        Ok(message::receive(&self.stream, message::SET_LOG_BASE).map(|_| ())?)
+    }
+
     /// Adds region `i` of `memory`.
     ///
     /// # Errors

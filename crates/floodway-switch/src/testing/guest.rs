@@ -51,7 +51,7 @@ impl Default for GuestConfig {
     /// A Linux guest of today with one queue pair.
     fn default() -> Self {
         Self {
-            features: features::offered(1),
+            features: features::offered(1) & !features::LOG_ALL,
             queue_pairs: 1,
             ring_size: 256,
             rx_buffer: 1536,

@@ -25,6 +25,7 @@ requests! {
     SET_OWNER = 3,
     RESET_OWNER = 4,
     SET_MEM_TABLE = 5,
+    SET_LOG_BASE = 6,
     SET_VRING_NUM = 8,
     SET_VRING_ADDR = 9,
     SET_VRING_BASE = 10,

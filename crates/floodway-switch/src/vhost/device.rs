@@ -13,6 +13,7 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
+use crate::dirty_log::DirtyLog;
 use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
 use crate::port::Port;
 use crate::ring::Ring;
@@ -44,6 +45,8 @@ pub struct Device {
     port: Arc<Port>,
     memory: Arc<GuestMemory>,
     features: u64,
+    /// The dirty log, whether it is in use or not.
+    log: Option<Arc<DirtyLog>>,
     /// The virtio device status, as the front-end last told it.
     status: u8,
     vrings: Vec<Vring>,
@@ -54,13 +57,14 @@ impl Device {
     #[must_use]
     pub fn new(port: Arc<Port>) -> Self {
         let vrings = (0..2 * port.pairs.len()).map(|_| Vring::default()).collect();
-        Self { port, memory: Arc::default(), features: 0, status: 0, vrings }
+        Self { port, memory: Arc::default(), features: 0, log: None, status: 0, vrings }
     }
 
     /// Forgets everything that a front-end has set up: it is gone.
     pub fn disconnect(&mut self) {
         self.reset();
         self.memory = Arc::default();
+        self.log = None;
         self.status = 0;
         self.features = 0;
         self.port.set_features(0);
@@ -179,8 +183,13 @@ impl Device {
     }
 
     fn set_memory(&mut self, memory: GuestMemory) {
-        self.memory = Arc::new(memory);
+        self.memory = Arc::new(memory.with_log(self.log_in_use()));
         self.update_all();
+    }
+
+    /// The dirty log, if the front-end wants writes to be noted.
+    fn log_in_use(&self) -> Option<Arc<DirtyLog>> {
+        self.log.clone().filter(|_| self.features & features::LOG_ALL != 0)
     }
 
     fn set_kick(&mut self, index: usize, kick: Option<EventFd>) {
@@ -241,7 +250,10 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Error::InvalidParam);
         }
         self.features = features;
-        self.port.set_features(features);
+        self.port.set_features(features & !features::LOG_ALL);
+        if self.memory.is_logged() != self.log_in_use().is_some() {
+            self.memory = Arc::new(self.memory.with_log(self.log_in_use()));
+        }
         if features & features::PROTOCOL_FEATURES == 0 {
             // Without protocol features there is no SET_VRING_ENABLE: rings are enabled at once.
             for vring in &mut self.vrings {
@@ -377,7 +389,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.update(index)
     }
 
-    // What follows belongs to protocol features that are not offered.
+    // What follows belongs to protocol features that are not offered, but for the dirty log.
 
     fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
         Err(Error::InactiveOperation(VhostUserProtocolFeatures::CONFIG))
@@ -420,7 +432,14 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Error::InactiveOperation(VhostUserProtocolFeatures::SHMEM))
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Error::InactiveOperation(VhostUserProtocolFeatures::LOG_SHMFD))
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let map = DirtyLog::map(file, log.mmap_offset, log.mmap_size);
+        self.log = Some(Arc::new(map.map_err(|error| self.refuse(&error))?));
+        if self.memory.is_logged() {
+            // A larger one in place of the one in use.
+            let memory = GuestMemory::clone(&self.memory);
+            self.set_memory(memory);
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,8 @@
 //! Offered protocol features and why not the others:
 //! * `INFLIGHT_SHMFD` would add a log write per descriptor; chains complete in order here, so the
 //!   used ring itself says what is in flight (see [`crate::virtqueue`]).
-//! * `LOG_SHMFD` belongs to live migration.
+//!
+//! `LOG_SHMFD` and `LOG_ALL` are the front-end's business, for live migration ([`crate::dirty_log`]); guests never see them.
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -52,6 +53,8 @@ virtio_features! {
     GUEST_ANNOUNCE = 21,
     /// Several queue pairs.
     MQ = 22,
+    /// Writes to the guest's memory are noted for its migration.
+    LOG_ALL = 26,
     /// The virtio-net header and the frame may share descriptors.
     ANY_LAYOUT = 27,
     /// Descriptor tables outside the ring.
@@ -76,6 +79,7 @@ const OFFERED: u64 = CSUM
     | HOST_ECN
     | MRG_RXBUF
     | GUEST_ANNOUNCE
+    | LOG_ALL
     | ANY_LAYOUT
     | INDIRECT_DESC
     | EVENT_IDX
@@ -97,6 +101,7 @@ pub fn protocol() -> Protocol {
         | Protocol::CONFIGURE_MEM_SLOTS
         | Protocol::RESET_DEVICE
         | Protocol::STATUS
+        | Protocol::LOG_SHMFD
 }
 
 fn hdr_len(features: u64) -> usize {

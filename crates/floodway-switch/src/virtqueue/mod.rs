@@ -80,6 +80,8 @@ pub struct Virtqueue {
     region_hint: usize,
     size: u16,
     event_idx: bool,
+    /// `memory` notes writes.
+    logged: bool,
     desc: *const Descriptor,
     /// `flags`, `idx`, `ring[size]`, `used_event`.
     avail: *mut u16,
@@ -124,6 +126,7 @@ impl Virtqueue {
         let avail = part("avail ring", addresses.avail, 6 + 2 * entries, 2)?;
         let used = part("used ring", addresses.used, 6 + 8 * entries, 4)?;
         let mut queue = Self {
+            logged: memory.is_logged(),
             memory,
             region_hint: 0,
             size,
@@ -210,6 +213,9 @@ impl Virtqueue {
         // SAFETY: slot < size, so the element lies in the used ring that `new` checked. It is
         // 4-byte aligned; the guest reads it only after the release store of the index.
         unsafe { self.used.add(2 + 4 * slot).cast::<u64>().write_unaligned(element) };
+        if self.logged {
+            self.note_used(2 + 4 * slot, 8);
+        }
         self.next_used = self.next_used.wrapping_add(1);
     }
 
@@ -226,11 +232,23 @@ impl Virtqueue {
         self.published = self.next_used;
         // Release: the entries, and the bytes in their buffers, are written before the index.
         self.used_u16(1).store(self.published, Ordering::Release);
+        if self.logged {
+            self.note_used(1, 2);
+        }
     }
 
     /// Whether the guest wants an interrupt for what was published since this was last asked.
     #[inline]
     pub fn take_interrupt(&mut self) -> bool {
+        let wanted = self.wants_interrupt();
+        self.considered = self.published;
+        wanted
+    }
+
+    /// As [`Virtqueue::take_interrupt`], to be asked again.
+    #[inline]
+    #[must_use]
+    pub fn wants_interrupt(&self) -> bool {
         let (old, new) = (self.considered, self.published);
         if old == new {
             return false;
@@ -238,7 +256,6 @@ impl Virtqueue {
         // The store of used.idx must be visible before the guest's wish is read: the guest writes
         // its wish and then looks at used.idx once more, and one of us must see the other.
         fence(Ordering::SeqCst);
-        self.considered = new;
         if self.event_idx {
             let used_event = self.avail_u16(2 + usize::from(self.size)).load(Ordering::Relaxed);
             need_event(used_event, new, old)
@@ -257,7 +274,7 @@ impl Virtqueue {
             // Not `next_avail`: a guest that has chains available already, only too few, passed that.
             self.set_avail_event(self.avail_idx);
         } else {
-            self.used_u16(0).store(0, Ordering::Relaxed);
+            self.set_used_flags(0);
         }
         // The wish must be visible before the index is read again; see `take_interrupt`.
         fence(Ordering::SeqCst);
@@ -270,12 +287,33 @@ impl Virtqueue {
             // The event index cannot say "never"; half a ring of indices away is as far as it goes.
             self.set_avail_event(self.next_avail.wrapping_add(MAX_SIZE));
         } else {
-            self.used_u16(0).store(USED_F_NO_NOTIFY, Ordering::Relaxed);
+            self.set_used_flags(USED_F_NO_NOTIFY);
         }
     }
 
+    fn set_used_flags(&self, flags: u16) {
+        self.used_u16(0).store(flags, Ordering::Relaxed);
+        self.note_used(0, 2);
+    }
+
     fn set_avail_event(&self, value: u16) {
-        self.used_u16(2 + 4 * usize::from(self.size)).store(value, Ordering::Relaxed);
+        let at = 2 + 4 * usize::from(self.size);
+        self.used_u16(at).store(value, Ordering::Relaxed);
+        self.note_used(at, 2);
+    }
+
+    /// The VM migrates: what is written to its memory must be noted.
+    #[inline]
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        self.logged
+    }
+
+    /// Notes that `len` bytes from the `i`-th word of the used ring on were written.
+    fn note_used(&self, i: usize, len: usize) {
+        if self.logged {
+            self.memory.note_write(std::ptr::from_ref(self.used_u16(i)).cast(), len);
+        }
     }
 
     /// Entry of the avail ring for avail index `index`: the head of a chain, unchecked.

@@ -149,11 +149,14 @@ fn frames_larger_than_the_receivers_mtu_are_dropped_unless_they_are_super_frames
 
 #[test]
 fn the_address_of_a_guest_that_is_gone_is_unknown() {
-    // It may be on another host by now: the network has to hear of it.
+    // It may be on another host by now and silent: after a while the network has to hear of it.
     let net = Net::of(3);
     let [mut a, b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
     drop(b);
     wait_until("the port to go down", || net.port(2).state == PortState::Down);
+    wait_until("the guest to be given up", || {
+        net.status().l2.iter().all(|entry| entry.port != "vm2")
+    });
     let frame = numbered(1, 2, 0, 64);
     a.send(&frame);
     c.expect(&frame);

@@ -3,8 +3,10 @@
 
 mod forwarding;
 mod hostile;
+mod migration;
 mod multiqueue;
 mod net;
 mod offloads;
 mod queueing;
 mod reconnect;
+mod residency;

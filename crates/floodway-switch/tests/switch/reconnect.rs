@@ -158,8 +158,9 @@ fn rings_stop_and_go_on() {
         frontend.start_vring(&b.guest, ring).unwrap();
     }
     b.frontend = Some(frontend);
-    // What was transmitted meanwhile is served without a kick.
+    // What was transmitted meanwhile is served without a kick, and what came meanwhile has waited.
     assert_eq!(number_of(&a.recv().1), Some(1001));
+    assert_eq!(number_of(&b.recv().1), Some(1000));
     exchange(&mut a, &mut b, 2000);
 }
 
@@ -188,7 +189,9 @@ fn a_disabled_ring_gets_nothing_until_it_is_enabled() {
     b.frontend().set_vring_enable(0, false).unwrap();
     a.send(&numbered(1, 2, 0, 64));
     a.wait_sent();
+    assert!(b.guest.recv(0).is_none());
     b.frontend().set_vring_enable(0, true).unwrap();
+    assert_eq!(number_of(&b.recv().1), Some(0));
     exchange(&mut a, &mut b, 1);
 }
 
@@ -220,6 +223,7 @@ fn memory_slots_come_and_go() {
     a.send(&numbered(1, 2, 0, 64));
     a.wait_sent();
     b.frontend().add_mem_region(&memory, 0).unwrap();
+    assert_eq!(number_of(&b.recv().1), Some(0));
     exchange(&mut a, &mut b, 1);
     // A region that is not there, and one that is there already.
     b.frontend().remove_mem_region(&memory, 1).unwrap();

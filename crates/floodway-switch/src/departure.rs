@@ -1,0 +1,129 @@
+//! Addresses that come, go and move: what becomes of frames in between.
+//!
+//! # Theory of operation
+//! **Goal**: a VM arrives, leaves, changes its address or moves to another host, and neighbours that send to it by the channel
+//! lose nothing, and nothing overtakes.
+//!
+//! States of a port's guest: *running*; *departed* when its rings have stopped; *gone*.
+//!
+//! - Running to departed: addresses stay in the table, open to everybody ([`MacTable::depart`]). What waits in the port's receive
+//!   queues and what comes for these addresses waits in the first one, within the queue's bound.
+//! - Departed to running: the guest is back (its driver or its front-end started anew), and gets what has waited.
+//! - Departed to gone, after one to two seconds ([`Port::give_up`]): addresses are forgotten, what waits is dropped and counted.
+//! - An address of a departed guest shows up behind an uplink or another port ([`Delivery::learn`]), with any frame and at the
+//!   latest with the gratuitous ARP that a guest sends after it has moved: what waits for it goes there first, and then
+//!   the table says so.
+//!
+//! **Order**: the first receive queue's lock is held from taking out what waits until the table has changed. Who looked the
+//! address up before, waits for that lock and then looks it up again ([`Delivery::deliver_to_stopped`]); who looks it up
+//! afterwards sends to the new place, where all that came before is already. Only between two ports of this switch the lock is not held on the
+//! way, for two receive queues must not be held at once; frames of *another* worker may be earlier there.
+//!
+//! A frame that came from the uplink where its destination is now is not sent back there: the network would learn its sender
+//! at our port.
+//!
+//! **Invariant**: memory is bounded by the port's `queue_bytes`; every frame goes to one place, or its drop is counted.
+//!
+//! [`MacTable::depart`]: floodway_core::l2::MacTable::depart
+//! [`Port::give_up`]: crate::port::Port::give_up
+
+use std::sync::Arc;
+
+use floodway_core::l2::PortId;
+use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
+
+use crate::delivery::{Delivery, Flush};
+use crate::frame::{self, Frame};
+use crate::port::Port;
+use crate::rx::PendingFrame;
+use crate::stats::DropReason;
+use crate::uplink::slot::UplinkSlot;
+
+impl Delivery {
+    /// A frame from `mac` has come in by `ingress`, and the table does not know that yet.
+    #[cold]
+    pub fn learn(&mut self, mac: MacAddr, ingress: PortId, announcement: bool, now: Instant) {
+        let shared = Arc::clone(&self.shared);
+        let owner = shared.table().lookup(mac).filter(|&owner| owner != ingress);
+        let departed = owner.and_then(|owner| shared.ports.get(owner.index()));
+        let Some(port) = departed.filter(|port| port.is_departed()) else {
+            shared.table_mut().learn(mac, ingress, announcement, now);
+            return;
+        };
+        let mut rx = port.pairs[0].rx();
+        let waiting = rx.take_waiting(mac);
+        match shared.uplink(ingress) {
+            Some(uplink) => {
+                let lost = self.send_on(port, uplink, waiting, now);
+                rx.traffic.count_drop(DropReason::PortDown, lost);
+                shared.table_mut().learn(mac, ingress, announcement, now);
+            }
+            None => {
+                shared.table_mut().learn(mac, ingress, announcement, now);
+                drop(rx);
+                for PendingFrame { vnet, bytes } in waiting {
+                    frame::with_slice(vnet, &bytes, |frame| {
+                        let pair = self.spread(ingress, frame);
+                        let frames = || std::iter::once(*frame);
+                        self.deliver(port.id, ingress, pair, Flush::Later, frames);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Sends by `uplink` what has waited for a guest of `port`; answers how many frames must not go there.
+    fn send_on(
+        &self,
+        port: &Port,
+        uplink: &UplinkSlot,
+        waiting: Vec<PendingFrame>,
+        now: Instant,
+    ) -> u64 {
+        let mut lost = 0;
+        for PendingFrame { vnet, bytes } in waiting {
+            let source = address(&bytes, 6);
+            if source.and_then(|source| self.shared.table().lookup(source)) == Some(uplink.id) {
+                lost += 1;
+                continue;
+            }
+            frame::with_slice(vnet, &bytes, |frame| {
+                self.shared.pairs.count(port.id, uplink.id, 1, u64::from(frame.len));
+                uplink.send(port.id, now, std::iter::once(*frame));
+            });
+        }
+        lost
+    }
+
+    /// Delivers frames to a port whose guest does not run: they wait, or go to where their destination is now.
+    #[cold]
+    pub(crate) fn deliver_to_stopped<'f>(
+        &mut self,
+        src: PortId,
+        port: &Arc<Port>,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) {
+        for frame in frames {
+            let Some(dst) = address(frame.prefix, 0) else { continue };
+            let mut rx = port.pairs[0].rx();
+            let place = self.shared.table().lookup(dst);
+            if place.is_some_and(|place| place != port.id) {
+                drop(rx);
+                self.send(src, dst, &frame);
+            } else if !port.admits(&frame) {
+                rx.traffic.count_drop(DropReason::Oversize, 1);
+            } else if rx.is_running() {
+                // It is back.
+                rx.deliver(&frame);
+                rx.flush();
+            } else {
+                rx.wait_for_guest(&frame);
+            }
+        }
+    }
+}
+
+fn address(frame: &[u8], at: usize) -> Option<MacAddr> {
+    Some(MacAddr(*frame.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,105 @@
+//! The dirty log of a live migration: which pages of a guest's memory we have written.
+//!
+//! # Theory of operation
+//! While a VM's memory is copied to another host, the front-end must know of every page that changes. It sees the guest's own writes,
+//! not ours: so it shares a bitmap (`SET_LOG_BASE`), one bit for each page of 4 KiB by guest physical address, and switches
+//! logging on with a feature bit (`SET_FEATURES`, `VHOST_F_LOG_ALL`). From then on we set the bit of each page *after* we have written
+//! there: frames, used rings, event indices. It takes the bits and clears them while we go on.
+//!
+//! A bit that lies outside the bitmap is left out: a front-end that shares too small a bitmap harms its own guest only.
+//!
+//! Source: vhost-user protocol, section "Migration".
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use vm_memory::FileOffset;
+use vm_memory::mmap::{MmapRegion, MmapRegionBuilder, MmapRegionError};
+
+/// Bytes that a bit stands for.
+const PAGE_SHIFT: u64 = 12;
+
+/// A bitmap that a front-end shares.
+#[derive(Debug)]
+pub struct DirtyLog {
+    mapping: MmapRegion,
+}
+
+impl DirtyLog {
+    /// Maps `size` bytes at `offset` of `file`.
+    ///
+    /// # Errors
+    /// The file cannot be mapped, or ends before.
+    pub fn map(file: File, offset: u64, size: u64) -> Result<Self, MmapRegionError> {
+        let too_long = MmapRegionError::MappingPastEof;
+        let end = offset.checked_add(size).ok_or(too_long)?;
+        let fits = file.metadata().is_ok_and(|metadata| end <= metadata.len());
+        let size = usize::try_from(size).ok().filter(|_| fits);
+        let mapping = MmapRegionBuilder::new(size.ok_or(MmapRegionError::MappingPastEof)?)
+            .with_file_offset(FileOffset::new(file, offset))
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .build()?;
+        Ok(Self { mapping })
+    }
+
+    /// Notes that `len` bytes at guest physical address `gpa` have been written.
+    pub fn mark(&self, gpa: u64, len: u64) {
+        let Some(last) = len.checked_sub(1).and_then(|n| gpa.checked_add(n)) else { return };
+        for page in gpa >> PAGE_SHIFT..=last >> PAGE_SHIFT {
+            let Some(byte) = usize::try_from(page / 8).ok().filter(|&at| at < self.mapping.size())
+            else {
+                return;
+            };
+            // SAFETY: `byte` is inside the mapping, which lives as long as `self`; the front-end changes it with
+            // atomic operations, too.
+            let bits = unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(byte)) };
+            // Release: who sees the bit sees what was written.
+            bits.fetch_or(1 << (page % 8), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn log(bytes: u64) -> (File, DirtyLog) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let log = DirtyLog::map(file.try_clone().unwrap(), 0, bytes).unwrap();
+        (file, log)
+    }
+
+    #[test]
+    fn every_page_that_is_touched_has_its_bit() {
+        let (file, log) = log(2);
+        log.mark(0x1fff, 2);
+        log.mark(0x9000, 0x1000);
+        log.mark(0xf123, 0);
+        let mut bits = [0; 4];
+        file.read_at(&mut bits, 0).unwrap();
+        assert_eq!(bits, [0b0000_0110, 0b0000_0010, 0, 0]);
+    }
+
+    #[test]
+    fn pages_beyond_the_bitmap_are_left_out() {
+        let (file, log) = log(2);
+        log.mark(0xf000, 0x10_0000);
+        log.mark(u64::MAX - 5, 100);
+        log.mark(u64::MAX - 5, 2);
+        let mut bits = [0; 4];
+        file.read_at(&mut bits, 0).unwrap();
+        assert_eq!(bits, [0, 0b1000_0000, 0, 0]);
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100).unwrap();
+        assert!(DirtyLog::map(file.try_clone().unwrap(), 0, 4096).is_err());
+        assert!(DirtyLog::map(file, u64::MAX, 2).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! A VM that moves between two switches while a neighbour sends to it. Needs root and ip(8).
+
+mod netns;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use floodway_switch::Switch;
+use floodway_switch::config::Config;
+use floodway_switch::status::{Status, Way};
+use floodway_switch::testing::frames::{mac, number_of, numbered};
+use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+use floodway_wire::build::Link;
+use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{MacAddr, arp};
+
+/// Two hosts with a port for VM 2 each; VM 1 is on the first.
+struct Hosts {
+    switches: [Switch; 2],
+    configs: [Config; 2],
+}
+
+impl Hosts {
+    fn start(dir: &Path) -> Self {
+        netns::ip("link add v0 type veth peer name v1");
+        for name in ["v0", "v1"] {
+            netns::ip(&format!("link set {name} addrgenmode none"));
+            netns::ip(&format!("link set {name} up"));
+        }
+        netns::wait_until_running("v0");
+        let configs = [0, 1].map(|host| {
+            let port = |n: u8| {
+                let socket = dir.join(format!("host{host}-vm{n}.sock"));
+                format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\n", mac(n))
+            };
+            let ports = if host == 0 { port(2) + &port(1) } else { port(2) };
+            let control = dir.join(format!("c{host}.sock"));
+            let uplink =
+                format!("[[uplink]]\nname = \"up\"\nkind = \"packet\"\ndevice = \"v{host}\"\n");
+            let text = format!("control = {control:?}\n{ports}{uplink}");
+            Config::parse(&text, Path::new("test")).expect("a good configuration")
+        });
+        let switches = [0, 1].map(|host| Switch::start(&configs[host]).expect("start a switch"));
+        Self { switches, configs }
+    }
+
+    fn attach(&self, host: usize, port: usize, guest: &Guest) -> Frontend {
+        Frontend::attach(&self.configs[host].ports[port].socket, guest)
+    }
+
+    fn status(&self, host: usize) -> Status {
+        self.switches[host].status_source().status()
+    }
+}
+
+/// What a guest says when it has come to a host.
+fn announcement() -> Vec<u8> {
+    let own = "10.0.0.2".parse().expect("an address");
+    let packet = arp::Packet {
+        operation: arp::REQUEST,
+        sender_mac: mac(2),
+        sender_ip: own,
+        target_mac: MacAddr::default(),
+        target_ip: own,
+    };
+    Link::new(mac(2), MacAddr::BROADCAST).arp(&packet)
+}
+
+/// Sends numbered frames to VM 2 until `done`; answers how many.
+fn send(mut guest: Guest, done: &AtomicBool) -> u32 {
+    let mut number = 0;
+    while !done.load(Ordering::Relaxed) {
+        let frame = numbered(1, 2, number, 200);
+        wait("room to transmit", || guest.send(0, &VnetHdr::default(), &frame).then_some(()));
+        number += 1;
+        if number.is_multiple_of(8) {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+    wait_until("transmission", || guest.transmitting(0) == 0);
+    number
+}
+
+/// Numbers of the frames that have come, until `enough` says so.
+fn receive(guest: &mut Guest, numbers: &mut Vec<u32>, enough: impl Fn(&[u32]) -> bool) {
+    wait_until("frames", || {
+        while let Some((_, frame)) = guest.recv(0) {
+            numbers.extend(number_of(&frame).filter(|_| frame[..6] == mac(2).0));
+        }
+        enough(numbers)
+    });
+}
+
+fn leave(mut frontend: Frontend) {
+    for index in [0, 1] {
+        frontend.get_vring_base(index).expect("the ring stops");
+    }
+}
+
+#[test]
+fn a_vm_that_leaves_its_neighbour_loses_nothing_and_nothing_overtakes() {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Hosts::start(dir.path());
+        let (a, mut b) = (Guest::new(GuestConfig::default()), Guest::new(GuestConfig::default()));
+        let _a = hosts.attach(0, 1, &a);
+        let at_first = hosts.attach(0, 0, &b);
+        let done = AtomicBool::new(false);
+        let mut numbers = Vec::new();
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| send(a, &done));
+            receive(&mut b, &mut numbers, |n| n.len() > 1000);
+            leave(at_first);
+            let waiting = || hosts.status(0).ports[0].pending().0;
+            wait_until("frames to wait for the VM", || waiting() > 100);
+            let _at_second = hosts.attach(1, 0, &b);
+            wait("room to transmit", || {
+                b.send(0, &VnetHdr::default(), &announcement()).then_some(())
+            });
+            let before = numbers.len();
+            receive(&mut b, &mut numbers, |n| n.len() > before + 2000);
+            done.store(true, Ordering::Relaxed);
+            let sent = sender.join().expect("the sender");
+            receive(&mut b, &mut numbers, |n| n.last() == Some(&(sent - 1)));
+            assert!(numbers.iter().copied().eq(0..sent), "lost or out of order");
+        });
+        let ways: Vec<_> = hosts
+            .status(0)
+            .traffic
+            .iter()
+            .filter(|t| t.from == "vm1" || t.to == "up")
+            .map(|t| t.by)
+            .collect();
+        assert!(ways.contains(&Way::Channel) && ways.contains(&Way::Uplink), "{ways:?}");
+    });
+}
+
+#[test]
+fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtakes() {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Hosts::start(dir.path());
+        let (a, mut b) = (Guest::new(GuestConfig::default()), Guest::new(GuestConfig::default()));
+        let _a = hosts.attach(0, 1, &a);
+        let far = hosts.attach(1, 0, &b);
+        wait("room to transmit", || b.send(0, &VnetHdr::default(), &announcement()).then_some(()));
+        wait_until("the VM in the table", || {
+            hosts.status(0).l2.iter().any(|e| e.mac == mac(2).to_string() && e.port == "up")
+        });
+        let done = AtomicBool::new(false);
+        let mut numbers = Vec::new();
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| send(a, &done));
+            receive(&mut b, &mut numbers, |n| n.len() > 1000);
+            leave(far);
+            let _near = hosts.attach(0, 0, &b);
+            let before = numbers.len();
+            receive(&mut b, &mut numbers, |n| n.len() > before + 1000);
+            done.store(true, Ordering::Relaxed);
+            let sent = sender.join().expect("the sender");
+            receive(&mut b, &mut numbers, |n| n.last() == Some(&(sent - 1)));
+            assert!(numbers.is_sorted_by(|a, b| a < b), "out of order or twice");
+        });
+        let channel =
+            hosts.status(0).traffic.iter().any(|t| t.by == Way::Channel && t.packets >= 1000);
+        assert!(channel, "{:?}", hosts.status(0).traffic);
+    });
+}
