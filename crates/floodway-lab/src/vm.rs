@@ -34,6 +34,8 @@ const QEMU: &str = "qemu-system-x86_64";
 const CONSOLE_TAIL: usize = 40;
 /// How often a boot looks whether QEMU has ended.
 const BOOT_POLL: Duration = Duration::from_secs(1);
+/// How often a move is looked at.
+const MIGRATE_POLL: Duration = Duration::from_millis(5);
 /// How long QEMU may take to end after its sockets have closed, to be reported as ended.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
 /// Longest path of a Unix socket.
@@ -109,7 +111,7 @@ impl Vm {
     pub fn boot(config: Config) -> Result<Self> {
         check(&config)?;
         let dir = Directory::create(&config.name)?;
-        let process = start_qemu(&config, &dir.path)?;
+        let process = start_qemu(&config, &dir.path, &[])?;
         let agent = Agent::open(&dir.path.join("agent.sock"))?;
         let hello = wait_for_agent(&config, &agent, &process, &dir.path)?;
         Ok(Self { config, agent, hello, process, dir })
@@ -129,6 +131,42 @@ impl Vm {
                 .collect();
             booted.into_iter().collect()
         })
+    }
+
+    /// Moves the VM, which goes on running, into a new QEMU, whose cards may have other back-ends. `parameters` are QMP's
+    /// `migrate-set-parameters`. Answers the VM and what QEMU says of the move (`query-migrate`: `downtime` and more, in ms). Open
+    /// calls of its agent fail.
+    ///
+    /// # Errors
+    /// When QEMU does not start or the move fails; the error has QEMU's messages.
+    pub fn migrate(self, config: Config, parameters: &Value) -> Result<(Self, Value)> {
+        check(&config)?;
+        let dir = Directory::create(&config.name)?;
+        let socket = dir.path.join("migrate.sock");
+        let uri = format!("unix:{}", socket.display());
+        let process = start_qemu(&config, &dir.path, &["-incoming", &uri])?;
+        let deadline = Instant::now() + config.boot_timeout;
+        while !socket.exists() {
+            let ended = process.try_wait()?.is_some() || Instant::now() > deadline;
+            ensure!(!ended, failure(&config, "it does not wait for its memory", &dir.path));
+            std::thread::sleep(MIGRATE_POLL);
+        }
+        self.qmp("migrate-set-parameters", parameters)?;
+        self.qmp("migrate", &json!({ "uri": uri }))?;
+        let outcome = loop {
+            let outcome = self.qmp("query-migrate", &json!({}))?;
+            match outcome["status"].as_str() {
+                Some("completed") => break outcome,
+                Some("failed" | "cancelled") => {
+                    bail!(failure(&config, &format!("not moved: {outcome}"), &dir.path))
+                }
+                _ => ensure!(Instant::now() < deadline, "VM {}: {outcome}", config.name),
+            }
+            std::thread::sleep(MIGRATE_POLL);
+        };
+        let agent = Agent::open(&dir.path.join("agent.sock"))?;
+        let hello = wait_for_agent(&config, &agent, &process, &dir.path)?;
+        Ok((Self { config, agent, hello, process, dir }, outcome))
     }
 
     /// The name it was given.
@@ -261,7 +299,7 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-fn start_qemu(config: &Config, dir: &Path) -> Result<Process> {
+fn start_qemu(config: &Config, dir: &Path, more: &[&str]) -> Result<Process> {
     let mut command = match &config.namespace {
         Some(namespace) => {
             let mut command = Command::new("ip");
@@ -270,7 +308,7 @@ fn start_qemu(config: &Config, dir: &Path) -> Result<Process> {
         }
         None => Command::new(QEMU),
     };
-    command.args(machine_arguments(config)).args(channel_arguments(dir));
+    command.args(machine_arguments(config)).args(channel_arguments(dir)).args(more);
     for (index, nic) in config.nics.iter().enumerate() {
         command.args(nic.arguments(index).with_context(|| format!("VM {}", config.name))?);
     }

@@ -13,6 +13,9 @@ use crate::table::number;
 /// A loss above this part of all frames is worth a word.
 const LOSSY: f64 = 0.01;
 
+/// Least accepted ratio of the way from guest to guest to bridge and tap.
+const CHANNEL_BESIDE_NATIVE: f64 = 1.5;
+
 /// What a case is judged by.
 struct Metric {
     name: &'static str,
@@ -39,8 +42,12 @@ pub fn rows(cases: &[Case], kinds: &[PeerKind], rounds: &[Round], compared: bool
     let mut rows = Vec::new();
     for (case, peer) in pairs(cases, kinds) {
         let mut row = comparison(case, peer, rounds, &rate(case)).median_row();
-        if compared && peer == PeerKind::OvsDpdk {
-            row.judge(case.accepted_ratio_to_ovs(), None, None);
+        match peer {
+            PeerKind::OvsDpdk if compared => {
+                row.judge(case.accepted_ratio_to_ovs(), None, None);
+            }
+            PeerKind::Bridge if compared => row.judge(Some(CHANNEL_BESIDE_NATIVE), None, None),
+            _ => {}
         }
         rows.push(row);
         rows.push(comparison(case, peer, rounds, &CYCLES).median_row());

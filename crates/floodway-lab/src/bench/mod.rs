@@ -1,4 +1,4 @@
-//! Floodway beside the switches that people use: DPDK's testpmd and OVS-DPDK.
+//! Floodway beside the switches that people use: DPDK's testpmd, OVS-DPDK, Linux bridge and tap.
 //!
 //! # Theory of operation
 //!
@@ -49,7 +49,7 @@ const CONTENDED: f64 = 0.03;
 /// Every measurement, beside the report.
 const ROUNDS_FILE: &str = "rounds.json";
 
-/// `floodway-lab bench`: compares Floodway with testpmd and OVS-DPDK.
+/// `floodway-lab bench`: compares Floodway with testpmd, OVS-DPDK, and Linux bridge and tap.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// How often each case is measured on each switch.
@@ -167,7 +167,7 @@ fn check(args: &Args) -> Result<()> {
 
 /// Floodway first, then the others, each once.
 fn switches(args: &Args) -> Vec<PeerKind> {
-    let all = [PeerKind::Floodway, PeerKind::Testpmd, PeerKind::OvsDpdk];
+    let all = [PeerKind::Floodway, PeerKind::Testpmd, PeerKind::OvsDpdk, PeerKind::Bridge];
     all.into_iter()
         .filter(|kind| match kind {
             PeerKind::Floodway => !args.without_floodway,
@@ -256,7 +256,7 @@ fn measure_switch(
             round,
             peer: kind,
             case: case.name(),
-            switch_waited: after.waited_since(&before),
+            switch_waited: if kind.takes_turns() { 0.0 } else { after.waited_since(&before) },
             client_waited: measurement.client_waited(),
             measurement,
         });

@@ -16,6 +16,8 @@ pub mod idle;
 pub mod inbound;
 pub mod integrity;
 mod iperf;
+pub mod migration;
+pub mod residency;
 pub mod switch_killed;
 pub mod switch_restart;
 pub mod testbed;
@@ -39,6 +41,8 @@ pub use all_pairs::AllPairs;
 pub use idle::Idle;
 pub use inbound::Inbound;
 pub use integrity::Integrity;
+pub use migration::Migration;
+pub use residency::Residency;
 pub use switch_killed::SwitchKilled;
 pub use switch_restart::SwitchRestart;
 pub use throughput::Throughput;
@@ -86,6 +90,10 @@ pub enum Scenario {
     Inbound(Inbound),
     /// Streams over a path that harms packets, compared at the ends.
     Integrity(Integrity),
+    /// A VM that moves between two hosts under load.
+    Migration(Migration),
+    /// Messages between VMs of one host, by the channel and by bridge and tap.
+    Residency(Residency),
     /// Timed transfers of a VM that waits for its CPU.
     Transfer(Box<Transfer>),
     /// A web application of four VMs that wait for their CPU.
@@ -153,6 +161,8 @@ impl Scenario {
             Self::Idle(scenario) => scenario.steps(),
             Self::Inbound(scenario) => scenario.steps(),
             Self::Integrity(scenario) => scenario.steps(),
+            Self::Migration(scenario) => scenario.steps(),
+            Self::Residency(scenario) => scenario.steps(),
             Self::Transfer(scenario) => scenario.steps(),
             Self::WebApplication(scenario) => scenario.steps(),
             Self::Simulated => 0,
@@ -169,6 +179,8 @@ impl Scenario {
             Self::Idle(scenario) => scenario.run(run),
             Self::Inbound(scenario) => scenario.run(run),
             Self::Integrity(scenario) => scenario.run(run),
+            Self::Migration(scenario) => scenario.run(run),
+            Self::Residency(scenario) => scenario.run(run),
             Self::Transfer(scenario) => scenario.run(run),
             Self::WebApplication(scenario) => scenario.run(run),
             Self::Simulated => bail!("it has no form on real VMs; try `floodway-lab sim`"),
@@ -211,6 +223,8 @@ impl Experiment {
             Scenario::Transfer(scenario) => scenario.quicken(),
             Scenario::Inbound(scenario) => scenario.quicken(),
             Scenario::Integrity(scenario) => scenario.quicken(),
+            Scenario::Migration(scenario) => scenario.quicken(),
+            Scenario::Residency(scenario) => scenario.quicken(),
             Scenario::SwitchKilled(scenario) => scenario.quicken(),
             Scenario::WebApplication(scenario) => scenario.quicken(),
             _ => bail!("experiment `{}` has no quick form", self.name),

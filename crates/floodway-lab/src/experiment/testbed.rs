@@ -36,7 +36,7 @@ const READY_POLL: Duration = Duration::from_millis(50);
 
 /// Device names inside the host's namespace.
 const BRIDGE: &str = "br0";
-const UPLINK: &str = "fw0";
+pub(super) const UPLINK: &str = "fw0";
 /// Most guests on one testbed: the last octet of their addresses starts at 11.
 const MAX_GUESTS: usize = 200;
 
@@ -96,7 +96,16 @@ impl Testbed {
     /// # Errors
     /// When something of it cannot be started or does not become ready.
     pub fn start(name: &str, kernels: &[Series], networks: &[Network]) -> Result<Self> {
-        ensure!(!kernels.is_empty() && !networks.is_empty(), "a testbed needs guests and networks");
+        let images = kernels.iter().map(|&series| GuestImage::debian(series));
+        Self::start_images(name, &images.collect::<Result<Vec<_>>>()?, networks)
+    }
+
+    /// Boots one guest for each image.
+    ///
+    /// # Errors
+    /// As [`Testbed::start`].
+    pub fn start_images(name: &str, images: &[GuestImage], networks: &[Network]) -> Result<Self> {
+        ensure!(!images.is_empty() && !networks.is_empty(), "a testbed needs guests and networks");
         let host = Namespace::create(name)?;
         if networks.contains(&Network::Bridge) {
             host.bridge(BRIDGE)?;
@@ -107,12 +116,12 @@ impl Testbed {
             .with_context(|| format!("cannot create {}", dir.display()))?;
         let switch = networks
             .contains(&Network::Floodway)
-            .then(|| start_switch(&dir, kernels.len(), &host))
+            .then(|| start_switch(&dir, images.len(), &host))
             .transpose()?;
-        let configs = kernels
+        let configs = images
             .iter()
             .enumerate()
-            .map(|(index, series)| guest_config(index, *series, networks, &host, &dir))
+            .map(|(index, image)| guest_config(index, image, networks, &host, &dir))
             .collect::<Result<Vec<_>>>()?;
         let guests = Vm::boot_all(configs)?;
         let testbed = Self { guests, switch, host, networks: networks.into() };
@@ -238,12 +247,12 @@ fn socket(dir: &std::path::Path, index: usize) -> PathBuf {
 
 fn guest_config(
     index: usize,
-    series: Series,
+    image: &GuestImage,
     networks: &[Network],
     host: &Namespace,
     dir: &std::path::Path,
 ) -> Result<vm::Config> {
-    let mut config = vm::Config::new(guest_name(index), &GuestImage::debian(series)?);
+    let mut config = vm::Config::new(guest_name(index), image);
     config.namespace = Some(host.name().into());
     for network in networks {
         let mac = network.mac(index);

@@ -46,7 +46,7 @@ pub fn start(setup: &Setup) -> Result<Switch> {
     let process = setup.spawn(NAME, &switch_process::binary()?, |command| {
         command.arg("run").arg("--config").arg(&path);
     })?;
-    Ok(Switch { processes: vec![process], log: setup.log(NAME) })
+    Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
 }
 
 fn config<'a>(setup: &'a Setup, control: &'a Path) -> Config<'a> {

@@ -1,8 +1,10 @@
-//! The switches that are compared, each started fresh on one core with two vhost-user ports.
+//! The switches that are compared, each started fresh on one core with two vhost-user ports. One is none, but what a host has
+//! without: a bridge.
 //!
 //! All of them are clients of the sockets that `vhgen` makes, and connect again when it comes
 //! back: OVS offers TSO only so, and it makes the three alike.
 
+mod bridge;
 mod floodway;
 mod ovs;
 mod testpmd;
@@ -17,6 +19,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::case::Profile;
+use crate::net::Namespace;
 use crate::process::Process;
 
 /// Last bytes of a log that an error quotes.
@@ -34,6 +37,9 @@ pub enum PeerKind {
     /// Open vSwitch on DPDK with the NORMAL action: a learning switch.
     #[value(name = "ovs", alias = "ovs-dpdk")]
     OvsDpdk,
+    /// Linux bridge and taps, with a process that does vhost-net's work for each VM.
+    #[value(name = "bridge")]
+    Bridge,
 }
 
 impl fmt::Display for PeerKind {
@@ -42,6 +48,7 @@ impl fmt::Display for PeerKind {
             Self::Floodway => "floodway",
             Self::Testpmd => "testpmd",
             Self::OvsDpdk => "ovs-dpdk",
+            Self::Bridge => "bridge",
         })
     }
 }
@@ -53,7 +60,13 @@ impl PeerKind {
             Self::Floodway => floodway::missing(),
             Self::Testpmd => testpmd::missing(),
             Self::OvsDpdk => ovs::missing(),
+            Self::Bridge => bridge::missing(),
         }
+    }
+
+    /// Its processes take turns on the switch's core, so that each waits although nobody else has the core.
+    pub fn takes_turns(self) -> bool {
+        self == Self::Bridge
     }
 
     /// Starts it.
@@ -65,6 +78,7 @@ impl PeerKind {
             Self::Floodway => floodway::start(setup),
             Self::Testpmd => testpmd::start(setup),
             Self::OvsDpdk => ovs::start(setup),
+            Self::Bridge => bridge::start(setup),
         }
     }
 }
@@ -113,6 +127,8 @@ pub struct Switch {
     /// The one that forwards first; killed in this order.
     processes: Vec<Process>,
     log: PathBuf,
+    /// Goes after the processes in it.
+    _namespace: Option<Namespace>,
 }
 
 impl Switch {

@@ -33,7 +33,7 @@ pub fn start(setup: &Setup) -> Result<Switch> {
         environment(command, setup);
         command.arg(remote(setup)).arg(control_option(setup, NAME));
     })?;
-    Ok(Switch { processes: vec![vswitchd, database], log: setup.log(NAME) })
+    Ok(Switch { processes: vec![vswitchd, database], log: setup.log(NAME), _namespace: None })
 }
 
 fn start_database(setup: &Setup) -> Result<Process> {
