@@ -123,9 +123,12 @@ impl Forwarder {
             return frames(batch, mask).for_each(|frame| leave(&mut self.delivery, &frame));
         }
         let mut session = Session::open(ingress, &mut self.delivery);
+        let expected = session.expect(frames(batch, mask));
+        let mut expected = expected.iter();
         for i in bits(mask) {
             let Some(frame) = batch.frame(i) else { continue };
-            if let Err(reason) = session.from_guest(&frame, leave) {
+            let Some(expected) = expected.next() else { break };
+            if let Err(reason) = session.from_guest(&frame, expected, leave) {
                 batch.drop_frame(i, reason);
             }
         }

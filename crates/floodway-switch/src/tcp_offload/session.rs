@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use floodway_core::offload::{Config, Refusal, Verdict};
+use floodway_core::flow_table::FlowId;
+use floodway_core::offload::{Config, Packet, Refusal, Side, Verdict};
 use floodway_core::time::Instant;
+use floodway_wire::FiveTuple;
 
 use super::describe::{Described, Direction, Trust, describe, is_intact};
 use super::egress::Egress;
@@ -16,6 +18,13 @@ use crate::frame::{self, Frame};
 use crate::pool::Pool;
 use crate::port::{Port, lock};
 use crate::stats::DropReason;
+use crate::tx::BATCH;
+
+/// A frame from the guest as it is shown to the engine.
+pub struct Expected {
+    described: Option<Described>,
+    found: Option<FlowId>,
+}
 
 /// Exclusive use of a port's engine by one thread. All that the engine says while a session lasts
 /// leaves in order; what others do with the port waits until it ends.
@@ -37,21 +46,46 @@ impl<'a> Session<'a> {
         Self { port, delivery, machine, now }
     }
 
-    /// Shows a frame from the guest to the engine, and calls `forward` with what is to go on.
+    /// Describes the first [`BATCH`] of `frames`, which come from the guest, and looks their flows up together. What
+    /// is answered is for these frames in turn.
+    #[must_use]
+    pub fn expect<'f>(&self, frames: impl Iterator<Item = Frame<'f>>) -> [Expected; BATCH] {
+        let mut expected = [const { Expected { described: None, found: None } }; BATCH];
+        let mut flows = [FiveTuple::NONE; BATCH];
+        let mut shown = 0;
+        for ((expected, flow), frame) in expected.iter_mut().zip(&mut flows).zip(frames) {
+            expected.described = describe(&frame, Direction::FromGuest);
+            if let Some(described) = &expected.described {
+                *flow = described.meta.flow;
+            }
+            shown += 1;
+        }
+        let mut found = [None; BATCH];
+        self.machine.engine.look_up(flows.get(..shown).unwrap_or(&flows), &mut found);
+        self.machine.engine.load(&found, Side::Guest);
+        for (expected, found) in expected.iter_mut().zip(found) {
+            expected.found = found;
+        }
+        expected
+    }
+
+    /// Shows a frame from the guest to the engine, and calls `forward` with what is to go on. `expected` is what
+    /// [`expect`](Self::expect) has answered for it.
     ///
     /// # Errors
     /// The engine wants the frame dropped.
     pub fn from_guest(
         &mut self,
         frame: &Frame<'_>,
+        expected: &Expected,
         forward: impl FnOnce(&mut Delivery, &Frame<'_>),
     ) -> Result<(), DropReason> {
-        let Some(described) = describe(frame, Direction::FromGuest) else {
+        let Expected { described: Some(described), found } = expected else {
             forward(self.delivery, frame);
             return Ok(());
         };
         if described.trust == Trust::Good {
-            return self.offer(frame, &described, Direction::FromGuest, forward);
+            return self.offer(frame, described, *found, Direction::FromGuest, forward);
         }
         // The guest can change its memory at any time: what is verified is what goes on.
         let mut linear = std::mem::take(&mut self.machine.output.linear);
@@ -59,7 +93,7 @@ impl<'a> Session<'a> {
         frame.append_to(&mut linear);
         let result = frame::with_slice(frame.vnet, &linear, |frame| {
             if is_intact(&linear, &described.meta) {
-                self.offer(frame, &described, Direction::FromGuest, forward)
+                self.offer(frame, described, *found, Direction::FromGuest, forward)
             } else {
                 forward(self.delivery, frame);
                 Ok(())
@@ -84,7 +118,7 @@ impl<'a> Session<'a> {
             Some(described)
                 if described.trust == Trust::Good || is_intact(bytes, &described.meta) =>
             {
-                self.offer(frame, &described, Direction::FromNetwork, forward)
+                self.offer(frame, &described, None, Direction::FromNetwork, forward)
             }
             Some(_) => {
                 forward(self.delivery, frame);
@@ -104,19 +138,17 @@ impl<'a> Session<'a> {
         &mut self,
         frame: &Frame<'_>,
         described: &Described,
+        found: Option<FlowId>,
         direction: Direction,
         forward: impl FnOnce(&mut Delivery, &Frame<'_>),
     ) -> Result<(), DropReason> {
         let Described { meta, link, segment, .. } = described;
         let verdict = self.run(|engine, pool, now, egress| {
             let keep = || Held::copy(pool, frame, meta);
+            let packet = Packet { flow: &meta.flow, found, link, segment };
             match direction {
-                Direction::FromGuest => {
-                    engine.from_guest(now, &meta.flow, link, segment, keep, egress)
-                }
-                Direction::FromNetwork => {
-                    engine.from_network(now, &meta.flow, link, segment, keep, egress)
-                }
+                Direction::FromGuest => engine.packet_from_guest(now, &packet, keep, egress),
+                Direction::FromNetwork => engine.packet_from_network(now, &packet, keep, egress),
             }
         });
         match verdict {
