@@ -3,8 +3,8 @@
 //! 370, twice as much with a million flows. At 1, 1 k, 100 k and 1 M flows.
 //!
 //! Packets come in batches of 32 whose headers are at hand, as after parsing, each of a flow chosen at
-//! random; their flows are looked up together ([`Offload::look_up`]), then each is shown to the machine, and the
-//! flush ends the batch. All data is acknowledged, with timestamps in every segment. A result is the median of the
+//! random; their flows are looked up together ([`Offload::look_up`]). Then, as the path's own cost, their state is
+//! brought into the cache ([`Offload::load`]), each is shown to the machine, and the flush ends the batch. All data is acknowledged, with timestamps in every segment. A result is the median of the
 //! batches, for one packet; for timers, the mean. A frame is a cheap handle: the copy of its payload is measured by
 //! itself and printed beside.
 //!
