@@ -78,6 +78,8 @@ pub(super) enum Along {
     Figures,
     /// The cases, for one figure of a class.
     Cases,
+    /// The columns, for one figure of a class in one case.
+    Columns,
 }
 
 /// A column or a case.

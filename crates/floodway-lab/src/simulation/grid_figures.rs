@@ -117,7 +117,8 @@ fn cell<'a>(case: &'a Change, column: &'a Change, all: &'a [Measurement]) -> Cel
 /// A figure in one column and the one that it is against; replications that lack it in either do not count.
 fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -> Samples {
     let values = one.values(key);
-    let others = against.map(|other| other.values(key));
+    // What only this column has (the share of what is tagged, say) stands alone.
+    let others = against.map(|other| other.values(key)).filter(|others| !others.is_empty());
     let both = |seed: &u64| others.as_ref().is_none_or(|others| others.contains_key(seed));
     let pick = |from: &BTreeMap<u64, f64>| -> Vec<f64> {
         let own = from.iter().filter(|(seed, _)| both(seed) && values.contains_key(*seed));
@@ -127,6 +128,7 @@ fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -
     let (chart, label) = match grid.settings.chart {
         Along::Figures => (join(case, &key.class), key.figure.clone()),
         Along::Cases => (key.name(), case.clone()),
+        Along::Columns => (join(case, &key.name()), one.column.name.clone()),
     };
     let is_time = key.unit == "ms";
     Samples {
@@ -137,7 +139,10 @@ fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -
         arms: arms(one, against),
         bar: is_time.then(|| Bar {
             chart,
-            series: one.column.name.clone(),
+            series: match grid.settings.chart {
+                Along::Columns => "this column".to_owned(),
+                Along::Figures | Along::Cases => one.column.name.clone(),
+            },
             label,
             drawn: Drawn::Values,
         }),

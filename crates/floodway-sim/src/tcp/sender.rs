@@ -13,7 +13,8 @@
 //! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it), while `pipe` leaves room in `cwnd` (set by PRR in
 //! recovery), the peer's window and the send buffer have room. Duplicates shrink `pipe`, so limited
 //! transmit (RFC 3042) needs no rule of its own. A piece that is smaller than an MSS for want of window waits
-//! while anything is outstanding (silly-window avoidance).
+//! while anything is outstanding (silly-window avoidance). Who makes super-frames waits for them: until a third of the window
+//! or a whole super-frame may go (Linux, `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones.
 //!
 //! **Timer.** Runs while anything is outstanding, is set anew by each advance of `snd_una`, doubles at each expiry. With
 //! a zero window and nothing outstanding it sends a probe of one byte instead.
@@ -33,6 +34,8 @@ use super::scoreboard::{News, Scoreboard};
 use crate::{Duration, Instant};
 
 const DUP_THRESH: u32 = 3;
+/// The part of a window that a super-frame waits for at most (Linux, `tcp_tso_win_divisor`).
+const TSO_WIN_DIVISOR: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -575,6 +578,10 @@ impl Sender {
             return None;
         }
         let most = unsent.min(room.max(one)).min(window);
+        if self.defers(most, unsent) {
+            self.limited_at = self.nxt;
+            return None;
+        }
         let most = most.min(u64::from(self.config.gso_max).max(mss));
         if most == unsent || most < mss {
             let silly = most < one && self.una < self.nxt && most < self.largest_window / 2;
@@ -582,6 +589,14 @@ impl Sender {
             return (!silly).then_some(most as u32);
         }
         Some((most - most % mss) as u32)
+    }
+
+    /// More may go soon, in one super-frame with these bytes.
+    fn defers(&self, most: u64, unsent: u64) -> bool {
+        let whole = u64::from(self.config.gso_max);
+        let window = self.cwnd().min(self.right_edge.saturating_sub(self.una));
+        let more = whole > u64::from(self.mss) && most < unsent && self.una < self.nxt;
+        more && self.phase == Phase::Open && most < whole.min(window / TSO_WIN_DIVISOR)
     }
 
     fn send_room(&self) -> u64 {
