@@ -182,7 +182,7 @@ impl Device {
         }
     }
 
-    fn set_memory(&mut self, memory: GuestMemory) {
+    fn set_memory(&mut self, memory: &GuestMemory) {
         self.memory = Arc::new(memory.with_log(self.log_in_use()));
         self.update_all();
     }
@@ -273,7 +273,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
         let memory =
             GuestMemory::map(regions.iter().map(layout).zip(files)).map_err(|e| self.refuse(&e))?;
-        self.set_memory(memory);
+        self.set_memory(&memory);
         Ok(None)
     }
 
@@ -288,7 +288,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
         let memory = self.memory.with_region(layout(region), file).map_err(|e| self.refuse(&e))?;
-        self.set_memory(memory);
+        self.set_memory(&memory);
         Ok(None)
     }
 
@@ -297,7 +297,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             .memory
             .without_region(region.guest_phys_addr, region.memory_size)
             .map_err(|e| self.refuse(&e))?;
-        self.set_memory(memory);
+        self.set_memory(&memory);
         Ok(())
     }
 
@@ -437,8 +437,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.log = Some(Arc::new(map.map_err(|error| self.refuse(&error))?));
         if self.memory.is_logged() {
             // A larger one in place of the one in use.
-            let memory = GuestMemory::clone(&self.memory);
-            self.set_memory(memory);
+            let memory = Arc::clone(&self.memory);
+            self.set_memory(&memory);
         }
         Ok(())
     }
