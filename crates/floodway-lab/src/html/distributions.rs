@@ -92,6 +92,9 @@ mod tests {
         for text in ["unpatched", "patched", "ideal"] {
             assert!(svg.contains(&format!("{text}\n")), "{text}");
         }
-        assert_eq!(svg.matches("<polyline").count(), 3 + 3 + 2, "curves, legend, axes");
+        for RGBColor(r, g, b) in &COLOURS[..3] {
+            let colour = format!("stroke=\"#{r:02X}{g:02X}{b:02X}\"");
+            assert_eq!(svg.matches(&colour).count(), 2, "a curve and its legend in {colour}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! Each host has transfers at exponential gaps to hosts drawn uniformly, over connections that stay open. A meter at each host's
+//! Each host has transfers at exponential gaps to hosts drawn uniformly, over connections that stay open or ones of their own. A meter at each host's
 //! edge ([`floodway_sim::net::Tagger`]) tags what is small; switches have two queues per port, the high one of which is served
 //! first, if `network.priority` says so. A host's own card may have the same (`network.host_priority`).
 //!
@@ -123,6 +123,18 @@ pub struct Traffic {
     pub sizes: Sizes,
     /// How many.
     pub arrivals: Arrivals,
+    /// Over what.
+    pub connections: Connections,
+}
+
+/// Connections of transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Connections {
+    /// One for each pair of hosts, which stays open: transfers of a pair wait for each other.
+    Permanent,
+    /// One for each transfer.
+    Fresh,
 }
 
 /// Sizes of transfers.
@@ -267,7 +279,10 @@ impl FatTree {
             receivers: all,
             gap: self.gap(),
             sizes: self.traffic.sizes.distribution(),
-            pairing: Pairing::Opened(BETWEEN_OPENINGS),
+            pairing: match self.traffic.connections {
+                Connections::Permanent => Pairing::Opened(BETWEEN_OPENINGS),
+                Connections::Fresh => Pairing::Fresh,
+            },
             until: end,
             stack: self.stack()?,
             seed,
