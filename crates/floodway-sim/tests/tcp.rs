@@ -164,6 +164,23 @@ fn slow_start_takes_the_round_trips_that_it_should() {
 }
 
 #[test]
+fn with_a_limit_an_ack_of_two_segments_widens_the_window_by_one() {
+    // Windows of 4, then 8 or, by two ACKs of two segments each, 6.
+    for (slow_start_limit, trips) in [(0, 2), (1, 3)] {
+        let net = one_link(1, Link::raw(1 << 50, MS(1)), NicConfig::default());
+        let mut world = World::new(net);
+        let (a, b) = (world.add_bare(0), world.add_bare(1));
+        let plain = TcpConfig::plain(Algorithm::Reno);
+        let stack = TcpConfig { initial_window: 4, slow_start_limit, ..plain };
+        let transfer = BulkFlow { from: a, to: b, bytes: Some(12 * 1460), start: MS(0), stack };
+        let app = world.add_app(Bulk::new(vec![transfer]));
+        world.run(AT(1_000));
+        let time = world.app::<Bulk>(app).unwrap().records()[0].unwrap().time();
+        assert!(time - (MS(3) + MS(2) * (trips - 1)) < US(1), "{slow_start_limit}: {time:?}");
+    }
+}
+
+#[test]
 fn a_lost_tail_waits_for_the_timer_and_its_minimum_can_be_set() {
     for min in [200, 10, 1] {
         // Ten segments into a queue that holds five beside the one on the wire.

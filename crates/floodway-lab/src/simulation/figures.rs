@@ -55,10 +55,13 @@ pub(super) fn report(
         page.add_occupancy(&index, cell);
     }
     page.add_health(measurements);
+    for reference in &experiment.measured {
+        reference.compare(&mut page.rows, &mut page.notes);
+    }
     judge(&mut page.rows, &experiment.settings.band)?;
     let host = [
         ("simulator", env!("CARGO_PKG_VERSION").into()),
-        ("parameters", serde_json::to_value(&experiment.host)?),
+        ("parameters", serde_json::to_value(&experiment.hosts)?),
     ];
     let report = Report {
         experiment: experiment.name.clone(),

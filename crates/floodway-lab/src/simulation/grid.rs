@@ -2,7 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! A *scene* is a table of parameters that is simulated as a whole: [`super::fat_tree`], [`super::testbed`]. Its values
+//! A *scene* is a table of parameters that is simulated as a whole: [`super::fat_tree`], [`super::testbed`],
+//! [`super::web`]. Its values
 //! come from a base file, which several experiments share, and from the experiment. A *column* is what is compared (the
 //! mechanism off, on), a *case* is where (a load, a size of a bucket); both are a name and changes to parameters, by dotted
 //! names. Each case is run in each column, as many times as there are replications; a replication has the same seed
@@ -21,6 +22,7 @@ use toml::{Table, Value};
 
 use super::fat_tree::FatTree;
 use super::testbed::Testbed;
+use super::web::Web;
 use super::{Measurement, Parameters, Run, Work, grid_figures, host};
 use crate::experiment::Band;
 use crate::report::{Report, Samples};
@@ -30,7 +32,8 @@ use crate::report::{Report, Samples};
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
     pub(super) scene: Scene,
-    /// File of parameters, beside the experiment's: `scenes/fat-tree.toml`.
+    /// File of parameters, beside the experiment's: `scenes/fat-tree.toml`. Its `host` may be the name of a file beside
+    /// it instead of a table.
     base: String,
     /// Parameters beyond those of the file, and instead of them.
     #[serde(default)]
@@ -67,6 +70,7 @@ fn one() -> u32 {
 pub(super) enum Scene {
     FatTree,
     Testbed,
+    WebApplication,
 }
 
 /// What a chart has along its axis.
@@ -113,6 +117,10 @@ impl Grid {
             .with_context(|| format!("cannot read scene {}", base.display()))?;
         let mut parameters: Table =
             text.parse().with_context(|| format!("scene {}", base.display()))?;
+        if let Some(Value::String(file)) = parameters.get("host") {
+            let host = host::load(&base.with_file_name(file))?;
+            parameters.insert("host".into(), Value::Table(host));
+        }
         merge(&mut parameters, &settings.with);
         let mut grid = Self {
             name: name.into(),
@@ -192,6 +200,11 @@ impl Grid {
                 let scene: Testbed = table.try_into()?;
                 scene.check()?;
                 Work::Testbed(Box::new(scene))
+            }
+            Scene::WebApplication => {
+                let scene: Web = table.try_into()?;
+                scene.check()?;
+                Work::Web(Box::new(scene))
             }
         })
     }

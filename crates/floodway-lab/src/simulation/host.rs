@@ -156,6 +156,9 @@ pub struct Guest {
     pub tx_cost_ns: u64,
     /// Processor time for receiving a packet, in ns.
     pub rx_cost_ns: u64,
+    /// Processor time for 1000 bytes, sent or received, on top, in ns.
+    #[serde(default)]
+    pub copy_cost_ns: u64,
     /// Processor time of a system call or timer, in ns.
     pub call_cost_ns: u64,
 }
@@ -168,6 +171,9 @@ pub struct Tcp {
     pub congestion: String,
     /// In segments.
     pub initial_window: u8,
+    /// Segments by which one ACK may widen the window of a guest or peer in slow start; 0: as many as it acknowledges.
+    #[serde(default)]
+    pub slow_start_limit: u32,
     /// HyStart++.
     pub hystart: bool,
     /// SACK.
@@ -344,6 +350,7 @@ impl Host {
             queue: g.queue,
             tx_cost: NS(g.tx_cost_ns),
             rx_cost: NS(g.rx_cost_ns),
+            copy_cost: NS(g.copy_cost_ns),
             call_cost: NS(g.call_cost_ns),
             load: (load_percent > 0).then_some(load),
         }
@@ -374,6 +381,7 @@ impl Tcp {
             algorithm: self.congestion.parse().context("tcp.congestion")?,
             hystart: self.hystart,
             initial_window: self.initial_window.into(),
+            slow_start_limit: self.slow_start_limit,
             sack: self.sack,
             timestamps: self.timestamps,
             rto: RtoLimits { min: MS(self.min_rto_ms), ..RtoLimits::LINUX },

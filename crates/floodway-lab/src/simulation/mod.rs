@@ -20,12 +20,15 @@ pub mod grid;
 mod grid_figures;
 #[cfg(test)]
 mod grid_tests;
+mod hook;
 pub mod host;
 mod run;
 pub mod testbed;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
+mod validation;
+pub mod web;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,11 +40,13 @@ use toml::{Table, Value};
 use crate::experiment::transfer::{Column, Direction, Fewer, HostLoad, Path as FarPath};
 use crate::experiment::{self, Band, Scenario, Transfer as Scene};
 use crate::report::{Report, Samples};
+use hook::Halves;
 use host::Host;
-use transfer::{Case, Halves, Peer};
+use transfer::{Case, Peer};
 
 pub use form::Experiment;
 pub use run::{Measurement, Parameters, Run, Work};
+use validation::{Measured, Reference};
 
 /// Rounds of a cell and column in a quick run, at most.
 const QUICK_ROUNDS: u32 = 10;
@@ -50,8 +55,8 @@ const QUICK_ROUNDS: u32 = 10;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// File of the host, beside the experiment's: `hosts/xen-2011.toml`.
-    pub host: String,
+    /// Files of the hosts, beside the experiment's: `hosts/xen-2011.toml`. One, or a list.
+    pub host: Files,
     /// Parameters of the host that are different here, by dotted names.
     #[serde(default)]
     pub set: BTreeMap<String, Value>,
@@ -69,6 +74,9 @@ pub struct Settings {
     pub sweep: BTreeMap<String, Vec<Value>>,
     /// Every so many ms, how much of the buffer each flow uses is written down.
     pub occupancy_ms: Option<u64>,
+    /// Reports of the same cells on real VMs, whose ratios are to be predicted.
+    #[serde(default)]
+    pub measured: Vec<Measured>,
     /// What a reader of the report must know.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -81,6 +89,31 @@ fn one() -> u32 {
     1
 }
 
+/// Names of files.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Files {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+impl Files {
+    fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Many(names) => names,
+        }
+    }
+}
+
 /// The simulated twin of a scenario of kind `transfer`.
 #[derive(Clone, Debug)]
 pub struct Transfers {
@@ -90,7 +123,8 @@ pub struct Transfers {
     pub title: String,
     scene: Scene,
     settings: Settings,
-    host: Table,
+    hosts: Vec<Table>,
+    measured: Vec<Reference>,
     notes: Vec<String>,
     seed: u64,
 }
@@ -127,17 +161,23 @@ impl Transfers {
         let Scenario::Transfer(scene) = experiment.scenario else {
             bail!("{}: only scenarios of kind \"transfer\" can be simulated", at())
         };
-        let mut host = host::load(&path.with_file_name(&settings.host))?;
-        for (name, value) in &settings.set {
-            host::set(&mut host, name, value).with_context(|| format!("{}: sim.set", at()))?;
+        let mut hosts = Vec::new();
+        for file in settings.host.names() {
+            let mut host = host::load(&path.with_file_name(file))?;
+            for (name, value) in &settings.set {
+                host::set(&mut host, name, value).with_context(|| format!("{}: sim.set", at()))?;
+            }
+            hosts.push(host);
         }
+        let measured = validation::read(path, &settings.measured).with_context(at)?;
         let experiment = Self {
             name: experiment.name,
             title: experiment.title,
             scene: *scene,
             notes: settings.notes.clone(),
             settings,
-            host,
+            hosts,
+            measured,
             seed: 1,
         };
         experiment.check().with_context(at)?;
@@ -146,6 +186,7 @@ impl Transfers {
 
     fn check(&self) -> Result<()> {
         ensure!(self.settings.replications >= 1, "sim.replications must be at least 1");
+        ensure!(!self.hosts.is_empty(), "sim.host names no file");
         ensure!(self.scene.direction != Direction::Both, "direction = \"both\" is not simulated");
         ensure!(!self.scene.columns.contains(&Column::Bridge), "a bridge is not simulated");
         self.variants().map(drop)
@@ -191,14 +232,16 @@ impl Transfers {
     }
 
     fn variants(&self) -> Result<Vec<Variant>> {
-        let base = Variant { label: String::new(), host: Host::from_table(&self.host)? };
-        let mut variants = vec![base];
-        for (name, values) in &self.settings.sweep {
-            for value in values {
-                let mut table = self.host.clone();
-                host::set(&mut table, name, value).context("sim.sweep")?;
-                let label = format!("{name} = {}", value.to_string().replace('"', ""));
-                variants.push(Variant { label, host: Host::from_table(&table)? });
+        let mut variants = Vec::new();
+        for host in &self.hosts {
+            variants.push(Variant { label: String::new(), host: Host::from_table(host)? });
+            for (name, values) in &self.settings.sweep {
+                for value in values {
+                    let mut table = host.clone();
+                    host::set(&mut table, name, value).context("sim.sweep")?;
+                    let label = format!("{name} = {}", value.to_string().replace('"', ""));
+                    variants.push(Variant { label, host: Host::from_table(&table)? });
+                }
             }
         }
         Ok(variants)

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::fat_tree::FatTree;
 use super::testbed::Testbed;
 use super::transfer::Case;
+use super::web::Web;
 
 /// What tells a run apart from the others of its experiment: `column`, `bytes`, ... A sweep's table has a column for each.
 pub type Parameters = BTreeMap<String, String>;
@@ -37,6 +38,8 @@ pub enum Work {
     FatTree(Box<FatTree>),
     /// A few machines with VMs that disturb each other.
     Testbed(Box<Testbed>),
+    /// A web application of several servers.
+    Web(Box<Web>),
 }
 
 impl Work {
@@ -47,6 +50,7 @@ impl Work {
             Self::Transfer(case) => case.effort(),
             Self::FatTree(scene) => scene.effort(),
             Self::Testbed(scene) => scene.effort(),
+            Self::Web(scene) => scene.effort(),
         }
     }
 }
@@ -107,6 +111,7 @@ impl Run {
             Work::Transfer(case) => case.execute(self.seed, &mut recorder)?,
             Work::FatTree(scene) => scene.execute(self.seed, &mut recorder)?,
             Work::Testbed(scene) => scene.execute(self.seed, &mut recorder)?,
+            Work::Web(scene) => scene.execute(self.seed, &mut recorder)?,
         }
         Ok(recorder.measurements)
     }

@@ -332,6 +332,7 @@ impl Testbed {
             queue: guest.queue,
             tx_cost: Duration::from_nanos(guest.tx_cost_ns),
             rx_cost: Duration::from_nanos(guest.rx_cost_ns),
+            copy_cost: Duration::from_nanos(guest.copy_cost_ns),
             call_cost: Duration::from_nanos(guest.call_cost_ns),
             load,
         }

@@ -23,17 +23,17 @@ use std::any::Any;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use floodway_core::offload::{Config, FlowSummary};
+use floodway_core::offload::FlowSummary;
 use floodway_core::time::Instant;
 use floodway_sim::engine::Rng;
-use floodway_sim::machine::{Hook, PassThrough};
 use floodway_sim::net::{Builder, Link, QueueConfig, SwitchConfig};
-use floodway_sim::offload::{OffloadConfig, SwitchOffload};
+use floodway_sim::offload::SwitchOffload;
 use floodway_sim::packet::Address;
 use floodway_sim::traffic::{Transfer, Transfers, TransfersConfig};
 use floodway_sim::world::{AppId, MachineId, World};
 use serde::{Deserialize, Serialize};
 
+use super::hook::{self, Halves};
 use super::host::Host;
 use super::run::Recorder;
 use crate::stats;
@@ -69,18 +69,6 @@ pub struct Case {
     pub offload: Option<Halves>,
     /// Every so many ms, how much of the buffer each flow uses is written down.
     pub occupancy_ms: Option<u64>,
-}
-
-/// Which halves of the offload are on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Halves {
-    /// Congestion control for what the VM sends.
-    pub transmit: bool,
-    /// Acknowledgement for what it receives.
-    pub receive: bool,
-    /// Buffer policy, if not the host's.
-    pub policy: Option<String>,
 }
 
 /// The other end of transfers.
@@ -125,7 +113,11 @@ impl Case {
 
     fn set_up(&self, seed: u64) -> Result<Stage> {
         let mut world = World::new(self.network(seed));
-        let machine = world.add_machine(0, self.host.machine(), self.hook(seed)?);
+        let machine = world.add_machine(
+            0,
+            self.host.machine(),
+            hook::make(&self.host, self.offload.as_ref(), seed)?,
+        );
         let period = Duration::from_millis(self.period_ms);
         let mut rng = Rng::new(seed, "load", 0);
         let mut vms = Vec::new();
@@ -176,31 +168,6 @@ impl Case {
             builder.connect(end, centre, link);
         }
         builder.build()
-    }
-
-    fn hook(&self, seed: u64) -> Result<Box<dyn Hook>> {
-        let Some(halves) = &self.offload else { return Ok(Box::new(PassThrough)) };
-        let offload = &self.host.offload;
-        let port = Config {
-            transmit: halves.transmit,
-            receive: halves.receive,
-            congestion: self.host.algorithm()?,
-            initial_window: self.host.tcp.initial_window,
-            buffer: match &halves.policy {
-                Some(policy) => policy.parse()?,
-                None => self.host.policy()?,
-            },
-            budget: offload.segments.saturating_mul(offload.segment_bytes),
-            receive_budget: offload.segments.saturating_mul(offload.segment_bytes),
-            min_rto: Duration::from_millis(offload.min_rto_ms),
-            ..Config::default()
-        };
-        let config = OffloadConfig {
-            port,
-            tx_cost: Duration::from_nanos(offload.tx_cost_ns),
-            rx_cost: Duration::from_nanos(offload.rx_cost_ns),
-        };
-        Ok(Box::new(SwitchOffload::new(config, seed)))
     }
 
     /// Runs until all rounds are over, or one hangs.

@@ -12,8 +12,9 @@
 //! [`Hook`]; what one VM sends to another on the same machine does not.
 //!
 //! A VM's work, in this order: its queue to the TX ring; packets from the RX ring; deadlines of its connections;
-//! commands of its applications, in order, one after the other; its load. The first three are the kernel's: they
-//! interrupt the others when the VM runs, and wake it up when it is blocked. Nothing happens in a VM that waits.
+//! system calls of its applications, in order; their computations, one after the other; its load. The first three are
+//! the kernel's: they interrupt the others when the VM runs, and wake it up when it is blocked. That calls come before
+//! computations is what kernels do for processes that have slept. Nothing happens in a VM that waits.
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
 

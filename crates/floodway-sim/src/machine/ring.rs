@@ -99,6 +99,12 @@ impl RxRing {
         self.filled.packets()
     }
 
+    /// The packet that the VM takes next.
+    #[must_use]
+    pub fn first(&self) -> Option<PacketId> {
+        self.filled.front()
+    }
+
     /// There are buffers for a packet.
     #[must_use]
     pub fn has_room(&self, packet: PacketId, pool: &Pool) -> bool {

@@ -24,6 +24,8 @@ pub struct VmConfig {
     pub tx_cost: Duration,
     /// Processor time for receiving a packet.
     pub rx_cost: Duration,
+    /// Processor time for 1000 bytes of either, on top.
+    pub copy_cost: Duration,
     /// Processor time for a command of an application, and for a deadline.
     pub call_cost: Duration,
     /// Its load, from the start.
@@ -31,7 +33,7 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
-    /// 240 slots, a queue of 1000, 3 µs per packet and 2 µs per call, no load.
+    /// 240 slots, a queue of 1000, 3 µs per packet whatever its size and 2 µs per call, no load.
     #[must_use]
     pub const fn new(vcpu: VcpuSpec) -> Self {
         Self {
@@ -40,6 +42,7 @@ impl VmConfig {
             queue: 1000,
             tx_cost: Duration::from_micros(3),
             rx_cost: Duration::from_micros(3),
+            copy_cost: Duration::ZERO,
             call_cost: Duration::from_micros(2),
             load: None,
         }
@@ -72,7 +75,8 @@ enum Doing {
     Transmit,
     Receive,
     Urgent,
-    Command,
+    Call,
+    Compute,
     Load,
 }
 
@@ -88,9 +92,14 @@ pub(super) struct Vm {
     backlog: Fifo,
     /// Deadlines.
     urgent: VecDeque<Errand>,
-    commands: VecDeque<Command>,
-    /// Of the command at the front, if it was interrupted.
-    command_left: Option<Duration>,
+    /// Applications' system calls.
+    calls: VecDeque<Command>,
+    /// Of the call at the front, if it was interrupted.
+    call_left: Option<Duration>,
+    /// Applications' computations.
+    computations: VecDeque<Command>,
+    /// Of the computation at the front, if it was interrupted.
+    computation_left: Option<Duration>,
     load: Option<Load>,
     load_armed: bool,
     doing: Doing,
@@ -111,8 +120,10 @@ impl Vm {
             rx: RxRing::new(config.ring_slots),
             backlog: Fifo::default(),
             urgent: VecDeque::new(),
-            commands: VecDeque::new(),
-            command_left: None,
+            calls: VecDeque::new(),
+            call_left: None,
+            computations: VecDeque::new(),
+            computation_left: None,
             load: config.load.map(|load| Load::new(load, Instant::ZERO)),
             load_armed: false,
             doing: Doing::Nothing,
@@ -178,7 +189,10 @@ impl Vm {
 
     pub(super) fn on_errand(&mut self, errand: Errand, env: &mut Env) {
         match errand {
-            Errand::Command(command) => self.commands.push_back(command),
+            Errand::Command(command @ Command::Compute { .. }) => {
+                self.computations.push_back(command);
+            }
+            Errand::Command(command) => self.calls.push_back(command),
             Errand::Deadline(..) => self.urgent.push_back(errand),
             Errand::Transmit(packet) if self.queue.packets() < self.config.queue => {
                 self.queue.push(packet, &mut env.packets);
@@ -192,12 +206,13 @@ impl Vm {
 
     /// What it does now is an application's and gives way to the kernel.
     pub(super) const fn is_interruptible(&self) -> bool {
-        matches!(self.doing, Doing::Command | Doing::Load)
+        matches!(self.doing, Doing::Call | Doing::Compute | Doing::Load)
     }
 
     pub(super) fn interrupted(&mut self, left: Duration) {
         match std::mem::replace(&mut self.doing, Doing::Nothing) {
-            Doing::Command => self.command_left = Some(left),
+            Doing::Call => self.call_left = Some(left),
+            Doing::Compute => self.computation_left = Some(left),
             Doing::Load => {
                 if let Some(load) = &mut self.load {
                     load.stopped(left);
@@ -226,19 +241,18 @@ impl Vm {
     /// Chooses the next piece of work.
     pub(super) fn next(&mut self, now: Instant, pool: &Pool) -> VmWork {
         let config = self.config;
-        let sendable = self.queue.front().is_some_and(|packet| self.tx.has_room(packet, pool));
-        let (doing, cost) = if sendable {
-            (Doing::Transmit, config.tx_cost)
-        } else if self.rx.filled() > 0 {
-            (Doing::Receive, config.rx_cost)
+        let sendable = self.queue.front().filter(|packet| self.tx.has_room(*packet, pool));
+        let copy = |packet: PacketId| config.copy_cost * pool.get(packet).len() / 1000;
+        let (doing, cost) = if let Some(packet) = sendable {
+            (Doing::Transmit, config.tx_cost + copy(packet))
+        } else if let Some(packet) = self.rx.first() {
+            (Doing::Receive, config.rx_cost + copy(packet))
         } else if !self.urgent.is_empty() {
             (Doing::Urgent, config.call_cost)
-        } else if let Some(command) = self.commands.front() {
-            let whole = match command {
-                Command::Compute { time, .. } => *time,
-                _ => config.call_cost,
-            };
-            (Doing::Command, self.command_left.take().unwrap_or(whole))
+        } else if !self.calls.is_empty() {
+            (Doing::Call, self.call_left.take().unwrap_or(config.call_cost))
+        } else if let Some(Command::Compute { time, .. }) = self.computations.front() {
+            (Doing::Compute, self.computation_left.take().unwrap_or(*time))
         } else if let Some(LoadStep::Run(time, until)) = self.load.as_mut().map(|l| l.next(now)) {
             self.doing = Doing::Load;
             return VmWork::Run(time, until);
@@ -266,9 +280,14 @@ impl Vm {
                     env.timeout(flow, side);
                 }
             }
-            Doing::Command => {
-                if let Some(command) = self.commands.pop_front() {
-                    env.execute(command);
+            Doing::Call => {
+                if let Some(call) = self.calls.pop_front() {
+                    env.execute(call);
+                }
+            }
+            Doing::Compute => {
+                if let Some(computation) = self.computations.pop_front() {
+                    env.execute(computation);
                 }
             }
             Doing::Load => {

@@ -5,8 +5,8 @@
 //! large from the start wastes memory. Dynamic right-sizing: measure how many bytes the application
 //! took within one round trip. If that is more than in any round trip before, the window has to hold
 //! twice as much, since the sender may double in the next one. The receiver finds its round trip as the time
-//! that it takes to receive one window from when that was advertised; with data in both directions the sender's
-//! estimate is better and is used.
+//! that it takes to receive one window from when that was advertised; with timestamps the age of the clock that
+//! comes back is better, with data in both directions the sender's estimate.
 //!
 //! **Send.** Twice the congestion window (Linux `tcp_sndbuf_expand`): one in flight, one for the
 //! application to be ahead with.

@@ -17,6 +17,9 @@ pub struct TcpConfig {
     pub hystart: bool,
     /// Initial window in segments.
     pub initial_window: u32,
+    /// Segments by which one ACK may widen the window in slow start (L of RFC 3465), however much it acknowledges; zero:
+    /// as many as it acknowledges.
+    pub slow_start_limit: u32,
     /// Offers and uses SACK.
     pub sack: bool,
     /// Offers and uses timestamps.
@@ -52,6 +55,7 @@ impl TcpConfig {
             algorithm: Algorithm::Cubic,
             hystart: true,
             initial_window: 10,
+            slow_start_limit: 0,
             sack: true,
             timestamps: true,
             ecn: false,
@@ -67,14 +71,15 @@ impl TcpConfig {
         }
     }
 
-    /// The guests of the papers: Linux 2.6.18 with Reno, an initial window of three segments and
-    /// a first timeout of three seconds for a SYN (RFC 2988).
+    /// The guests of the papers: Linux 2.6.18 with Reno, an initial window of three segments, one segment more for
+    /// each ACK in slow start (`tcp_slow_start`) and a first timeout of three seconds for a SYN (RFC 2988).
     #[must_use]
     pub const fn linux_2_6() -> Self {
         Self {
             algorithm: Algorithm::Reno,
             hystart: false,
             initial_window: 3,
+            slow_start_limit: 1,
             syn_rto: Duration::from_secs(3),
             receive: Buffer { initial: 65_535, max: 4 << 20 },
             ..Self::linux()

@@ -15,8 +15,8 @@ use floodway_wire::tcp::{Flags, OptionSummary};
 use super::config::TcpConfig;
 use super::receiver::{Arrival, Receiver};
 use super::sender::{Feedback, Range, Sender};
-use crate::Instant;
 use crate::packet::{Ecn, Segment};
+use crate::{Duration, Instant};
 
 /// States of RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -270,11 +270,23 @@ impl Connection {
                     ce,
                     cwr: segment.flags.contains(Flags::CWR),
                 },
-                self.sender.srtt().filter(|_| self.sender.acknowledged() > 0),
+                self.round_trip(segment, now),
                 now,
             );
         }
         self.advance_state();
+    }
+
+    /// A round trip as the receiver knows it: the sender's estimate, or how old the clock is that a full segment echoes
+    /// (Linux `tcp_rcv_rtt_measure_ts`), at least one tick of it.
+    fn round_trip(&self, segment: &Segment, now: Instant) -> Option<Duration> {
+        let echo = || {
+            let echo = segment.options.timestamps.filter(|t| self.timestamps && t.echo != 0)?.echo;
+            let full = segment.len >= self.sender.mss();
+            let ticks = self.clock(now)?.value.wrapping_sub(echo).max(1);
+            full.then_some(Duration::from_millis(ticks.into()))
+        };
+        self.sender.srtt().filter(|_| self.sender.acknowledged() > 0).or_else(echo)
     }
 
     /// PAWS (RFC 7323 section 5), and the clock to echo.

@@ -419,7 +419,7 @@ impl Sender {
         let limited = before < self.limited_at || used_half || self.floods;
         let ack = Ack {
             now: event.now,
-            bytes_acked: advanced,
+            bytes_acked: self.counted(advanced),
             rtt: news.last_sent.filter(|_| !news.repeated).map(|sent| event.now.since(sent)),
             min_rtt: self.rtt.min_rtt(),
             flight: pipe,
@@ -433,6 +433,15 @@ impl Sender {
         if ece && self.controller.on_ecn(event, &mut self.window) {
             self.stats.marks += 1;
             self.cwr = true;
+        }
+    }
+
+    /// How much of what an ACK acknowledges may widen the window.
+    fn counted(&self, advanced: u32) -> u32 {
+        match self.config.slow_start_limit {
+            0 => advanced,
+            _ if !self.window.in_slow_start() => advanced,
+            segments => advanced.min(segments.saturating_mul(self.mss)),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | [`Queries`] | requests by one client at a time or by exponential gaps | permanent |
 //! | [`Aggregate`] | a query to all workers at once, all answers awaited | permanent |
 //! | [`Echo`] | datagrams back and forth | none |
+//! | [`Tiers`] | operations of visitors who think, served by a front that calls other servers | permanent or a new one each |
 //! | [`Replay`] | as a list says | a new one each, or permanent ones, as the list says |
 
 mod aggregate;
@@ -20,6 +21,7 @@ mod record;
 mod replay;
 mod series;
 mod sizes;
+mod tiers;
 mod transfers;
 
 pub use aggregate::{Aggregate, AggregateConfig};
@@ -31,4 +33,5 @@ pub use record::{Record, Samples};
 pub use replay::{Entry, Replay, Work};
 pub use series::{Series, SeriesConfig};
 pub use sizes::{Empirical, NotADistribution, Sizes};
+pub use tiers::{Call, Operation, Request, Tier, Tiers, TiersConfig};
 pub use transfers::{Transfer, Transfers, TransfersConfig};
