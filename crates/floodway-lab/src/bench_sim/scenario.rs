@@ -32,7 +32,7 @@ impl Default for Tcp {
         Self {
             mss: 1460,
             initial_window: 10,
-            receive_buffer: 16 << 20,
+            receive_buffer: 256 << 20,
             delayed_ack: Duration::from_millis(40),
             min_rto: Duration::from_millis(200),
             syn_rto: Duration::from_secs(1),
