@@ -173,6 +173,8 @@ pub struct Switch {
     name: String,
     dir: PathBuf,
     control: PathBuf,
+    /// As it was first started.
+    config: toml::Table,
     namespace: Option<String>,
     process: Option<Process>,
 }
@@ -194,14 +196,26 @@ impl Switch {
             name: name.into(),
             dir: dir.into(),
             control: config.control.clone(),
+            config: toml::Table::try_from(config)?,
             namespace: namespace.map(|namespace| namespace.name().to_owned()),
             process: None,
         };
-        let path = switch.config_path();
-        fs::write(&path, toml::to_string(config)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        switch.restart()?;
+        switch.restart_with(|_| ())?;
         Ok(switch)
+    }
+
+    /// As [`Switch::restart`], with the configuration that it was first started with as `edit` changes it, from now
+    /// on. Keys are the operator's: a configuration that the switch does not take is its error.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    pub fn restart_with(&mut self, edit: impl FnOnce(&mut toml::Table)) -> Result<Duration> {
+        let mut config = self.config.clone();
+        edit(&mut config);
+        let path = self.config_path();
+        fs::write(&path, toml::to_string(&config)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        self.restart()
     }
 
     /// Starts it again with the same configuration; kills it first when it runs. Returns the time

@@ -8,10 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use floodway_switch::vcpu::sched::{Attributes, SLICES};
 
-/// Shortest and longest slice that EEVDF takes.
-const SLICES: std::ops::RangeInclusive<Duration> =
-    Duration::from_micros(100)..=Duration::from_millis(100);
 /// Length of a round-robin turn, in ms, for all SCHED_RR threads of the machine.
 const RR_TIMESLICE: &str = "/proc/sys/kernel/sched_rr_timeslice_ms";
 
@@ -70,8 +68,9 @@ pub fn set_slice(thread: i32, slice: Duration) -> Result<()> {
         SLICES.end()
     );
     let runtime = u64::try_from(slice.as_nanos())?;
-    set_attributes(thread, &SchedAttr { runtime, ..SchedAttr::new(libc::SCHED_OTHER) })
-        .with_context(|| format!("cannot set the slice of thread {thread}"))
+    let mut attributes = Attributes::new(libc::SCHED_OTHER);
+    attributes.runtime = runtime;
+    attributes.apply(thread).with_context(|| format!("cannot set the slice of thread {thread}"))
 }
 
 /// Makes a thread an ordinary one (SCHED_OTHER, nice 0) with the kernel's default slice.
@@ -79,7 +78,8 @@ pub fn set_slice(thread: i32, slice: Duration) -> Result<()> {
 /// # Errors
 /// When there is no such thread.
 pub fn set_ordinary(thread: i32) -> Result<()> {
-    set_attributes(thread, &SchedAttr::new(libc::SCHED_OTHER))
+    Attributes::new(libc::SCHED_OTHER)
+        .apply(thread)
         .with_context(|| format!("cannot make thread {thread} an ordinary one"))
 }
 
@@ -88,13 +88,9 @@ pub fn set_ordinary(thread: i32) -> Result<()> {
 /// # Errors
 /// When there is no such thread.
 pub fn slice(thread: i32) -> Result<Duration> {
-    let mut attributes = SchedAttr::new(0);
-    // SAFETY: the pointer is to a sched_attr of the size that is given, which the kernel fills.
-    let result = unsafe {
-        libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, attributes.size, 0)
-    };
-    outcome(result).with_context(|| format!("cannot read the slice of thread {thread}"))?;
-    Ok(Duration::from_nanos(attributes.runtime))
+    let attributes = Attributes::of(thread)
+        .with_context(|| format!("cannot read the slice of thread {thread}"))?;
+    Ok(attributes.slice())
 }
 
 /// Makes a thread a round-robin real-time one: never preempted by ordinary threads, nor by its equals before its turn is
@@ -104,8 +100,9 @@ pub fn slice(thread: i32) -> Result<Duration> {
 /// When `priority` is not 1 to 99, there is no such thread, or the lab may not (not root).
 pub fn set_round_robin(thread: i32, priority: u32) -> Result<()> {
     ensure!((1..=99).contains(&priority), "priority {priority}: must be between 1 and 99");
-    set_attributes(thread, &SchedAttr { priority, ..SchedAttr::new(libc::SCHED_RR) })
-        .with_context(|| format!("cannot make thread {thread} round-robin"))
+    let mut attributes = Attributes::new(libc::SCHED_RR);
+    attributes.priority = priority;
+    attributes.apply(thread).with_context(|| format!("cannot make thread {thread} round-robin"))
 }
 
 /// Makes a thread a first-in-first-out real-time one: it preempts ordinary threads and real-time ones
@@ -115,7 +112,10 @@ pub fn set_round_robin(thread: i32, priority: u32) -> Result<()> {
 /// As [`set_round_robin`].
 pub fn set_fifo(thread: i32, priority: u32) -> Result<()> {
     ensure!((1..=99).contains(&priority), "priority {priority}: must be between 1 and 99");
-    set_attributes(thread, &SchedAttr { priority, ..SchedAttr::new(libc::SCHED_FIFO) })
+    let mut attributes = Attributes::new(libc::SCHED_FIFO);
+    attributes.priority = priority;
+    attributes
+        .apply(thread)
         .with_context(|| format!("cannot make thread {thread} first-in-first-out"))
 }
 
@@ -184,41 +184,6 @@ fn parse_busy(text: &str, cpu: usize, ticks_per_second: u64) -> Option<Duration>
         fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let busy: u64 = fields.get(..3)?.iter().chain(fields.get(5..8)?).sum();
     Some(Duration::from_millis(busy * 1000 / ticks_per_second.max(1)))
-}
-
-/// `struct sched_attr` of the kernel (sched_setattr(2)), first version.
-#[repr(C)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-impl SchedAttr {
-    fn new(policy: i32) -> Self {
-        Self {
-            size: size_of::<Self>() as u32,
-            policy: policy.unsigned_abs(),
-            flags: 0,
-            nice: 0,
-            priority: 0,
-            runtime: 0,
-            deadline: 0,
-            period: 0,
-        }
-    }
-}
-
-fn set_attributes(thread: i32, attributes: &SchedAttr) -> Result<()> {
-    // SAFETY: the pointer is to a sched_attr that says its own size and lives through the call.
-    let result =
-        unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const *attributes, 0) };
-    outcome(result)
 }
 
 fn outcome(result: libc::c_long) -> Result<()> {

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use pattern::HEADER;
+pub use pattern::{HEADER, Header};
 pub use sink::Sink;
 pub use source::send;
 

@@ -18,6 +18,7 @@ pub mod integrity;
 mod iperf;
 pub mod migration;
 pub mod residency;
+pub mod small_flows;
 pub mod switch_killed;
 pub mod switch_restart;
 pub mod testbed;
@@ -43,6 +44,7 @@ pub use inbound::Inbound;
 pub use integrity::Integrity;
 pub use migration::Migration;
 pub use residency::Residency;
+pub use small_flows::SmallFlows;
 pub use switch_killed::SwitchKilled;
 pub use switch_restart::SwitchRestart;
 pub use throughput::Throughput;
@@ -94,6 +96,8 @@ pub enum Scenario {
     Migration(Migration),
     /// Messages between VMs of one host, by the channel and by bridge and tap.
     Residency(Residency),
+    /// Small flows beside large ones, or beside a VM that computes.
+    SmallFlows(Box<SmallFlows>),
     /// Timed transfers of a VM that waits for its CPU.
     Transfer(Box<Transfer>),
     /// A web application of four VMs that wait for their CPU.
@@ -163,6 +167,7 @@ impl Scenario {
             Self::Integrity(scenario) => scenario.steps(),
             Self::Migration(scenario) => scenario.steps(),
             Self::Residency(scenario) => scenario.steps(),
+            Self::SmallFlows(scenario) => scenario.steps(),
             Self::Transfer(scenario) => scenario.steps(),
             Self::WebApplication(scenario) => scenario.steps(),
             Self::Simulated => 0,
@@ -181,6 +186,7 @@ impl Scenario {
             Self::Integrity(scenario) => scenario.run(run),
             Self::Migration(scenario) => scenario.run(run),
             Self::Residency(scenario) => scenario.run(run),
+            Self::SmallFlows(scenario) => scenario.run(run),
             Self::Transfer(scenario) => scenario.run(run),
             Self::WebApplication(scenario) => scenario.run(run),
             Self::Simulated => bail!("it has no form on real VMs; try `floodway-lab sim`"),
@@ -225,6 +231,7 @@ impl Experiment {
             Scenario::Integrity(scenario) => scenario.quicken(),
             Scenario::Migration(scenario) => scenario.quicken(),
             Scenario::Residency(scenario) => scenario.quicken(),
+            Scenario::SmallFlows(scenario) => scenario.quicken(),
             Scenario::SwitchKilled(scenario) => scenario.quicken(),
             Scenario::WebApplication(scenario) => scenario.quicken(),
             _ => bail!("experiment `{}` has no quick form", self.name),

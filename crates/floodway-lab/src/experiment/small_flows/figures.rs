@@ -1,0 +1,223 @@
+//! From what was seen to rows.
+
+use std::collections::BTreeMap;
+
+use super::SmallFlows;
+use super::column::Column;
+use super::port::Dropped;
+use crate::experiment::Measured;
+use crate::report::{Bar, Drawn, Row, Samples};
+use crate::stats;
+
+/// Percentiles of times.
+const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+/// From which share on distributions are drawn.
+const DRAWN_FROM: [f64; 2] = [0.0, 0.99];
+/// Points of a distribution that are kept.
+const POINTS: u32 = 400;
+
+/// What the neighbour's stream carried.
+pub(super) const BULK_RATE: &str = "bulk rate";
+/// What the VM that computes got done.
+pub(super) const HOG_RATE: &str = "hog rate";
+/// CPU time of the switch.
+pub(super) const SWITCH_CPU: &str = "switch CPU";
+
+fn unit(rate: &str) -> &'static str {
+    match rate {
+        BULK_RATE => "Mbit/s",
+        SWITCH_CPU => "% of a core",
+        _ => "1000/s",
+    }
+}
+
+/// What was seen of one column in one round.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Times in ms, by name.
+    pub times: BTreeMap<String, Vec<f64>>,
+    /// Rates, by name.
+    pub rates: BTreeMap<&'static str, f64>,
+    pub dropped: Option<Dropped>,
+}
+
+/// All that was seen, by case and column.
+#[derive(Debug, Default)]
+pub(super) struct Cells(BTreeMap<(String, String), Vec<Seen>>);
+
+/// Case and what of it.
+pub(super) fn join(case: &str, what: &str) -> String {
+    if case.is_empty() { what.to_owned() } else { format!("{case}/{what}") }
+}
+
+impl Cells {
+    pub fn add(&mut self, case: &str, column: &str, seen: Seen) {
+        self.0.entry((case.into(), column.into())).or_default().push(seen);
+    }
+
+    /// Rows of all columns against theirs.
+    pub fn report(&self, scenario: &SmallFlows) -> Measured {
+        let mut measured = Measured::default();
+        for case in scenario.cases() {
+            for (n, column) in scenario.column.iter().enumerate() {
+                let first = scenario.column.first().filter(|_| n > 0).map(|first| &first.name);
+                let pair = Pair {
+                    case: &case.name,
+                    column,
+                    own: self.of(&case.name, &column.name),
+                    other: column.against.as_ref().or(first).map(|name| self.of(&case.name, name)),
+                    other_name: column.against.as_ref().or(first).map_or("", |name| name),
+                };
+                if pair.other.is_some() || scenario.column.len() == 1 {
+                    pair.add_to(&mut measured);
+                }
+                pair.add_drops(&mut measured);
+            }
+        }
+        measured
+    }
+
+    fn of(&self, case: &str, column: &str) -> &[Seen] {
+        self.0.get(&(case.to_owned(), column.to_owned())).map_or(&[], |seen| seen)
+    }
+}
+
+/// A column and the one that it is against.
+struct Pair<'a> {
+    case: &'a str,
+    column: &'a Column,
+    own: &'a [Seen],
+    other: Option<&'a [Seen]>,
+    other_name: &'a str,
+}
+
+impl Pair<'_> {
+    fn name(&self, what: &str) -> String {
+        format!("{} {}", join(self.case, what), self.column.name)
+    }
+
+    fn add_to(&self, measured: &mut Measured) {
+        for class in self.own.first().into_iter().flat_map(|seen| seen.times.keys()) {
+            self.add_times(class, measured);
+        }
+        for rate in self.own.first().into_iter().flat_map(|seen| seen.rates.keys()) {
+            let rates = |all: &[Seen]| -> Vec<f64> {
+                all.iter().filter_map(|seen| seen.rates.get(rate).copied()).collect()
+            };
+            let row = self.row(self.name(rate), unit(rate), |all| stats::mean(&rates(all)));
+            measured.rows.push(row);
+        }
+    }
+
+    fn add_times(&self, class: &str, measured: &mut Measured) {
+        let mean = self.name(&format!("{class} mean"));
+        measured.rows.push(self.row(mean, "ms", |all| stats::mean(&times(all, class))));
+        for (figure, share) in PERCENTILES {
+            let name = self.name(&format!("{class} {figure}"));
+            measured
+                .rows
+                .push(self.row(name, "ms", |all| stats::quantile(&times(all, class), share)));
+        }
+        for from in DRAWN_FROM {
+            let what = if from == 0.0 { "distribution" } else { "distribution of the slowest" };
+            let chart = format!("{} {what}", join(self.case, class));
+            measured.samples.push(Samples {
+                name: format!("{chart} {}", self.column.name),
+                unit: "ms".into(),
+                value: points(&times(self.own, class), from),
+                baseline: self
+                    .other
+                    .map(|other| points(&times(other, class), from))
+                    .unwrap_or_default(),
+                arms: Some([self.column.name.clone(), self.other_name.into()]),
+                bar: Some(Bar {
+                    chart,
+                    series: self.column.name.clone(),
+                    label: from.to_string(),
+                    drawn: Drawn::Distribution,
+                }),
+            });
+        }
+    }
+
+    fn row(&self, name: String, unit: &str, figure: impl Fn(&[Seen]) -> Option<f64>) -> Row {
+        match self.other {
+            Some(other) => Row::comparison(name, unit, figure(self.own), figure(other)),
+            None => Row::value(name, unit, figure(self.own)),
+        }
+    }
+
+    fn add_drops(&self, measured: &mut Measured) {
+        let dropped = self.own.iter().filter_map(|seen| seen.dropped);
+        let Some(sum) = dropped.reduce(|a, b| Dropped {
+            high: a.high + b.high,
+            low: a.low + b.low,
+            missed: a.missed + b.missed,
+        }) else {
+            return;
+        };
+        let all = (sum.high + sum.low) as f64;
+        measured.add_value(self.name("dropped by the port"), "packets", all);
+        measured.add_value(self.name("missed by the emulator"), "frames", sum.missed as f64);
+    }
+}
+
+/// The times of a class in all rounds.
+fn times(all: &[Seen], class: &str) -> Vec<f64> {
+    all.iter().filter_map(|seen| seen.times.get(class)).flatten().copied().collect()
+}
+
+/// Quantiles from `from` on, evenly spaced: as many points as a plot can show.
+fn points(times: &[f64], from: f64) -> Vec<f64> {
+    let share = |n: u32| from + (1.0 - from) * f64::from(n) / f64::from(POINTS);
+    (1..=POINTS).filter_map(|n| stats::quantile(times, share(n))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(times: impl IntoIterator<Item = u32>, rate: f64) -> Seen {
+        let times = times.into_iter().map(f64::from).collect();
+        let dropped = Some(Dropped { high: 1, low: 2, missed: 0 });
+        Seen { times: [("ping".into(), times)].into(), rates: [(BULK_RATE, rate)].into(), dropped }
+    }
+
+    fn scenario(columns: &str) -> SmallFlows {
+        let text = format!("kernel = \"6.1\"\nvms = 1\nrounds = 1\nseconds = 1\n{columns}");
+        toml::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn rounds_are_taken_together_and_columns_compared() {
+        let mut cells = Cells::default();
+        cells.add("", "a", seen(0..=500, 90.0));
+        cells.add("", "a", seen(501..=1000, 110.0));
+        cells.add("", "b", seen((0..=1000).map(|n| 2 * n), 50.0));
+        cells.add("", "c", seen((0..=1000).map(|n| n / 2), 50.0));
+        let columns = "[[column]]\nname = \"a\"\n[[column]]\nname = \"b\"\n[[column]]\nname = \"c\"\nagainst = \"b\"";
+        let measured = cells.report(&scenario(columns));
+        let row = |name: &str| measured.rows.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(row("ping p50 b").ratio, Some(2.0));
+        assert_eq!(
+            (row("ping p99 b").value, row("ping p99 b").baseline),
+            (Some(1980.0), Some(990.0))
+        );
+        assert_eq!(row("ping p99.9 c").ratio, Some(0.25));
+        assert_eq!(row("bulk rate b").ratio, Some(0.5));
+        assert_eq!(row("dropped by the port a").value, Some(6.0));
+        assert!(measured.rows.iter().all(|row| row.name != "ping p50 a"));
+        assert_eq!(measured.samples.len(), 4);
+    }
+
+    #[test]
+    fn a_column_alone_has_values() {
+        let mut cells = Cells::default();
+        cells.add("40 %", "a", seen([1, 2, 3], 90.0));
+        let mut scenario = scenario("[[column]]\nname = \"a\"");
+        scenario.case = vec![super::super::Case { name: "40 %".into(), ..Default::default() }];
+        let measured = cells.report(&scenario);
+        let row = measured.rows.iter().find(|row| row.name == "40 %/ping p50 a").unwrap();
+        assert_eq!((row.value, row.baseline), (Some(2.0), None));
+    }
+}
