@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::{Setup, Switch};
 use crate::net::Namespace;
+use crate::process;
 use crate::switch_process;
 
 const BRIDGE: &str = "br0";
@@ -64,6 +65,11 @@ pub fn missing() -> Option<String> {
 
 pub fn start(setup: &Setup) -> Result<Switch> {
     let namespace = Namespace::create("native")?;
+    // The kernel would say things of its own, which no client has sent.
+    let quiet = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+    let mut command = namespace.command("sysctl");
+    command.args(["-q", "-w"]).args(quiet);
+    process::run_command(command)?;
     namespace.bridge(BRIDGE)?;
     let mtu = setup.profile.mtu().to_string();
     let mut processes = Vec::new();
