@@ -3,6 +3,8 @@
 //!
 //! Both run in turns, batch by batch, so that a machine that slows down does so for both. The
 //! figure is the ratio of the medians. "forged" is the worst case: each frame carries a code point that has to be changed.
+//! Then the same for super-frames that leave whole, and cut: what early segmentation costs, with the system calls and what
+//! the kernel does with each frame.
 //! Needs root (a TAP device and a veth pair in a network namespace of its own); without, it says so and ends.
 
 use std::path::Path;
@@ -14,7 +16,7 @@ use floodway_switch::config::Config;
 use floodway_switch::forward::Forwarder;
 use floodway_switch::ring::Ring;
 use floodway_switch::switch::Shared;
-use floodway_switch::testing::frames::{mac, numbered};
+use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig};
 use floodway_switch::tx::{BATCH, Batch};
 use floodway_switch::vhost::features;
@@ -25,6 +27,19 @@ use floodway_wire::vnet::VnetHdr;
 const BATCHES: usize = 4000;
 /// What all of it may cost.
 const ALLOWED_PERCENT: f64 = 10.0;
+/// Batches of super-frames.
+const SUPER_BATCHES: usize = 200;
+/// Payload of a super-frame: as many full segments as Linux makes of 64 KB.
+const SEGMENTS: usize = 45;
+const MSS: usize = 1448;
+const METER: [&str; 2] = ["[meter]\nenabled = false", "[meter]\nenabled = true"];
+const CUT: [&str; 2] = [
+    "[uplink.queue]\nsegment = false\n[meter]\nenabled = false",
+    "[uplink.queue]\nsegment = true\n[meter]\nenabled = false",
+];
+
+/// Kinds of uplink, and a device for each side of a comparison.
+const DEVICES: [(&str, [&str; 2]); 2] = [("tap", ["fwb0", "fwb1"]), ("packet", ["v0", "v2"])];
 
 /// A guest on a switch without threads, with an uplink.
 struct Bench {
@@ -35,10 +50,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(kind: &str, device: &str, meter: bool) -> Self {
+    /// `more` is the end of its configuration.
+    fn new(kind: &str, device: &str, more: &str) -> Self {
         let text = format!(
             "[[port]]\nname = \"vm1\"\nsocket = \"/unused\"\nmac = \"{}\"\n\
-             [[uplink]]\nname = \"up0\"\nkind = \"{kind}\"\ndevice = \"{device}\"\n[meter]\nenabled = {meter}\n",
+             [[uplink]]\nname = \"up0\"\nkind = \"{kind}\"\ndevice = \"{device}\"\n{more}\n",
             mac(1)
         );
         let config = Config::parse(&text, Path::new("bench")).expect("a good configuration");
@@ -59,9 +75,9 @@ impl Bench {
     }
 
     /// Forwards a batch of `frame`; answers the time that the switch took.
-    fn run(&mut self, frame: &[u8]) -> Duration {
+    fn run(&mut self, vnet: &VnetHdr, frame: &[u8]) -> Duration {
         for _ in 0..BATCH {
-            assert!(self.guest.send_quietly(0, &VnetHdr::default(), frame), "room to transmit");
+            assert!(self.guest.send_quietly(0, vnet, frame), "room to transmit");
         }
         let port = &self.shared.ports[0];
         let start = Instant::now();
@@ -89,21 +105,28 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_nanos() as f64 / BATCH as f64
 }
 
-/// Nanoseconds a frame without and with.
-fn compare(kind: &str, devices: [&str; 2], frame: &[u8], batches: usize) -> [f64; 2] {
-    let mut benches = [(devices[0], false), (devices[1], true)]
-        .map(|(device, meter)| Bench::new(kind, device, meter));
+/// What a guest sends.
+struct Offered {
+    vnet: VnetHdr,
+    frame: Vec<u8>,
+    batches: usize,
+}
+
+/// Nanoseconds a frame of the guest with the one configuration and the other, and how many frames leave for each of them.
+fn compare(kind: &str, devices: [&str; 2], more: [&str; 2], offered: &Offered) -> [(f64, u64); 2] {
+    let mut benches = [0, 1].map(|i| Bench::new(kind, devices[i], more[i]));
     let mut times = [Vec::new(), Vec::new()];
-    for round in 0..batches {
+    for round in 0..offered.batches {
         for i in [round % 2, 1 - round % 2] {
-            let took = benches[i].run(frame);
+            let took = benches[i].run(&offered.vnet, &offered.frame);
             times[i].push(took);
         }
     }
-    for bench in &benches {
-        assert_eq!(bench.left(), (batches * BATCH) as u64, "every frame leaves");
-    }
-    times.map(median)
+    let sent = (offered.batches * BATCH) as u64;
+    let left = benches.map(|bench| bench.left());
+    assert!(left.iter().all(|left| left.is_multiple_of(sent)), "every frame leaves");
+    let [off, on] = times.map(median);
+    [(off, left[0] / sent), (on, left[1] / sent)]
 }
 
 /// A network namespace of our own with a veth pair for each side.
@@ -130,11 +153,17 @@ fn enter() -> Result<(), String> {
 }
 
 fn main() {
-    let batches = if std::env::args().any(|arg| arg == "--test") { 10 } else { BATCHES };
+    let test = std::env::args().any(|arg| arg == "--test");
     if let Err(problem) = enter() {
         println!("egress: skipped: {problem} (run it as root)");
         return;
     }
+    meter(if test { 10 } else { BATCHES });
+    segmentation(if test { 2 } else { SUPER_BATCHES });
+}
+
+/// What meter, tags and queue cost.
+fn meter(batches: usize) {
     let plain = |frame_len: usize| numbered(1, 9, 0, frame_len - 42);
     let forged = |frame_len: usize| {
         let mut frame = plain(frame_len);
@@ -143,7 +172,7 @@ fn main() {
     };
     println!("egress: guest to device, ns a frame in batches of {BATCH}: meter off, all on");
     let mut worst = f64::NEG_INFINITY;
-    for (kind, devices) in [("tap", ["fwb0", "fwb1"]), ("packet", ["v0", "v2"])] {
+    for (kind, devices) in DEVICES {
         let cases = [
             ("64 B", plain(64)),
             ("64 B forged", forged(64)),
@@ -151,7 +180,9 @@ fn main() {
             ("1514 B forged", forged(1514)),
         ];
         for (name, frame) in cases {
-            let [off, on] = compare(kind, devices, &frame, batches);
+            let offered = Offered { vnet: VnetHdr::default(), frame, batches };
+            let [(off, one), (on, also_one)] = compare(kind, devices, METER, &offered);
+            assert_eq!([one, also_one], [1, 1], "frames leave as they came");
             let cost = 100.0 * (1.0 - off / on);
             worst = worst.max(cost);
             println!(
@@ -163,4 +194,24 @@ fn main() {
     println!(
         "egress: all of it on costs at most {worst:.1} % of the packet rate, {verdict} {ALLOWED_PERCENT} %"
     );
+}
+
+/// What it costs to cut super-frames.
+fn segmentation(batches: usize) {
+    println!("egress: super-frames of {SEGMENTS} segments, us each: whole, cut");
+    for (kind, devices) in DEVICES {
+        let frame = tcp(1, 9, false).build_partial(&pattern(1, SEGMENTS * MSS));
+        let offered = Offered { vnet: partial(&frame, MSS as u16), frame, batches };
+        let [(whole, one), (cut, many)] = compare(kind, devices, CUT, &offered);
+        assert_eq!([one, many], [1, SEGMENTS as u64], "whole, and cut");
+        let segment = (cut - whole) / SEGMENTS as f64;
+        // Super-frames in a second of a link of 1 Gbit/s.
+        let rate = 1e9 / 8.0 / offered.frame.len() as f64;
+        let core = (cut - whole) * rate * 1e-9 * 100.0;
+        println!(
+            "egress: {kind:<6} {:7.1} {:7.1}   {segment:.0} ns a segment more, {core:.1} % of a core at 1 Gbit/s",
+            whole / 1e3,
+            cut / 1e3
+        );
+    }
 }
