@@ -557,7 +557,7 @@ fn summary<B: 'static>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
         if tx.is_online() {
             summary.held = tx.held();
             summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
-            summary.granted = tx.told_edge.since(tx.snd_max);
+            summary.granted = tx.granted(tx.snd_max);
         }
     }
     summary

@@ -18,6 +18,9 @@
 //! origin the told edge is then always a whole number of units away from `snd_una`, so that
 //! rounding up never adds to what the flow uses, except for the first time, after the unscaled window of a SYN-ACK.
 //! One unit is reserved for that: I4 holds exactly.
+//!
+//! A FIN may lie one beyond the edge: senders look whether the bytes of a super-frame fit (Linux, `tcp_mss_split_point`), and
+//! what takes no room needs no grant.
 
 use super::budget::Budget;
 use super::config::Config;
@@ -111,13 +114,19 @@ impl<B: 'static> Sender<B> {
     pub fn usage(&self) -> u32 {
         match self.state {
             TxState::Offline => 0,
-            _ => self.told_edge.since(self.snd_una()) + self.unit(),
+            _ => self.granted(self.snd_una()) + self.unit(),
         }
+    }
+
+    /// Bytes that are granted from `from` on.
+    #[inline]
+    pub fn granted(&self, from: Seq) -> u32 {
+        if from.after(self.told_edge) { 0 } else { self.told_edge.since(from) }
     }
 
     /// The budget has room for a flow that comes online now.
     pub fn fits(&self, pool: &Pool) -> bool {
-        let granted = self.told_edge.since(self.snd_una()) + self.unit();
+        let granted = self.granted(self.snd_una()) + self.unit();
         granted.max(LEAST_GRANT) <= pool.budget.free()
     }
 
@@ -158,7 +167,7 @@ impl<B: 'static> Sender<B> {
             let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
             self.told_edge = self.told_edge.max(edge);
         }
-        let stuck = self.told_edge.since(self.snd_max) < self.window.mss;
+        let stuck = self.granted(self.snd_max) < self.window.mss;
         if stuck && !(una + by_budget).after(self.told_edge) {
             self.enter(TxState::NoBuffer, Reason::BudgetUsed, counters);
         } else {
@@ -189,7 +198,7 @@ impl<B: 'static> Sender<B> {
     /// The window field of an ACK to the guest that acknowledges up to `snd_una`.
     pub fn window_field(&mut self) -> u16 {
         let una = self.snd_una();
-        let whole = self.told_edge.since(una).saturating_add(self.unit() - 1);
+        let whole = self.granted(una).saturating_add(self.unit() - 1);
         let units = (whole >> self.agreed.peer_scale()).min(MAX_UNITS);
         self.told_edge = self.told_edge.max(una + (units << self.agreed.peer_scale()));
         units as u16
@@ -198,7 +207,7 @@ impl<B: 'static> Sender<B> {
     /// Half of the flow's portion is used: it is time for the next.
     #[inline]
     pub fn wants_more(&self, pool: &Pool) -> bool {
-        let left = self.told_edge.since(self.snd_max);
+        let left = self.granted(self.snd_max);
         left < pool.portion / 2
     }
 

@@ -263,7 +263,7 @@ impl<B: 'static> Flow<B> {
         if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
             return Verdict::PASS;
         }
-        let granted = tx.told_edge.since(tx.snd_una());
+        let granted = tx.granted(tx.snd_una());
         let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
         Verdict::Pass(Edit { window, ..Edit::default() })
     }

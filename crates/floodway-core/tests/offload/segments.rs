@@ -29,6 +29,20 @@ fn what_was_not_granted_is_refused() {
     assert_eq!(world.guest_packet(&packet), Verdict::Absorb);
 }
 
+/// Linux looks whether the bytes of a super-frame fit into the window; their FIN then lies beyond it.
+#[test]
+fn a_fin_right_behind_the_grant_takes_no_room() {
+    let mut world = connected("fin");
+    let granted = world.switch.summary(&world.flow).unwrap().granted;
+    let mut fin = |at| {
+        let mut packet = world.guest_segment(at, 100);
+        packet.segment.flags = packet.segment.flags.with(Flags::FIN);
+        world.guest_packet(&packet)
+    };
+    assert_eq!(fin(i64::from(granted) - 99), Verdict::Drop(Refusal::BeyondGrant));
+    assert_eq!(fin(i64::from(granted) - 100), Verdict::Absorb);
+}
+
 #[test]
 fn blind_acks_of_what_was_never_sent_are_refused() {
     let mut world = connected("unsent");

@@ -31,7 +31,7 @@
 //! 8985), probe of a closed window (RFC 9293 section 3.8.6.1).
 //!
 //! Invariants: I1, I2, I3, I7 of [`super`]. The sequence numbers are ordered:
-//! `snd_una <= snd_nxt <= snd_max <= told_edge`.
+//! `snd_una <= snd_nxt <= snd_max <= told_edge`, but for a FIN, which may lie one beyond `told_edge`.
 
 mod acks;
 mod loss;
@@ -323,7 +323,7 @@ impl<B: 'static> Sender<B> {
             return Stored::Acknowledged;
         }
         self.note_guest(segment.seq, env.now);
-        if end.after(self.told_edge) {
+        if (segment.seq + segment.len).after(self.told_edge) {
             return Stored::BeyondGrant;
         }
         let mut kept = true;
