@@ -73,10 +73,15 @@ struct Outcome {
 
 /// Two large transfers and small answers into one host. `tags`: hosts meter and tag; the switch always has two classes.
 fn race(connections: u32, dscp: u8, tags: bool) -> Outcome {
+    race_of(1, connections, dscp, tags)
+}
+
+/// The same with another jitter for each seed.
+fn race_of(seed: u64, connections: u32, dscp: u8, tags: bool) -> Outcome {
     let queue = QueueConfig::packets(200).with_high(HIGH);
     let link = Link::ethernet(1000 * MBIT, US(20)).with_jitter(US(5));
     let net = star(
-        1,
+        seed,
         &Star { links: vec![link; 4], switch: SwitchConfig::new(queue), nic: NicConfig::default() },
     );
     let mut world = World::new(net);
@@ -113,6 +118,20 @@ fn race(connections: u32, dscp: u8, tags: bool) -> Outcome {
     }
 }
 
+/// TCP alone gives more connections more of the link; priority adds nothing to that. Which segments are lost moves a
+/// single race by a third, so it takes several.
+#[test]
+fn a_transfer_split_over_many_connections_is_not_faster_for_the_tags() {
+    let mut times = [Duration::ZERO; 2];
+    for (seed, connections) in (1..=8).flat_map(|seed| [(seed, 8), (seed, 64)]) {
+        for (time, tags) in times.iter_mut().zip([true, false]) {
+            *time += race_of(seed, connections, 0, tags).cheat;
+        }
+    }
+    let [with, without] = times.map(|time| time.as_secs_f64());
+    assert!(with > 0.95 * without, "{with} s with tags, {without} s without");
+}
+
 #[test]
 fn a_transfer_split_over_many_connections_is_one_flow() {
     let whole = race(1, 0, true);
@@ -122,14 +141,7 @@ fn a_transfer_split_over_many_connections_is_one_flow() {
     for connections in [8, 64] {
         let split = race(connections, 0, true);
         assert!(split.high_bytes as f64 <= allowed(&split), "{split:?}");
-        // TCP alone gives more connections more of the link; priority adds nothing to that.
         let control = race(connections, 0, false);
-        assert!(
-            split.cheat.as_secs_f64() > 0.95 * control.cheat.as_secs_f64(),
-            "{connections}: {:?} with tags, {:?} without",
-            split.cheat,
-            control.cheat
-        );
         assert!(split.queries < whole.queries * 2, "{:?} {:?}", split.queries, whole.queries);
         assert!(split.queries * 3 < control.queries, "{:?} {:?}", split.queries, control.queries);
     }
