@@ -50,7 +50,7 @@ bench-sim: build ## The simulator beside ns-3: speed and completion times
 
 experiments: build ready ## Every experiment in experiments/, then their verdicts
 	for file in experiments/*.toml; do \
-	  if grep -q '^kind = "simulated"' $$file; then world=sim; else world=real; fi; \
+	  if grep -Eq '^kind = "simulated"|^\[\[sim\.measured' $$file; then world=sim; else world=real; fi; \
 	  $(LAB) $$world $$file; done
 	status=0; for file in experiments/*.toml; do \
 	  $(LAB) check out/$$(basename $$file .toml)/report.json || status=1; done; exit $$status
