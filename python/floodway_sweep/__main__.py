@@ -11,6 +11,9 @@ from . import schedule
 from .journal import Journal
 from .lab import Lab, LabError
 
+# Ray waits 30 s for itself to be up. A machine that has much else to do may need longer.
+STARTS = 3
+
 
 def arguments(words):
     """What the command line says."""
@@ -31,8 +34,16 @@ def connect(address, workers):
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         ray.init(address=address, log_to_driver=False)
-    else:
-        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+        return
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+            return
+        except Exception as error:  # Ray has no narrower kind for it.
+            ray.shutdown()
+            if left == 0:
+                raise
+            print(f"Ray has not started, once more: {error}", file=sys.stderr)
 
 
 def main(words=None):
