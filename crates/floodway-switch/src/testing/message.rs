@@ -40,6 +40,7 @@ requests! {
     GET_MAX_MEM_SLOTS = 36,
     ADD_MEM_REG = 37,
     REM_MEM_REG = 38,
+    SET_STATUS = 39,
 }
 
 /// Header and payload in one piece; `size` is what the header claims.

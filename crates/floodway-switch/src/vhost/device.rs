@@ -63,6 +63,7 @@ impl Device {
     /// Forgets everything that a front-end has set up: it is gone.
     pub fn disconnect(&mut self) {
         self.reset();
+        self.vrings.fill_with(Vring::default);
         self.memory = Arc::default();
         self.log = None;
         self.status = 0;
@@ -111,7 +112,9 @@ impl Device {
         for index in 0..self.vrings.len() {
             self.stop(index);
             self.set_kick(index, None);
-            self.vrings[index] = Vring::default();
+            // QEMU 7.2 stops a device by status 0 and asks for the bases after that: where the guest goes on elsewhere.
+            let base = self.vrings[index].base;
+            self.vrings[index] = Vring { base, ..Vring::default() };
         }
         // After the last frame of this guest has been shown to it.
         self.port.offload.reset();

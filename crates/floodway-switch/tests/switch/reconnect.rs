@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::status::PortState;
 use floodway_switch::testing::frames::{number_of, numbered};
+use floodway_switch::testing::message;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait_until};
 use floodway_switch::vhost::features;
 
@@ -183,6 +184,21 @@ fn a_ring_that_does_not_run_tells_where_it_stopped() {
 }
 
 #[test]
+fn a_ring_that_was_reset_tells_where_it_stopped() {
+    let net = Net::of(2);
+    let (mut a, mut b) = both(&net);
+    for number in 0..70 {
+        exchange(&mut a, &mut b, number);
+    }
+    // As QEMU 7.2 does when its VM stops: status 0 first, then ask.
+    b.frontend().request(message::SET_STATUS, &0u64.to_le_bytes(), &[]).unwrap();
+    for ring in 0..2 {
+        let base = b.frontend().get_vring_base(ring).unwrap();
+        assert_eq!(base, b.guest.queue(ring).driver.used_idx(), "ring {ring}");
+    }
+}
+
+#[test]
 fn a_disabled_ring_gets_nothing_until_it_is_enabled() {
     let net = Net::of(2);
     let (mut a, mut b) = both(&net);
@@ -238,7 +254,7 @@ fn a_device_that_was_reset_can_be_set_up_again() {
     let net = Net::of(2);
     let (mut a, mut b) = both(&net);
     exchange(&mut a, &mut b, 0);
-    b.frontend().request(floodway_switch::testing::message::RESET_DEVICE, &[], &[]).unwrap();
+    b.frontend().request(message::RESET_DEVICE, &[], &[]).unwrap();
     assert_ne!(net.port(2).state, PortState::Running);
     // The guest boots another driver with other features, in the same memory.
     let config = GuestConfig {
