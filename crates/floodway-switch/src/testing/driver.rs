@@ -150,6 +150,18 @@ impl DriverQueue {
         }
     }
 
+    /// The same ring in other memory, into which it has been copied.
+    pub fn move_to(&mut self, memory: &Arc<TestMemory>) {
+        self.memory = Arc::clone(memory);
+    }
+
+    /// Guest physical ranges (address, bytes) that only the driver writes: descriptors and the avail ring.
+    #[must_use]
+    pub fn written_by_driver(&self) -> [(u64, u64); 2] {
+        let n = u64::from(self.size);
+        [(self.desc, RawDescriptor::SIZE * n), (self.avail, 6 + 2 * n)]
+    }
+
     /// Entries of the ring.
     #[must_use]
     pub fn size(&self) -> u16 {

@@ -198,6 +198,27 @@ impl Guest {
         if index.is_multiple_of(2) { &pair.rx } else { &pair.tx }
     }
 
+    /// The guest goes on in other memory, into which its own has been copied.
+    pub fn move_to(&mut self, memory: Arc<TestMemory>) {
+        for pair in &mut self.pairs {
+            pair.rx.driver.move_to(&memory);
+            pair.tx.driver.move_to(&memory);
+        }
+        self.memory = memory;
+    }
+
+    /// Guest physical ranges (address, bytes) that the guest itself writes: a VMM sees those writes. The switch's are in the
+    /// dirty log.
+    pub fn written_by_guest(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let slots = u64::from(self.config.tx_slots);
+        self.pairs.iter().flat_map(move |GuestPair { rx, tx }| {
+            let tables = (tx.tables, slots * MAX_PIECES * RawDescriptor::SIZE);
+            let own = [tables, (tx.buffers, slots * TX_BUFFER)];
+            let rings = [rx.driver.written_by_driver(), tx.driver.written_by_driver()];
+            own.into_iter().chain(rings.into_iter().flatten())
+        })
+    }
+
     /// Bytes of the virtio-net header.
     #[must_use]
     pub fn hdr_len(&self) -> usize {
