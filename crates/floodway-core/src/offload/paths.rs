@@ -248,11 +248,12 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else {
             return if self.accept_syn(side, segment, now) { Verdict::PASS.into() } else { OVER };
         };
-        if !segment.has(Flags::ACK) || connection.tx.snd_max != segment.end() {
+        if connection.tx.snd_max != segment.end() {
             return OVER;
         }
-        // The guest's SYN-ACK once more: it has not seen what ends its handshake.
-        connection.tx.asked = true;
+        // The guest's SYN-ACK once more: it has not seen what ends its handshake. Its SYN once more, which the answer has
+        // overtaken: the connection is the same, and the guest has been told that it is held back.
+        connection.tx.asked |= segment.has(Flags::ACK);
         Verdict::PASS.into()
     }
 

@@ -113,6 +113,24 @@ fn data_in_order_is_acknowledged_at_once_and_only_in_the_window() {
 }
 
 #[test]
+fn a_syn_that_its_answer_overtakes_is_no_new_connection() {
+    let mut world = World::new(Setup { name: "overtaken", ..Setup::default() });
+    world.connect();
+    world.run_for(MS(50));
+    let online = |world: &World| world.switch.summary(&world.flow).map(|flow| flow.tx);
+    assert_eq!(online(&world), Some(TxState::Active));
+    let mut syn = world.guest_segment(0, 0);
+    (syn.at, syn.segment.seq, syn.segment.ack) = (0, syn.segment.seq - 1, Seq(0));
+    syn.segment.flags = Flags::SYN;
+    assert_eq!(world.guest_packet(&syn), Verdict::PASS);
+    assert_eq!(online(&world), Some(TxState::Active));
+    // Another first number is another connection.
+    syn.segment.seq += 1000;
+    assert_eq!(world.guest_packet(&syn), Verdict::PASS);
+    assert_ne!(online(&world), Some(TxState::Active));
+}
+
+#[test]
 fn unknown_flows_pass() {
     let mut world = World::new(Setup { name: "unknown", ..Setup::default() });
     let mut packet = Packet { segment: floodway_core::offload::Segment::default(), at: 0 };
