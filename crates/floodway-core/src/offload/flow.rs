@@ -387,3 +387,25 @@ impl<B: 'static> Flow<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predicted_segment_needs_two_cache_lines_of_the_state() {
+        let tx =
+            Sender::new(Seq(0), Agreed::default(), &OptionSummary::default(), &Config::default());
+        let mut flow = Flow::<u32>::new(Link::default());
+        flow.phase = Phase::Established(Connection { rx: Receiver::new(Seq(0), 0), tx });
+        let Phase::Established(Connection { rx, tx }) = &flow.phase else { unreachable!() };
+        let start = std::ptr::from_ref(&flow).addr();
+        let end_of = |field: *const Seq| field.addr() + size_of::<Seq>() - start;
+        assert!(end_of(&raw const tx.told_edge) <= 128 && end_of(&raw const rx.acked) <= 128);
+        // A word of each line is what `load` reads.
+        let (charged, snd_max) = (&raw const flow.charged, &raw const tx.snd_max);
+        let (cwnd, last) = (&raw const tx.window.cwnd, &raw const tx.data_measured);
+        let lines = [charged.addr(), snd_max.addr(), cwnd.addr(), last.addr()];
+        assert_eq!(lines.map(|at| (at - start) / 64), [0, 1, 2, 3]);
+    }
+}

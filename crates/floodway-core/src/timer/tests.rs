@@ -264,3 +264,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_short_time_is_the_tick_at_which_a_timer_fires() {
+    let hours = |n: u64| Instant::ZERO + Duration::from_secs(3600 * n);
+    let tick = |at: Instant| at.as_nanos().div_ceil(1 << TICK_SHIFT) << TICK_SHIFT;
+    for now in [hours(0), hours(50), hours(78), hours(79), hours(100_000)] {
+        for apart in [0, 1, 65_536, 1_000_000, 38 * 3_600_000_000_000] {
+            let apart = Duration::from_nanos(apart);
+            for at in [now + apart, now - apart] {
+                let short = ShortTime::not_before(at);
+                assert_eq!(short.near(now).as_nanos(), tick(at), "{at:?} from {now:?}");
+                assert!(!short.is_never() && !short.is_later_than(at));
+                assert!(at < Instant::ZERO + TICK || short.is_later_than(at - TICK));
+                assert!(!short.is_later_than(at + TICK));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_short_time_can_be_never() {
+    let now = Instant::from_millis(5);
+    assert_eq!(ShortTime::not_before(Instant::NEVER), ShortTime::NEVER);
+    assert_eq!(ShortTime::NEVER.near(now), Instant::NEVER);
+    assert!(ShortTime::NEVER.is_never() && ShortTime::NEVER.is_later_than(now));
+    // The tick whose number is taken, and the next one in its place.
+    let taken = Instant::from_nanos(u64::from(u32::MAX) << TICK_SHIFT);
+    assert_eq!(ShortTime::not_before(taken).near(taken), taken + TICK);
+}
