@@ -27,7 +27,11 @@ enum Place {
 /// early.
 #[must_use]
 pub fn traffic_class(prefix: &[u8]) -> Option<u8> {
-    match place(prefix)? {
+    read(prefix, place(prefix)?)
+}
+
+fn read(prefix: &[u8], place: Place) -> Option<u8> {
+    match place {
         Place::V4(at) => prefix.get(at + 1).copied(),
         Place::V6(at) => match prefix.get(at..at + 2)? {
             &[first, second] => Some(first << 4 | second >> 4),
@@ -38,13 +42,13 @@ pub fn traffic_class(prefix: &[u8]) -> Option<u8> {
 
 /// Sets the DSCP (0 to 63; higher bits are ignored) and keeps ECN. Answers whether there was a packet to set it in.
 pub fn set_dscp(prefix: &mut [u8], dscp: u8) -> bool {
-    edit(prefix, |class| dscp << 2 | class & 3)
+    edit(prefix, |class| dscp << 2 | class & 3).is_some()
 }
 
 /// Sets the ECN field to CE if the packet is ECN-capable. Answers whether it carries CE now.
 pub fn mark_ce(prefix: &mut [u8]) -> bool {
-    let capable = traffic_class(prefix).is_some_and(|class| class & 3 != 0);
-    capable && edit(prefix, |class| class | CE)
+    edit(prefix, |class| if class & 3 == 0 { class } else { class | CE })
+        .is_some_and(|class| class & 3 == CE)
 }
 
 fn place(prefix: &[u8]) -> Option<Place> {
@@ -56,10 +60,15 @@ fn place(prefix: &[u8]) -> Option<Place> {
     }
 }
 
-fn edit(prefix: &mut [u8], change: impl FnOnce(u8) -> u8) -> bool {
-    let Some(place) = place(prefix) else { return false };
-    let Some(old) = traffic_class(prefix) else { return false };
+/// Changes the field, if there is one; answers what it is now.
+#[inline]
+fn edit(prefix: &mut [u8], change: impl FnOnce(u8) -> u8) -> Option<u8> {
+    let place = place(prefix)?;
+    let old = read(prefix, place)?;
     let new = change(old);
+    if new == old {
+        return Some(old);
+    }
     match place {
         Place::V4(at) => set_v4(&mut prefix[at..], new),
         Place::V6(at) => {
@@ -69,7 +78,7 @@ fn edit(prefix: &mut [u8], change: impl FnOnce(u8) -> u8) -> bool {
             }
         }
     }
-    true
+    Some(new)
 }
 
 /// `header` has at least two bytes.

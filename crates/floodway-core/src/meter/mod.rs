@@ -35,7 +35,7 @@ use floodway_wire::FiveTuple;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
-use crate::flow_table::{FlowTable, MAX_CAPACITY};
+use crate::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::qdisc::Class;
 use crate::time::{Duration, Instant};
 use pair::Pair;
@@ -102,6 +102,8 @@ pub struct PairSummary {
 pub struct Meter {
     config: Config,
     pairs: FlowTable<Pair>,
+    /// The pair of the last packet: the next one is often of the same.
+    recent: Option<(FiveTuple, FlowId)>,
     counters: Counters,
 }
 
@@ -110,7 +112,7 @@ impl Meter {
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         let pairs = FlowTable::new(config.max_pairs.min(MAX_CAPACITY), seed);
-        Self { config, pairs, counters: Counters::default() }
+        Self { config, pairs, recent: None, counters: Counters::default() }
     }
 
     /// The class of a packet of `len` bytes that the VM sends at `now`. Only the destination of `flow` matters;
@@ -126,11 +128,22 @@ impl Meter {
 
     #[inline]
     fn meter(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
-        let known = self.pairs.find(key);
-        let Some(pair) = known.and_then(|id| self.pairs.touch(id, now)) else {
-            return self.meet(key, len, now);
-        };
+        let Some(id) = self.find(key) else { return self.meet(key, len, now) };
+        let Some(pair) = self.pairs.touch(id, now) else { return self.meet(key, len, now) };
         pair.packet(&self.config, len, now, &mut self.counters)
+    }
+
+    #[inline]
+    fn find(&mut self, key: &FiveTuple) -> Option<FlowId> {
+        if let Some((recent, id)) = &self.recent
+            && recent == key
+            && self.pairs.get(*id).is_some()
+        {
+            return Some(*id);
+        }
+        let found = self.pairs.find(key)?;
+        self.recent = Some((*key, found));
+        Some(found)
     }
 
     /// The first packet of a pair.

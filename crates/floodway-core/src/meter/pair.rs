@@ -2,7 +2,7 @@
 
 use super::{Config, Counters};
 use crate::qdisc::Class;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 
 #[derive(Clone, Debug)]
@@ -11,8 +11,9 @@ pub(super) struct Pair {
     class: Class,
     /// Where periods are counted from: its first packet, or when it became low.
     since: Instant,
-    /// The period that `bytes` were sent in, and the bytes of the one before.
+    /// The period that `bytes` were sent in, when the next one begins, and the bytes of the one before.
     period: u64,
+    ends: Instant,
     bytes: u64,
     bytes_before: u64,
 }
@@ -24,6 +25,7 @@ impl Pair {
             class: Class::High,
             since: now,
             period: 0,
+            ends: now + length(config),
             bytes: 0,
             bytes_before: 0,
         }
@@ -45,6 +47,7 @@ impl Pair {
         if self.class == Class::High && !self.bucket.take(len.into(), now) {
             self.class = Class::Low;
             (self.since, self.period, self.bytes, self.bytes_before) = (now, 0, 0, 0);
+            self.ends = now + length(config);
             counters.demoted += 1;
         }
         self.bytes = self.bytes.saturating_add(len.into());
@@ -54,12 +57,15 @@ impl Pair {
     /// Turns to the period of `now`; answers whether it is a new one.
     #[inline]
     fn enter_period(&mut self, config: &Config, now: Instant) -> bool {
-        let period = self.period_at(config, now);
-        if period <= self.period {
+        if now < self.ends {
             return false;
         }
+        let period = self.period_at(config, now);
         (self.bytes_before, self.bytes) = (self.bytes_of_last(period), 0);
         self.period = period;
+        let length = length(config).as_nanos() as u64;
+        let end = length.saturating_mul(period.saturating_add(1));
+        self.ends = self.since + Duration::from_nanos(end);
         true
     }
 
@@ -70,8 +76,7 @@ impl Pair {
 
     fn period_at(&self, config: &Config, now: Instant) -> u64 {
         // Durations of configurations are far below 584 years.
-        let length = (config.recheck.as_nanos() as u64).max(1);
-        now.since(self.since).as_nanos() as u64 / length
+        now.since(self.since).as_nanos() as u64 / length(config).as_nanos() as u64
     }
 
     /// The period before the current one was within the rate.
@@ -98,6 +103,11 @@ impl Pair {
     pub(super) fn tokens(&self, now: Instant) -> u64 {
         self.bucket.available(now)
     }
+}
+
+/// Of a period.
+fn length(config: &Config) -> Duration {
+    config.recheck.max(Duration::from_nanos(1))
 }
 
 fn within_rate(config: &Config, bytes: u64) -> bool {

@@ -5,6 +5,13 @@
 //! ahead of now. Software that is late gets up to `slack` of the time back, so that the rate is kept on average
 //! although nobody wakes up to the nanosecond. What is left over of a nanosecond is carried on: no drift.
 //!
+//! Not all lateness is software's: a link that had nothing to send was idle. Whoever knows that nothing waited says so
+//! ([`idle`](Shaper::idle)), and less is left to burst with.
+//!
+//! A wake-up for each packet costs more than the packet does. [`look_at`](Shaper::look_at) is when it pays to look: when
+//! some time's worth may leave, or all that waits if that is sooner. Packets then leave *later* than they might, in small bursts, and never
+//! earlier: whatever comes meanwhile and is more urgent finds the rate unused, and goes at once.
+//!
 //! **Invariant**: in any interval of `t`, at most `rate * (t + slack)` bytes and one packet leave.
 
 use crate::time::{Duration, Instant};
@@ -36,12 +43,29 @@ impl Shaper {
         self.free_at
     }
 
-    /// A packet of `len` bytes leaves at `now`.
-    pub fn sent(&mut self, len: u32, now: Instant) {
-        let earliest = now - self.slack;
+    /// When to look if `waiting` bytes wait, and what may leave is let collect for up to `release`. In the past if packets
+    /// may leave now.
+    #[must_use]
+    pub fn look_at(&self, waiting: u64, release: Duration, now: Instant) -> Instant {
+        if self.free_at <= now {
+            return self.free_at;
+        }
+        let all = u128::from(waiting) * NS_PER_S / u128::from(self.rate);
+        self.free_at + release.min(Duration::from_nanos(u64::try_from(all).unwrap_or(u64::MAX)))
+    }
+
+    /// Nothing has waited until `now`: of the time that went unused, at most `keep` is left.
+    #[inline]
+    pub fn idle(&mut self, keep: Duration, now: Instant) {
+        let earliest = now - keep;
         if self.free_at < earliest {
             (self.free_at, self.carry) = (earliest, 0);
         }
+    }
+
+    /// A packet of `len` bytes leaves at `now`.
+    pub fn sent(&mut self, len: u32, now: Instant) {
+        self.idle(self.slack, now);
         let total = u128::from(len) * NS_PER_S + u128::from(self.carry);
         let rate = u128::from(self.rate);
         // At one byte a second a packet of 4 GiB takes 2^62 ns; the rest is below the rate.
@@ -74,6 +98,59 @@ mod tests {
             shaper.sent(1, shaper.ready_at().max(start));
         }
         assert_eq!(shaper.ready_at(), start + Duration::from_secs(1000));
+    }
+
+    #[test]
+    fn a_look_waits_for_what_can_leave_together() {
+        let mut shaper = Shaper::new(125_000_000, Duration::from_millis(1));
+        let (now, release) = (Instant::from_millis(10), Duration::from_micros(250));
+        // It may leave now: no waiting.
+        assert!(shaper.look_at(1 << 20, release, now) <= now);
+        // The clock is a millisecond behind at most, and each packet moves it by 12 us.
+        while shaper.ready_at() <= now {
+            shaper.sent(1500, now);
+        }
+        let ready = shaper.ready_at();
+        assert_eq!(shaper.look_at(0, release, now), ready);
+        assert_eq!(shaper.look_at(3000, release, now), ready + Duration::from_micros(24));
+        assert_eq!(shaper.look_at(u64::MAX, release, now), ready + release);
+    }
+
+    #[test]
+    fn after_a_rest_there_is_less_to_burst_with_than_after_a_delay() {
+        let (keep, slack) = (Duration::from_micros(24), Duration::from_millis(5));
+        let burst = |is_idle: bool| {
+            let mut shaper = Shaper::new(125_000_000, slack);
+            let (now, mut packets) = (Instant::from_millis(1000), 0);
+            if is_idle {
+                shaper.idle(keep, now);
+            }
+            while shaper.ready_at() <= now {
+                shaper.sent(1500, now);
+                packets += 1;
+            }
+            packets
+        };
+        assert_eq!((burst(true), burst(false)), (3, 417));
+    }
+
+    #[test]
+    fn looking_rarely_keeps_the_rate() {
+        let release = Duration::from_micros(250);
+        let mut shaper = Shaper::new(25_000_000, release);
+        let (mut now, mut bytes, mut looks) = (Instant::from_millis(1), 0_u64, 0);
+        let end = now + Duration::from_secs(1);
+        while now < end {
+            while shaper.ready_at() <= now {
+                shaper.sent(1514, now);
+                bytes += 1514;
+            }
+            looks += 1;
+            now = shaper.look_at(1 << 20, release, now);
+        }
+        assert!((24_990_000..25_020_000).contains(&bytes), "{bytes}");
+        // A look for each packet would be 16 500.
+        assert!(looks < 4100, "{looks}");
     }
 
     proptest! {
