@@ -77,6 +77,8 @@ pub struct End {
     /// Ends of the messages that were written here and have not arrived over there.
     messages: VecDeque<(u64, u32)>,
     written: u64,
+    /// Bytes that its host's queues hold, as far as its stack limits them.
+    pub(crate) queued: u64,
     /// Something written is not acknowledged, as far as the application knows.
     pub(crate) awaits_ack: bool,
     pub(crate) told_connected: bool,
@@ -94,6 +96,7 @@ impl End {
             armed: Instant::NEVER,
             messages: VecDeque::new(),
             written: 0,
+            queued: 0,
             awaits_ack: false,
             told_connected: false,
             told_closed: false,

@@ -6,6 +6,10 @@
 //! allocates nothing. A slot is freed when its packet is delivered, dropped or lost; the pool then holds
 //! no more than was ever under way at once.
 //!
+//! A sender's stack may be bounded in what waits below it ([`Packet::charge`], TCP small queues). The charge ends when
+//! the card or the other side of a ring takes the packet, or when it is dropped before; whoever drives the pool
+//! takes the [`Discharge`]s and tells the senders.
+//!
 //! Lengths are those of the IP packet. What the link layer adds belongs to the link. A super-frame (a
 //! segment with more payload than its `gso_size`) counts as the packets that it will become.
 
@@ -130,6 +134,8 @@ pub struct Packet {
     pub dscp: u8,
     /// ECN bits.
     pub ecn: Ecn,
+    /// Bytes for which it counts with the sender until it has left the sender's queues; zero if nobody counts.
+    pub charge: u32,
     /// What it carries.
     pub body: Body,
 }
@@ -152,6 +158,7 @@ impl Packet {
             hash: end.hash,
             dscp: end.dscp,
             ecn,
+            charge: 0,
             body,
         }
     }
@@ -192,7 +199,7 @@ impl Packet {
     }
 
     /// Cuts the first packet off a super-frame, as a network card does: FIN and PSH stay with the last, CWR with
-    /// the first (RFC 3168 section 6.1.2). `None` if it is one packet already.
+    /// the first (RFC 3168 section 6.1.2). The last has the charge. `None` if it is one packet already.
     pub fn split_front(&mut self) -> Option<Self> {
         let Body::Tcp(rest) = &mut self.body else { return None };
         let size = u32::from(rest.gso_size);
@@ -207,7 +214,7 @@ impl Packet {
         rest.len -= size;
         rest.seq += size;
         rest.flags = rest.flags.without(Flags::CWR);
-        Some(Self { body: Body::Tcp(first), ..*self })
+        Some(Self { body: Body::Tcp(first), charge: 0, ..*self })
     }
 }
 
@@ -224,17 +231,29 @@ struct Slot {
     used: bool,
 }
 
+/// Bytes of a flow that have left their sender's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discharge {
+    /// The flow.
+    pub flow: FlowId,
+    /// The end that sent them.
+    pub side: Side,
+    /// Their [`Packet::charge`].
+    pub bytes: u32,
+}
+
 /// All packets of a run.
 #[derive(Clone, Debug)]
 pub struct Pool {
     slots: Vec<Slot>,
     free: u32,
     live: usize,
+    discharged: Vec<Discharge>,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: NIL, live: 0 }
+        Self { slots: Vec::new(), free: NIL, live: 0, discharged: Vec::new() }
     }
 }
 
@@ -259,6 +278,8 @@ impl Pool {
     pub fn remove(&mut self, id: PacketId) -> Packet {
         let slot = &mut self.slots[id.0 as usize];
         assert!(slot.used, "a packet was used after it was freed");
+        self.discharge(id);
+        let slot = &mut self.slots[id.0 as usize];
         slot.used = false;
         slot.next = self.free;
         self.free = id.0;
@@ -277,6 +298,28 @@ impl Pool {
     #[inline]
     pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
         &mut self.slots[id.0 as usize].packet
+    }
+
+    /// A packet has left its sender's queues.
+    #[inline]
+    pub fn discharge(&mut self, id: PacketId) {
+        let packet = &mut self.slots[id.0 as usize].packet;
+        let bytes = std::mem::take(&mut packet.charge);
+        if bytes > 0 {
+            self.discharged.push(Discharge { flow: packet.flow, side: packet.from, bytes });
+        }
+    }
+
+    /// Something has left its sender's queues and was not taken.
+    #[must_use]
+    pub const fn has_discharge(&self) -> bool {
+        !self.discharged.is_empty()
+    }
+
+    /// What has left its sender's queues and was not taken from here; the last first.
+    #[inline]
+    pub fn take_discharge(&mut self) -> Option<Discharge> {
+        self.discharged.pop()
     }
 
     /// Packets that exist now.
@@ -382,6 +425,7 @@ pub(crate) mod tests {
             hash: 0,
             dscp: 0,
             ecn: Ecn::NotEct,
+            charge: 0,
             body: Body::Tcp(segment),
         }
     }
@@ -419,6 +463,25 @@ pub(crate) mod tests {
         syn.options.sack_permitted = true;
         syn.options.timestamps = Some(Timestamps::default());
         assert_eq!(syn.header_len(), 40);
+    }
+
+    #[test]
+    fn a_charge_ends_once_and_with_the_last_piece() {
+        let mut pool = Pool::default();
+        let mut queue = Fifo::default();
+        let id = pool.insert(Packet { charge: 3_000, ..data(3_000, 1460) });
+        queue.push(id, &mut pool);
+        let mut ended = Vec::new();
+        while let Some(id) = queue.pop_piece(&mut pool) {
+            pool.discharge(id);
+            ended.push(pool.take_discharge().map(|charge| charge.bytes));
+            pool.remove(id);
+        }
+        assert_eq!(ended, [None, None, Some(3_000)]);
+        assert_eq!(pool.take_discharge(), None);
+        let dropped = pool.insert(Packet { charge: 7, ..data(1, 0) });
+        pool.remove(dropped);
+        assert_eq!(pool.take_discharge().map(|charge| charge.bytes), Some(7));
     }
 
     #[test]

@@ -293,6 +293,105 @@ fn bytes_cost_the_guest_its_processor() {
     assert!(free < MS(20) && (MS(80)..MS(80) + free * 2).contains(&dear), "{free:?} {dear:?}");
 }
 
+/// Times of transfers from a VM alone on its core, and what its queues have dropped.
+fn from_a_vm(change: impl FnOnce(&mut VmConfig), stack: TcpConfig, bytes: u64) -> (Samples, u64) {
+    let mut world =
+        World::new(one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default()));
+    let config = MachineConfig {
+        pcpus: 2,
+        scheduler: credit(),
+        switch_cost: Duration::ZERO,
+        cache_cost: Duration::ZERO,
+        driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
+    };
+    let machine = world.add_machine(0, config, Box::new(PassThrough));
+    let mut vm = VmConfig::new(VcpuSpec::pinned(0, 256));
+    change(&mut vm);
+    let (vm, client) = (world.add_vm(machine, &vm), world.add_bare(1));
+    let app = world.add_app(Series::new(SeriesConfig {
+        from: vm,
+        to: vec![client],
+        bytes,
+        lanes: 1,
+        count: 20,
+        gap: MS(10),
+        stacks: [stack; 2],
+        seed: 1,
+    }));
+    world.run(AT(60_000));
+    let series = world.app::<Series>(app).unwrap();
+    assert!(series.is_done() && world.packets() == 0);
+    let times = series.records().iter().map(|r| r.1.time()).collect();
+    (times, world.machine(machine).vm_stats(0).queue_drops)
+}
+
+#[test]
+fn an_interrupt_that_takes_its_time_lengthens_each_round_trip_by_it() {
+    let time = |delay| {
+        let stack = TcpConfig { slow_start_limit: 0, ..TcpConfig::linux_2_6() };
+        from_a_vm(|vm| vm.interrupt_delay = delay, stack, 100_000).0.quantile(0.5).unwrap()
+    };
+    // 3, 6, 12, 24, 24 segments: the SYN-ACK and four flights of ACKs come by an interrupt.
+    let late = time(MS(1)) - time(Duration::ZERO);
+    assert!((MS(4)..MS(6)).contains(&late), "{late:?}");
+}
+
+#[test]
+fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() {
+    let time = |interrupt_yields| {
+        let net = one_link(1, Link::ethernet(1000 * MBIT, US(30)), NicConfig::default());
+        let mut world = World::new(net);
+        let config = MachineConfig {
+            pcpus: 2,
+            scheduler: Box::new(RoundRobin::new(2, MS(3))),
+            switch_cost: Duration::ZERO,
+            cache_cost: Duration::ZERO,
+            driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
+        };
+        let machine = world.add_machine(0, config, Box::new(PassThrough));
+        // Both are always busy, so that a VM that gives way waits for a whole turn of the other.
+        let load = Some(LoadConfig::duty_cycle(100, MS(30)));
+        let vm = VmConfig {
+            load,
+            interrupt_delay: US(10),
+            interrupt_yields,
+            ..VmConfig::new(VcpuSpec::pinned(0, 256))
+        };
+        let (vm, _) = (world.add_vm(machine, &vm), world.add_vm(machine, &vm));
+        let client = world.add_bare(1);
+        let stack = TcpConfig { slow_start_limit: 0, ..TcpConfig::linux_2_6() };
+        let app = world.add_app(Series::new(SeriesConfig {
+            from: vm,
+            to: vec![client],
+            bytes: 100_000,
+            lanes: 1,
+            count: 50,
+            gap: MS(10),
+            stacks: [stack; 2],
+            seed: 1,
+        }));
+        world.run(AT(60_000));
+        let series = world.app::<Series>(app).unwrap();
+        assert!(series.is_done());
+        series.records().iter().map(|r| r.1.time()).collect::<Samples>().quantile(0.5).unwrap()
+    };
+    // The SYN-ACK and four flights of ACKs; without it, most of them come within one turn.
+    let (keeps, yields) = (time(false), time(true));
+    assert!(keeps < MS(9), "{keeps:?}");
+    assert!((MS(12)..MS(18)).contains(&yields), "{yields:?}");
+}
+
+#[test]
+fn small_queues_hold_for_the_queue_of_a_vm() {
+    let drops = |limit_output| {
+        let mut stack = TcpConfig { initial_window: 800, limit_output, ..TcpConfig::linux_2_6() };
+        (stack.receive.initial, stack.send.initial) = (2 << 20, 2 << 20);
+        from_a_vm(|vm| vm.queue = 300, stack, 1_000_000).1
+    };
+    assert!(drops(0) > 0, "a window of 800 segments finds a queue of 300");
+    assert_eq!(drops(200_000), 0);
+}
+
 /// The small-flows paper, table 3: an echo VM beside one that scans memory and sleeps 1 ms after each 100 operations.
 /// The paper has 29.64 ms and 1.35 ms at 99.9 %.
 #[test]

@@ -3,7 +3,7 @@
 mod support;
 
 use floodway_core::congestion::Algorithm;
-use floodway_sim::net::{Dumbbell, Link, NicConfig, QueueConfig, SwitchConfig, dumbbell, one_link};
+use floodway_sim::net::{Link, NicConfig, QueueConfig, one_link};
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Bulk, BulkFlow};
 use floodway_sim::world::World;
@@ -246,28 +246,45 @@ fn a_dead_path_is_given_up() {
 
 #[test]
 fn the_receive_window_grows_with_the_path() {
-    // 50 ms at 1 Gbit/s are 6 MB; the window starts at 64 KB. The largest is less than path and queue hold, and the sender's
-    // own queue takes the burst that each widening lets go (Linux keeps it in the socket, TCP small queues): nothing is lost.
+    // 50 ms at 1 Gbit/s are 6 MB; the window starts at 64 KB. The largest is less than path and queue hold.
     let link = Link::ethernet(1000 * MBIT, MS(25));
-    let queue = QueueConfig::bytes(6_000_000);
-    let nic = NicConfig { queue: QueueConfig::packets(10_000), ..NicConfig::default() };
-    let access = vec![Link::ethernet(10_000 * MBIT, Duration::ZERO)];
-    let shape = Dumbbell {
-        left: access.clone(),
-        right: access,
-        bottleneck: link,
-        switch: SwitchConfig::new(queue),
-        nic,
-    };
+    let net = || pairs(1, link, QueueConfig::bytes(6_000_000), &[Duration::ZERO]);
     let mut stack = TcpConfig::linux();
     (stack.receive.max, stack.send.max) = (10_000_000, 16 << 20);
-    let (mut world, app) = bulk_pairs(dumbbell(1, &shape), stack, None);
+    let (mut world, app) = bulk_pairs(net(), stack, None);
     let bytes = progress(&mut world, app, 1, AT(5_000), AT(10_000))[0];
     assert!(bytes as f64 / 5.0 / goodput(&link, 1448, 52) > 0.9, "{bytes}");
+    assert_eq!(sender(&world, app, 0).stats().retransmissions, 0);
     stack.receive.max = 65_535;
-    let net = pairs(1, link, QueueConfig::bytes(6_000_000), &[Duration::ZERO]);
-    let (mut world, app) = bulk_pairs(net, stack, None);
+    let (mut world, app) = bulk_pairs(net(), stack, None);
     let bytes = progress(&mut world, app, 1, AT(5_000), AT(10_000))[0];
     // A window per round trip.
     assert!((bytes as f64 / 5.0 / (65_535.0 / 0.05) - 1.0).abs() < 0.05, "{bytes}");
+}
+
+#[test]
+fn small_queues_keep_a_burst_out_of_the_senders_own_queue() {
+    // 4 MB may go at once. A card and its queue hold 1256 packets, 1 MiB is less.
+    let burst = |limit_output| {
+        let net = one_link(1, Link::ethernet(1000 * MBIT, US(100)), NicConfig::default());
+        let mut world = World::new(net);
+        let (from, to) = (world.add_bare(0), world.add_bare(1));
+        let mut stack =
+            TcpConfig { initial_window: 3_000, limit_output, ..TcpConfig::plain(Algorithm::Reno) };
+        stack.gso_max = 0;
+        let bytes = Some(4_000_000);
+        let flow = BulkFlow { from, to, bytes, start: MS(0), stack };
+        let app = world.add_app(Bulk::new(vec![flow]));
+        world.run(AT(10_000));
+        let dropped = world.net().port(world.uplink(0)).stats().dropped;
+        let time = world.app::<Bulk>(app).unwrap().records()[0].expect("it ends").time();
+        assert_eq!(world.packets(), 0);
+        (dropped, world.sender_stats(from).retransmissions, time)
+    };
+    let (dropped, repeated, _) = burst(0);
+    assert!(dropped > 1_000 && repeated >= dropped, "{dropped} {repeated}");
+    let (dropped, repeated, time) = burst(1 << 20);
+    assert_eq!((dropped, repeated), (0, 0));
+    // The line is never idle: 4 MB with headers take 34 ms.
+    assert!((MS(33)..MS(36)).contains(&time), "{time:?}");
 }

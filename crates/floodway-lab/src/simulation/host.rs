@@ -161,6 +161,12 @@ pub struct Guest {
     pub copy_cost_ns: u64,
     /// Processor time of a system call or timer, in ns.
     pub call_cost_ns: u64,
+    /// From an event of the driver domain until a VM that runs sees it, in µs.
+    #[serde(default)]
+    pub interrupt_us: u64,
+    /// An event that comes while a VM runs makes it give its core to whoever waits.
+    #[serde(default)]
+    pub interrupt_yields: bool,
 }
 
 /// TCP.
@@ -194,6 +200,9 @@ pub struct Tcp {
     pub send_buffer: [u32; 2],
     /// Largest super-frame in bytes; 0 for none.
     pub gso_max: u32,
+    /// Bytes of a connection in the queues of its own host (TCP small queues); 0: any number.
+    #[serde(default)]
+    pub limit_output_bytes: u32,
 }
 
 /// The local network: one switch between the machine and each peer.
@@ -352,6 +361,8 @@ impl Host {
             rx_cost: NS(g.rx_cost_ns),
             copy_cost: NS(g.copy_cost_ns),
             call_cost: NS(g.call_cost_ns),
+            interrupt_delay: US(g.interrupt_us),
+            interrupt_yields: g.interrupt_yields,
             load: (load_percent > 0).then_some(load),
         }
     }
@@ -391,6 +402,7 @@ impl Tcp {
             receive: Buffer { initial: self.receive_buffer[0], max: self.receive_buffer[1] },
             send: Buffer { initial: self.send_buffer[0], max: self.send_buffer[1] },
             gso_max: self.gso_max,
+            limit_output: self.limit_output_bytes,
             ..TcpConfig::linux()
         })
     }

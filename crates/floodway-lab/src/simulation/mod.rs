@@ -296,6 +296,7 @@ impl Transfers {
                 })
                 .collect(),
             rounds: self.rounds_of(cell.bytes).div_ceil(self.replications(cell.bytes)),
+            back_to_back: self.scene.back_to_back,
             offload: halves(column)?,
             occupancy_ms: self.settings.occupancy_ms,
         })

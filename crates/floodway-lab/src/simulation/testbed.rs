@@ -334,6 +334,8 @@ impl Testbed {
             rx_cost: Duration::from_nanos(guest.rx_cost_ns),
             copy_cost: Duration::from_nanos(guest.copy_cost_ns),
             call_cost: Duration::from_nanos(guest.call_cost_ns),
+            interrupt_delay: US(guest.interrupt_us),
+            interrupt_yields: guest.interrupt_yields,
             load,
         }
     }

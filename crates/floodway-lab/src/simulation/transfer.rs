@@ -15,7 +15,7 @@
 //! | `data-phase` of what a VM receives | the sender's connection stands | everything acknowledged |
 //! | `whole` of what a VM sends | the call that connects | the VM knows that everything has arrived |
 //! | `whole` of what a VM receives | the call that connects | the VM's application has the last byte |
-//! | `aggregate` (several flows) | first byte of any | last byte of any |
+//! | `aggregate` (several flows, not back to back) | first byte of any | last byte of any |
 //!
 //! A data phase is never counted shorter than its bytes take on the line.
 
@@ -65,6 +65,9 @@ pub struct Case {
     pub peers: Vec<Peer>,
     /// Rounds.
     pub rounds: u32,
+    /// The flows of a round do not wait for each other.
+    #[serde(default)]
+    pub back_to_back: bool,
     /// The switch's offload; without it, it passes everything on.
     pub offload: Option<Halves>,
     /// Every so many ms, how much of the buffer each flow uses is written down.
@@ -144,6 +147,7 @@ impl Case {
             to,
             bytes: self.bytes,
             rounds: self.rounds,
+            back_to_back: self.back_to_back,
             // As in the real lab: up to two periods, so that a round starts at any phase of the load.
             gap: period * 2,
             stacks,
@@ -236,7 +240,7 @@ impl Case {
         };
         say("data-phase", &each(&|t| self.data_phase(t)));
         say("whole", &each(&|t| self.whole(t)));
-        if own.len() > 1 {
+        if own.len() > 1 && !self.back_to_back {
             let first = own.iter().map(|t| t.first).min().unwrap_or_default();
             let last = own.iter().map(|t| t.last).max().unwrap_or_default();
             let bytes = own.iter().map(|t| t.bytes).sum();

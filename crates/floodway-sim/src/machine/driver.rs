@@ -258,6 +258,7 @@ impl Driver {
             hash: 0,
             dscp: 0,
             ecn: Ecn::NotEct,
+            charge: 0,
             body: Body::Notice(notice),
         };
         let packet = env.packets.insert(packet);

@@ -11,10 +11,16 @@
 //! say so. It takes turns between the card and the VMs. What comes from or goes to the network passes the machine's
 //! [`Hook`]; what one VM sends to another on the same machine does not.
 //!
-//! A VM's work, in this order: its queue to the TX ring; packets from the RX ring; deadlines of its connections;
-//! system calls of its applications, in order; their computations, one after the other; its load. The first three are
-//! the kernel's: they interrupt the others when the VM runs, and wake it up when it is blocked. That calls come before
+//! A VM's work, in this order: its queue to the TX ring; packets from the RX ring; connections that have waited for
+//! packets to leave; deadlines of its connections; system calls of its applications, in order; their computations, one
+//! after the other; its load. The first four are the kernel's: they interrupt the others when the VM runs, and wake it up when it is blocked. That calls come before
 //! computations is what kernels do for processes that have slept. Nothing happens in a VM that waits.
+//!
+//! An event of the driver domain may take a time of its own to reach a VM ([`VmConfig::interrupt_delay`]): a hypervisor's thread
+//! raises the interrupt. Then the VM takes the packets that are in its RX ring by that time; those that come later need
+//! another event. And it may cost a VM that runs its turn ([`VmConfig::interrupt_yields`]): who raises an
+//! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
+//! others when it wakes up.
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
 
@@ -153,6 +159,16 @@ impl Machine {
     /// Something is to be done in a VM.
     pub(crate) fn on_errand(&mut self, vm: u32, errand: Errand, env: &mut Env) {
         self.vms[vm as usize].on_errand(errand, env);
+        match errand {
+            // The kernel learns of it as it learns of packets.
+            Errand::Completion(..) => self.settle(env),
+            _ => self.kick(vm, env),
+        }
+    }
+
+    pub(crate) fn on_interrupt(&mut self, vm: u32, env: &mut Env) {
+        let to = &mut self.vms[vm as usize];
+        to.on_interrupt(self.cpus.is_running(to.vcpu()));
         self.kick(vm, env);
     }
 
@@ -222,6 +238,11 @@ impl Machine {
                 return None;
             }
         }
+        if self.vms[number as usize].take_gives_way() {
+            let step = self.cpus.block(vcpu, &mut env.clock);
+            self.cpus.wake(vcpu, &mut env.clock);
+            return step;
+        }
         match self.vms[number as usize].next(env.clock.now(), &env.packets) {
             VmWork::Run(cost, until) => {
                 self.cpus.begin_until(vcpu, cost, until, &mut env.clock);
@@ -254,8 +275,12 @@ impl Machine {
             if to.take_call_to_driver() {
                 self.cpus.wake(self.driver.vcpu(), &mut env.clock);
             }
-            if to.take_call() {
-                self.kick(vm, env);
+            match to.take_call() {
+                None => {}
+                Some(Duration::ZERO) => self.kick(vm, env),
+                Some(delay) => {
+                    env.clock.after(delay, Event::Interrupt { machine: self.number, vm });
+                }
             }
         }
     }

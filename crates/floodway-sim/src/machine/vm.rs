@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::ring::{RxRing, TxRing};
 use crate::cpu::{Load, LoadConfig, LoadStep, VcpuId, VcpuSpec};
+use crate::flow::{FlowId, Side};
 use crate::packet::{Address, Fifo, PacketId, Pool};
 use crate::world::{Command, Env, Errand};
 use crate::{Duration, Instant};
@@ -28,12 +29,16 @@ pub struct VmConfig {
     pub copy_cost: Duration,
     /// Processor time for a command of an application, and for a deadline.
     pub call_cost: Duration,
+    /// From an event of the driver domain until the VM's kernel sees it, other than waiting for its vCPU.
+    pub interrupt_delay: Duration,
+    /// An event that comes while it runs makes it give its pCPU to whoever waits.
+    pub interrupt_yields: bool,
     /// Its load, from the start.
     pub load: Option<LoadConfig>,
 }
 
 impl VmConfig {
-    /// 240 slots, a queue of 1000, 3 µs per packet whatever its size and 2 µs per call, no load.
+    /// 240 slots, a queue of 1000, 3 µs per packet whatever its size and 2 µs per call, events at once, no load.
     #[must_use]
     pub const fn new(vcpu: VcpuSpec) -> Self {
         Self {
@@ -44,6 +49,8 @@ impl VmConfig {
             rx_cost: Duration::from_micros(3),
             copy_cost: Duration::ZERO,
             call_cost: Duration::from_micros(2),
+            interrupt_delay: Duration::ZERO,
+            interrupt_yields: false,
             load: None,
         }
     }
@@ -74,6 +81,7 @@ enum Doing {
     Nothing,
     Transmit,
     Receive,
+    Completion,
     Urgent,
     Call,
     Compute,
@@ -90,6 +98,8 @@ pub(super) struct Vm {
     rx: RxRing,
     /// Packets that wait in the driver domain for buffers.
     backlog: Fifo,
+    /// Connections that go on now that packets have left.
+    completions: VecDeque<(FlowId, Side)>,
     /// Deadlines.
     urgent: VecDeque<Errand>,
     /// Applications' system calls.
@@ -106,6 +116,14 @@ pub(super) struct Vm {
     /// Event channels: towards the driver domain, towards the VM.
     call_driver: bool,
     call: bool,
+    /// The driver domain's event is on its way.
+    interrupt_pending: bool,
+    /// Packets in the RX ring of which the kernel knows.
+    announced: u32,
+    /// The kernel knows that packets have left.
+    completes: bool,
+    /// It is to give its pCPU away before it goes on.
+    gives_way: bool,
     stats: VmStats,
 }
 
@@ -119,6 +137,7 @@ impl Vm {
             tx: TxRing::new(config.ring_slots),
             rx: RxRing::new(config.ring_slots),
             backlog: Fifo::default(),
+            completions: VecDeque::new(),
             urgent: VecDeque::new(),
             calls: VecDeque::new(),
             call_left: None,
@@ -129,6 +148,10 @@ impl Vm {
             doing: Doing::Nothing,
             call_driver: false,
             call: false,
+            interrupt_pending: false,
+            announced: 0,
+            completes: false,
+            gives_way: false,
             stats: VmStats::default(),
         }
     }
@@ -162,13 +185,14 @@ impl Vm {
     pub(super) fn take_request(&mut self, pool: &mut Pool) -> Option<PacketId> {
         let (packet, call) = self.tx.take(pool)?;
         self.call |= call;
+        pool.discharge(packet);
         Some(packet)
     }
 
     pub(super) fn deliver(&mut self, packet: PacketId, backlog: u32, pool: &mut Pool) {
         debug_assert_eq!(pool.get(packet).dst, self.address);
         if self.backlog.is_empty() && self.rx.has_room(packet, pool) {
-            self.call |= self.rx.push(packet, pool);
+            self.call |= self.rx.push(packet, pool) || !self.config.interrupt_delay.is_zero();
         } else if self.backlog.packets() < backlog {
             self.backlog.push(packet, pool);
         } else {
@@ -177,8 +201,12 @@ impl Vm {
         }
     }
 
-    pub(super) fn take_call(&mut self) -> bool {
-        std::mem::take(&mut self.call)
+    /// An event for the VM, and how long it takes; `None` if there is none or one is on its way already.
+    pub(super) fn take_call(&mut self) -> Option<Duration> {
+        let call = std::mem::take(&mut self.call) && !self.interrupt_pending;
+        let delay = self.config.interrupt_delay;
+        self.interrupt_pending |= call && !delay.is_zero();
+        call.then_some(delay)
     }
 
     pub(super) fn take_call_to_driver(&mut self) -> bool {
@@ -194,6 +222,10 @@ impl Vm {
             }
             Errand::Command(command) => self.calls.push_back(command),
             Errand::Deadline(..) => self.urgent.push_back(errand),
+            Errand::Completion(flow, side) => {
+                self.completions.push_back((flow, side));
+                self.call = true;
+            }
             Errand::Transmit(packet) if self.queue.packets() < self.config.queue => {
                 self.queue.push(packet, &mut env.packets);
             }
@@ -222,6 +254,18 @@ impl Vm {
         }
     }
 
+    /// The driver domain's event has come, while the VM runs or not.
+    pub(super) fn on_interrupt(&mut self, running: bool) {
+        self.interrupt_pending = false;
+        self.announced = self.rx.filled();
+        self.completes = !self.completions.is_empty();
+        self.gives_way = running && self.config.interrupt_yields;
+    }
+
+    pub(super) const fn take_gives_way(&mut self) -> bool {
+        std::mem::replace(&mut self.gives_way, false)
+    }
+
     pub(super) fn load_woken(&mut self) {
         self.load_armed = false;
     }
@@ -241,12 +285,15 @@ impl Vm {
     /// Chooses the next piece of work.
     pub(super) fn next(&mut self, now: Instant, pool: &Pool) -> VmWork {
         let config = self.config;
+        let at_once = config.interrupt_delay.is_zero();
         let sendable = self.queue.front().filter(|packet| self.tx.has_room(*packet, pool));
         let copy = |packet: PacketId| config.copy_cost * pool.get(packet).len() / 1000;
         let (doing, cost) = if let Some(packet) = sendable {
             (Doing::Transmit, config.tx_cost + copy(packet))
-        } else if let Some(packet) = self.rx.first() {
+        } else if let Some(packet) = self.rx.first().filter(|_| at_once || self.announced > 0) {
             (Doing::Receive, config.rx_cost + copy(packet))
+        } else if (at_once || self.completes) && !self.completions.is_empty() {
+            (Doing::Completion, config.rx_cost)
         } else if !self.urgent.is_empty() {
             (Doing::Urgent, config.call_cost)
         } else if !self.calls.is_empty() {
@@ -275,6 +322,12 @@ impl Vm {
                 }
             }
             Doing::Receive => self.receive(env),
+            Doing::Completion => {
+                if let Some((flow, side)) = self.completions.pop_front() {
+                    self.completes &= !self.completions.is_empty();
+                    env.settle(flow, side);
+                }
+            }
             Doing::Urgent => {
                 if let Some(Errand::Deadline(flow, side)) = self.urgent.pop_front() {
                     env.timeout(flow, side);
@@ -301,12 +354,14 @@ impl Vm {
     fn receive(&mut self, env: &mut Env) {
         let Some(packet) = self.rx.take(&mut env.packets) else { return };
         self.stats.received += 1;
+        self.announced = self.announced.saturating_sub(1);
         // A buffer is free again: for what waits.
         if let Some(next) = self.backlog.front()
             && self.rx.has_room(next, &env.packets)
             && let Some(next) = self.backlog.pop(&mut env.packets)
         {
             self.rx.push(next, &mut env.packets);
+            self.announced += 1;
         }
         env.input(packet);
     }

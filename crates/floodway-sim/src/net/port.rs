@@ -168,6 +168,8 @@ impl Port {
         pool: &mut Pool,
         clock: &mut Clock<E>,
     ) {
+        // The card of a host has it: what its sender counted in the queues above ends here.
+        pool.discharge(packet);
         let len = pool.get(packet).len();
         let busy = self.link.transmission(len, 1);
         self.busy_until = clock.now() + busy;

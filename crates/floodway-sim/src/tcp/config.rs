@@ -42,12 +42,15 @@ pub struct TcpConfig {
     pub send: Buffer,
     /// Largest super-frame in bytes of payload; zero or one MSS: none.
     pub gso_max: u32,
+    /// Bytes that may wait in queues of the sender's host (Linux, `tcp_limit_output_bytes`); zero: any number, as
+    /// before Linux 3.6.
+    pub limit_output: u32,
     /// Falls back to the initial window after idle time (RFC 5681 section 4.1).
     pub idle_restart: bool,
 }
 
 impl TcpConfig {
-    /// A Linux guest of today: CUBIC, ten segments, SACK, timestamps, 200 ms, quick ACKs.
+    /// A Linux guest of today: CUBIC, ten segments, SACK, timestamps, 200 ms, quick ACKs, small queues.
     #[must_use]
     pub const fn linux() -> Self {
         Self {
@@ -67,6 +70,7 @@ impl TcpConfig {
             receive: Buffer { initial: 65_535, max: 6 << 20 },
             send: Buffer { initial: 87_380, max: 4 << 20 },
             gso_max: 0,
+            limit_output: 1 << 20,
             idle_restart: true,
         }
     }
@@ -82,12 +86,13 @@ impl TcpConfig {
             slow_start_limit: 1,
             syn_rto: Duration::from_secs(3),
             receive: Buffer { initial: 65_535, max: 4 << 20 },
+            limit_output: 0,
             ..Self::linux()
         }
     }
 
     /// Nothing but the standards' basics, for comparing with theory: no timestamps, no HyStart++, no
-    /// quick ACKs, buffers that never bind.
+    /// quick ACKs, buffers and queues that never bind.
     #[must_use]
     pub const fn plain(algorithm: Algorithm) -> Self {
         Self {
@@ -97,6 +102,7 @@ impl TcpConfig {
             quick_acks: 0,
             receive: Buffer { initial: 64 << 20, max: 64 << 20 },
             send: Buffer { initial: 64 << 20, max: 64 << 20 },
+            limit_output: 0,
             ..Self::linux()
         }
     }

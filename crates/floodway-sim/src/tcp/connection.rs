@@ -157,6 +157,24 @@ impl Connection {
         self.sender.set_hello(until);
     }
 
+    /// How many of its bytes the queues of its host hold, which somebody has to say before [`poll`](Self::poll) if the stack
+    /// [limits](TcpConfig::limit_output) them.
+    pub fn set_queued(&mut self, bytes: u64) {
+        self.sender.small_queue().set_queued(bytes);
+    }
+
+    /// The stack limits what the host's queues hold.
+    #[must_use]
+    pub const fn limits_queue(&self) -> bool {
+        self.config.limit_output > 0
+    }
+
+    /// Goes on when some of what is queued has left.
+    #[must_use]
+    pub const fn waits_for_queue(&self) -> bool {
+        self.sender.waits_for_queue()
+    }
+
     /// When [`on_timeout`](Self::on_timeout) is due; [`Instant::NEVER`] if nothing waits.
     #[must_use]
     pub fn next_timeout(&self) -> Instant {

@@ -17,6 +17,7 @@
 //! | timestamps, PAWS, window scale | RFC 7323 |
 //! | initial window | RFC 6928, or any |
 //! | ECN; DCTCP's echo | RFC 3168; RFC 8257 section 3.2 |
+//! | what waits below TCP | Linux, TCP small queues |
 //! | window auto-tuning | Fisk and Feng, "Dynamic right-sizing in TCP", 2001, with Linux's numbers |
 //!
 //! Not modelled: RACK and tail-loss probe, F-RTO, Nagle, urgent data, simultaneous open, SYN cookies. A
@@ -28,6 +29,7 @@ mod connection;
 mod receiver;
 mod scoreboard;
 mod sender;
+mod small_queue;
 
 pub use autotune::Buffer;
 pub use config::TcpConfig;

@@ -9,12 +9,7 @@
 //! makes the arithmetic of `pipe` the same. A partial ACK then means that the next segment is lost (RFC 6582),
 //! or ends recovery (Reno).
 //!
-//! **What may be sent**: lost segments first, then new ones, then, in recovery with SACK, doubtful ones (RFC 6675, `NextSeg`
-//! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it), while `pipe` leaves room in `cwnd` (set by PRR in
-//! recovery), the peer's window and the send buffer have room. Duplicates shrink `pipe`, so limited
-//! transmit (RFC 3042) needs no rule of its own. A piece that is smaller than an MSS for want of window waits
-//! while anything is outstanding (silly-window avoidance). Who makes super-frames waits for them: until a third of the window
-//! or a whole super-frame may go (Linux, `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones.
+//! **What may be sent** is in [`output`].
 //!
 //! **Timer.** Runs while anything is outstanding, is set anew by each advance of `snd_una`, doubles at each expiry. With
 //! a zero window and nothing outstanding it sends a probe of one byte instead.
@@ -22,6 +17,8 @@
 //! **Managed.** While a switch controls the flow, neither the congestion window nor a send buffer that is sized after
 //! it binds what is sent, whatever happens to it; it goes on growing and shrinking as a shadow, and binds again when
 //! the flow is not managed any more, or when the switch has not said hello for too long.
+
+mod output;
 
 use std::ops::AddAssign;
 
@@ -31,11 +28,12 @@ use floodway_core::seq::Seq;
 
 use super::config::TcpConfig;
 use super::scoreboard::{News, Scoreboard};
+use super::small_queue::SmallQueue;
 use crate::{Duration, Instant};
 
+pub(super) use output::Range;
+
 const DUP_THRESH: u32 = 3;
-/// The part of a window that a super-frame waits for at most (Linux, `tcp_tso_win_divisor`).
-const TSO_WIN_DIVISOR: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -64,22 +62,6 @@ impl AddAssign for SenderStats {
         self.timeouts += other.timeouts;
         self.marks += other.marks;
     }
-}
-
-/// A range of the stream to send: `start` is where its first byte, or the SYN, is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub start: u64,
-    /// Bytes of payload.
-    pub len: u32,
-    /// The FIN follows.
-    pub fin: bool,
-    /// Reaches the end of what the application has written.
-    pub push: bool,
-    /// Announces a reduction of the window (CWR).
-    pub cwr: bool,
-    /// Was sent before.
-    pub repeated: bool,
 }
 
 /// What an incoming segment says to the sending half.
@@ -130,6 +112,7 @@ pub struct Sender {
     floods: bool,
     /// Expiries since anything was heard.
     unheard: u8,
+    small_queue: SmallQueue,
     stats: SenderStats,
 }
 
@@ -163,6 +146,7 @@ impl Sender {
             hello_until: Instant::ZERO,
             floods: false,
             unheard: 0,
+            small_queue: SmallQueue::new(config.limit_output),
             stats: SenderStats::default(),
         }
     }
@@ -219,6 +203,14 @@ impl Sender {
 
     pub(super) fn set_hello(&mut self, until: Instant) {
         self.hello_until = until;
+    }
+
+    pub(super) const fn small_queue(&mut self) -> &mut SmallQueue {
+        &mut self.small_queue
+    }
+
+    pub(super) const fn waits_for_queue(&self) -> bool {
+        self.small_queue.waits()
     }
 
     pub(super) const fn mss(&self) -> u32 {
@@ -477,172 +469,10 @@ impl Sender {
         (self.prr, self.dupacks, self.presumed) = (None, 0, 0);
     }
 
-    /// What is to be sent now, if anything. What it returns counts as sent.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Range> {
-        self.floods = self.managed && now < self.hello_until;
-        let Some(range) = self.next_known(now).or_else(|| self.next_doubtful(now)) else {
-            if self.timer == Instant::NEVER && self.una == self.nxt {
-                self.timer = self.probe_time(now);
-            }
-            return None;
-        };
-        if let Some(prr) = &mut self.prr {
-            prr.on_sent(range.len);
-        }
-        if self.timer == Instant::NEVER {
-            self.timer = now + self.rtt.rto(&self.config.rto);
-        }
-        self.last_sent = now;
-        Some(range)
-    }
-
-    fn next_known(&mut self, now: Instant) -> Option<Range> {
-        self.next_lost(now).or_else(|| self.next_new(now))
-    }
-
-    fn next_lost(&mut self, now: Instant) -> Option<Range> {
-        let (start, len) = self.board.next_lost()?;
-        if !self.has_room(len) {
-            return None;
-        }
-        self.board.resent(start, now);
-        Some(self.again(start, len))
-    }
-
-    /// Nothing is known to be lost and nothing is new: a hole below what is sacked; else, once per recovery, the
-    /// last segment, whose SACK tells of all below.
-    fn next_doubtful(&mut self, now: Instant) -> Option<Range> {
-        let Phase::Recovery { point } = self.phase else { return None };
-        if !self.sack {
-            return None;
-        }
-        let hole = self.board.first_hole();
-        let rescue = || self.board.last_unsacked().filter(|_| self.una > self.rescued);
-        let (start, len) = hole.or_else(rescue)?;
-        if !self.has_room(len) {
-            return None;
-        }
-        if hole.is_none() {
-            self.rescued = point;
-        }
-        self.board.resent_in_doubt(start, now);
-        Some(self.again(start, len))
-    }
-
-    fn has_room(&self, len: u32) -> bool {
-        let pipe = self.pipe();
-        pipe == 0 || u64::from(pipe) + u64::from(len) <= self.cwnd()
-    }
-
-    fn again(&mut self, start: u64, len: u32) -> Range {
-        self.stats.retransmissions += 1;
-        let end = start + u64::from(len);
-        let fin = end > self.end;
-        Range {
-            start,
-            len: len - u32::from(fin),
-            fin,
-            push: end >= self.end,
-            cwr: false,
-            repeated: true,
-        }
-    }
-
-    fn next_new(&mut self, now: Instant) -> Option<Range> {
-        let unsent = self.end.saturating_sub(self.nxt);
-        let fin_due = self.fin && self.nxt <= self.end;
-        if (unsent == 0 && !fin_due) || self.nxt == 0 {
-            return None;
-        }
-        self.restart_if_idle(now);
-        let len = self.new_payload(unsent)?;
-        let fin = fin_due && u64::from(len) == unsent;
-        if len == 0 && !fin {
-            return None;
-        }
-        let range = Range {
-            start: self.nxt,
-            len,
-            fin,
-            push: u64::from(len) == unsent,
-            cwr: len > 0 && std::mem::take(&mut self.cwr),
-            repeated: false,
-        };
-        self.note_sent(len + u32::from(fin), now);
-        Some(range)
-    }
-
-    /// How much payload may go now: `None` if windows forbid, zero if only a FIN is left.
-    fn new_payload(&mut self, unsent: u64) -> Option<u32> {
-        let mss = u64::from(self.mss);
-        let pipe = self.pipe();
-        let room = self.cwnd().saturating_sub(u64::from(pipe));
-        let window = self.right_edge.saturating_sub(self.nxt).min(self.send_room());
-        if window == 0 && unsent > 0 {
-            return self.probe();
-        }
-        let one = unsent.min(mss);
-        if room < one && pipe > 0 {
-            self.limited_at = self.nxt;
-            return None;
-        }
-        let most = unsent.min(room.max(one)).min(window);
-        if self.defers(most, unsent) {
-            self.limited_at = self.nxt;
-            return None;
-        }
-        let most = most.min(u64::from(self.config.gso_max).max(mss));
-        if most == unsent || most < mss {
-            let silly = most < one && self.una < self.nxt && most < self.largest_window / 2;
-            // Only the tail of the data may be smaller than a segment.
-            return (!silly).then_some(most as u32);
-        }
-        Some((most - most % mss) as u32)
-    }
-
-    /// More may go soon, in one super-frame with these bytes.
-    fn defers(&self, most: u64, unsent: u64) -> bool {
-        let whole = u64::from(self.config.gso_max);
-        let window = self.cwnd().min(self.right_edge.saturating_sub(self.una));
-        let more = whole > u64::from(self.mss) && most < unsent && self.una < self.nxt;
-        more && self.phase == Phase::Open && most < whole.min(window / TSO_WIN_DIVISOR)
-    }
-
-    fn send_room(&self) -> u64 {
-        let buffer = self.config.send;
-        let wanted = self.cwnd().saturating_mul(2).max(u64::from(buffer.initial));
-        let wanted = wanted.min(u64::from(buffer.max));
-        (self.una + wanted).saturating_sub(self.nxt)
-    }
-
-    /// One byte into a closed window, if that is due.
-    fn probe(&self) -> Option<u32> {
-        let due = self.una == self.nxt && self.timer == Instant::NEVER;
-        (due && self.rtt.backed_off() > 0).then_some(1)
-    }
-
     /// When to probe a closed window; never if it is open.
     fn probe_time(&self, now: Instant) -> Instant {
         let closed = self.right_edge <= self.nxt && self.end > self.nxt;
         if closed { now + self.rtt.rto(&self.config.rto) } else { Instant::NEVER }
-    }
-
-    fn restart_if_idle(&mut self, now: Instant) {
-        if self.config.idle_restart && self.una == self.nxt {
-            let initial = self.config.initial_window.saturating_mul(self.mss);
-            let (idle, rto) = (now.since(self.last_sent), self.rtt.rto(&self.config.rto));
-            self.controller.on_idle(idle, rto, initial, &mut self.window);
-        }
-    }
-
-    fn note_sent(&mut self, mut bytes: u32, now: Instant) {
-        while bytes > 0 {
-            // A FIN behind a full segment is part of it.
-            let len = if bytes == self.mss + 1 { bytes } else { bytes.min(self.mss) };
-            self.board.sent(self.nxt, len, now);
-            self.nxt += u64::from(len);
-            bytes -= len;
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! # Theory of operation
 //! A round opens all its connections at once and ends when the last byte of the last of them has arrived and is
-//! acknowledged. Before each round is an exponential pause, so that rounds meet all phases of schedules. The sender
+//! acknowledged. Back to back, each connection is followed at once by the next one of its place, however long the others still
+//! take, until every place has had its rounds. Before each round is an exponential pause, so that rounds meet all phases of schedules. The sender
 //! connects. Of each transfer the times are kept at which its application and its receiver's see what happens; in a
 //! VM that is when the VM runs.
 
@@ -25,6 +26,8 @@ pub struct TransfersConfig {
     pub bytes: u64,
     /// Rounds.
     pub rounds: u32,
+    /// The connections of a round do not wait for each other: each is followed at once by the next.
+    pub back_to_back: bool,
     /// Mean of the pause before each round.
     pub gap: Duration,
     /// The sender's stack and the receivers'.
@@ -103,26 +106,40 @@ impl Transfers {
     }
 
     fn begin(&mut self, ctx: &mut Ctx<'_>) {
-        let [sender, receiver] = &self.config.stacks;
-        for (place, &(to, flows)) in (0..).zip(&self.config.to) {
-            for _ in 0..flows {
-                let flow = ctx.open(self.config.from, to, [sender, receiver]);
-                ctx.send_noting_first(flow, Side::Client, self.config.bytes, FIRST, LAST);
-                ctx.close(flow, Side::Client);
-                let transfer = Transfer {
-                    round: self.round,
-                    receiver: place,
-                    begun: ctx.now(),
-                    connected: Instant::NEVER,
-                    first: Instant::NEVER,
-                    last: Instant::NEVER,
-                    acknowledged: Instant::NEVER,
-                    bytes: self.config.bytes,
-                };
-                self.running.push((flow, transfer));
+        for place in 0..self.config.to.len() {
+            for _ in 0..self.config.to[place].1 {
+                self.open(place as u32, self.round, ctx);
             }
         }
-        self.round += 1;
+        self.round = if self.config.back_to_back { self.config.rounds } else { self.round + 1 };
+    }
+
+    fn open(&mut self, receiver: u32, round: u32, ctx: &mut Ctx<'_>) {
+        let (to, _) = self.config.to[receiver as usize];
+        let [from, at] = &self.config.stacks;
+        let flow = ctx.open(self.config.from, to, [from, at]);
+        ctx.send_noting_first(flow, Side::Client, self.config.bytes, FIRST, LAST);
+        ctx.close(flow, Side::Client);
+        let transfer = Transfer {
+            round,
+            receiver,
+            begun: ctx.now(),
+            connected: Instant::NEVER,
+            first: Instant::NEVER,
+            last: Instant::NEVER,
+            acknowledged: Instant::NEVER,
+            bytes: self.config.bytes,
+        };
+        self.running.push((flow, transfer));
+    }
+
+    /// A transfer is over: the next one of its place, or the next round.
+    fn go_on(&mut self, over: &Transfer, ctx: &mut Ctx<'_>) {
+        if self.config.back_to_back && over.round + 1 < self.config.rounds {
+            self.open(over.receiver, over.round + 1, ctx);
+        } else if self.running.is_empty() {
+            self.pause(ctx);
+        }
     }
 
     fn note(&mut self, flow: FlowId, change: impl FnOnce(&mut Transfer), ctx: &mut Ctx<'_>) {
@@ -132,10 +149,9 @@ impl Transfers {
         if transfer.last == Instant::NEVER || transfer.acknowledged == Instant::NEVER {
             return;
         }
-        self.done.push(self.running.remove(at).1);
-        if self.running.is_empty() {
-            self.pause(ctx);
-        }
+        let over = self.running.remove(at).1;
+        self.done.push(over);
+        self.go_on(&over, ctx);
     }
 }
 
@@ -175,11 +191,10 @@ impl App for Transfers {
     }
 
     fn on_closed(&mut self, flow: FlowId, ctx: &mut Ctx<'_>) {
-        // Given up: the round goes on without it.
-        let before = self.running.len();
-        self.running.retain(|running| running.0 != flow);
-        if before > 0 && self.running.is_empty() {
-            self.pause(ctx);
+        // Given up: it goes on without it.
+        if let Some(at) = self.running.iter().position(|running| running.0 == flow) {
+            let over = self.running.remove(at).1;
+            self.go_on(&over, ctx);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::cpu::CpuEvent;
 use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
 use crate::net::{Net, NetEvent};
-use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool};
+use crate::packet::{self, Address, Body, Discharge, Ecn, Packet, PacketId, Pool};
 use crate::tcp::{Connection, SenderStats, State};
 use crate::{Duration, Instant};
 
@@ -56,6 +56,13 @@ pub enum Event {
     },
     /// A VM's load wants to go on.
     Load {
+        /// Which machine.
+        machine: u32,
+        /// Which VM.
+        vm: u32,
+    },
+    /// The driver domain's event has reached a VM.
+    Interrupt {
         /// Which machine.
         machine: u32,
         /// Which VM.
@@ -127,6 +134,8 @@ pub(crate) enum Errand {
     Command(Command),
     Deadline(FlowId, Side),
     Transmit(PacketId),
+    /// Packets of a connection that waits for that have left the VM's queues.
+    Completion(FlowId, Side),
 }
 
 /// What all parts of a world share.
@@ -155,6 +164,12 @@ impl Env {
         self.places.push(place);
         self.hello_until.push(Instant::ZERO);
         self.retired.push(SenderStats::default());
+    }
+
+    /// An event has left something for others to do.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        !self.errands.is_empty() || !self.notices.is_empty() || self.packets.has_discharge()
     }
 
     pub(crate) fn place(&self, address: Address) -> Place {
@@ -296,6 +311,7 @@ impl Env {
             && let Some(connection) = &mut end.connection
         {
             connection.set_hello(self.hello_until[end.address.0 as usize]);
+            connection.set_queued(end.queued);
             let Some(out) = connection.poll(now) else { break };
             self.emit(id, side, Body::Tcp(out.segment), out.ecn);
         }
@@ -303,9 +319,33 @@ impl Env {
         self.tell(id, side);
     }
 
+    /// Some of what an end has sent has left its host's queues.
+    pub(crate) fn discharge(&mut self, done: Discharge) {
+        let Some(flow) = self.flows.get_mut(done.flow) else { return };
+        let end = flow.end_mut(done.side);
+        end.queued = end.queued.saturating_sub(done.bytes.into());
+        if !end.connection.as_ref().is_some_and(Connection::waits_for_queue) {
+            return;
+        }
+        match self.places[end.address.0 as usize] {
+            Place::Bare { .. } => self.settle(done.flow, done.side),
+            Place::Vm { machine, vm } => {
+                let errand = Errand::Completion(done.flow, done.side);
+                self.errands.push_back((machine, vm, errand));
+            }
+        }
+    }
+
     fn emit(&mut self, id: FlowId, side: Side, body: Body, ecn: Ecn) {
-        let Some(flow) = self.flows.get(id) else { return };
-        let packet = Packet::of(flow, side, body, ecn);
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        let mut packet = Packet::of(flow, side, body, ecn);
+        let end = flow.end_mut(side);
+        if end.connection.as_ref().is_some_and(Connection::limits_queue)
+            && packet.tcp().is_some_and(|segment| segment.len > 0)
+        {
+            packet.charge = packet.len();
+            end.queued += u64::from(packet.charge);
+        }
         let place = self.place(packet.src);
         let packet = self.packets.insert(packet);
         match place {

@@ -191,7 +191,7 @@ impl World {
                 write_event(digest, event);
             }
             self.handle(event);
-            if !self.env.errands.is_empty() || !self.env.notices.is_empty() {
+            if self.env.has_more() {
                 self.settle();
             }
         }
@@ -215,6 +215,9 @@ impl World {
             Event::Hook { machine } => self.machines[machine as usize].on_hook_timer(&mut self.env),
             Event::Load { machine, vm } => {
                 self.machines[machine as usize].on_load_timer(vm, &mut self.env);
+            }
+            Event::Interrupt { machine, vm } => {
+                self.machines[machine as usize].on_interrupt(vm, &mut self.env);
             }
             Event::App { app, tag } => self.with_app(app, |app, ctx| app.on_timer(tag, ctx)),
             Event::Computed { app, tag } => {
@@ -248,7 +251,9 @@ impl World {
 
     fn settle(&mut self) {
         loop {
-            if let Some((machine, vm, errand)) = self.env.errands.pop_front() {
+            if let Some(done) = self.env.packets.take_discharge() {
+                self.env.discharge(done);
+            } else if let Some((machine, vm, errand)) = self.env.errands.pop_front() {
                 self.machines[machine as usize].on_errand(vm, errand, &mut self.env);
             } else if let Some((app, notice)) = self.env.notices.pop_front() {
                 self.tell(app, notice);
@@ -302,6 +307,7 @@ fn write_event(digest: &mut Digest, event: Event) {
         }
         Event::Hook { machine } => (10, u64::from(machine)),
         Event::Load { machine, vm } => (11, u64::from(machine) << 32 | u64::from(vm)),
+        Event::Interrupt { machine, vm } => (12, u64::from(machine) << 32 | u64::from(vm)),
     };
     digest.write(kind);
     digest.write(number);

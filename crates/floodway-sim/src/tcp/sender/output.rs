@@ -1,0 +1,214 @@
+//! What a sender may send now.
+//!
+//! # Theory of operation
+//! **Order**: lost segments first, then new ones, then, in recovery with SACK, doubtful ones (RFC 6675, `NextSeg`
+//! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it).
+//!
+//! **Room**: `pipe` leaves room in `cwnd` (set by PRR in recovery), and the peer's window, the send buffer and the host's own
+//! queues ([`SmallQueue`](crate::tcp::small_queue)) have room. Duplicates shrink `pipe`, so limited transmit
+//! (RFC 3042) needs no rule of its own.
+//!
+//! **Size.** A piece that is smaller than an MSS for want of window waits while anything is outstanding (silly-window avoidance).
+//! Who makes super-frames waits for them: until a third of the window or a whole super-frame may go (Linux,
+//! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones.
+//!
+//! Invariant: what [`Sender::next`] returns is in the scoreboard and counts as sent.
+
+use super::{Phase, Sender};
+use crate::Instant;
+use crate::tcp::small_queue::pacing_rate;
+
+/// The part of a window that a super-frame waits for at most (Linux, `tcp_tso_win_divisor`).
+const TSO_WIN_DIVISOR: u64 = 3;
+
+/// A range of the stream to send: `start` is where its first byte, or the SYN, is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub start: u64,
+    /// Bytes of payload.
+    pub len: u32,
+    /// The FIN follows.
+    pub fin: bool,
+    /// Reaches the end of what the application has written.
+    pub push: bool,
+    /// Announces a reduction of the window (CWR).
+    pub cwr: bool,
+    /// Was sent before.
+    pub repeated: bool,
+}
+
+impl Sender {
+    /// What is to be sent now, if anything. What it returns counts as sent.
+    pub(in crate::tcp) fn next(&mut self, now: Instant) -> Option<Range> {
+        self.floods = self.managed && now < self.hello_until;
+        let Some(range) = self.next_known(now).or_else(|| self.next_doubtful(now)) else {
+            if self.timer == Instant::NEVER && self.una == self.nxt {
+                self.timer = self.probe_time(now);
+            }
+            return None;
+        };
+        if let Some(prr) = &mut self.prr {
+            prr.on_sent(range.len);
+        }
+        if self.timer == Instant::NEVER {
+            self.timer = now + self.rtt.rto(&self.config.rto);
+        }
+        self.last_sent = now;
+        Some(range)
+    }
+
+    fn next_known(&mut self, now: Instant) -> Option<Range> {
+        self.next_lost(now).or_else(|| self.next_new(now))
+    }
+
+    fn next_lost(&mut self, now: Instant) -> Option<Range> {
+        let (start, len) = self.board.next_lost()?;
+        if !self.has_room(len) || !self.may_queue(len) {
+            return None;
+        }
+        self.board.resent(start, now);
+        Some(self.again(start, len))
+    }
+
+    /// Nothing is known to be lost and nothing is new: a hole below what is sacked; else, once per recovery, the
+    /// last segment, whose SACK tells of all below.
+    fn next_doubtful(&mut self, now: Instant) -> Option<Range> {
+        let Phase::Recovery { point } = self.phase else { return None };
+        if !self.sack {
+            return None;
+        }
+        let hole = self.board.first_hole();
+        let rescue = || self.board.last_unsacked().filter(|_| self.una > self.rescued);
+        let (start, len) = hole.or_else(rescue)?;
+        if !self.has_room(len) || !self.may_queue(len) {
+            return None;
+        }
+        if hole.is_none() {
+            self.rescued = point;
+        }
+        self.board.resent_in_doubt(start, now);
+        Some(self.again(start, len))
+    }
+
+    fn has_room(&self, len: u32) -> bool {
+        let pipe = self.pipe();
+        pipe == 0 || u64::from(pipe) + u64::from(len) <= self.cwnd()
+    }
+
+    /// The host's own queues take another segment of this flow.
+    fn may_queue(&mut self, len: u32) -> bool {
+        if self.una == self.nxt {
+            return true;
+        }
+        let window = &self.window;
+        let flight = u64::from(window.cwnd).max(self.nxt - self.una);
+        let starts = window.cwnd < window.ssthresh / 2;
+        let srtt = self.rtt.srtt().filter(|_| !self.floods);
+        self.small_queue.admits(len, srtt.map(|srtt| pacing_rate(flight, starts, srtt)))
+    }
+
+    fn again(&mut self, start: u64, len: u32) -> Range {
+        self.stats.retransmissions += 1;
+        let end = start + u64::from(len);
+        let fin = end > self.end;
+        Range {
+            start,
+            len: len - u32::from(fin),
+            fin,
+            push: end >= self.end,
+            cwr: false,
+            repeated: true,
+        }
+    }
+
+    fn next_new(&mut self, now: Instant) -> Option<Range> {
+        let unsent = self.end.saturating_sub(self.nxt);
+        let fin_due = self.fin && self.nxt <= self.end;
+        if (unsent == 0 && !fin_due) || self.nxt == 0 {
+            return None;
+        }
+        self.restart_if_idle(now);
+        let len = self.new_payload(unsent)?;
+        let fin = fin_due && u64::from(len) == unsent;
+        if (len == 0 && !fin) || !self.may_queue(len) {
+            return None;
+        }
+        let range = Range {
+            start: self.nxt,
+            len,
+            fin,
+            push: u64::from(len) == unsent,
+            cwr: len > 0 && std::mem::take(&mut self.cwr),
+            repeated: false,
+        };
+        self.note_sent(len + u32::from(fin), now);
+        Some(range)
+    }
+
+    /// How much payload may go now: `None` if windows forbid, zero if only a FIN is left.
+    fn new_payload(&mut self, unsent: u64) -> Option<u32> {
+        let mss = u64::from(self.mss);
+        let pipe = self.pipe();
+        let room = self.cwnd().saturating_sub(u64::from(pipe));
+        let window = self.right_edge.saturating_sub(self.nxt).min(self.send_room());
+        if window == 0 && unsent > 0 {
+            return self.probe();
+        }
+        let one = unsent.min(mss);
+        if room < one && pipe > 0 {
+            self.limited_at = self.nxt;
+            return None;
+        }
+        let most = unsent.min(room.max(one)).min(window);
+        if self.defers(most, unsent) {
+            self.limited_at = self.nxt;
+            return None;
+        }
+        let most = most.min(u64::from(self.config.gso_max).max(mss));
+        if most == unsent || most < mss {
+            let silly = most < one && self.una < self.nxt && most < self.largest_window / 2;
+            // Only the tail of the data may be smaller than a segment.
+            return (!silly).then_some(most as u32);
+        }
+        Some((most - most % mss) as u32)
+    }
+
+    /// More may go soon, in one super-frame with these bytes.
+    fn defers(&self, most: u64, unsent: u64) -> bool {
+        let whole = u64::from(self.config.gso_max);
+        let window = self.cwnd().min(self.right_edge.saturating_sub(self.una));
+        let more = whole > u64::from(self.mss) && most < unsent && self.una < self.nxt;
+        more && self.phase == Phase::Open && most < whole.min(window / TSO_WIN_DIVISOR)
+    }
+
+    fn send_room(&self) -> u64 {
+        let buffer = self.config.send;
+        let wanted = self.cwnd().saturating_mul(2).max(u64::from(buffer.initial));
+        let wanted = wanted.min(u64::from(buffer.max));
+        (self.una + wanted).saturating_sub(self.nxt)
+    }
+
+    /// One byte into a closed window, if that is due.
+    fn probe(&self) -> Option<u32> {
+        let due = self.una == self.nxt && self.timer == Instant::NEVER;
+        (due && self.rtt.backed_off() > 0).then_some(1)
+    }
+
+    fn restart_if_idle(&mut self, now: Instant) {
+        if self.config.idle_restart && self.una == self.nxt {
+            let initial = self.config.initial_window.saturating_mul(self.mss);
+            let (idle, rto) = (now.since(self.last_sent), self.rtt.rto(&self.config.rto));
+            self.controller.on_idle(idle, rto, initial, &mut self.window);
+        }
+    }
+
+    fn note_sent(&mut self, mut bytes: u32, now: Instant) {
+        while bytes > 0 {
+            // A FIN behind a full segment is part of it.
+            let len = if bytes == self.mss + 1 { bytes } else { bytes.min(self.mss) };
+            self.board.sent(self.nxt, len, now);
+            self.nxt += u64::from(len);
+            bytes -= len;
+        }
+    }
+}
