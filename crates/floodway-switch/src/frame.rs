@@ -60,6 +60,15 @@ pub fn with_headers<R>(
     headers: &[u8],
     f: impl FnOnce(&Frame<'_>) -> R,
 ) -> R {
+    // As nearly all are: the prefix, and at most one piece more.
+    if let [first, rest @ ..] = frame.parts
+        && first.len() == headers.len()
+        && rest.len() <= 1
+    {
+        let first = Segment::from_slice(headers);
+        let parts = [first, rest.first().copied().unwrap_or(first)];
+        return f(&Frame { vnet, prefix: headers, parts: &parts[..=rest.len()], len: frame.len });
+    }
     let mut inline = [Segment::from_slice(&[]); INLINE_PARTS];
     let mut spilled = Vec::new();
     let parts = if frame.parts.len() < INLINE_PARTS {

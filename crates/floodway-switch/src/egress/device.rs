@@ -17,8 +17,15 @@ use crate::vnet_offload::{self, Offloads};
 /// When a device that was full, or held as much as it may, is looked at again. At 10 Gbit/s it sends 62 KB in this
 /// time, and the limit grows until that is enough.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
-/// How much of the time that a worker was late is made up for. 1 ms at 1 Gbit/s is 125 KB.
-const SLACK: Duration = Duration::from_millis(1);
+/// What may leave at a rate is let collect for this long: a wake-up for each frame would cost more than the frames do. The
+/// high class is not let wait.
+const RELEASE: Duration = Duration::from_micros(250);
+/// How much of the time is made up for that frames waited for a late worker: a tick of a kernel with 250 of them in a second, which is how
+/// long it may let a thread wait that has woken up, beside what the worker was meant to sleep. Linux's shapers want a burst of
+/// this size for the same reason. At 1 Gbit/s it is 531 KB.
+const LATE: Duration = Duration::from_micros(4250);
+/// The same if nothing waited.
+const IDLE: Duration = Duration::from_millis(1);
 /// Range of the limit that follows the device: two full frames to 1 MiB.
 const DEVICE_BYTES: std::ops::RangeInclusive<u64> = 3028..=1 << 20;
 /// Links from this many bits per second on send a super-frame in 52 us at most: not worth cutting.
@@ -80,7 +87,7 @@ impl Device {
             limit: limit(&*sender, fixed, now),
             sender,
             fixed,
-            shaper: rate.map(|bits| Shaper::new(bits / 8, SLACK)),
+            shaper: rate.map(|bits| Shaper::new(bits / 8, LATE)),
             retry_at: Instant::ZERO,
         }
     }
@@ -106,9 +113,18 @@ impl Device {
         limit.may_send()
     }
 
-    /// When to look whether a device that was not ready is.
-    pub(super) fn next_look(&self, now: Instant) -> Instant {
-        let paced = self.shaper.as_ref().map_or(Instant::ZERO, Shaper::ready_at);
+    /// Nothing waits.
+    #[inline]
+    pub(super) fn idle(&mut self, now: Instant) {
+        if let Some(shaper) = &mut self.shaper {
+            shaper.idle(IDLE, now);
+        }
+    }
+
+    /// When to look whether a device that was not ready is, for `waiting` bytes that are let collect, if any.
+    pub(super) fn next_look(&self, waiting: u64, now: Instant) -> Instant {
+        let paced =
+            self.shaper.as_ref().map_or(Instant::ZERO, |s| s.look_at(waiting, RELEASE, now));
         let full = match &self.limit {
             Some(limit) if !limit.may_send() => now + LOOK_AGAIN,
             _ => Instant::ZERO,

@@ -36,7 +36,7 @@ use floodway_core::qdisc::{Class, Kind};
 use floodway_core::time::Instant;
 
 use crate::config::{MeterConfig, QueueConfig};
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, PREFIX_LEN};
 use crate::stats::{DropReason, Traffic};
 use crate::uplink::Sender;
 use device::Device;
@@ -113,13 +113,17 @@ impl Egress {
         sent: &Traffic,
     ) {
         let now = self.tick(now);
+        // Others may get the same frame, with the tags that it came with: its own bytes stay as they are.
+        let mut headers = [0; PREFIX_LEN];
         for frame in frames {
             let (class, seen) = self.tagger.classify(source, &frame, now);
             let pass = Pass { source, class, seen, now, hash_seed: self.hash_seed, sent };
-            match seen.and_then(|seen| self.tagger.retag(source, class, &seen, &frame)) {
+            let retagged =
+                seen.and_then(|seen| self.tagger.retag(source, class, &seen, &frame, &mut headers));
+            match retagged {
                 None => self.admit(&pass, &frame),
-                Some(headers) => {
-                    frame::with_headers(&frame, frame.vnet, headers.as_slice(), |frame| {
+                Some(len) => {
+                    frame::with_headers(&frame, frame.vnet, &headers[..len], |frame| {
                         self.admit(&pass, frame);
                     });
                 }
@@ -148,7 +152,11 @@ impl Egress {
     /// When [`pump`](Self::pump) has something to do, if nothing is sent before; [`Instant::NEVER`] while nothing waits.
     #[must_use]
     pub fn next_look(&self) -> Instant {
-        if self.queue.is_empty() { Instant::NEVER } else { self.device.next_look(self.latest) }
+        if self.queue.is_empty() {
+            Instant::NEVER
+        } else {
+            self.device.next_look(self.queue.patient(), self.latest)
+        }
     }
 
     /// The device was opened anew.
@@ -178,9 +186,11 @@ impl Egress {
 
     /// Hands the frame to the device if nothing waits and the device is ready; answers whether it went.
     fn send_now(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) -> bool {
-        self.queue.is_empty()
-            && self.device.is_ready(pass.now)
-            && self.device.send(frame, pass.now, pass.sent)
+        if !self.queue.is_empty() {
+            return false;
+        }
+        self.device.idle(pass.now);
+        self.device.is_ready(pass.now) && self.device.send(frame, pass.now, pass.sent)
     }
 
     /// Sends a super-frame in frames.

@@ -13,6 +13,9 @@ use crate::frame::{self, Frame};
 use crate::pool::{Buffer, Pool};
 use crate::stats::{DropReason, Traffic};
 
+/// An Ethernet frame with 1500 bytes of payload.
+const FULL_FRAME: u64 = 1514;
+
 /// A frame of ours, in one piece.
 pub(super) struct Owned {
     pub(super) buffer: Buffer,
@@ -101,6 +104,14 @@ impl Queue {
     /// Takes a frame back that [`next`](Self::next) has given.
     pub(super) fn put_back(&mut self, owned: Owned) {
         self.first = Some(owned);
+    }
+
+    /// Bytes that may wait until more can leave with the first of them: none while something urgent waits.
+    pub(super) fn patient(&self) -> u64 {
+        if self.first.is_some() || self.scheduler.backlog(Class::High).packets > 0 {
+            return 0;
+        }
+        self.scheduler.backlog(Class::Low).bytes.saturating_sub(FULL_FRAME)
     }
 
     pub(super) fn backlog(&self, class: Class) -> Backlog {

@@ -24,18 +24,6 @@ pub(super) struct Seen {
     pub(super) traffic_class: Option<u8>,
 }
 
-/// First bytes of a frame with other tags.
-pub(super) struct Headers {
-    bytes: [u8; PREFIX_LEN],
-    len: usize,
-}
-
-impl Headers {
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
 /// Classes and tags of one uplink's frames.
 pub(super) struct Tagger {
     config: MeterConfig,
@@ -77,7 +65,8 @@ impl Tagger {
         (class, Some(seen))
     }
 
-    /// The first bytes of the frame with the code point of its class; `None` if they are right as they are.
+    /// Writes the frame's first bytes with the code point of its class to `headers`, and answers how many there
+    /// are; `None` if they are right as they are.
     #[inline]
     pub(super) fn retag(
         &self,
@@ -85,7 +74,8 @@ impl Tagger {
         class: Class,
         seen: &Seen,
         frame: &Frame<'_>,
-    ) -> Option<Headers> {
+        headers: &mut [u8; PREFIX_LEN],
+    ) -> Option<usize> {
         let dscp = match class {
             Class::High => self.config.high_dscp,
             Class::Low => self.config.low_dscp,
@@ -95,10 +85,9 @@ impl Tagger {
             return None;
         }
         let len = frame.prefix.len().min(PREFIX_LEN);
-        let mut headers = Headers { bytes: [0; PREFIX_LEN], len };
-        headers.bytes[..len].copy_from_slice(&frame.prefix[..len]);
-        traffic_class::set_dscp(&mut headers.bytes[..len], dscp);
-        Some(headers)
+        headers[..len].copy_from_slice(&frame.prefix[..len]);
+        traffic_class::set_dscp(&mut headers[..len], dscp);
+        Some(len)
     }
 
     /// Forgets idle pairs.

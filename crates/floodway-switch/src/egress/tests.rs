@@ -288,7 +288,7 @@ fn the_device_holds_no_more_than_it_may() {
 #[test]
 fn nothing_leaves_faster_than_the_rate() {
     let mut scene = Scene::new(|settings, _| {
-        // 1500 bytes take 1.2 ms; the first may leave at once, and a late look makes up for 1 ms.
+        // 1500 bytes take 1.2 ms; the first may leave at once, and 1 ms is left of the rest before it.
         settings.queue.rate = Some(10_000_000);
     });
     scene.now = Instant::from_millis(500);
@@ -298,6 +298,36 @@ fn nothing_leaves_faster_than_the_rate() {
     assert_eq!(scene.drain().len(), 50);
     let took = scene.now.since(Instant::from_millis(500));
     assert_eq!(took, Duration::from_micros(49 * 1200 - 1000));
+}
+
+/// Frames of a stream leave some together; a small flow's frame does not wait for that.
+#[test]
+fn what_is_paced_is_looked_at_rarely_and_what_is_urgent_leaves_at_once() {
+    let mut scene = Scene::new(|settings, _| {
+        settings.queue.rate = Some(200_000_000);
+    });
+    scene.now = Instant::from_millis(500);
+    for n in 0..1000 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 1458));
+    }
+    scene.wire();
+    let (start, mut looks, mut left) = (scene.now, 0, 0);
+    while left < 400 {
+        assert!(scene.egress.next_look() > scene.now);
+        scene.now = scene.egress.next_look();
+        scene.egress.pump(scene.now, &scene.sent);
+        left += scene.wire().len();
+        looks += 1;
+    }
+    // 60 us each: 24 ms, and four or five at a look.
+    assert!((80..=100).contains(&looks), "{looks}");
+    assert!(scene.now.since(start) <= Duration::from_micros(24_300), "{:?}", scene.now);
+    // Half of the time until the next look has made room for a frame: the neighbour's takes it.
+    let half = scene.egress.next_look().since(scene.now) / 2;
+    scene.now += half;
+    scene.send(1, VnetHdr::default(), &numbered(2, 9, 7, 100));
+    let first = scene.wire().swap_remove(0);
+    assert_eq!((first[11], number_of(&first)), (2, Some(7)));
 }
 
 /// `CoDel`'s marks reach the header, with its checksum right.
