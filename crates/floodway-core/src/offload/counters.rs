@@ -47,6 +47,8 @@ counters! {
     retransmitted_bytes,
     /// Retransmission time-outs at the switch.
     timeouts,
+    /// Those of flows that had left their first slow start.
+    timeouts_after_slow_start,
     /// Tail loss probes sent.
     tail_loss_probes,
     /// Probes of a closed receive window.

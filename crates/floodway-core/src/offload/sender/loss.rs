@@ -531,6 +531,7 @@ impl<B: 'static> Sender<B> {
 
     fn time_out<S>(&mut self, env: &mut Env<'_, S>) {
         env.counters.timeouts += 1;
+        env.counters.timeouts_after_slow_start += u64::from(self.window.ssthresh != u32::MAX);
         let flight = self.store.snd_nxt().since(self.snd_una());
         let event = self.congestion(env.now, flight);
         let resent = self.rtt.backed_off() > 0;

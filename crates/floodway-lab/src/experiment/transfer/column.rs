@@ -85,7 +85,8 @@ impl Column {
         !matches!(self, Self::Vanilla | Self::Bridge | Self::Receive)
     }
 
-    fn offloads(self) -> bool {
+    /// Whether the switch does anything for the guest.
+    pub fn offloads(self) -> bool {
         self.transmits() || self == Self::Receive
     }
 }

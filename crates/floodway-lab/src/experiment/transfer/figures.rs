@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::cell::{Cell, Measure, Series};
 use super::column::Column;
-use super::measure::Results;
+use super::measure::{Results, SWITCH};
 use super::phases::Phases;
 use super::{Direction, Measured, Transfer};
 use crate::report::{Bar, Row, Samples};
@@ -24,6 +24,13 @@ const COUNTERS: [(&str, &str); 7] = [
     ("TcpExtTCPSpuriousRtxHostQueues", "host-queue retransmissions put off"),
     ("TcpExtTCPLossProbes", "loss probes"),
     ("TcpExtTCPSpuriousRTOs", "spurious timeouts"),
+];
+/// Counters of the switch that become rows.
+const SWITCH_COUNTERS: [(&str, &str); 4] = [
+    ("timeouts", "timeouts"),
+    ("timeouts_after_slow_start", "timeouts after slow start"),
+    ("tail_loss_probes", "loss probes"),
+    ("fast_recoveries", "fast recoveries"),
 ];
 const CENTRES: [(Centre, &str); 2] = [(Centre::Median, "median"), (Centre::Mean, "mean")];
 
@@ -260,6 +267,12 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
             let syns = if WITH_SYNS.contains(&counter) { get(SYNS) } else { 0 };
             measured.add_value(row, "events", get(counter).saturating_sub(syns) as f64);
         }
+        for (counter, name) in SWITCH_COUNTERS {
+            if let Some(events) = counters.get(&format!("{SWITCH}{counter}")) {
+                let row = format!("switch {name} {} {}", profile.name(), column.name());
+                measured.add_value(row, "events", *events as f64);
+            }
+        }
     }
     measured.add_value("transfers complete", "transfers", results.complete as f64);
     measured.add_value("transfers failed", "transfers", results.failed as f64);
@@ -306,7 +319,9 @@ mod tests {
                         }
                     }
                     for &column in &scenario.columns {
-                        results.counters.insert((profile, column), Default::default());
+                        let of_switch = SWITCH_COUNTERS.iter().filter(|_| column.offloads());
+                        let counters = of_switch.map(|(name, _)| (format!("{SWITCH}{name}"), 0));
+                        results.counters.insert((profile, column), counters.collect());
                     }
                 }
             }

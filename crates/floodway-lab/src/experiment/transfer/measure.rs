@@ -20,6 +20,8 @@ use crate::experiment::Run;
 use crate::switch_process::Offload;
 use crate::transfer;
 
+/// What stands before the names of the switch's counters among a guest's.
+pub const SWITCH: &str = "switch ";
 /// Rounds before the first block of each column in a cell, not counted: neighbour tables, page
 /// faults, code that the emulator has not translated yet.
 const WARM_UP: u32 = 2;
@@ -35,7 +37,7 @@ const ANY: &str = "0.0.0.0:0";
 pub struct Results {
     /// In the order of measuring.
     pub cells: Vec<Cell>,
-    /// Growth of the guest's TCP counters while transfers ran.
+    /// Growth of the guest's and the switch's TCP counters while transfers ran.
     pub counters: BTreeMap<(Profile, Column), Counters>,
     /// Transfers that came to their end.
     pub complete: u64,
@@ -237,9 +239,9 @@ impl<'a> Session<'a> {
         if warm_up > 0 {
             self.transfers(column, place, warm_up)?;
         }
-        let before = guest.agent().counters()?;
+        let before = self.counters(column)?;
         let observed = self.transfers(column, place, rounds)?;
-        let after = guest.agent().counters()?;
+        let after = self.counters(column)?;
         let sums = results.counters.entry((self.profile, column)).or_default();
         for (name, value) in after {
             *sums.entry(name.clone()).or_default() += value - before.get(&name).unwrap_or(&0);
@@ -248,6 +250,20 @@ impl<'a> Session<'a> {
             results.count(observation);
         }
         Ok(observed)
+    }
+
+    /// The counters of the guest's TCP, and of the switch where that does something for it: the latter with [`SWITCH`] before their
+    /// names.
+    fn counters(&self, column: Column) -> Result<Counters> {
+        let (guest, testbed) = (self.contended.guest(), self.contended.testbed());
+        let mut counters = guest.agent().counters()?;
+        if column.offloads() {
+            let switch = testbed.switch()?.offload_counters(guest.name())?;
+            for (name, n) in switch {
+                counters.insert(format!("{SWITCH}{name}"), i64::try_from(n)?);
+            }
+        }
+        Ok(counters)
     }
 
     /// Runs rounds, and puts together what both ends saw.
