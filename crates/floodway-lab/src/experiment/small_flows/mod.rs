@@ -79,8 +79,9 @@ pub struct SmallFlows {
     pub query: Vec<Query>,
     /// The VM that sends an endless stream.
     pub bulk_vm: Option<u32>,
-    /// The VM that computes.
-    pub hog_vm: Option<u32>,
+    /// VMs that compute.
+    #[serde(default)]
+    pub hog_vms: Vec<u32>,
     /// Loads, if there are several: other times between queries.
     #[serde(default)]
     pub case: Vec<Case>,
@@ -97,6 +98,15 @@ pub struct Case {
     /// Mean time between queries of that name, in microseconds.
     #[serde(default)]
     pub gap_us: BTreeMap<String, u64>,
+    /// Other VMs that compute.
+    pub hog_vms: Option<Vec<u32>>,
+}
+
+impl Case {
+    /// VMs that compute.
+    fn hogs<'a>(&'a self, scenario: &'a SmallFlows) -> &'a [u32] {
+        self.hog_vms.as_deref().unwrap_or(&scenario.hog_vms)
+    }
 }
 
 /// All that runs.
@@ -147,8 +157,9 @@ impl SmallFlows {
         ensure!(!self.column.is_empty(), "column: name at least one");
         let pinged = self.ping.iter().map(|ping| ping.vm);
         let asked = self.query.iter().flat_map(|query| query.vms.iter().copied());
-        let others = self.bulk_vm.iter().chain(&self.hog_vm).chain(&self.first_vms).copied();
-        for vm in pinged.chain(asked).chain(others) {
+        let others = self.bulk_vm.iter().chain(&self.first_vms).copied();
+        let hogs = self.cases().into_iter().flat_map(|case| case.hogs(self).to_vec());
+        for vm in pinged.chain(asked).chain(others).chain(hogs) {
             ensure!((1..=self.vms).contains(&vm), "there is no VM {vm}");
         }
         self.ping.iter().try_for_each(Ping::check)?;
@@ -215,18 +226,17 @@ impl SmallFlows {
 
     /// One column in one round.
     fn measure(&self, stage: &Stage, case: &Case, seed: u64) -> Result<Seen> {
-        let hog = self.hog_vm.map(|vm| stage.vm(vm)).transpose()?;
-        if let Some(vm) = hog {
-            let busy = Hog { duty: 1.0, period_us: 100_000, vcpus: Vec::new(), nice: 0 };
-            vm.agent().hog_start(&busy)?;
-        }
+        let hogs: Vec<_> = case.hogs(self).iter().map(|&vm| stage.vm(vm)).collect::<Result<_>>()?;
+        let busy = Hog { duty: 1.0, period_us: 100_000, vcpus: Vec::new(), nice: 0 };
+        hogs.iter().try_for_each(|vm| vm.agent().hog_start(&busy))?;
         let before = stage.port.as_ref().map(Port::counters).transpose()?;
         let (begin, cpu) = (Instant::now(), stage.switch_cpu()?);
         let mut seen = self.traffic(stage, case, seed)?;
         let cpu = stage.switch_cpu()?.saturating_sub(cpu);
         seen.rates.insert(SWITCH_CPU, 100.0 * cpu.as_secs_f64() / begin.elapsed().as_secs_f64());
-        if let Some(vm) = hog {
-            seen.rates.insert(HOG_RATE, hog_rate(vm)?);
+        if !hogs.is_empty() {
+            let rates = hogs.iter().map(|vm| hog_rate(vm)).collect::<Result<Vec<_>>>()?;
+            seen.rates.insert(HOG_RATE, rates.iter().sum());
         }
         if let (Some(port), Some(before)) = (&stage.port, before) {
             seen.dropped = Some(port.counters()?.since(&before));
@@ -345,6 +355,7 @@ mod tests {
             ("against = \"off\"", "against = \"of\"", "\"of\""),
             ("against = \"off\"", "priority = true", "there is no port"),
             ("\"2 KB\" = 9000", "\"3 KB\" = 9000", "\"3 KB\""),
+            ("{ \"2 KB\" = 9000 }", "{}\nhog_vms = [1, 7]", "no VM 7"),
             ("gap_ms = 5", "gap_ms = 0", "gap_ms = 0"),
             ("bytes = 2048", "bytes = 0", "bytes = 0"),
         ] {
