@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! A *scene* is a table of parameters that is simulated as a whole: [`super::fat_tree`], [`super::testbed`],
-//! [`super::web`]. Its values
+//! A *scene* is a table of parameters that is simulated as a whole: [`super::fat_tree`], [`super::inbound`],
+//! [`super::testbed`], [`super::web`]. Its values
 //! come from a base file, which several experiments share, and from the experiment. A *column* is what is compared (the
 //! mechanism off, on), a *case* is where (a load, a size of a bucket); both are a name and changes to parameters, by dotted
 //! names. Each case is run in each column, as many times as there are replications; a replication has the same seed
@@ -21,6 +21,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::fat_tree::FatTree;
+use super::inbound::Inbound;
 use super::testbed::Testbed;
 use super::web::Web;
 use super::{Measurement, Parameters, Run, Work, grid_figures, host};
@@ -69,6 +70,7 @@ fn one() -> u32 {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Scene {
     FatTree,
+    Inbound,
     Testbed,
     WebApplication,
 }
@@ -195,6 +197,11 @@ impl Grid {
                 let scene: FatTree = table.try_into()?;
                 scene.check()?;
                 Work::FatTree(Box::new(scene))
+            }
+            Scene::Inbound => {
+                let scene: Inbound = table.try_into()?;
+                scene.check()?;
+                Work::Inbound(Box::new(scene))
             }
             Scene::Testbed => {
                 let scene: Testbed = table.try_into()?;

@@ -22,6 +22,7 @@ mod grid_figures;
 mod grid_tests;
 mod hook;
 pub mod host;
+pub mod inbound;
 mod run;
 pub mod testbed;
 #[cfg(test)]

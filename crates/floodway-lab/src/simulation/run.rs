@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::fat_tree::FatTree;
+use super::inbound::Inbound;
 use super::testbed::Testbed;
 use super::transfer::Case;
 use super::web::Web;
@@ -36,6 +37,8 @@ pub enum Work {
     Transfer(Box<Case>),
     /// Transfers between many hosts.
     FatTree(Box<FatTree>),
+    /// Connections into the VMs of one host.
+    Inbound(Box<Inbound>),
     /// A few machines with VMs that disturb each other.
     Testbed(Box<Testbed>),
     /// A web application of several servers.
@@ -49,6 +52,7 @@ impl Work {
         match self {
             Self::Transfer(case) => case.effort(),
             Self::FatTree(scene) => scene.effort(),
+            Self::Inbound(scene) => scene.effort(),
             Self::Testbed(scene) => scene.effort(),
             Self::Web(scene) => scene.effort(),
         }
@@ -110,6 +114,7 @@ impl Run {
         match &self.work {
             Work::Transfer(case) => case.execute(self.seed, &mut recorder)?,
             Work::FatTree(scene) => scene.execute(self.seed, &mut recorder)?,
+            Work::Inbound(scene) => scene.execute(self.seed, &mut recorder)?,
             Work::Testbed(scene) => scene.execute(self.seed, &mut recorder)?,
             Work::Web(scene) => scene.execute(self.seed, &mut recorder)?,
         }

@@ -1,0 +1,199 @@
+//! The division of the link into a host as the hook of a simulated machine.
+//!
+//! # Theory of operation
+//! The mechanism is [`floodway_core::inbound`], the very code that the switch runs: a [`Port`] for each VM, and one [`Allocator`] that
+//! is asked when the number of a VM's active connections changes. What is kept of a held ACK is a copy of its packet. The deadline
+//! of the clamps is the hook's, so that a driver domain that waits for a processor is late with grants, too.
+
+use std::time::Duration;
+
+use floodway_core::inbound::allocation::Demand;
+use floodway_core::inbound::{Allocator, Config, Counters, Port, Sink, Verdict};
+use floodway_core::offload::{Ecn as WireEcn, Edit, Segment};
+use floodway_core::time::Instant;
+use floodway_sim::machine::{Hook, HookCtx};
+use floodway_sim::packet::{Body, Ecn, Packet, PacketId};
+
+/// How often it is looked at what VMs use, while unused shares are lent: as in the switch.
+const TICK: Duration = Duration::from_millis(50);
+/// Header of an Ethernet frame, which the simulator's lengths leave out.
+const ETHERNET_HEADER: u64 = 14;
+
+/// The clamps of a machine's VMs, and the division among them.
+#[derive(Debug)]
+pub(super) struct Division {
+    config: Config,
+    cost: Duration,
+    ports: Vec<Port<Packet>>,
+    allocator: Allocator,
+    tick_at: Instant,
+}
+
+impl Division {
+    /// A division of the link among `vms` VMs of equal weight. A packet costs the driver domain `cost`.
+    pub(super) fn new(config: Config, vms: usize, cost: Duration, seed: u64) -> Self {
+        let mut division = Self {
+            cost,
+            ports: (0..vms).map(|_| Port::new(config.clone(), seed)).collect(),
+            allocator: Allocator::new(&config, vms),
+            tick_at: if config.water_fill { Instant::ZERO + TICK } else { Instant::NEVER },
+            config,
+        };
+        division.demand_all(|_| None);
+        division.publish(Instant::ZERO);
+        division
+    }
+
+    /// The rate of each VM, in bytes per second.
+    pub(super) fn rates(&self) -> &[u64] {
+        self.allocator.rates()
+    }
+
+    /// Bytes of the link that have come for a VM.
+    pub(super) fn received(&self, vm: usize) -> u64 {
+        self.ports.get(vm).map_or(0, Port::received)
+    }
+
+    /// What the clamp of a VM has done.
+    pub(super) fn counters(&self, vm: usize) -> Counters {
+        self.ports.get(vm).map_or_else(Counters::default, |port| *port.counters())
+    }
+
+    fn demand(&self, vm: usize, limit: Option<u64>) -> Demand {
+        let active = self.ports.get(vm).map_or(0, Port::active);
+        Demand { weight: self.config.policy.weight(active, self.config.weight_cap, 1), limit }
+    }
+
+    fn demand_all(&mut self, limit: impl Fn(usize) -> Option<u64>) {
+        let demands: Vec<_> = (0..self.ports.len()).map(|vm| self.demand(vm, limit(vm))).collect();
+        self.allocator.set_all(demands);
+    }
+
+    fn publish(&mut self, now: Instant) {
+        for (port, &rate) in self.ports.iter_mut().zip(self.allocator.rates()) {
+            port.set_rate(rate, now);
+        }
+    }
+
+    /// The number of a VM's active connections may have changed.
+    fn settle(&mut self, vm: usize, now: Instant) {
+        // What it can use it has to show first.
+        let demand = self.demand(vm, None);
+        let known = self.allocator.demands().get(vm).map(|known| known.weight);
+        if known != Some(demand.weight) && self.allocator.set(vm, demand) {
+            self.publish(now);
+        }
+    }
+
+    fn lend(&mut self, now: Instant) {
+        if self.tick_at > now {
+            return;
+        }
+        self.tick_at = now + TICK;
+        let limits: Vec<_> = self.ports.iter_mut().map(|port| port.limit(now)).collect();
+        self.demand_all(|vm| limits.get(vm).copied().flatten());
+        self.publish(now);
+    }
+}
+
+impl Hook for Division {
+    fn outbound(&mut self, vm: u32, id: PacketId, ctx: &mut HookCtx<'_>) {
+        ctx.charge(self.cost);
+        let packet = *ctx.packets().get(id);
+        let tuple = ctx.flows().get(packet.flow).map(|flow| flow.tuple(packet.from));
+        let (now, vm) = (ctx.now(), vm as usize);
+        let (Some(segment), Some(tuple), Some(port)) =
+            (describe(&packet), tuple, self.ports.get_mut(vm))
+        else {
+            return ctx.to_network(id);
+        };
+        let keep = || Some(packet);
+        match port.from_vm(now, &tuple, &segment, keep, &mut ToNetwork { ctx }) {
+            Verdict::Pass(edit) => {
+                apply(ctx.packets().get_mut(id), &edit);
+                ctx.to_network(id);
+            }
+            Verdict::Absorb => {
+                ctx.packets().remove(id);
+            }
+        }
+        self.settle(vm, now);
+    }
+
+    fn inbound(&mut self, vm: u32, id: PacketId, ctx: &mut HookCtx<'_>) {
+        ctx.charge(self.cost);
+        let packet = *ctx.packets().get(id);
+        let tuple = ctx.flows().get(packet.flow).map(|flow| flow.tuple(packet.from));
+        let overhead = ETHERNET_HEADER + u64::from(self.config.frame_overhead);
+        let wire = u64::from(packet.len()) + u64::from(packet.packets()) * overhead;
+        let (now, index) = (ctx.now(), vm as usize);
+        if let (Some(segment), Some(tuple), Some(port)) =
+            (describe(&packet), tuple, self.ports.get_mut(index))
+        {
+            port.tcp_from_network(now, &tuple, &segment, wire);
+            self.settle(index, now);
+        }
+        ctx.to_vm(vm, id);
+    }
+
+    fn next_timeout(&self) -> Instant {
+        let ports = self.ports.iter().map(Port::next_timeout);
+        ports.chain([self.tick_at]).min().unwrap_or(Instant::NEVER)
+    }
+
+    fn on_timeout(&mut self, ctx: &mut HookCtx<'_>) {
+        let now = ctx.now();
+        for vm in 0..self.ports.len() {
+            let Some(port) = self.ports.get_mut(vm) else { continue };
+            if port.next_timeout() <= now {
+                port.handle_timeout(now, &mut ToNetwork { ctx });
+                self.settle(vm, now);
+            }
+        }
+        self.lend(now);
+    }
+}
+
+/// Sends what a clamp has kept.
+struct ToNetwork<'a, 'c> {
+    ctx: &'a mut HookCtx<'c>,
+}
+
+impl Sink<Packet> for ToNetwork<'_, '_> {
+    fn send(&mut self, frame: &Packet, edit: &Edit) {
+        if self.ctx.flows().get(frame.flow).is_none() {
+            return;
+        }
+        let mut packet = *frame;
+        apply(&mut packet, edit);
+        let id = self.ctx.packets().insert(packet);
+        self.ctx.to_network(id);
+    }
+}
+
+fn describe(packet: &Packet) -> Option<Segment> {
+    let tcp = packet.tcp()?;
+    let ecn = match packet.ecn {
+        Ecn::NotEct => WireEcn::NOT_ECT,
+        Ecn::Ect => WireEcn(2),
+        Ecn::Ce => WireEcn::CE,
+    };
+    Some(Segment {
+        seq: tcp.seq,
+        ack: tcp.ack,
+        len: tcp.len,
+        window: tcp.window,
+        flags: tcp.flags,
+        ecn,
+        gso_size: tcp.gso_size,
+        options: tcp.options,
+    })
+}
+
+fn apply(packet: &mut Packet, edit: &Edit) {
+    let Body::Tcp(tcp) = &mut packet.body else { return };
+    tcp.seq = edit.seq.unwrap_or(tcp.seq);
+    tcp.ack = edit.ack.unwrap_or(tcp.ack);
+    tcp.window = edit.window.unwrap_or(tcp.window);
+    tcp.options.timestamps = edit.timestamps.or(tcp.options.timestamps);
+}
