@@ -65,12 +65,15 @@ pub fn missing() -> Option<String> {
 
 pub fn start(setup: &Setup) -> Result<Switch> {
     let namespace = Namespace::create("native")?;
-    // The kernel would say things of its own, which no client has sent.
+    // The kernel would say things of its own, which no client has sent: so no IPv6, and no snooping, for which a bridge joins a group of
+    // IPv4 and says so in frames that look like the client's.
     let quiet = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
     let mut command = namespace.command("sysctl");
     command.args(["-q", "-w"]).args(quiet);
     process::run_command(command)?;
-    namespace.bridge(BRIDGE)?;
+    let bridge = ["link", "add", BRIDGE, "type", "bridge", "stp_state", "0", "forward_delay", "0"];
+    namespace.ip(&[&bridge[..], &["mcast_snooping", "0"]].concat())?;
+    namespace.ip(&["link", "set", BRIDGE, "up"])?;
     let mtu = setup.profile.mtu().to_string();
     let mut processes = Vec::new();
     for (name, socket) in [("a", &setup.socket_a), ("b", &setup.socket_b)] {
