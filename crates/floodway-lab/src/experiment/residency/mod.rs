@@ -17,6 +17,7 @@
 //! What a stream moves is counted where it arrives. [`account`] says what each party had of the CPUs meanwhile.
 
 mod account;
+mod profile;
 mod remote;
 mod traffic;
 
@@ -30,6 +31,7 @@ use crate::kernel::{Kernel, Series};
 use crate::net::Rate;
 use crate::report::Samples;
 use account::{Accounts, Parties};
+use profile::Profile;
 use remote::Remote;
 use traffic::{Load, Servers};
 
@@ -124,6 +126,9 @@ pub struct Residency {
     /// Report also what the parties had of the CPUs.
     #[serde(default)]
     pub accounts: bool,
+    /// Functions of the switch to name for each cell, by their share of its time. Needs perf(1).
+    #[serde(default)]
+    pub profile: usize,
 }
 
 const fn one() -> u32 {
@@ -144,6 +149,8 @@ struct Cell {
 struct CellSamples {
     rate: Samples,
     accounts: Vec<Samples>,
+    /// Functions of the switch in the last round, and their shares of its time in percent.
+    profile: Vec<(String, f64)>,
 }
 
 impl Residency {
@@ -230,6 +237,9 @@ impl Residency {
             medians.extend(crate::stats::median(&samples.rate.value));
             measured.add_samples(samples.rate);
             samples.accounts.into_iter().for_each(|samples| measured.add_samples(samples));
+            for (function, share) in samples.profile {
+                measured.add_value(format!("{function}, {name}"), "% of the switch's time", share);
+            }
         }
         if self.local.len() > 1 {
             measured.add_value(
@@ -259,6 +269,7 @@ impl Residency {
                 ..Samples::default()
             },
             accounts: Vec::new(),
+            profile: Vec::new(),
         };
         for round in 0..self.rounds {
             let mut order = NETWORKS;
@@ -273,16 +284,31 @@ impl Residency {
                     local: cell.local,
                     remote: self.streams - cell.local,
                 };
+                let profile = self.profiles(testbed, network)?;
                 let before = Accounts::read(testbed, parties)?;
                 let rate = servers.measure(testbed, network, &load)?;
                 let accounts = Accounts::read(testbed, parties)?.since(&before);
                 side(&mut samples.rate, network, rate);
+                if let Some(profile) = profile {
+                    samples.profile = profile.finish(self.profile)?;
+                }
                 if self.accounts {
                     add_accounts(&mut samples.accounts, network, name, &accounts);
                 }
             }
         }
         Ok(samples)
+    }
+}
+
+impl Residency {
+    /// A profiler of the switch, where one is wanted.
+    fn profiles(&self, testbed: &Testbed, network: Network) -> Result<Option<Profile>> {
+        if self.profile == 0 || network != Network::Floodway {
+            return Ok(None);
+        }
+        let id = testbed.switch()?.id().context("the switch does not run")?;
+        Profile::start(id).map(Some)
     }
 }
 

@@ -60,27 +60,35 @@ impl Remote {
 pub(super) fn fill_table(testbed: &Testbed, entries: u32) -> Result<()> {
     let switch = testbed.switch()?.client()?;
     let known = || -> Result<u32> { Ok(u32::try_from(switch.status()?.l2.len())?) };
-    let missing = entries.saturating_sub(known()?);
-    if missing == 0 {
-        return Ok(());
-    }
-    inside(testbed.host(), || -> Result<()> {
-        let (_, mut sender) = packet::open(UPLINK).context("cannot send on the uplink's device")?;
-        for number in 0..missing {
-            let mut frame = [0; 60];
-            frame[..6].fill(0xff);
-            frame[6..8].copy_from_slice(&[0x02, 0xee]);
-            frame[8..12].copy_from_slice(&number.to_be_bytes());
-            frame[12..14].copy_from_slice(&EXPERIMENTAL.to_be_bytes());
-            // One that is lost shows below.
-            let _ = sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]);
-        }
-        Ok(())
-    })??;
     let deadline = Instant::now() + PATIENCE;
-    while known()? < entries {
-        ensure!(Instant::now() < deadline, "the switch has not learned {entries} addresses");
-        thread::sleep(Duration::from_millis(10));
+    loop {
+        let learned = known()?;
+        if learned >= entries {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the switch has learned {learned} of {entries} addresses"
+        );
+        // Those that were lost are sent again.
+        inside(testbed.host(), || announce(entries))??;
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Sends a frame from each of `count` addresses.
+fn announce(count: u32) -> Result<()> {
+    let (_, mut sender) = packet::open(UPLINK).context("cannot send on the uplink's device")?;
+    for number in 0..count {
+        let mut frame = [0; 60];
+        frame[..6].fill(0xff);
+        frame[6..8].copy_from_slice(&[0x02, 0xee]);
+        frame[8..12].copy_from_slice(&number.to_be_bytes());
+        frame[12..14].copy_from_slice(&EXPERIMENTAL.to_be_bytes());
+        if sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).is_err() {
+            // The device's queue is full.
+            thread::sleep(Duration::from_millis(1));
+        }
     }
     Ok(())
 }
