@@ -317,7 +317,7 @@ impl Cpus {
         self.resume(vcpu, clock);
     }
 
-    /// Takes the work of a running vCPU away; says how much was left.
+    /// Takes the work of a vCPU away, whether it runs or waits; says how much was left.
     pub fn interrupt<E: Copy + From<MachineEvent>>(
         &mut self,
         vcpu: VcpuId,

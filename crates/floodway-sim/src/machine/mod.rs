@@ -292,13 +292,16 @@ impl Machine {
             self.cpus.wake(vcpu, &mut env.clock);
             return;
         }
-        if !self.cpus.is_running(vcpu) || !self.vms[vm as usize].is_interruptible() {
+        if !self.vms[vm as usize].is_interruptible() {
             return;
         }
+        // One that waits for its turn looks at its kernel's work first when it runs again.
         let left = self.cpus.interrupt(vcpu, &mut env.clock);
         self.vms[vm as usize].interrupted(left);
-        let step = self.run_vm(vcpu, false, env);
-        self.follow(step, env);
+        if self.cpus.is_running(vcpu) {
+            let step = self.run_vm(vcpu, false, env);
+            self.follow(step, env);
+        }
     }
 
     fn arm_load(&mut self, vm: u32, env: &mut Env) {
