@@ -131,6 +131,23 @@ fn a_syn_that_its_answer_overtakes_is_no_new_connection() {
 }
 
 #[test]
+fn what_lies_behind_a_chunk_that_a_segment_spans_comes_again() {
+    let mut world = connected("spans");
+    let (before, base) = (world.peer.rx.bytes(), world.guest_segment(0, 0));
+    let at = |offset: i64, len| {
+        let mut packet = Packet { at: base.at + offset, ..base.clone() };
+        packet.segment.seq += offset as u32;
+        packet.segment.len = len;
+        packet
+    };
+    // Its end is not stored, so what follows it is no next segment in order.
+    for (offset, len) in [(0, 100), (200, 100), (100, 300), (400, 100), (300, 100)] {
+        assert_eq!(world.guest_packet(&at(offset, len)), Verdict::Absorb, "{offset}");
+    }
+    world.run_until(Duration::from_secs(1), |world| world.peer.rx.bytes() == before + 500);
+}
+
+#[test]
 fn unknown_flows_pass() {
     let mut world = World::new(Setup { name: "unknown", ..Setup::default() });
     let mut packet = Packet { segment: floodway_core::offload::Segment::default(), at: 0 };

@@ -346,6 +346,8 @@ impl<B: 'static> Sender<B> {
             // The guest knows the path's MTU; a smaller segment than ours is a reason to follow.
             self.window.mss = self.window.mss.min(u32::from(segment.gso_size)).max(MIN_MSS);
         }
+        // What lies behind a chunk that the segment spans is not stored: the guest has it still.
+        let end = self.store.last().map_or(end, |last| end.min(last.end()));
         self.snd_max = self.snd_max.max(end);
         self.guest_nxt = self.guest_nxt.max(end);
         self.pump(env);
