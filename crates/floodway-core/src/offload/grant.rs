@@ -14,10 +14,9 @@
 //! In `PACKET_LOSS` and `LEAVING` the edge stands still.
 //!
 //! A window is written in units of the peer's window scale. An edge that stands is rounded up, since
-//! rounding down would take it back (I3); an edge that moves is rounded down. With the ACK number as
-//! origin the told edge is then always a whole number of units away from `snd_una`, so that
-//! rounding up never adds to what the flow uses, except for the first time, after the unscaled window of a SYN-ACK.
-//! One unit is reserved for that: I4 holds exactly.
+//! rounding down would take it back (I3); an edge that moves is rounded down. An ACK from the peer may end within a
+//! unit, and the next window that is written then adds up to one unit less a byte. So a flow is charged for whole
+//! units from `snd_una` on: what it may have to be told already counts, and I4 holds exactly.
 //!
 //! A FIN may lie one beyond the edge: senders look whether the bytes of a super-frame fit (Linux, `tcp_mss_split_point`), and
 //! what takes no room needs no grant.
@@ -105,17 +104,18 @@ impl Pool {
 }
 
 impl<B: 'static> Sender<B> {
-    fn unit(&self) -> u32 {
-        1 << self.agreed.peer_scale()
-    }
-
     /// Bytes of the budget that the flow uses.
     #[inline]
     pub fn usage(&self) -> u32 {
         match self.state {
             TxState::Offline => 0,
-            _ => self.granted(self.snd_una()) + self.unit(),
+            _ => self.units_granted() << self.agreed.peer_scale(),
         }
+    }
+
+    /// What is granted, in units of the window field, rounded up.
+    fn units_granted(&self) -> u32 {
+        self.granted(self.snd_una()).div_ceil(1 << self.agreed.peer_scale())
     }
 
     /// Bytes that are granted from `from` on.
@@ -126,7 +126,7 @@ impl<B: 'static> Sender<B> {
 
     /// The budget has room for a flow that comes online now.
     pub fn fits(&self, pool: &Pool) -> bool {
-        let granted = self.granted(self.snd_una()) + self.unit();
+        let granted = self.units_granted() << self.agreed.peer_scale();
         granted.max(LEAST_GRANT) <= pool.budget.free()
     }
 
@@ -158,7 +158,7 @@ impl<B: 'static> Sender<B> {
     ) {
         let in_window = self.window.cwnd.min(self.rwnd());
         let share = config.buffer.share(available, in_window, self.data_rtt());
-        let by_budget = share.max(in_window.min(available)).saturating_sub(self.unit());
+        let by_budget = share.max(in_window.min(available));
         let una = self.snd_una();
         if self.rwnd() >= self.window.mss {
             let by_drain = in_window.saturating_add(self.drained());
@@ -197,10 +197,8 @@ impl<B: 'static> Sender<B> {
 
     /// The window field of an ACK to the guest that acknowledges up to `snd_una`.
     pub fn window_field(&mut self) -> u16 {
-        let una = self.snd_una();
-        let whole = self.granted(una).saturating_add(self.unit() - 1);
-        let units = (whole >> self.agreed.peer_scale()).min(MAX_UNITS);
-        self.told_edge = self.told_edge.max(una + (units << self.agreed.peer_scale()));
+        let units = self.units_granted().min(MAX_UNITS);
+        self.told_edge = self.told_edge.max(self.snd_una() + (units << self.agreed.peer_scale()));
         units as u16
     }
 
