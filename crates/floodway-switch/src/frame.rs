@@ -32,6 +32,19 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Bytes that it takes on the wire: each segment of a super-frame has headers of its own.
+    #[inline]
+    #[must_use]
+    pub fn wire_len(&self) -> u32 {
+        if !self.vnet.is_gso() {
+            return self.len;
+        }
+        let headers = u32::from(self.vnet.hdr_len);
+        let segments =
+            self.len.saturating_sub(headers).div_ceil(u32::from(self.vnet.gso_size).max(1));
+        self.len.saturating_add(segments.saturating_sub(1).saturating_mul(headers))
+    }
+
     /// Copies the whole frame to the end of `buffer`.
     pub fn append_to(&self, buffer: &mut Vec<u8>) {
         let end = buffer.len();
@@ -91,4 +104,49 @@ pub fn with_slice<R>(vnet: VnetHdr, bytes: &[u8], f: impl FnOnce(&Frame<'_>) -> 
     let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
     let parts = [Segment::from_slice(bytes)];
     f(&Frame { vnet, prefix, parts: &parts, len: bytes.len() as u32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::frames::{partial, pattern, tcp};
+    use floodway_wire::segmentation::Segmenter;
+
+    #[test]
+    fn a_super_frame_takes_what_its_segments_take() {
+        for (v6, payload, gso_size) in [
+            (false, 60_000, 1448),
+            (true, 60_000, 1428),
+            (false, 1448, 1448),
+            (false, 1449, 1448),
+            (false, 0, 48),
+        ] {
+            let bytes = tcp(1, 9, v6).build_partial(&pattern(4, payload));
+            let mut segmenter = Segmenter::new(&bytes, gso_size).unwrap();
+            let (mut buffer, mut sum) = (vec![0; 2000], 0);
+            while let Some(len) = segmenter.write_next(&mut buffer).unwrap() {
+                sum += len as u32;
+            }
+            with_slice(partial(&bytes, gso_size), &bytes, |frame| {
+                assert_eq!(frame.wire_len(), sum)
+            });
+            with_slice(VnetHdr::default(), &bytes, |frame| assert_eq!(frame.wire_len(), frame.len));
+        }
+    }
+
+    #[test]
+    fn no_header_makes_its_length_overflow() {
+        for (hdr_len, gso_size) in [(0, 0), (u16::MAX, 0), (u16::MAX, 1), (1, 1)] {
+            let vnet = VnetHdr {
+                gso_type: floodway_wire::vnet::GSO_TCPV4,
+                hdr_len,
+                gso_size,
+                ..VnetHdr::default()
+            };
+            for len in [0, 1, MAX_FRAME_LEN, u32::MAX] {
+                let frame = Frame { vnet, prefix: &[], parts: &[], len };
+                assert!(frame.wire_len() >= len);
+            }
+        }
+    }
 }

@@ -156,7 +156,7 @@ impl Device {
     fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> bool {
         match self.sender.send(&frame.vnet, frame.parts) {
             Ok(()) => {
-                self.note_sent(frame.len, now);
+                self.note_sent(frame, now);
                 sent.count(u64::from(frame.len));
                 if frame.vnet.is_gso() {
                     sent.gso_packets.add(1);
@@ -175,13 +175,14 @@ impl Device {
         }
     }
 
+    /// The link has a rate for what is on the wire; the device says what it holds as it was given.
     #[inline]
-    fn note_sent(&mut self, len: u32, now: Instant) {
+    fn note_sent(&mut self, frame: &Frame<'_>, now: Instant) {
         if let Some(shaper) = &mut self.shaper {
-            shaper.sent(len, now);
+            shaper.sent(frame.wire_len(), now);
         }
         if let Some(limit) = &mut self.limit {
-            limit.sent(len);
+            limit.sent(frame.len);
         }
     }
 

@@ -78,7 +78,7 @@ impl Queue {
     pub(super) fn push_owned(&mut self, pass: &Pass<'_>, owned: Owned) {
         let seen = pass.seen.unwrap_or_else(|| owned.with_frame(Seen::of));
         let packet = Packet {
-            len: owned.len,
+            len: owned.with_frame(|frame| frame.wire_len()),
             flow: seen.flow.hash(pass.hash_seed),
             ecn_capable: seen.is_ecn_capable(),
             handle: owned,

@@ -300,6 +300,27 @@ fn nothing_leaves_faster_than_the_rate() {
     assert_eq!(took, Duration::from_micros(49 * 1200 - 1000));
 }
 
+/// A link of a rate carries as much of a stream whether super-frames are cut here or behind it.
+#[test]
+fn the_rate_is_that_of_the_wire() {
+    let took = |segment| {
+        let mut scene = Scene::new(|settings, _| {
+            settings.queue.segment = Some(segment);
+            settings.queue.rate = Some(10_000_000);
+            settings.queue.discipline.kind = Kind::Fifo;
+        });
+        scene.now = Instant::from_millis(500);
+        let original = tcp(1, 9, false).build_partial(&pattern(4, 60_000));
+        for _ in 0..5 {
+            scene.send(0, partial(&original, 1448), &original);
+        }
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, 7, 100));
+        scene.drain();
+        scene.now.since(Instant::from_millis(500))
+    };
+    assert_eq!(took(true), took(false));
+}
+
 /// Frames of a stream leave some together; a small flow's frame does not wait for that.
 #[test]
 fn what_is_paced_is_looked_at_rarely_and_what_is_urgent_leaves_at_once() {
