@@ -4,7 +4,7 @@
 //!
 //! A file says what to do (the [`Scenario`], by `kind`) and which figures are accepted (the
 //! [`Band`]s). Running it yields rows and the samples behind them; the bands then draw the
-//! verdicts. A band names rows by a pattern, and one that meets no row is an error, so that a renamed row
+//! verdicts. A band names rows by a pattern, and one that meets no row is short and said so, so that a renamed row
 //! cannot lose its verdict in silence.
 //!
 //! Scenarios compare in one run: each guest has a card on every network under comparison
@@ -248,14 +248,18 @@ impl Experiment {
     pub fn run_real(&self, seed: u64) -> Result<(Report, Vec<Samples>)> {
         let run = Run { seed, progress: Progress::start(self.scenario.steps()) };
         let mut measured = self.scenario.run(&run)?;
-        judge(&mut measured.rows, &self.band)?;
+        let mut notes = [self.notes.clone(), measured.notes].concat();
+        // Hours of measurements are not thrown away for a band that is wrong.
+        if let Err(error) = judge(&mut measured.rows, &self.band) {
+            notes.push(format!("{error:#}"));
+        }
         let report = Report {
             experiment: self.name.clone(),
             world: World::Real,
             seed,
             host: host::facts(),
             rows: measured.rows,
-            notes: [self.notes.clone(), measured.notes].concat(),
+            notes,
         };
         Ok((report, measured.samples))
     }
@@ -286,12 +290,22 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-pub(crate) fn judge(rows: &mut [Row], bands: &[Band]) -> Result<()> {
+/// Judges `rows` by `bands`. A band that meets no row gets one of its own, without a figure, which is short; the
+/// error names all of them.
+pub(crate) fn judge(rows: &mut Vec<Row>, bands: &[Band]) -> Result<()> {
+    let mut missing = Vec::new();
     for band in bands {
-        let mut met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).peekable();
-        ensure!(met.peek().is_some(), "band.rows = {:?}: no row has such a name", band.rows);
-        met.for_each(|row| row.judge(band.low, band.high, band.paper));
+        let judge = |row: &mut Row| row.judge(band.low, band.high, band.paper);
+        let met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).map(judge);
+        if met.count() == 0 {
+            let mut row = Row::value(&band.rows, "", None);
+            judge(&mut row);
+            missing.push(row);
+        }
     }
+    let names: Vec<_> = missing.iter().map(|row| format!("{:?}", row.name)).collect();
+    rows.append(&mut missing);
+    ensure!(names.is_empty(), "band.rows = {}: no row has such a name", names.join(", "));
     Ok(())
 }
 
@@ -349,11 +363,19 @@ mod tests {
     #[test]
     fn a_band_that_meets_no_row_is_an_error() {
         let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
-        let mut rows = [Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
+        let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
         judge(&mut rows, &[band("a")]).unwrap();
         assert_eq!(rows[0].verdict, Some(Verdict::Short));
         assert_eq!(rows[1].verdict, None);
-        assert!(judge(&mut rows, &[band("c")]).unwrap_err().to_string().contains("\"c\""));
+        let error = judge(&mut rows, &[band("c"), band("b")]).unwrap_err();
+        assert!(error.to_string().contains("\"c\""));
+        // The rest is judged all the same, and what is missing is no pass.
+        let short: Vec<_> = rows
+            .iter()
+            .filter(|row| row.verdict == Some(Verdict::Short))
+            .map(|row| &*row.name)
+            .collect();
+        assert_eq!(short, ["a", "b", "c"]);
     }
 
     #[test]
