@@ -2,6 +2,7 @@
 
 use floodway_core::congestion::Algorithm;
 use floodway_core::rtt::RtoLimits;
+use std::sync::Arc;
 
 use super::autotune::Buffer;
 use crate::Duration;
@@ -111,5 +112,35 @@ impl TcpConfig {
 impl Default for TcpConfig {
     fn default() -> Self {
         Self::linux()
+    }
+}
+
+/// The settings that a run's connections have, each once: there are a million connections and a few stacks.
+#[derive(Debug, Default)]
+pub(crate) struct Stacks(Vec<Arc<TcpConfig>>);
+
+impl Stacks {
+    /// Settings to share, equal to `config`.
+    pub(crate) fn share(&mut self, config: &TcpConfig) -> Arc<TcpConfig> {
+        if let Some(known) = self.0.iter().find(|known| ***known == *config) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(*config);
+        self.0.push(Arc::clone(&new));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_settings_are_kept_once() {
+        let mut stacks = Stacks::default();
+        let all = [TcpConfig::linux(), TcpConfig::linux_2_6(), TcpConfig::linux()];
+        let [a, b, c] = all.map(|config| stacks.share(&config));
+        assert!(Arc::ptr_eq(&a, &c) && !Arc::ptr_eq(&a, &b));
+        assert_eq!((*a, *b, stacks.0.len()), (TcpConfig::linux(), TcpConfig::linux_2_6(), 2));
     }
 }

@@ -8,6 +8,8 @@
 //! The owner calls [`Connection::on_segment`], [`Connection::on_timeout`] or a command, then takes segments with
 //! [`Connection::poll`] until there are none, and then looks at [`Connection::next_timeout`].
 
+use std::sync::Arc;
+
 use floodway_core::seq::Seq;
 use floodway_wire::tcp::options::{MAX_WINDOW_SCALE, SackBlock, Timestamps};
 use floodway_wire::tcp::{Flags, OptionSummary};
@@ -57,7 +59,9 @@ pub struct Outgoing {
 /// One end of a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    config: TcpConfig,
+    config: Arc<TcpConfig>,
+    /// The smaller of both ends' MSS, once the peer's is known.
+    mss: u16,
     state: State,
     /// Initial sequence numbers, ours and the peer's.
     iss: Seq,
@@ -77,15 +81,16 @@ pub struct Connection {
 impl Connection {
     /// A client: the first segment that it sends is a SYN. `iss` is its initial sequence number.
     #[must_use]
-    pub fn connect(config: &TcpConfig, iss: u32) -> Self {
+    pub fn connect(config: &Arc<TcpConfig>, iss: u32) -> Self {
         Self { state: State::SynSent, syn_due: true, ..Self::listen(config, iss) }
     }
 
     /// A server that waits for a SYN.
     #[must_use]
-    pub fn listen(config: &TcpConfig, iss: u32) -> Self {
+    pub fn listen(config: &Arc<TcpConfig>, iss: u32) -> Self {
         Self {
-            config: *config,
+            config: Arc::clone(config),
+            mss: config.mss,
             state: State::Listen,
             iss: Seq(iss),
             irs: Seq(0),
@@ -165,7 +170,7 @@ impl Connection {
 
     /// The stack limits what the host's queues hold.
     #[must_use]
-    pub const fn limits_queue(&self) -> bool {
+    pub fn limits_queue(&self) -> bool {
         self.config.limit_output > 0
     }
 
@@ -239,8 +244,8 @@ impl Connection {
     }
 
     fn negotiate(&mut self, options: &OptionSummary) {
-        let mss = options.mss.unwrap_or(536).min(self.config.mss);
-        self.config.mss = mss;
+        let mss = options.mss.unwrap_or(536).min(self.mss);
+        self.mss = mss;
         self.receiver.syn(u32::from(mss));
         self.peer_scale = options.window_scale.map(|shift| shift.min(MAX_WINDOW_SCALE));
         self.receiver.scale = if self.peer_scale.is_some() { self.own_scale() } else { 0 };
@@ -258,7 +263,7 @@ impl Connection {
 
     fn stand(&mut self, edge: u64, now: Instant) {
         let options = if self.timestamps { 12 } else { 0 };
-        let mss = u32::from(self.config.mss).saturating_sub(options);
+        let mss = u32::from(self.mss).saturating_sub(options);
         self.sender.established(mss, self.sack, edge, now);
         self.state = State::Established;
     }
@@ -399,7 +404,7 @@ impl Connection {
         }
         let scaled = !answering || self.peer_scale.is_some();
         let mut options = OptionSummary::default();
-        options.mss = Some(self.config.mss);
+        options.mss = Some(self.mss);
         options.window_scale = scaled.then(|| self.own_scale());
         options.sack_permitted = self.sack;
         options.timestamps = self.clock(now);

@@ -32,6 +32,7 @@ mod sender;
 mod small_queue;
 
 pub use autotune::Buffer;
+pub(crate) use config::Stacks;
 pub use config::TcpConfig;
 pub use connection::{Connection, Outgoing, State};
 pub use receiver::Receiver;

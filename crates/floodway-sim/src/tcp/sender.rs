@@ -21,6 +21,7 @@
 mod output;
 
 use std::ops::AddAssign;
+use std::sync::Arc;
 
 use floodway_core::congestion::{Ack, Algorithm, Congestion, Controller, PartialAck, Prr, Window};
 use floodway_core::rtt::RttEstimator;
@@ -80,7 +81,7 @@ pub(super) struct Feedback<'a> {
 /// The sending half.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    config: TcpConfig,
+    config: Arc<TcpConfig>,
     mss: u32,
     window: Window,
     controller: Controller,
@@ -117,10 +118,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(config: &TcpConfig) -> Self {
+    pub(super) fn new(config: &Arc<TcpConfig>) -> Self {
         let mss = u32::from(config.mss);
         Self {
-            config: *config,
+            config: Arc::clone(config),
             mss,
             window: Window::new(mss, config.initial_window.saturating_mul(mss)),
             controller: Controller::with_hystart(config.algorithm, config.hystart),

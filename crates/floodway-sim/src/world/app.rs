@@ -89,9 +89,10 @@ impl Ctx<'_> {
         let number = self.env.flows.opened() as u32;
         // Spread over the circle, so that some wrap.
         let iss = |n: u32| n.wrapping_mul(0x9e37_79b9).wrapping_add(0x7fff_0000);
+        let [client_stack, server_stack] = stacks.map(|stack| self.env.stacks.share(stack));
         let ends = [
-            Some(Connection::connect(stacks[0], iss(2 * number))),
-            Some(Connection::listen(stacks[1], iss(2 * number + 1))),
+            Some(Connection::connect(&client_stack, iss(2 * number))),
+            Some(Connection::listen(&server_stack, iss(2 * number + 1))),
         ];
         let flow = self.env.flows.insert(self.app.0, [client, server], ends);
         self.env.command(client, Command::Push { flow, side: Side::Client });

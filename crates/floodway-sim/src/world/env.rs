@@ -18,7 +18,7 @@ use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
 use crate::net::{Net, NetEvent};
 use crate::packet::{self, Address, Body, Discharge, Ecn, Packet, PacketId, Pool};
-use crate::tcp::{Connection, SenderStats, State};
+use crate::tcp::{Connection, SenderStats, Stacks, State};
 use crate::{Duration, Instant};
 
 /// Everything that can happen.
@@ -149,6 +149,7 @@ pub struct Env {
     pub net: Net,
     /// Flows.
     pub flows: Flows,
+    pub(crate) stacks: Stacks,
     pub(crate) places: Vec<Place>,
     /// Until when the module of the guest at each address counts on its switch.
     pub(super) hello_until: Vec<Instant>,
