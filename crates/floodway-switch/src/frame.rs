@@ -128,7 +128,7 @@ mod tests {
                 sum += len as u32;
             }
             with_slice(partial(&bytes, gso_size), &bytes, |frame| {
-                assert_eq!(frame.wire_len(), sum)
+                assert_eq!(frame.wire_len(), sum);
             });
             with_slice(VnetHdr::default(), &bytes, |frame| assert_eq!(frame.wire_len(), frame.len));
         }

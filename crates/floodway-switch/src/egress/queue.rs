@@ -76,9 +76,10 @@ impl Queue {
 
     /// Keeps a frame.
     pub(super) fn push_owned(&mut self, pass: &Pass<'_>, owned: Owned) {
-        let seen = pass.seen.unwrap_or_else(|| owned.with_frame(Seen::of));
+        let (seen, len) = owned
+            .with_frame(|frame| (pass.seen.unwrap_or_else(|| Seen::of(frame)), frame.wire_len()));
         let packet = Packet {
-            len: owned.with_frame(|frame| frame.wire_len()),
+            len,
             flow: seen.flow.hash(pass.hash_seed),
             ecn_capable: seen.is_ecn_capable(),
             handle: owned,
