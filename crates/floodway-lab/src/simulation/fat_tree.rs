@@ -25,7 +25,7 @@ use floodway_sim::net::{
 use floodway_sim::packet::Address;
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{
-    Empirical, Pairing, Poisson, PoissonConfig, Record, Samples, Sizes as Distribution,
+    Empirical, Pairing, Pending, Poisson, PoissonConfig, Samples, Sizes as Distribution,
 };
 use floodway_sim::world::World;
 use serde::{Deserialize, Serialize};
@@ -191,6 +191,37 @@ pub struct Class {
     pub to: u64,
 }
 
+/// A transfer that counts.
+struct Seen {
+    bytes: u64,
+    time: Duration,
+    /// Bytes that were before it on its connection.
+    ahead: u64,
+}
+
+impl Class {
+    /// Completion times of its transfers, and how many of them had to wait for others on their own connection, which no
+    /// order in the network can help.
+    fn tell(&self, transfers: &[Seen], to: &mut Recorder<'_>) {
+        let own =
+            || transfers.iter().filter(|seen| (self.above + 1..=self.to).contains(&seen.bytes));
+        let all: Samples = own().map(|seen| seen.time).collect();
+        completion::tell(&self.name, &all, to);
+        let alone: Samples = own().filter(|seen| seen.ahead == 0).map(|seen| seen.time).collect();
+        if alone.is_empty() || alone.len() == all.len() {
+            return;
+        }
+        let of = |figure: &str| [("class", self.name.clone()), ("figure", figure.to_owned())];
+        let behind = 100.0 - alone.len() as f64 / all.len() as f64 * 100.0;
+        to.add_of(&of("behind others"), "share", "%", behind);
+        for (figure, q) in [("p99 alone", 0.99), ("p99.9 alone", 0.999)] {
+            if let Some(time) = alone.quantile(q) {
+                to.add_of(&of(figure), "completion time", "ms", time.as_secs_f64() * 1e3);
+            }
+        }
+    }
+}
+
 const NS: fn(u64) -> Duration = Duration::from_nanos;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const MBIT: u64 = 1_000_000;
@@ -293,18 +324,20 @@ impl FatTree {
             let since = begun.since(Instant::ZERO);
             begin <= since && since < measured
         };
-        let mut transfers: Vec<(u64, Duration)> = Vec::new();
-        let finished = app.records().iter().filter(|record| counts(record.begun));
-        transfers.extend(finished.map(|record| (record.bytes, Record::time(record))));
-        let complete = transfers.len();
         let now = world.now();
-        let unfinished = app.unfinished().filter(|(begun, _)| counts(*begun));
-        transfers.extend(unfinished.map(|(begun, bytes)| (bytes, now.since(begun))));
+        let finished = app.records().iter().zip(app.ahead());
+        let mut transfers: Vec<_> = finished
+            .filter(|(record, _)| counts(record.begun))
+            .map(|(record, &ahead)| Seen { bytes: record.bytes, time: record.time(), ahead })
+            .collect();
+        let complete = transfers.len();
+        transfers.extend(
+            app.unfinished().filter(|transfer| counts(transfer.begun)).map(
+                |Pending { begun, bytes, ahead }| Seen { bytes, time: now.since(begun), ahead },
+            ),
+        );
         for class in &self.class {
-            let own =
-                transfers.iter().filter(|(bytes, _)| (class.above + 1..=class.to).contains(bytes));
-            let times: Samples = own.map(|&(_, time)| time).collect();
-            completion::tell(&class.name, &times, to);
+            class.tell(&transfers, to);
         }
         let of = |figure: &str| [("class", "all".to_owned()), ("figure", figure.to_owned())];
         let missing = (transfers.len() - complete) as f64;

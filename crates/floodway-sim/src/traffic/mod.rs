@@ -27,7 +27,7 @@ mod transfers;
 pub use aggregate::{Aggregate, AggregateConfig};
 pub use bulk::{Bulk, BulkFlow};
 pub use echo::{Echo, EchoConfig};
-pub use poisson::{Pairing, Poisson, PoissonConfig};
+pub use poisson::{Pairing, Pending, Poisson, PoissonConfig};
 pub use queries::{Arrivals, Queries, QueryConfig};
 pub use record::{Record, Samples};
 pub use replay::{Entry, Replay, Work};

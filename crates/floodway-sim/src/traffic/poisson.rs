@@ -53,6 +53,17 @@ pub struct PoissonConfig {
     pub seed: u64,
 }
 
+/// A transfer that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// When.
+    pub begun: Instant,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes on its connection that had not arrived by then: they go before it, whatever the network does.
+    pub ahead: u64,
+}
+
 /// The application.
 #[derive(Debug)]
 pub struct Poisson {
@@ -61,11 +72,12 @@ pub struct Poisson {
     /// Of each sender with [`Pairing::Opened`], the receivers to whom it has a connection.
     opened: Vec<u32>,
     pairs: BTreeMap<(Address, Address), FlowId>,
-    /// Begin and size of transfers under way; the tag is the place.
-    pending: Vec<(Instant, u64)>,
+    /// Transfers under way; the tag is the place.
+    pending: Vec<Pending>,
     is_free: Vec<bool>,
     free: Vec<u32>,
     records: Vec<Record>,
+    ahead: Vec<u64>,
 }
 
 impl Poisson {
@@ -91,6 +103,7 @@ impl Poisson {
             is_free: Vec::new(),
             free: Vec::new(),
             records: Vec::new(),
+            ahead: Vec::new(),
         }
     }
 
@@ -100,14 +113,20 @@ impl Poisson {
         &self.records
     }
 
+    /// What was [ahead](Pending::ahead) of each of the [records](Self::records).
+    #[must_use]
+    pub fn ahead(&self) -> &[u64] {
+        &self.ahead
+    }
+
     /// Transfers that are under way.
     #[must_use]
     pub const fn pending(&self) -> usize {
         self.pending.len() - self.free.len()
     }
 
-    /// Begin and size of the transfers that are under way.
-    pub fn unfinished(&self) -> impl Iterator<Item = (Instant, u64)> {
+    /// The transfers that are under way.
+    pub fn unfinished(&self) -> impl Iterator<Item = Pending> {
         let under_way = move |place: &usize| !self.is_free[*place];
         (0..self.pending.len()).filter(under_way).map(move |place| self.pending[place])
     }
@@ -146,16 +165,24 @@ impl Poisson {
         }
     }
 
-    fn note(&mut self, now: Instant, bytes: u64) -> u32 {
+    fn note(&mut self, transfer: Pending) -> u32 {
         if let Some(place) = self.free.pop() {
-            self.pending[place as usize] = (now, bytes);
+            self.pending[place as usize] = transfer;
             self.is_free[place as usize] = false;
             return place;
         }
-        self.pending.push((now, bytes));
+        self.pending.push(transfer);
         self.is_free.push(false);
         self.pending.len() as u32 - 1
     }
+}
+
+/// What the client of a flow has written and the server has not got.
+fn under_way(ctx: &Ctx<'_>, flow: FlowId) -> u64 {
+    let Some(flow) = ctx.flows().get(flow) else { return 0 };
+    let server = flow.end(Side::Server).connection.as_ref();
+    let delivered = server.map_or(0, |connection| connection.receiver().delivered());
+    flow.end(Side::Client).written().saturating_sub(delivered)
 }
 
 impl App for Poisson {
@@ -185,7 +212,8 @@ impl App for Poisson {
         };
         let bytes = self.config.sizes.sample(rng);
         let flow = self.connection(from, to, ctx);
-        let tag = self.note(ctx.now(), bytes);
+        let ahead = under_way(ctx, flow);
+        let tag = self.note(Pending { begun: ctx.now(), bytes, ahead });
         ctx.send(flow, Side::Client, bytes, tag);
         if self.config.pairing == Pairing::Fresh {
             ctx.close(flow, Side::Client);
@@ -194,10 +222,11 @@ impl App for Poisson {
     }
 
     fn on_message(&mut self, flow: FlowId, side: Side, tag: u32, ctx: &mut Ctx<'_>) {
-        let (begun, bytes) = self.pending[tag as usize];
+        let Pending { begun, bytes, ahead } = self.pending[tag as usize];
         self.free.push(tag);
         self.is_free[tag as usize] = true;
         self.records.push(Record { begun, done: ctx.now(), bytes });
+        self.ahead.push(ahead);
         if self.config.pairing == Pairing::Fresh {
             ctx.close(flow, side);
         }
