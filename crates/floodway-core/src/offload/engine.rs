@@ -410,6 +410,26 @@ impl<B: 'static> Offload<B> {
         timers.min(self.port.hello_at).min(self.upkeep_at)
     }
 
+    /// Whether [`Offload::handle_timeout`] has anything to do. [`Offload::next_timeout`] may be early, since a deadline that has
+    /// moved leaves its timer where it was; this moves such timers. For callers to whom a call in vain is dear: a
+    /// thread that has to be woken up for it.
+    #[must_use]
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        if self.port.hello_at.min(self.upkeep_at) <= now {
+            return true;
+        }
+        let mut budget = TIMERS_PER_CALL;
+        while let Some(id) = self.timers.pop_due(now, &mut budget) {
+            let Some((_, flow)) = self.flows.entry_mut(id) else { continue };
+            flow.fires = ShortTime::NEVER;
+            flow.set_timer(id, now, &mut self.timers);
+            if flow.next_timeout(now) <= now {
+                return true;
+            }
+        }
+        self.next_timeout() <= now
+    }
+
     /// Does what is due. May stop early when much is: then [`Offload::next_timeout`] is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         let mut budget = TIMERS_PER_CALL;

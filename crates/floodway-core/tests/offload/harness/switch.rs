@@ -110,10 +110,12 @@ impl Switch {
         if self.offload.next_timeout() > now {
             return;
         }
+        let (due, before) = (self.offload.is_due(now), self.actions.0.len());
         self.idle_calls = if now == self.last_call { self.idle_calls + 1 } else { 0 };
         assert!(self.idle_calls < 1000, "handle_timeout makes no progress at {now:?}");
         self.last_call = now;
         self.offload.handle_timeout(now, &mut self.actions);
+        assert!(due || self.actions.0.len() == before, "something was due at {now:?}");
     }
 
     pub fn take_actions(&mut self) -> Vec<Action> {
