@@ -79,6 +79,8 @@ pub struct End {
     written: u64,
     /// Bytes that its host's queues hold, as far as its stack limits them.
     pub(crate) queued: u64,
+    /// Bytes that they have ever taken.
+    pub(crate) queue_taken: u64,
     /// Something written is not acknowledged, as far as the application knows.
     pub(crate) awaits_ack: bool,
     pub(crate) told_connected: bool,
@@ -97,6 +99,7 @@ impl End {
             messages: VecDeque::new(),
             written: 0,
             queued: 0,
+            queue_taken: 0,
             awaits_ack: false,
             told_connected: false,
             told_closed: false,

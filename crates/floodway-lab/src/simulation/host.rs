@@ -203,6 +203,9 @@ pub struct Tcp {
     /// Bytes of a connection in the queues of its own host (TCP small queues); 0: any number.
     #[serde(default)]
     pub limit_output_bytes: u32,
+    /// A timeout does not repeat what queues of the own host still hold (Linux since 3.15).
+    #[serde(default)]
+    pub spares_queued: bool,
 }
 
 /// The local network: one switch between the machine and each peer.
@@ -403,6 +406,7 @@ impl Tcp {
             send: Buffer { initial: self.send_buffer[0], max: self.send_buffer[1] },
             gso_max: self.gso_max,
             limit_output: self.limit_output_bytes,
+            spares_queued: self.spares_queued,
             ..TcpConfig::linux()
         })
     }

@@ -38,8 +38,8 @@ use super::host::Host;
 use super::run::Recorder;
 use crate::stats;
 
-/// Longest virtual time of a round before its run is given up.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Longest virtual time of a round before its run is given up: 100 MB take 25 minutes if a VM sends a packet per turn.
+const PATIENCE: Duration = Duration::from_secs(7200);
 /// Bytes of headers in a full frame of 1538 on the wire that carries 1448 of payload.
 const LINE_SHARE: f64 = 1448.0 / 1538.0;
 

@@ -134,7 +134,7 @@ impl Driver {
 
     /// The event of the hook's deadline; says whether the deadline has come.
     pub(super) fn on_timer(&mut self, env: &mut Env) -> bool {
-        self.due = self.hook.next_timeout() <= env.clock.now();
+        self.due = self.hook.is_due(env.clock.now());
         if !self.due {
             self.arm(env);
         }

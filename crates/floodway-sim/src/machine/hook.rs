@@ -7,8 +7,9 @@
 //! makes in the pool. What it asks for is done after the call, in order. What it costs beyond the driver
 //! domain's own work is charged to the driver domain's processor before its next packet.
 //!
-//! [`Hook::next_timeout`] is asked after every call; when that time has come the driver domain is woken up, and the
-//! hook is called when it runs. [`Hook::flush`] ends a batch: nothing is left to do, or enough was done.
+//! [`Hook::next_timeout`] is asked after every call; when that time has come and the hook says that something is due, the
+//! driver domain is woken up, and the hook is called when it runs. A timer whose deadline has moved wakes nobody: a kernel
+//! moves its timers, and to be woken up makes the driver domain preempt a VM. [`Hook::flush`] ends a batch: nothing is left to do, or enough was done.
 
 use std::any::Any;
 
@@ -32,6 +33,11 @@ pub trait Hook: Any {
     /// When [`on_timeout`](Self::on_timeout) is due; [`Instant::NEVER`] if nothing waits.
     fn next_timeout(&self) -> Instant {
         Instant::NEVER
+    }
+
+    /// Whether [`on_timeout`](Self::on_timeout) has anything to do: only then is the driver domain woken up.
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.next_timeout() <= now
     }
 
     /// Does what is due.

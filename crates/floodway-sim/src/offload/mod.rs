@@ -192,6 +192,12 @@ impl Hook for SwitchOffload {
         all.min().unwrap_or(Instant::NEVER)
     }
 
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.ports
+            .iter_mut()
+            .any(|port| port.engine.next_timeout() <= now && port.engine.is_due(now))
+    }
+
     fn on_timeout(&mut self, ctx: &mut HookCtx<'_>) {
         for (vm, Port { engine, names }) in (0..).zip(&mut self.ports) {
             if engine.next_timeout() <= ctx.now() {

@@ -46,6 +46,8 @@ pub struct TcpConfig {
     /// Bytes that may wait in queues of the sender's host (Linux, `tcp_limit_output_bytes`); zero: any number, as
     /// before Linux 3.6.
     pub limit_output: u32,
+    /// A timeout does not repeat what queues of the sender's host still hold (Linux since 3.15, `skb_still_in_host_queue`).
+    pub spares_queued: bool,
     /// Falls back to the initial window after idle time (RFC 5681 section 4.1).
     pub idle_restart: bool,
 }
@@ -72,6 +74,7 @@ impl TcpConfig {
             send: Buffer { initial: 87_380, max: 4 << 20 },
             gso_max: 0,
             limit_output: 1 << 20,
+            spares_queued: true,
             idle_restart: true,
         }
     }
@@ -88,6 +91,7 @@ impl TcpConfig {
             syn_rto: Duration::from_secs(3),
             receive: Buffer { initial: 65_535, max: 4 << 20 },
             limit_output: 0,
+            spares_queued: false,
             ..Self::linux()
         }
     }
@@ -104,6 +108,7 @@ impl TcpConfig {
             receive: Buffer { initial: 64 << 20, max: 64 << 20 },
             send: Buffer { initial: 64 << 20, max: 64 << 20 },
             limit_output: 0,
+            spares_queued: false,
             ..Self::linux()
         }
     }

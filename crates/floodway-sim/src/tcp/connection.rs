@@ -162,16 +162,16 @@ impl Connection {
         self.sender.set_hello(until);
     }
 
-    /// How many of its bytes the queues of its host hold, which somebody has to say before [`poll`](Self::poll) if the stack
-    /// [limits](TcpConfig::limit_output) them.
-    pub fn set_queued(&mut self, bytes: u64) {
-        self.sender.small_queue().set_queued(bytes);
+    /// How many of its bytes the queues of its host hold, and how many they have ever taken. Somebody has to say so before
+    /// [`poll`](Self::poll) and [`on_timeout`](Self::on_timeout) if the stack [asks](Self::minds_queue).
+    pub fn set_queued(&mut self, bytes: u64, taken: u64) {
+        self.sender.small_queue().set_queued(bytes, taken);
     }
 
-    /// The stack limits what the host's queues hold.
+    /// The stack limits what the host's queues hold, or does not repeat it.
     #[must_use]
-    pub fn limits_queue(&self) -> bool {
-        self.config.limit_output > 0
+    pub fn minds_queue(&self) -> bool {
+        self.config.limit_output > 0 || self.config.spares_queued
     }
 
     /// Goes on when some of what is queued has left.

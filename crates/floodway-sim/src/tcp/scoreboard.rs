@@ -11,6 +11,9 @@
 //! one that is lost by this rule are lost, too. The walk starts at the highest sacked entry and stops at
 //! `examined`, below which every entry is sacked or lost already, so that its cost is shared by the ACKs.
 //!
+//! Each entry knows what the queues of the host had taken before it. Whoever knows what has left them by now can tell whether
+//! it is there still: a timeout says nothing about it then.
+//!
 //! Invariants: counters equal the sums over the entries (checked by the property test); sacked and lost
 //! exclude each other; only a lost entry is resent.
 
@@ -38,9 +41,16 @@ struct Entry {
     /// Sent more than once at any time: gives no round-trip sample (Karn).
     repeated: bool,
     sent: Instant,
+    /// Bytes that the host's queues had taken before it was last sent.
+    behind: u64,
 }
 
 impl Entry {
+    /// It is in the host's queues, if so many bytes have left them.
+    const fn is_queued(&self, left: u64) -> bool {
+        self.behind >= left
+    }
+
     fn end(&self) -> u64 {
         self.start + u64::from(self.len)
     }
@@ -83,11 +93,19 @@ pub(super) struct Scoreboard {
     examined: u64,
     /// No entry below is lost and not resent.
     resend_from: u64,
+    /// Bytes that the host's queues have taken.
+    queue_taken: u64,
 }
 
 impl Scoreboard {
+    /// What is sent from now on comes behind so many bytes in the host's queues.
+    pub(super) const fn set_queue(&mut self, taken: u64) {
+        self.queue_taken = taken;
+    }
+
     pub(super) fn sent(&mut self, start: u64, len: u32, now: Instant) {
-        let entry = Entry { start, len, mark: Mark::None, repeated: false, sent: now };
+        let behind = self.queue_taken;
+        let entry = Entry { start, len, mark: Mark::None, repeated: false, sent: now, behind };
         self.entries.push_back(entry);
     }
 
@@ -179,18 +197,32 @@ impl Scoreboard {
         }
     }
 
-    /// After a timeout: what is not sacked is lost, what was resent is lost again.
-    pub(super) fn all_is_lost(&mut self) {
+    /// The first segment has not left the host's queues, which `left` bytes have left.
+    pub(super) fn first_is_queued(&self, left: u64) -> bool {
+        self.entries.front().is_some_and(|entry| entry.is_queued(left))
+    }
+
+    /// After a timeout: what is not sacked is lost, what was resent is lost again; except what has not left the host's
+    /// queues, which `left` bytes have left.
+    pub(super) fn all_is_lost(&mut self, left: u64) {
+        let mut examined = None;
         for at in 0..self.entries.len() {
-            match self.entries[at].mark {
-                Mark::None => self.mark_lost(at),
-                Mark::Resent => self.entries[at].mark = Mark::Lost,
+            let Entry { start, len, mark, .. } = self.entries[at];
+            match mark {
                 Mark::Sacked | Mark::Lost => {}
+                Mark::None if self.entries[at].is_queued(left) => {
+                    examined = examined.or(Some(start));
+                }
+                Mark::None => self.mark_lost(at),
+                Mark::Resent if self.entries[at].is_queued(left) => {}
+                Mark::Resent => {
+                    self.entries[at].mark = Mark::Lost;
+                    self.resent -= len;
+                }
             }
         }
-        self.resent = 0;
         self.resend_from = 0;
-        self.examined = self.entries.back().map_or(0, Entry::end);
+        self.examined = examined.unwrap_or_else(|| self.entries.back().map_or(0, Entry::end));
     }
 
     /// The first segment that is lost and was not sent again.
@@ -212,6 +244,7 @@ impl Scoreboard {
             && entry.mark == Mark::Lost
         {
             (entry.mark, entry.repeated, entry.sent) = (Mark::Resent, true, now);
+            entry.behind = self.queue_taken;
             self.resent += entry.len;
         }
     }
@@ -326,7 +359,7 @@ mod tests {
     fn after_a_timeout_everything_unsacked_goes_again() {
         let mut board = board(4);
         sack(&mut board, 200, 300);
-        board.all_is_lost();
+        board.all_is_lost(u64::MAX);
         assert_eq!(board.pipe(400), 0);
         let mut order = Vec::new();
         while let Some((start, _)) = board.next_lost() {
@@ -334,8 +367,26 @@ mod tests {
             order.push(start);
         }
         assert_eq!((order, board.pipe(400)), (vec![0, 100, 300], 300));
-        board.all_is_lost();
+        board.all_is_lost(u64::MAX);
         assert_eq!((board.pipe(400), board.next_lost()), (0, Some((0, 100))));
+    }
+
+    #[test]
+    fn a_timeout_says_nothing_of_what_has_not_left_the_host() {
+        let mut board = Scoreboard::default();
+        for n in 0..4 {
+            board.set_queue(n * 140);
+            board.sent(n * 100, MSS, Instant::ZERO);
+        }
+        assert!(board.first_is_queued(0) && !board.first_is_queued(140));
+        board.all_is_lost(280);
+        assert_eq!(board.next_lost(), Some((0, 100)));
+        board.set_queue(560);
+        board.resent(0, Instant::ZERO);
+        assert_eq!(board.next_lost(), Some((100, 100)));
+        // Now the repetition is the last in the queue.
+        board.all_is_lost(560);
+        assert_eq!((board.pipe(400), board.next_lost()), (100, Some((100, 100))));
     }
 
     #[test]
@@ -363,7 +414,8 @@ mod tests {
         Resend,
         Doubt,
         Rescue,
-        Timeout,
+        Timeout(u64),
+        Queue(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -375,7 +427,8 @@ mod tests {
             3 => Just(Step::Resend),
             1 => Just(Step::Doubt),
             1 => Just(Step::Rescue),
-            1 => Just(Step::Timeout),
+            1 => prop_oneof![Just(u64::MAX), 0_u64..2_000].prop_map(Step::Timeout),
+            1 => (0_u64..2_000).prop_map(Step::Queue),
         ];
         proptest::collection::vec(step, 1..80)
     }
@@ -409,7 +462,8 @@ mod tests {
                     Step::Rescue => if let Some((start, _)) = board.last_unsacked() {
                         board.resent_in_doubt(start, Instant::ZERO);
                     },
-                    Step::Timeout => board.all_is_lost(),
+                    Step::Queue(taken) => board.set_queue(taken),
+                    Step::Timeout(left) => board.all_is_lost(left),
                 }
                 let sum = |marks: &[Mark]| -> u32 {
                     let all = board.entries.iter().filter(|e| marks.contains(&e.mark));

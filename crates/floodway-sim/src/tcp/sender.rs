@@ -12,7 +12,9 @@
 //! **What may be sent** is in [`output`].
 //!
 //! **Timer.** Runs while anything is outstanding, is set anew by each advance of `snd_una`, doubles at each expiry. With
-//! a zero window and nothing outstanding it sends a probe of one byte instead.
+//! a zero window and nothing outstanding it sends a probe of one byte instead. What the host's own queues still hold has not timed
+//! out, if the stack [looks](TcpConfig::spares_queued): Linux does not repeat it and takes back, with the first ACK (F-RTO), what it
+//! had concluded.
 //!
 //! **Managed.** While a switch controls the flow, neither the congestion window nor a send buffer that is sized after
 //! it binds what is sent, whatever happens to it; it goes on growing and shrinking as a shadow, and binds again when
@@ -448,13 +450,19 @@ impl Sender {
 
     /// The timer has expired.
     pub(super) fn on_timeout(&mut self, now: Instant) {
+        let left = if self.config.spares_queued { self.small_queue.left() } else { u64::MAX };
+        if self.board.first_is_queued(left) {
+            self.rtt.back_off();
+            self.timer = now + self.rtt.rto(&self.config.rto);
+            return;
+        }
         self.timer = Instant::NEVER;
         self.unheard = self.unheard.saturating_add(1);
         let resent = self.rtt.backed_off() > 0;
         self.rtt.back_off();
         if self.right_edge <= self.una {
             // A closed window is no congestion: probe, or probe again.
-            self.board.all_is_lost();
+            self.board.all_is_lost(left);
             return;
         }
         self.stats.timeouts += 1;
@@ -465,7 +473,7 @@ impl Sender {
             snd_nxt: wire(self.nxt),
         };
         self.controller.on_timeout(&event, resent, &mut self.window);
-        self.board.all_is_lost();
+        self.board.all_is_lost(left);
         self.phase = Phase::Loss { point: self.nxt };
         (self.prr, self.dupacks, self.presumed) = (None, 0, 0);
     }

@@ -6,7 +6,8 @@
 //! not about to be sent stays in the socket.
 //!
 //! **State.** The bytes that the connection has in queues of its host: the VM's queue and ring, or the queue and ring of
-//! a card. The owner counts them ([`Packet::charge`](crate::packet::Packet::charge)) and says so before it asks for segments.
+//! a card; and all that have ever gone there. These queues are served in order, so the difference says what has left them.
+//! The owner counts both ([`Packet::charge`](crate::packet::Packet::charge)) and says so before it asks for segments.
 //!
 //! **Rule.** A segment waits while more than the limit are queued, and anything is unacknowledged: the larger of two such
 //! segments and what the connection sends in about a millisecond, and never more than
@@ -39,18 +40,29 @@ pub(super) struct SmallQueue {
     /// Most bytes; zero: no limit at all.
     most: u32,
     queued: u64,
+    taken: u64,
     waits: bool,
 }
 
 impl SmallQueue {
     pub(super) const fn new(most: u32) -> Self {
-        Self { most, queued: 0, waits: false }
+        Self { most, queued: 0, taken: 0, waits: false }
     }
 
-    /// Bytes that are in the host's queues now.
-    pub(super) fn set_queued(&mut self, bytes: u64) {
-        self.queued = bytes;
+    /// Bytes that are in the host's queues now, of those that they have ever taken.
+    pub(super) fn set_queued(&mut self, bytes: u64, taken: u64) {
+        (self.queued, self.taken) = (bytes, taken);
         self.waits = false;
+    }
+
+    /// Bytes that the host's queues have ever taken.
+    pub(super) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Bytes that have left them.
+    pub(super) const fn left(&self) -> u64 {
+        self.taken - self.queued
     }
 
     /// Something waits for a packet to leave.
@@ -78,19 +90,19 @@ mod tests {
         let mut queue = SmallQueue::new(100_000);
         // 1000 bytes per ms.
         let slow = Some(1_024_000);
-        queue.set_queued(0);
+        queue.set_queued(0, 0);
         assert!(queue.admits(1_500, slow), "an empty queue takes anything");
-        queue.set_queued(3_000);
+        queue.set_queued(3_000, 3_000);
         assert!(queue.admits(1_500, slow), "two segments are queued, not more");
-        queue.set_queued(3_001);
+        queue.set_queued(3_001, 3_001);
         assert!(!queue.admits(1_500, slow) && queue.waits());
         // 50 KB per ms.
         let fast = Some(51_200_000);
         assert!(queue.admits(1_500, fast) && !queue.waits());
-        queue.set_queued(50_001);
+        queue.set_queued(50_001, 50_001);
         assert!(!queue.admits(1_500, fast));
         assert!(queue.admits(1_500, None), "only the limit counts");
-        queue.set_queued(100_001);
+        queue.set_queued(100_001, 100_001);
         assert!(!queue.admits(65_000, None));
         assert!(!queue.admits(65_000, Some(u64::MAX)));
     }
@@ -98,7 +110,7 @@ mod tests {
     #[test]
     fn none_is_none() {
         let mut queue = SmallQueue::new(0);
-        queue.set_queued(u64::MAX);
+        queue.set_queued(u64::MAX, u64::MAX);
         assert!(queue.admits(u32::MAX, Some(1)) && !queue.waits());
     }
 

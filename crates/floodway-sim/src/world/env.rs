@@ -261,9 +261,10 @@ impl Env {
     /// Does what is due at a connection.
     pub(crate) fn timeout(&mut self, flow: FlowId, side: Side) {
         let now = self.clock.now();
-        if let Some(flow) = self.flows.get_mut(flow)
-            && let Some(connection) = &mut flow.end_mut(side).connection
+        if let Some(end) = self.flows.get_mut(flow).map(|flow| flow.end_mut(side))
+            && let Some(connection) = &mut end.connection
         {
+            connection.set_queued(end.queued, end.queue_taken);
             connection.on_timeout(now);
         }
         self.settle(flow, side);
@@ -312,7 +313,7 @@ impl Env {
             && let Some(connection) = &mut end.connection
         {
             connection.set_hello(self.hello_until[end.address.0 as usize]);
-            connection.set_queued(end.queued);
+            connection.set_queued(end.queued, end.queue_taken);
             let Some(out) = connection.poll(now) else { break };
             self.emit(id, side, Body::Tcp(out.segment), out.ecn);
         }
@@ -341,11 +342,12 @@ impl Env {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let mut packet = Packet::of(flow, side, body, ecn);
         let end = flow.end_mut(side);
-        if end.connection.as_ref().is_some_and(Connection::limits_queue)
-            && packet.tcp().is_some_and(|segment| segment.len > 0)
+        if end.connection.as_ref().is_some_and(Connection::minds_queue)
+            && packet.tcp().is_some_and(|segment| segment.seq_len() > 0)
         {
             packet.charge = packet.len();
             end.queued += u64::from(packet.charge);
+            end.queue_taken += u64::from(packet.charge);
         }
         let place = self.place(packet.src);
         let packet = self.packets.insert(packet);

@@ -41,6 +41,7 @@ impl Sender {
     /// What is to be sent now, if anything. What it returns counts as sent.
     pub(in crate::tcp) fn next(&mut self, now: Instant) -> Option<Range> {
         self.floods = self.managed && now < self.hello_until;
+        self.board.set_queue(self.small_queue.taken());
         let Some(range) = self.next_known(now).or_else(|| self.next_doubtful(now)) else {
             if self.timer == Instant::NEVER && self.una == self.nxt {
                 self.timer = self.probe_time(now);
