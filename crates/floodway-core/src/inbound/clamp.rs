@@ -11,15 +11,23 @@
 //! senders down nor lets them save up a burst. When a sender is about to run out, and the guest's ACK has not come, a
 //! window update goes without it, as far as the guest's own window reaches.
 //!
+//! A sender whose ACK waits for longer than twice its round trip sends its last segment again to learn what became of it (tail loss
+//! probe, RFC 8985), and the guest says that it had that already. That is no reason to let the ACK go: it would
+//! teach the sender a round trip that is too short to wait for the next one, and each connection would get its grants
+//! by probes instead of in turn. It hears of it from the ACK that waits, well within its retransmission time-out.
+//!
 //! Portions are equal, so all connections that always want more get the same rate, whatever their RTTs.
 
 use super::port::{PASS, Port, Sink, Verdict};
 use crate::flow_table::FlowId;
 use crate::offload::Segment;
+use crate::seq::Seq;
 use crate::time::Instant;
 use crate::timer::TICK;
 use floodway_wire::tcp::Flags;
 
+/// Flags that cannot wait.
+const SPECIAL: Flags = Flags::ECE.with(Flags::CWR).with(Flags::URG);
 /// Grants that one call makes at most.
 const GRANTS_PER_CALL: usize = 256;
 
@@ -43,6 +51,10 @@ impl<B> Port<B> {
         let advances = segment.ack.after(connection.window.guest_ack);
         connection.window.note(segment.ack, segment.window);
         if connection.is_holding() {
+            if !advances && tells_only_of_repetitions(segment) {
+                self.counters.superseded += 1;
+                return Verdict::Absorb;
+            }
             if segment.is_pure_ack() && !advances {
                 // It repeats the one that waits, which has to be heard first.
                 self.grant(id, true, now, sink);
@@ -95,7 +107,7 @@ impl<B> Port<B> {
         let old = connection.window.told_edge;
         let (field, advanced) = connection.window.tell(segment.ack, segment.window, advance);
         if advanced > 0 {
-            connection.time.advanced(old, now);
+            connection.advanced(old, now);
             let cost = connection.cost(advanced);
             self.pacer.charge(cost, now);
         }
@@ -183,7 +195,7 @@ impl<B> Port<B> {
         }
         sink.send(&frame, &connection.refreshed(field));
         if advanced > 0 {
-            connection.time.advanced(old, now);
+            connection.advanced(old, now);
             let cost = connection.cost(advanced);
             self.pacer.charge(cost, now);
         }
@@ -209,9 +221,17 @@ impl<B> Port<B> {
     }
 }
 
+/// It says nothing but that data came twice (DSACK, RFC 2883): all of its SACK blocks are below its ACK number.
+fn tells_only_of_repetitions(segment: &Segment) -> bool {
+    let blocks = segment.options.sack_blocks();
+    segment.is_pure_ack()
+        && !segment.flags.intersects(SPECIAL)
+        && !blocks.is_empty()
+        && blocks.iter().all(|block| !Seq(block.right).after(segment.ack))
+}
+
 /// It acknowledges and says nothing else, so that a newer one can take its place.
 fn is_plain_ack(segment: &Segment) -> bool {
-    const SPECIAL: Flags = Flags::ECE.with(Flags::CWR).with(Flags::URG);
     segment.is_pure_ack()
         && !segment.flags.intersects(SPECIAL)
         && segment.options.sack_blocks().is_empty()

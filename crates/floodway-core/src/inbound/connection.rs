@@ -5,6 +5,9 @@ use floodway_wire::tcp::options::Timestamps;
 
 use super::handshake::{Agreed, Handshake};
 use super::loop_time::LoopTime;
+use super::port::MAX_HOLD;
+use super::question::Waiting;
+use super::unspent::Unspent;
 use super::window::Window;
 use crate::offload::{Edit, Segment};
 use crate::seq::Seq;
@@ -34,6 +37,7 @@ pub(super) struct Connection<B> {
     pub phase: Phase,
     pub window: Window,
     pub time: LoopTime,
+    pub unspent: Unspent,
     /// Payload of a full segment to the VM.
     pub mss: u32,
     /// Bytes of a segment besides its payload.
@@ -48,6 +52,8 @@ pub(super) struct Connection<B> {
     pub held: Option<B>,
     /// Since when an ACK waits; [`Instant::NEVER`] if none does.
     pub held_since: Instant,
+    /// A question or a SYN-ACK that waits.
+    pub waiting: Option<Waiting<B>>,
     /// It waits for its turn.
     pub queued: bool,
     /// It counts as active.
@@ -67,6 +73,7 @@ impl<B> Connection<B> {
             phase,
             window: Window::default(),
             time: LoopTime::default(),
+            unspent: Unspent::new(Seq(0), Instant::ZERO),
             mss: 536,
             headers,
             highest: Seq(0),
@@ -74,6 +81,7 @@ impl<B> Connection<B> {
             timestamps: None,
             held: None,
             held_since: Instant::NEVER,
+            waiting: None,
             queued: false,
             active: false,
             active_until: Instant::NEVER,
@@ -92,6 +100,17 @@ impl<B> Connection<B> {
         self.held_since != Instant::NEVER
     }
 
+    /// When something of the VM that waits leaves at the latest; [`Instant::NEVER`] if nothing does.
+    pub fn latest(&self) -> Instant {
+        let other = self.waiting.as_ref().map_or(Instant::NEVER, Waiting::due);
+        other.min(self.held_since + MAX_HOLD)
+    }
+
+    /// Nothing waits, and it does not count: it may be forgotten.
+    pub fn is_idle(&self) -> bool {
+        !self.active && self.latest() == Instant::NEVER
+    }
+
     /// The peer will send nothing more, and the VM knows.
     pub fn is_received(&self) -> bool {
         self.fins[1].is_some_and(|fin| !self.window.guest_ack.before(fin))
@@ -108,10 +127,31 @@ impl<B> Connection<B> {
         self.window = Window::new(agreed.peer_next, agreed.scale, agreed.offered, agreed.told);
         self.mss = u32::from(agreed.mss);
         self.highest = agreed.peer_next;
+        self.unspent = Unspent::new(agreed.peer_next, now);
         self.peer_ack = agreed.guest_next;
         if let Some(took) = agreed.took {
             self.time.handshake(took, now);
         }
+    }
+
+    /// The edge has left `old` behind.
+    pub fn advanced(&mut self, old: Seq, now: Instant) {
+        self.time.advanced(old, now);
+        self.unspent.advanced(now);
+    }
+
+    /// A grant that its sender has a use for is used within this time.
+    pub fn in_time(&self, queueing: Duration) -> Duration {
+        self.time.total(queueing) + queueing
+    }
+
+    /// Granted data up to `end` has arrived. Answers how many bytes of it the pacer has forgotten.
+    pub fn arrived(&mut self, end: Seq, queueing: Duration, now: Instant) -> u32 {
+        let (edge, in_time) = (self.window.told_edge, self.in_time(queueing));
+        let late = self.unspent.arrived(self.highest, end, edge, in_time, now);
+        self.time.arrived(self.highest, end, self.mss, now);
+        self.highest = end;
+        late
     }
 
     /// Notes how far the VM has sent, and its clocks.
@@ -152,10 +192,15 @@ impl<B> Connection<B> {
         self.payload_of(bytes).max(self.floor())
     }
 
+    /// Behind the highest byte of the VM that has left.
+    pub fn left(&self) -> Seq {
+        self.waiting.as_ref().map_or(self.guest_next, Waiting::seq)
+    }
+
     /// The header of what is held, as of now, with a window field.
     pub fn refreshed(&self, field: u16) -> Edit {
         Edit {
-            seq: Some(self.guest_next),
+            seq: Some(self.left()),
             ack: Some(self.window.guest_ack),
             window: Some(field),
             timestamps: self.timestamps,

@@ -34,6 +34,12 @@ counters! {
     updates,
     /// ACKs that told nothing any more: a newer one took their place.
     superseded,
+    /// Questions of the VM that had to wait, so that the answers to all do not come at once.
+    questions_held,
+    /// SYN-ACKs that had to wait, so that those who call do not all speak at once.
+    openings_held,
+    /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
+    questions_late,
     /// Bytes that arrived without having been granted.
     ungranted_bytes,
     /// UDP datagrams dropped.

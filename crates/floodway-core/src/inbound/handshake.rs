@@ -97,6 +97,13 @@ impl Handshake {
         (told, told)
     }
 
+    /// The VM's SYN has waited, and leaves only now.
+    pub fn left(&mut self, now: Instant) {
+        if let Some(guest) = &mut self.guest {
+            guest.left = now;
+        }
+    }
+
     /// A segment from the peer: it may be its SYN, and may complete the handshake. The VM has sent up to
     /// `sent`.
     pub fn on_peer(&mut self, segment: &Segment, sent: Seq, now: Instant) -> Option<Agreed> {

@@ -25,7 +25,11 @@
 //!   segments for each of a dozen connections, where no window can express the rate; and an RTT measured wrongly
 //!   would be a rate gone wrong. An acknowledgement that would leave its sender with less than two segments waits
 //!   for its turn; one that leaves more goes at once, and a window update follows. What arrives without having
-//!   been granted (retransmissions, UDP, pure ACKs) is taken off what is granted next.
+//!   been granted (retransmissions, UDP, pure ACKs) is taken off what is granted next, and so is what was granted long ago and
+//!   comes only now (`unspent`).
+//! - *Turns* (`question`). No window is less than two segments, and idle connections keep theirs: many that wake up at once are a
+//!   burst that no pacing of edges holds back. What wakes them up leaves through here: the VM's questions, and its SYN-ACKs. They leave
+//!   at the rate at which what they invite fits the link.
 //!
 //! **RTT.** The edge follows what has arrived at the switch, so the time that counts is that from an advance of the right
 //! edge to the first data beyond the old one (at first that from SYN to SYN-ACK, or SYN-ACK to ACK), and not what the
@@ -38,7 +42,7 @@
 //! - **N2** Where the VM's own window allows it, no window that leaves is under two segments.
 //! - **N3** ACK numbers leave in the order in which the VM said them.
 //! - **N4** The rates of all VMs add up to the capacity, to the bit; none is below the minimum.
-//! - **N5** What is kept is bounded: one ACK for each connection, and no ACK longer than [`MAX_HOLD`].
+//! - **N5** What is kept is bounded: one ACK for each connection and 1024 questions and SYN-ACKs each, nothing longer than [`MAX_HOLD`].
 //! - **N6** A connection whose window scale is not known is never changed.
 //!
 //! # Limits
@@ -56,10 +60,13 @@ mod config;
 mod connection;
 mod counters;
 mod handshake;
+mod line;
 mod loop_time;
 mod meter;
 pub mod pacer;
 mod port;
+mod question;
+mod unspent;
 mod window;
 
 pub use allocation::Allocator;

@@ -9,8 +9,10 @@ use super::config::Config;
 use super::connection::{Connection, Phase};
 use super::counters::Counters;
 use super::handshake::Handshake;
+use super::line::Line;
 use super::meter::{self, Meter};
 use super::pacer::Pacer;
+use super::question::Turn;
 use crate::flow_table::{FlowId, FlowTable, Refused};
 use crate::offload::{Edit, Segment};
 use crate::time::{Duration, Instant};
@@ -74,6 +76,9 @@ pub struct Port<B> {
     police: TokenBucket,
     /// Connections that wait for their turn, each at most once.
     pub(super) queue: VecDeque<FlowId>,
+    /// Connections whose questions wait, paced by what the answers may use, and whose SYN-ACKs do.
+    pub(super) questions: Line,
+    pub(super) openings: Line,
     /// Active connections.
     pub(super) active: u32,
     meter: Meter,
@@ -96,6 +101,8 @@ impl<B> Port<B> {
             pacer: Pacer::new(0, config.tolerance()),
             police: TokenBucket::new(0, u64::from(config.burst), Instant::ZERO),
             queue: VecDeque::new(),
+            questions: Line::new(0, config.tolerance()),
+            openings: Line::new(config.capacity, config.tolerance()),
             active: 0,
             meter: Meter::default(),
             limited: false,
@@ -109,6 +116,8 @@ impl<B> Port<B> {
     /// Changes the configuration; `max_connections` stays as it was.
     pub fn configure(&mut self, config: Config, now: Instant) {
         self.pacer.configure(self.pacer.rate(), config.tolerance(), now);
+        self.questions.pacer.configure(self.pacer.rate(), config.tolerance(), now);
+        self.openings.pacer.configure(config.capacity, config.tolerance(), now);
         self.config = config;
     }
 
@@ -116,6 +125,7 @@ impl<B> Port<B> {
     pub fn set_rate(&mut self, rate: u64, now: Instant) {
         if rate != self.pacer.rate() {
             self.pacer.configure(rate, self.config.tolerance(), now);
+            self.questions.pacer.configure(rate, self.config.tolerance(), now);
             self.police = TokenBucket::new(rate, u64::from(self.config.burst), now);
         }
     }
@@ -138,10 +148,10 @@ impl<B> Port<B> {
         self.flows.len()
     }
 
-    /// Connections that wait for their turn.
+    /// ACKs, window updates, questions and SYN-ACKs that wait for their turn.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.questions.len() + self.openings.len()
     }
 
     /// What arrives for it, in bytes of the link per second.
@@ -261,8 +271,9 @@ impl<B> Port<B> {
                 granted = fits && end.after(connection.highest);
                 counts = fits;
                 if granted {
-                    connection.highest = end;
-                    connection.time.arrived(end, now);
+                    let late = connection.arrived(end, self.config.tolerance(), now);
+                    let late = connection.cost(late);
+                    self.pacer.charge(late, now);
                 }
             }
             Phase::Established => {}
@@ -303,13 +314,15 @@ impl<B> Port<B> {
         };
         let Some(id) = self.find_or_open(now, flow, opens, phase) else { return PASS };
         if segment.has(Flags::RST) {
+            self.leave_now(id, now, sink);
             self.remove(id, now);
             return PASS;
         }
         if is_syn {
-            return self.syn_from_vm(id, flow, segment, now);
+            return self.syn_from_vm(id, flow, segment, keep, now);
         }
         let Some(connection) = self.flows.touch(id, now) else { return PASS };
+        let is_new = !segment.seq.before(connection.guest_next);
         connection.note_sent(segment);
         let verdict = match &mut connection.phase {
             Phase::Opening(_) => PASS,
@@ -319,8 +332,20 @@ impl<B> Port<B> {
                 PASS
             }
             Phase::Established if !segment.has(Flags::ACK) => PASS,
+            Phase::Established if segment.len > 0 || segment.has(Flags::FIN) => {
+                match self.question(id, segment, is_new, now, sink) {
+                    Turn::Absorb => Verdict::Absorb,
+                    Turn::Passes => self.clamp(id, segment, keep, now, sink),
+                    Turn::Waits(question) => match keep() {
+                        Some(frame) => self.postpone(id, segment, frame, question, now),
+                        // Without memory it leaves.
+                        None => self.clamp(id, segment, || None, now, sink),
+                    },
+                }
+            }
             Phase::Established => self.clamp(id, segment, keep, now, sink),
         };
+        let verdict = self.behind_a_question(id, verdict);
         if self.flows.get(id).is_some_and(Connection::is_received) {
             self.deactivate(id, now);
         }
@@ -328,11 +353,23 @@ impl<B> Port<B> {
         verdict
     }
 
+    /// What overtakes a question carries the sequence number that has left.
+    fn behind_a_question(&self, id: FlowId, verdict: Verdict) -> Verdict {
+        let waiting = self.flows.get(id).and_then(|connection| connection.waiting.as_ref());
+        match (verdict, waiting) {
+            (Verdict::Pass(edit), Some(waiting)) => {
+                Verdict::Pass(Edit { seq: Some(waiting.seq()), ..edit })
+            }
+            (verdict, _) => verdict,
+        }
+    }
+
     fn syn_from_vm(
         &mut self,
         id: FlowId,
         flow: &FiveTuple,
         segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
         now: Instant,
     ) -> Verdict {
         let credit = self.pacer.credit(now);
@@ -346,7 +383,10 @@ impl<B> Port<B> {
             else {
                 return PASS;
             };
-            return self.syn_from_vm(id, flow, segment, now);
+            return self.syn_from_vm(id, flow, segment, keep, now);
+        }
+        if connection.waiting.as_ref().is_some_and(|waiting| waiting.is(segment)) {
+            return Verdict::Absorb;
         }
         connection.note_sent(segment);
         let Phase::Opening(handshake) = &mut connection.phase else {
@@ -368,7 +408,10 @@ impl<B> Port<B> {
         }
         self.counters.clamped += u64::from(field != segment.window);
         self.settle(id);
-        Verdict::with_window(segment.window, field)
+        match answers && opened > 0 {
+            true => self.answer_syn(id, segment, field, keep, now),
+            false => Verdict::with_window(segment.window, field),
+        }
     }
 
     /// When [`Port::handle_timeout`] is due; [`Instant::NEVER`] if nothing waits.
@@ -376,7 +419,8 @@ impl<B> Port<B> {
     pub fn next_timeout(&self) -> Instant {
         let timers = self.timers.next().unwrap_or(Instant::NEVER);
         let turn = if self.queue.is_empty() { Instant::NEVER } else { self.pacer.ready_at() };
-        timers.min(turn).min(self.upkeep_at)
+        let others = self.questions.next_turn().min(self.openings.next_turn());
+        timers.min(turn).min(others).min(self.upkeep_at)
     }
 
     /// Does what is due. May stop early when much is: then [`Port::next_timeout`] is not after `now`.
@@ -390,12 +434,12 @@ impl<B> Port<B> {
             if connection.active && connection.active_until <= now {
                 self.deactivate(id, now);
             }
-            let Some(connection) = self.flows.get(id) else { continue };
-            if connection.is_holding() && connection.held_since + MAX_HOLD <= now {
-                self.grant(id, true, now, sink);
+            if self.flows.get(id).is_some_and(|connection| connection.latest() <= now) {
+                self.let_go(id, now, sink);
             }
             self.settle(id);
         }
+        self.take_turns(now, sink);
         self.serve(now, sink);
         self.keep_up(now);
     }
@@ -405,8 +449,7 @@ impl<B> Port<B> {
             return;
         }
         for _ in 0..TIMERS_PER_CALL {
-            let gone =
-                self.flows.expire(now, FORGET, |old| !old.flow.active && !old.flow.is_holding());
+            let gone = self.flows.expire(now, FORGET, |old| old.flow.is_idle());
             if gone.is_none() {
                 break;
             }
@@ -414,12 +457,22 @@ impl<B> Port<B> {
         self.upkeep_at = if self.flows.is_empty() { Instant::NEVER } else { now + UPKEEP_INTERVAL };
     }
 
+    /// Lets go what waits of a connection.
+    fn let_go(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
+        // A question takes an ACK that waits along.
+        self.leave_now(id, now, sink);
+        if self.flows.get(id).is_some_and(Connection::is_holding) {
+            self.grant(id, true, now, sink);
+        }
+    }
+
     /// Lets everything go that waits, and forgets all connections: the mechanism is switched off.
     pub fn stop(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         for index in 0..self.flows.slots() {
-            let holds = self.flows.iter_from(index, 1).find(|found| found.flow.is_holding());
-            if let Some(id) = holds.map(|found| found.id) {
-                self.grant(id, true, now, sink);
+            let waits = |connection: &Connection<B>| connection.latest() != Instant::NEVER;
+            let found = self.flows.iter_from(index, 1).find(|found| waits(found.flow));
+            if let Some(id) = found.map(|found| found.id) {
+                self.let_go(id, now, sink);
             }
         }
         self.reset(now);
@@ -434,6 +487,8 @@ impl<B> Port<B> {
             }
         }
         self.queue.clear();
+        self.questions.clear();
+        self.openings.clear();
         self.upkeep_at = Instant::NEVER;
     }
 
@@ -455,7 +510,7 @@ impl<B> Port<B> {
             // What is not established goes first, then what is idle.
             let may_go = |old: &Connection<B>| !old.is_established() && !old.active;
             if self.flows.evict(|old| may_go(old.flow)).is_none() {
-                self.flows.evict(|old| !old.flow.active && !old.flow.is_holding());
+                self.flows.evict(|old| old.flow.is_idle());
             }
         }
         let headers = HEADERS[usize::from(flow.is_ipv6)] + self.config.frame_overhead;
@@ -473,6 +528,7 @@ impl<B> Port<B> {
 
     fn remove(&mut self, id: FlowId, now: Instant) {
         self.deactivate(id, now);
+        self.forget_turn(id);
         self.flows.remove(id);
     }
 
@@ -482,7 +538,7 @@ impl<B> Port<B> {
         self.pacer.charge(wire, now);
     }
 
-    fn activate(&mut self, id: FlowId, now: Instant) {
+    pub(super) fn activate(&mut self, id: FlowId, now: Instant) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         connection.active_until = now + self.config.idle;
         if !connection.active {
@@ -506,13 +562,13 @@ impl<B> Port<B> {
     /// Moves a connection's timer, and removes it if it is over.
     pub(super) fn settle(&mut self, id: FlowId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
-        if connection.is_over() && !connection.is_holding() {
+        if connection.is_over() && connection.latest() == Instant::NEVER {
             let was_active = std::mem::take(&mut connection.active);
             self.active -= u32::from(was_active);
             self.flows.remove(id);
             return;
         }
-        let due = connection.active_until.min(connection.held_since + MAX_HOLD);
+        let due = connection.active_until.min(connection.latest());
         connection.deadline.set(due, id, &mut self.timers);
     }
 }

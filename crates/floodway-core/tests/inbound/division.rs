@@ -3,7 +3,7 @@
 use floodway_core::inbound::Policy;
 use floodway_core::time::Instant;
 
-use crate::network::{Network, Scene, jain, wire};
+use crate::network::{MSS, Network, Scene, jain, wire};
 
 const MS: fn(u64) -> Instant = Instant::from_millis;
 
@@ -110,8 +110,43 @@ fn incast_of_128_workers_overflows_nothing() {
     let (received, network) = steady(scene.clone(), 300, 800);
     assert!(utilisation(&received, &scene, 500) > 0.97);
     assert!(jain(&received) > 0.98, "{received:?}");
-    // Two segments each at the start, 390 KB, are more than the buffer: what the handshakes let through may be lost.
     assert!(network.ports[0].counters().held > 0);
+    assert_eq!(network.drops, 0);
+}
+
+#[test]
+fn many_who_call_at_once_are_let_in_one_after_the_other() {
+    // Two segments each, 390 KB, are more than the buffer.
+    let scene = Scene::gigabit(2, connections(&[128, 2], 100));
+    let mut network = Network::new(scene.clone());
+    (0..130).for_each(|number| network.open(number, MS(1)));
+    network.run(MS(300));
+    assert!(network.ports[0].counters().openings_held > 80);
+    assert_eq!(network.drops, 0);
+    let received = network.take_received();
+    assert!(received.iter().all(|&bytes| bytes > 0), "{received:?}");
+}
+
+#[test]
+fn one_question_to_many_who_were_idle_overflows_nothing() {
+    // Pauses within the round trip's reach and far beyond; two segments of each are more than the buffer.
+    for (workers, pause) in [(64, 1), (64, 40), (128, 300)] {
+        let scene = Scene::gigabit(2, connections(&[workers, 4], 150));
+        let mut network = Network::new(scene.clone());
+        (0..workers).for_each(|number| network.only_answers(number));
+        (0..workers + 4).for_each(|number| network.open(number, MS(1 + number as u64 / 8)));
+        let mut at = 50;
+        for _ in 0..10 {
+            (0..workers).for_each(|number| network.ask(number, 20 * MSS, MS(at)));
+            network.run(MS(at + 100));
+            let received = network.take_received();
+            let all = received[..workers].iter().all(|&bytes| bytes == u64::from(20 * MSS));
+            assert!(all, "{workers} after {pause} ms: {received:?}");
+            at += 100 + pause;
+        }
+        assert_eq!(network.drops, 0, "{workers} after {pause} ms");
+        assert!(network.ports[0].counters().questions_held > 100);
+    }
 }
 
 #[test]

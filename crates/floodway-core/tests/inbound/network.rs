@@ -17,6 +17,9 @@ pub const MSS: u32 = 1460;
 /// Ethernet, IP and TCP headers, and what Ethernet adds to a frame.
 pub const HEADERS: u32 = 14 + 20 + 20 + 24;
 
+/// Bytes of a question.
+const QUESTION: u32 = 100;
+
 /// What a scene is made of.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -59,6 +62,9 @@ enum Event {
     Ack(usize),
     /// An ACK reaches the sender: edge.
     AtSender(usize, u32),
+    /// The VM asks for an answer of so many bytes, and the question reaches the sender.
+    Ask(usize, u32),
+    Asked(usize, u32),
     /// The clamp's timer of a VM.
     Timer(usize),
 }
@@ -81,6 +87,10 @@ pub struct Connection {
     pub received: u64,
     /// Nothing is sent before then.
     pub paused_until: Instant,
+    /// Nothing is sent beyond: what was asked for.
+    limit: Option<Seq>,
+    /// Bytes of the next answer.
+    answer: u32,
 }
 
 pub struct Network {
@@ -144,6 +154,8 @@ impl Network {
                 told_edge: isn,
                 received: 0,
                 paused_until: Instant::ZERO,
+                limit: None,
+                answer: 0,
             }
         };
         let mut network = Self {
@@ -183,6 +195,16 @@ impl Network {
         self.at(at, Event::Open(number));
     }
 
+    /// The connection says nothing but what it is asked for.
+    pub fn only_answers(&mut self, number: usize) {
+        let connection = &mut self.connections[number];
+        connection.limit = Some(connection.isn + 1);
+    }
+
+    pub fn ask(&mut self, number: usize, answer: u32, at: Instant) {
+        self.at(at, Event::Ask(number, answer));
+    }
+
     pub fn close(&mut self, number: usize, at: Instant) {
         self.at(at, Event::Close(number));
     }
@@ -214,6 +236,12 @@ impl Network {
                 connection.edge = edge;
                 self.send(number);
             }
+            Event::Ask(number, answer) => self.question(number, answer),
+            Event::Asked(number, answer) => {
+                let connection = &mut self.connections[number];
+                connection.limit = connection.limit.map(|limit| limit + answer);
+                self.send(number);
+            }
             // An earlier one has taken its place.
             Event::Timer(vm) if self.armed[vm] != self.now => {}
             Event::Timer(vm) => {
@@ -241,7 +269,7 @@ impl Network {
 
     /// The SYN, and the guest's answer.
     fn handshake(&mut self, number: usize) {
-        let Connection { vm, tuple, isn, half, .. } = self.connections[number];
+        let Connection { vm, tuple, isn, .. } = self.connections[number];
         let (ask, answer) = (Flags::SYN, Flags::SYN.with(Flags::ACK));
         let syn = Segment { seq: isn, ack: Seq(0), ..self.segment(number, ask) };
         let guest_isn = self.connections[number].guest_seq - 1;
@@ -255,17 +283,48 @@ impl Network {
         let port = &mut self.ports[vm];
         port.tcp_from_network(now, &tuple.reversed(), &syn, 64);
         let mut sent = Sent::default();
-        let Verdict::Pass(edit) = port.from_vm(now, &tuple, &syn_ack, || None, &mut sent) else {
-            panic!("a SYN never waits");
-        };
-        let told = u32::from(edit.window.unwrap_or(65_535));
-        let connection = &mut self.connections[number];
-        connection.told_ack = isn + 1;
-        connection.told_edge = isn + 1 + told;
-        connection.edge = connection.told_edge;
-        connection.open = true;
+        let verdict = port.from_vm(now, &tuple, &syn_ack, || Some(syn_ack), &mut sent);
+        self.connections[number].open = true;
         self.after(vm, &sent);
-        self.at(now + 2 * half, Event::Established(number));
+        if let Verdict::Pass(edit) = verdict {
+            self.syn_ack_leaves(number, edit.window.unwrap_or(65_535));
+        }
+    }
+
+    fn syn_ack_leaves(&mut self, number: usize, told: u16) {
+        let connection = &mut self.connections[number];
+        connection.told_ack = connection.isn + 1;
+        connection.told_edge = connection.isn + 1 + u32::from(told);
+        connection.edge = connection.told_edge;
+        let at = self.now + 2 * connection.half;
+        self.at(at, Event::Established(number));
+    }
+
+    /// The guest asks for an answer.
+    fn question(&mut self, number: usize, answer: u32) {
+        let window = self.guest_window();
+        let Connection { vm, tuple, rcv_nxt, guest_seq, .. } = self.connections[number];
+        let segment = Segment {
+            seq: guest_seq,
+            ack: rcv_nxt,
+            len: QUESTION,
+            window,
+            ..self.segment(number, Flags::ACK)
+        };
+        let connection = &mut self.connections[number];
+        connection.guest_seq += QUESTION;
+        connection.answer = answer;
+        let mut sent = Sent::default();
+        let now = self.now;
+        let verdict = self.ports[vm].from_vm(now, &tuple, &segment, || Some(segment), &mut sent);
+        self.after(vm, &sent);
+        if let Verdict::Pass(edit) = verdict {
+            self.leave(number, &edited(&segment, &edit));
+        }
+    }
+
+    fn guest_window(&self) -> u16 {
+        (4 << 20 >> self.scene.scale).min(65_535) as u16
     }
 
     /// The answer to the guest's SYN-ACK arrives, and data behind it.
@@ -292,7 +351,8 @@ impl Network {
     fn send(&mut self, number: usize) {
         loop {
             let (now, connection) = (self.now, &mut self.connections[number]);
-            let usable = connection.edge.since(connection.snd_nxt);
+            let end = connection.limit.map_or(connection.edge, |limit| limit.min(connection.edge));
+            let usable = end.since(connection.snd_nxt);
             if usable < MSS || !connection.open || now < connection.paused_until {
                 return;
             }
@@ -343,7 +403,7 @@ impl Network {
         if !self.connections[number].open {
             return;
         }
-        let window = (4 << 20 >> self.scene.scale).min(65_535) as u16;
+        let window = self.guest_window();
         let ack =
             Segment { seq: guest_seq, ack: rcv_nxt, window, ..self.segment(number, Flags::ACK) };
         let mut sent = Sent::default();
@@ -357,6 +417,9 @@ impl Network {
 
     /// Something leaves the clamp: here the invariants are watched.
     fn leave(&mut self, number: usize, segment: &Segment) {
+        if segment.has(Flags::SYN) {
+            return self.syn_ack_leaves(number, segment.window);
+        }
         let scale = self.scene.scale;
         let connection = &mut self.connections[number];
         assert!(!segment.ack.before(connection.told_ack), "N3: an ACK number went back");
@@ -368,7 +431,11 @@ impl Network {
         assert!(!segment.ack.after(connection.rcv_nxt), "what the guest has not got");
         (connection.told_ack, connection.told_edge) = (segment.ack, edge);
         let at = self.now + connection.half;
+        let answer = connection.answer;
         self.at(at, Event::AtSender(number, edge.0));
+        if segment.len > 0 {
+            self.at(at, Event::Asked(number, answer));
+        }
     }
 
     /// Frames that the clamp sent, a changed weight, and its timer.

@@ -11,8 +11,8 @@
 //! peer gets to hear, and the window in an ACK of the offload is the guest's edge or the clamp's, whichever is
 //! less (R3). What waits here the offload has sent; its own repairs of ACKs do not depend on when they leave.
 //!
-//! A frame leaves while the lock is held, so that frames of a connection keep their order whoever sends them. An ACK that has
-//! to wait is copied; it needs no more than a frame's prefix.
+//! A frame leaves while the lock is held, so that frames of a connection keep their order whoever sends them. What has
+//! to wait is copied: of an ACK a frame's prefix is all, a question of the guest (core's `question`) has payload.
 //!
 //! **Time**: as in [`crate::tcp_offload`]: the next timeout is published outside of the lock, the port's own worker runs
 //! it, and whoever brings it forward wakes that worker.
@@ -39,7 +39,7 @@ use crate::frame::Frame;
 use crate::port::{Port, lock};
 use crate::stats::DropReason;
 use crate::tcp_offload::{Direction, describe, with_edit};
-use output::{Ack, Output};
+use output::{Kept, Output};
 
 /// The clamp of one port, as the packet path sees it.
 pub struct PortInbound {
@@ -53,7 +53,7 @@ pub struct PortInbound {
 
 struct Machine {
     /// There is one once the mechanism was on.
-    clamp: Option<Clamp<Ack>>,
+    clamp: Option<Clamp<Kept>>,
     frame_overhead: u64,
     /// Active connections that the division knows of.
     told: u32,
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         Self { port, delivery, machine, now }
     }
 
-    fn output(&mut self) -> (Option<&mut Clamp<Ack>>, Output<'_>) {
+    fn output(&mut self) -> (Option<&mut Clamp<Kept>>, Output<'_>) {
         let output = Output { port: self.port, delivery: self.delivery };
         (self.machine.clamp.as_mut(), output)
     }
@@ -213,7 +213,7 @@ pub fn to_network(
     let (Some(clamp), mut output) = session.output() else {
         return forward(session.delivery, frame);
     };
-    let keep = || Ack::copy(frame);
+    let keep = || Kept::copy(frame);
     let verdict = clamp.from_vm(now, &described.meta.flow, &described.segment, keep, &mut output);
     match verdict {
         Verdict::Pass(edit) if edit.is_empty() => forward(session.delivery, frame),

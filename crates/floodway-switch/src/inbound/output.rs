@@ -1,4 +1,4 @@
-//! ACKs that wait, and their way out.
+//! What waits, and its way out.
 
 use floodway_core::inbound::Sink;
 use floodway_core::offload::Edit;
@@ -10,27 +10,38 @@ use crate::frame::{self, Frame, PREFIX_LEN};
 use crate::port::Port;
 use crate::tcp_offload::with_edit;
 
-/// A copy of a frame that has no payload.
-pub(super) struct Ack {
+/// Longest frame that is kept: a question of one segment, at the largest MTU in use.
+const LONGEST: usize = 9216;
+
+/// A copy of a frame that waits.
+pub(super) struct Kept {
     vnet: VnetHdr,
+    /// All of a frame without payload, as most are.
+    headers: [u8; PREFIX_LEN],
     len: u8,
-    bytes: [u8; PREFIX_LEN],
+    /// All of any other.
+    long: Vec<u8>,
 }
 
-impl Ack {
-    /// Copies `frame`; `None` if it is longer than headers can be.
+impl Kept {
+    /// Copies `frame`; `None` if it is longer than one that waits can be.
     pub(super) fn copy(frame: &Frame<'_>) -> Option<Self> {
-        let len = frame.prefix.len();
-        if len != frame.len as usize || len > PREFIX_LEN {
-            return None;
+        let len = frame.len as usize;
+        let mut kept =
+            Self { vnet: frame.vnet, headers: [0; PREFIX_LEN], len: 0, long: Vec::new() };
+        if len == frame.prefix.len() && len <= PREFIX_LEN {
+            kept.headers[..len].copy_from_slice(frame.prefix);
+            kept.len = len as u8;
+            return Some(kept);
         }
-        let mut bytes = [0; PREFIX_LEN];
-        bytes[..len].copy_from_slice(frame.prefix);
-        Some(Self { vnet: frame.vnet, len: len as u8, bytes })
+        (len <= LONGEST).then(|| {
+            frame.append_to(&mut kept.long);
+            kept
+        })
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        if self.long.is_empty() { &self.headers[..usize::from(self.len)] } else { &self.long }
     }
 }
 
@@ -40,11 +51,12 @@ pub(super) struct Output<'a> {
     pub(super) delivery: &'a mut Delivery,
 }
 
-impl Sink<Ack> for Output<'_> {
-    fn send(&mut self, ack: &Ack, edit: &Edit) {
+impl Sink<Kept> for Output<'_> {
+    fn send(&mut self, kept: &Kept, edit: &Edit) {
+        let bytes = kept.bytes();
         // It was parsed when it came.
-        let Ok(meta) = parse(ack.bytes(), ack.bytes().len()) else { return };
-        frame::with_slice(ack.vnet, ack.bytes(), |frame| {
+        let Ok(meta) = parse(&bytes[..bytes.len().min(PREFIX_LEN)], bytes.len()) else { return };
+        frame::with_slice(kept.vnet, bytes, |frame| {
             with_edit(frame, &meta, edit, |frame| {
                 self.delivery.send(self.port.id, meta.dst_mac, frame);
             });
