@@ -1,0 +1,271 @@
+//! When a VM's questions leave, and its answers to SYNs.
+//!
+//! # Theory of operation
+//! Idle connections keep what they were granted: two segments at least, and more where few shared the rate. A VM that asks
+//! many peers at once (partition and aggregate) gets as many such answers at once, whatever the pacer of the
+//! edges says, and together they are more than the port in front of the host queues: incast. The edges cannot be taken
+//! back, but the answers have not been asked for yet: the question passes here first. So questions that come after a pause
+//! ([`unspent`](super::unspent)) leave at the rate at which their answers fit the VM's share of the link, with the tolerance that
+//! any burst has; the others wait in turn, each at most [`MAX_HOLD`]. What the answers will use
+//! is charged to the pacer of the edges, too, if it was granted so long ago that this pacer has forgotten it.
+//!
+//! A question is new data of the VM after data of its peer, or the first. One that waits is a single segment, and whatever else its
+//! connection sends comes behind it: a second segment, FIN or RST makes it leave. A bare ACK overtakes it, with the sequence
+//! number that has left. A repetition of what waits is absorbed.
+//! A connection counts as active from its question on: else the rate that many questions need would come with the first answer
+//! only.
+//!
+//! **A SYN-ACK** invites the first two segments of a peer that has something to say, and many peers may call at the same time. SYN-ACKs leave at
+//! the rate at which the *link* takes those: a VM without connections has no share to speak of, and what nobody has
+//! confirmed must not gain it one. They have a line of their own, so that a flood of SYNs delays nothing but SYN-ACKs.
+
+use floodway_wire::tcp::Flags;
+
+use super::connection::Phase;
+use super::line::Line;
+use super::port::{MAX_HOLD, Port, Sink, Verdict};
+use super::unspent::Question;
+use crate::flow_table::FlowId;
+use crate::offload::{Edit, Segment};
+use crate::seq::Seq;
+use crate::time::Instant;
+
+/// What one call lets go at most of each line.
+const TURNS_PER_CALL: usize = 256;
+
+/// Something of the VM that waits, and is not a bare ACK.
+#[derive(Debug)]
+pub(super) struct Waiting<B> {
+    frame: B,
+    seq: Seq,
+    len: u32,
+    since: Instant,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Question(Question),
+    /// A SYN-ACK, with the window that it tells.
+    SynAck {
+        window: u16,
+        cost: u64,
+    },
+}
+
+impl<B> Waiting<B> {
+    /// When it leaves at the latest.
+    pub fn due(&self) -> Instant {
+        self.since + MAX_HOLD
+    }
+
+    /// The first sequence number that has not left: what overtakes it carries this one.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// The segment is what waits, once more.
+    pub fn is(&self, segment: &Segment) -> bool {
+        (segment.seq, segment.len) == (self.seq, self.len)
+    }
+}
+
+/// What becomes of data of the VM.
+pub(super) enum Turn {
+    /// It goes on to the clamp.
+    Passes,
+    /// It waits already.
+    Absorb,
+    /// It is a question that has to wait.
+    Waits(Question),
+}
+
+impl<B> Port<B> {
+    /// Takes data or a FIN of the VM for what it is; `is_new` says that it was not sent before.
+    pub(super) fn question(
+        &mut self,
+        id: FlowId,
+        segment: &Segment,
+        is_new: bool,
+        now: Instant,
+        sink: &mut impl Sink<B>,
+    ) -> Turn {
+        let Some(connection) = self.flows.get_mut(id) else { return Turn::Passes };
+        if let Some(waiting) = &connection.waiting {
+            if waiting.is(segment) {
+                return Turn::Absorb;
+            }
+            self.leave_now(id, now, sink);
+            return Turn::Passes;
+        }
+        if !is_new || segment.len == 0 {
+            return Turn::Passes;
+        }
+        let (highest, edge) = (connection.highest, connection.window.told_edge);
+        let pause = connection.time.least();
+        let Some(question) = connection.unspent.asks(highest, edge, pause, now) else {
+            return Turn::Passes;
+        };
+        let fits = segment.len <= connection.mss && segment.gso_size == 0;
+        self.activate(id, now);
+        let busy = self.questions.is_busy(now);
+        if busy && fits && is_plain(segment) && question.granted > 0 {
+            return Turn::Waits(question);
+        }
+        self.pay(id, question, now);
+        Turn::Passes
+    }
+
+    /// A question has to wait.
+    pub(super) fn postpone(
+        &mut self,
+        id: FlowId,
+        segment: &Segment,
+        frame: B,
+        question: Question,
+        now: Instant,
+    ) -> Verdict {
+        if let Some(connection) = self.flows.get_mut(id) {
+            connection.window.note(segment.ack, segment.window);
+            connection.waiting = Some(Waiting {
+                frame,
+                seq: segment.seq,
+                len: segment.len,
+                since: now,
+                what: What::Question(question),
+            });
+            self.questions.join(id);
+            self.limited = true;
+            self.counters.questions_held += 1;
+        }
+        Verdict::Absorb
+    }
+
+    /// A SYN-ACK that tells a window of `window` leaves, or waits for its turn.
+    pub(super) fn answer_syn(
+        &mut self,
+        id: FlowId,
+        segment: &Segment,
+        window: u16,
+        keep: impl FnOnce() -> Option<B>,
+        now: Instant,
+    ) -> Verdict {
+        let pass = Verdict::with_window(segment.window, window);
+        let Some(connection) = self.flows.get_mut(id) else { return pass };
+        let cost = connection.cost(window.into());
+        let frame = if self.openings.is_busy(now) { keep() } else { None };
+        let Some(frame) = frame else {
+            self.openings.pacer.charge(cost, now);
+            return pass;
+        };
+        let what = What::SynAck { window, cost };
+        let (seq, len) = (segment.seq, segment.len);
+        connection.waiting = Some(Waiting { frame, seq, len, since: now, what });
+        self.openings.join(id);
+        self.counters.openings_held += 1;
+        self.settle(id);
+        Verdict::Absorb
+    }
+
+    /// Lets go whose turn it is.
+    pub(super) fn take_turns(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        for line in [Self::questions_line, Self::openings_line] {
+            for _ in 0..TURNS_PER_CALL {
+                let Some(id) = line(self).serve(now) else { break };
+                self.leave(id, now, sink);
+            }
+        }
+    }
+
+    /// Lets go what cannot wait any longer.
+    pub(super) fn leave_now(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
+        if self.forget_turn(id) {
+            self.counters.questions_late += 1;
+            self.leave(id, now, sink);
+        }
+    }
+
+    /// Takes what waits out of its line; answers whether anything does.
+    pub(super) fn forget_turn(&mut self, id: FlowId) -> bool {
+        let waiting = self.flows.get(id).and_then(|connection| connection.waiting.as_ref());
+        match waiting.map(|waiting| waiting.what) {
+            Some(What::Question(_)) => self.questions.leave(id),
+            Some(What::SynAck { .. }) => self.openings.leave(id),
+            None => return false,
+        }
+        true
+    }
+
+    fn leave(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
+        let Some(connection) = self.flows.get_mut(id) else { return };
+        let Some(Waiting { frame, what, .. }) = connection.waiting.take() else { return };
+        match what {
+            What::Question(question) => self.ask(id, &frame, question, now, sink),
+            What::SynAck { window, cost } => {
+                if let Phase::Opening(handshake) = &mut connection.phase {
+                    handshake.left(now);
+                }
+                sink.send(&frame, &Edit { window: Some(window), ..Edit::default() });
+                self.openings.pacer.charge(cost, now);
+            }
+        }
+        self.settle(id);
+    }
+
+    fn ask(
+        &mut self,
+        id: FlowId,
+        frame: &B,
+        question: Question,
+        now: Instant,
+        sink: &mut impl Sink<B>,
+    ) {
+        let Some(connection) = self.flows.get_mut(id) else { return };
+        let urgent = connection.window.urgent(connection.floor());
+        let old = connection.window.told_edge;
+        let (ack, own) = (connection.window.guest_ack, connection.window.own_field());
+        let (field, advanced) = connection.window.tell(ack, own, urgent);
+        if connection.is_holding() {
+            // It says what the ACK would have said.
+            connection.held_since = Instant::NEVER;
+            self.counters.superseded += 1;
+        }
+        sink.send(frame, &Edit { seq: None, ..connection.refreshed(field) });
+        if advanced > 0 {
+            connection.advanced(old, now);
+            let cost = connection.cost(advanced);
+            self.pacer.charge(cost, now);
+        }
+        self.pay(id, question, now);
+    }
+
+    /// The question leaves, and its answer may use what was granted.
+    fn pay(&mut self, id: FlowId, question: Question, now: Instant) {
+        let Some(connection) = self.flows.get_mut(id) else { return };
+        connection.unspent.asked(now);
+        let cost = connection.cost(question.granted);
+        self.questions.pacer.charge(cost, now);
+        if question.unpaid {
+            self.pacer.charge(cost, now);
+        }
+    }
+
+    fn questions_line(&mut self) -> &mut Line {
+        &mut self.questions
+    }
+
+    fn openings_line(&mut self) -> &mut Line {
+        &mut self.openings
+    }
+}
+
+/// It says nothing that cannot wait.
+fn is_plain(segment: &Segment) -> bool {
+    const SPECIAL: Flags = Flags::SYN
+        .with(Flags::FIN)
+        .with(Flags::RST)
+        .with(Flags::ECE)
+        .with(Flags::CWR)
+        .with(Flags::URG);
+    !segment.flags.intersects(SPECIAL) && segment.options.sack_blocks().is_empty()
+}
