@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use floodway_switch::operate::InboundStatus;
 
-use super::traffic::Transfer;
+use super::traffic::{Counts, Transfer};
 use super::{Inbound, SETTLE};
 use crate::experiment::Measured;
 use crate::path::model::ETHERNET_OVERHEAD;
@@ -44,7 +44,7 @@ impl Look {
 pub(super) struct Arm {
     pub looks: Vec<Look>,
     pub transfers: Vec<Transfer>,
-    pub timeouts: u64,
+    pub counts: Counts,
 }
 
 impl Arm {
@@ -147,15 +147,17 @@ pub(super) fn add(measured: &mut Measured, scenario: &Inbound, arm_name: &str, a
     if arm_name != super::Policy::Off.name() {
         measured.add_value(format!("looks within 10 % of the rate {arm_name}"), "1", arm.follows());
     }
-    let retransmits = arm.transfers.iter().map(|t| t.retransmits).sum();
-    measured.add_value(format!("retransmissions {arm_name}"), "segments", retransmits);
-    measured.add_value(format!("time-outs {arm_name}"), "time-outs", arm.timeouts as f64);
+    let Counts { timeouts, retransmits } = arm.counts;
+    measured.add_value(format!("retransmissions {arm_name}"), "segments", retransmits as f64);
+    measured.add_value(format!("time-outs {arm_name}"), "time-outs", timeouts as f64);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiment::inbound::schedule::Group;
+
+    const NONE: Counts = Counts { timeouts: 0, retransmits: 0 };
 
     fn look(ms: u64, wire: u64, rate: f64, measured: f64) -> Look {
         let vms = vec![(rate, measured, 1)];
@@ -171,7 +173,7 @@ mod tests {
             let rate = if ms < 6000 { 10.0 } else { 20.0 };
             look(ms, wire(ms), rate, if ms < 6050 { 10.0 } else { 20.0 })
         });
-        let arm = Arm { looks: looks.collect(), transfers: vec![], timeouts: 0 };
+        let arm = Arm { looks: looks.collect(), transfers: vec![], counts: NONE };
         assert_eq!(arm.follows(), 1.0);
         assert!((arm.worst_second() - 4e6).abs() < 1e5, "{}", arm.worst_second());
         assert!(arm.total() > 7e6 && arm.total() < 8e6);
@@ -180,8 +182,8 @@ mod tests {
     #[test]
     fn jains_index() {
         let group = Group { vm: 0, count: 2, begin: 0, end: 2 };
-        let transfer = |bytes| Transfer { group, bytes, retransmits: 0.0 };
-        let arm = |bytes| Arm { looks: vec![], transfers: vec![transfer(bytes)], timeouts: 0 };
+        let transfer = |bytes| Transfer { group, bytes };
+        let arm = |bytes| Arm { looks: vec![], transfers: vec![transfer(bytes)], counts: NONE };
         assert_eq!(arm(vec![5.0, 5.0]).jain(), 1.0);
         assert_eq!(arm(vec![5.0, 0.0]).jain(), 0.5);
     }

@@ -6,14 +6,11 @@
 //! ```
 //! A real host's VMs share the port of the switch in front of it; here the [`FarEnd`]'s link to the host is that port. Each
 //! policy is measured with the same VMs: `off` (nothing is divided: the paper's "native"), `share` (the same for each VM,
-//! always: "static") and `connections` ("dynamic"). Connections begin and end as [`Schedule`] says; iperf3
-//! receives in the VMs.
+//! always: "static") and `connections` ("dynamic"). Connections begin and end as [`Schedule`] says.
 //!
 //! What counts is seen where it happens: bytes and drops at the port, every [`POLL`]; rates as the switch gave and
-//! measured them; time-outs by the kernel of the senders; each connection's bytes by its iperf3.
-//!
-//! Connections of iperf3's own (one for each transfer, idle but for its ends) count like any other: for a moment
-//! at the start and the end of each.
+//! measured them; time-outs, retransmissions and each connection's bytes by the kernel of the senders. Their congestion control is
+//! [`traffic::CONGESTION`], whatever this machine has as its default.
 
 mod figures;
 mod schedule;
@@ -28,11 +25,12 @@ use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
 use super::transfer::far_end::{FarEnd, Path};
-use super::transfer::tcp::Place;
+use super::transfer::tcp::{self, Place};
 use super::{Measured, Run};
 use crate::kernel::Series;
 use figures::Look;
 use schedule::Schedule;
+use traffic::{Counts, Sinks};
 
 /// How often port and switch are looked at.
 const POLL: Duration = Duration::from_millis(50);
@@ -132,6 +130,7 @@ impl Inbound {
             (EMULATOR_CORE, run.seed),
         )?;
         self.tell_the_way(&testbed, &far)?;
+        tcp::start_every_connection_alike(Place::Host(far.namespace()))?;
         let mut measured = Measured::default();
         for &policy in &self.policies {
             run.progress.step(policy.name());
@@ -191,23 +190,26 @@ impl Inbound {
         schedule: &Schedule,
     ) -> Result<figures::Arm> {
         let client = testbed.switch()?.client()?;
-        let timeouts = traffic::timeouts(far.namespace())?;
+        let counts = Counts::read(far.namespace())?;
         let addresses = (0..testbed.guests().len())
             .map(|index| Network::Floodway.guest_address(index))
             .collect::<Result<Vec<_>>>()?;
-        traffic::serve(testbed.guests(), schedule)?;
-        let senders = traffic::start(far.namespace(), &addresses, schedule)?;
-        let (start, mut looks) = (Instant::now(), Vec::new());
-        let end = Duration::from_secs(self.seconds.into());
-        while start.elapsed() < end {
-            let status: InboundStatus = client.inbound()?;
-            let counters = far.counters()?;
-            let port = counters.as_ref().and_then(|counters| counters.port("near"));
-            looks.push(Look::new(start.elapsed(), port, &status));
-            thread::sleep(POLL);
-        }
-        let transfers = traffic::finish(senders)?;
-        let timeouts = traffic::timeouts(far.namespace())?.saturating_sub(timeouts);
-        Ok(figures::Arm { looks, transfers, timeouts })
+        let sinks = Sinks::open(testbed.guests(), &addresses, schedule)?;
+        let watch = || {
+            let (start, mut looks) = (Instant::now(), Vec::new());
+            let end = Duration::from_secs(self.seconds.into());
+            while start.elapsed() < end {
+                let status: InboundStatus = client.inbound()?;
+                let counters = far.counters()?;
+                let port = counters.as_ref().and_then(|counters| counters.port("near"));
+                looks.push(Look::new(start.elapsed(), port, &status));
+                thread::sleep(POLL);
+            }
+            Ok(looks)
+        };
+        let (transfers, looks) = traffic::run(far.namespace(), &sinks, schedule, watch)?;
+        sinks.close()?;
+        let counts = Counts::read(far.namespace())?.since(counts);
+        Ok(figures::Arm { looks, transfers, counts })
     }
 }

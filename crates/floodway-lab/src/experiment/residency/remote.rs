@@ -16,8 +16,8 @@ use crate::transfer::inside;
 /// Experiment network of the link.
 const SUBNET: u8 = 9;
 const LINK: &str = "far";
-/// EtherType for experiments (IEEE 802): nobody listens.
-const EXPERIMENTAL: u16 = 0x88b5;
+/// The second EtherType for experiments (IEEE 802): nobody listens. The first one is that of our notices, which the switch takes from nobody.
+const EXPERIMENTAL: u16 = 0x88b6;
 /// How long frames may take into the table. Only ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
