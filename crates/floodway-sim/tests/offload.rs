@@ -214,13 +214,15 @@ fn receive_offload_answers_for_a_vm_that_waits() {
         Setup { outwards: false, vms: 3, load: 100, own_load: false, bytes: 1_000_000, ..ALONE };
     let shared = Some(CreditConfig::xen_4_2());
     let interrupted = Setup { load: 60, own_load: true, shared, ..away };
-    for setup in [away, interrupted] {
+    // Where the driver domain shares the core, it gains 1.14 times. It was 1.25 as long as timers whose deadlines had moved woke the
+    // driver domain up, which gave the core to the next VM.
+    for (setup, percent) in [(away, 125), (interrupted, 110)] {
         let (with, without) = (run(&setup), run(&Setup { on: [false; 2], ..setup }));
         with.check();
         let counters = with.counters();
         assert!(counters.acks_sent > 0 && counters.absorbed_acks > 0, "{counters:?}");
         let [with, without] = [with, without].map(|outcome| outcome.times().mean().unwrap());
-        assert!(without * 100 > with * 125, "{with:?} {without:?}");
+        assert!(without * 100 > with * percent, "{with:?} {without:?}");
     }
 }
 
