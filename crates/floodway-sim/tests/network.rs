@@ -202,6 +202,30 @@ fn poisson_transfers_offer_the_load_that_they_should() {
     }
 }
 
+/// Two segments at a time never fill a window of ten.
+#[test]
+fn a_window_that_is_not_used_grows_only_if_nobody_asks() {
+    let windows = |validate_window| {
+        let (mut world, hosts) = around(2, QueueConfig::bytes(500_000));
+        world.add_app(Poisson::new(PoissonConfig {
+            senders: hosts.clone(),
+            receivers: hosts,
+            gap: MS(5),
+            sizes: Sizes::Fixed(2_000),
+            pairing: Pairing::Permanent,
+            until: MS(1_000),
+            stack: TcpConfig { validate_window, idle_restart: false, ..TcpConfig::linux() },
+            seed: 1,
+        }));
+        world.run(AT(1_100));
+        let client = |flow: &Flow| flow.end(Side::Client).connection.clone();
+        let all = world.flows().iter().filter_map(client);
+        all.map(|connection| connection.sender().window().cwnd / 1448).collect::<Vec<_>>()
+    };
+    assert_eq!(windows(true), [10, 10]);
+    assert!(windows(false).iter().all(|&segments| segments > 100));
+}
+
 fn around(hosts: usize, queue: QueueConfig) -> (World, Vec<Address>) {
     let links = vec![Link::ethernet(1000 * MBIT, US(5)); hosts];
     let switch = SwitchConfig::new(queue);

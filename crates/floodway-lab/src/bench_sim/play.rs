@@ -85,6 +85,8 @@ fn stack(tcp: &Tcp) -> TcpConfig {
         receive: Buffer { initial: tcp.receive_buffer, max: tcp.receive_buffer },
         send: Buffer { initial: SEND_BUFFER, max: SEND_BUFFER },
         idle_restart: false,
+        // ns-3 3.37 does not ask whether a window was used before it widens it.
+        validate_window: false,
         // ns-3 acknowledges a connection's first segment at once, and then every second one.
         quick_acks: 1,
         ..TcpConfig::plain(Algorithm::NewReno)

@@ -50,6 +50,9 @@ pub struct TcpConfig {
     pub spares_queued: bool,
     /// Falls back to the initial window after idle time (RFC 5681 section 4.1).
     pub idle_restart: bool,
+    /// The window grows only while it is what keeps data back (RFC 7661, Linux `tcp_is_cwnd_limited`); otherwise with
+    /// whatever is acknowledged.
+    pub validate_window: bool,
 }
 
 impl TcpConfig {
@@ -76,6 +79,7 @@ impl TcpConfig {
             limit_output: 1 << 20,
             spares_queued: true,
             idle_restart: true,
+            validate_window: true,
         }
     }
 
