@@ -1,4 +1,4 @@
-//! Another host beyond a link, and what the forwarding table holds beside the VMs.
+//! Other hosts beyond a link, and what the forwarding table holds beside the VMs.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,47 +13,55 @@ use crate::experiment::transfer::tcp::Place;
 use crate::net::{self, Namespace, Rate};
 use crate::transfer::inside;
 
-/// Experiment network of the link.
-const SUBNET: u8 = 9;
-const LINK: &str = "far";
 /// The second EtherType for experiments (IEEE 802): nobody listens. The first one is that of our notices, which the switch takes from nobody.
 const EXPERIMENTAL: u16 = 0x88b6;
 /// How long frames may take into the table. Only ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A host beyond a link, to which the VMs' host routes.
+/// Hosts beyond a link, to which the VMs' host routes: one for each network under comparison. The VM's way to it is that network,
+/// and what answers from an address of its host's choice has but one.
 #[derive(Debug)]
 pub(super) struct Remote {
-    namespace: Namespace,
+    hosts: Vec<Namespace>,
 }
 
 impl Remote {
     pub fn start(testbed: &Testbed, link: Rate) -> Result<Self> {
-        let (host, namespace) = (testbed.host(), Namespace::create("residfar")?);
-        net::join(host, &namespace, LINK, link)?;
-        host.add_address(LINK, &net::cidr(SUBNET, 1))?;
-        Place::Host(host).run(&["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])?;
-        let remote = Self { namespace };
-        for network in [Network::Bridge, Network::Floodway] {
-            let address = remote.address(network);
-            remote.namespace.add_address(LINK, &(address.clone() + "/24"))?;
-            // The address says by which network the VM sends.
-            let way = ["ip", "route", "replace", &address, "via", &network.host_address()];
-            Place::Guest(&testbed.guests()[0]).run(&way)?;
-        }
-        remote.namespace.ip(&["route", "add", "default", "via", &net::address(SUBNET, 1)])?;
-        Ok(remote)
+        Place::Host(testbed.host()).run(&["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])?;
+        let networks = [Network::Bridge, Network::Floodway];
+        let hosts = networks.map(|network| beyond(testbed, network, link));
+        Ok(Self { hosts: hosts.into_iter().collect::<Result<_>>()? })
     }
 
-    pub fn namespace(&self) -> &Namespace {
-        &self.namespace
+    pub fn hosts(&self) -> &[Namespace] {
+        &self.hosts
     }
 
-    /// Its address for a VM that sends by `network`.
-    pub fn address(&self, network: Network) -> String {
-        let host = if network == Network::Bridge { 2 } else { 3 };
-        net::address(SUBNET, host)
+    /// The address to which a VM sends by `network`.
+    pub fn address(network: Network) -> String {
+        net::address(subnet(network), 2)
     }
+}
+
+/// Experiment network of the link to the host for `network`.
+const fn subnet(network: Network) -> u8 {
+    match network {
+        Network::Bridge => 8,
+        Network::Floodway => 9,
+    }
+}
+
+fn beyond(testbed: &Testbed, network: Network, link: Rate) -> Result<Namespace> {
+    let (host, subnet) = (testbed.host(), subnet(network));
+    let name = format!("far{subnet}");
+    let namespace = Namespace::create(&name)?;
+    net::join(host, &namespace, &name, link)?;
+    host.add_address(&name, &net::cidr(subnet, 1))?;
+    namespace.add_address(&name, &net::cidr(subnet, 2))?;
+    namespace.ip(&["route", "add", "default", "via", &net::address(subnet, 1)])?;
+    let way = ["ip", "route", "replace", &Remote::address(network), "via", &network.host_address()];
+    Place::Guest(&testbed.guests()[0]).run(&way)?;
+    Ok(namespace)
 }
 
 /// Lets the switch learn addresses behind its uplink until it has `entries`.

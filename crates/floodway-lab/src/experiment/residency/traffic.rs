@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::Test;
 use super::remote::Remote;
@@ -31,12 +31,11 @@ pub(super) struct Load {
     pub remote: u32,
 }
 
-/// A server for each stream, in the second VM and beyond the link.
+/// A server for each stream, in the second VM and at each host beyond the link.
 #[derive(Debug)]
 pub(super) struct Servers {
     _near: Vec<Spawned>,
     _far: Vec<Process>,
-    remote: Option<[String; 2]>,
 }
 
 impl Servers {
@@ -52,32 +51,26 @@ impl Servers {
         });
         let near = near.collect::<Result<_>>()?;
         let mut far = Vec::new();
-        if let Some(remote) = remote {
-            for port in ports {
+        for host in remote.map_or(&[][..], Remote::hosts) {
+            for port in ports.clone() {
                 let program = packages.command(PROGRAM)?;
-                let mut command = remote.namespace().command(program.get_program());
+                let mut command = host.command(program.get_program());
                 command.args(program.get_args()).args(["--listen_port", &port.to_string()]);
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
                 far.push(Process::spawn("qperf server", command)?);
             }
         }
-        let remote = remote.map(|remote| {
-            [Network::Bridge, Network::Floodway].map(|network| remote.address(network))
-        });
-        Ok(Self { _near: near, _far: far, remote })
+        Ok(Self { _near: near, _far: far })
     }
 
     /// Runs all streams at once; answers Mbit/s at the receivers, or transactions a second.
     pub fn measure(&self, testbed: &Testbed, network: Network, load: &Load) -> Result<f64> {
         let near = network.guest_address(1)?;
-        let far = self.remote.as_ref().map(|[bridge, floodway]| match network {
-            Network::Bridge => bridge.as_str(),
-            Network::Floodway => floodway.as_str(),
-        });
+        let far = Remote::address(network);
         let streams = load.local + load.remote;
         let mut script = String::new();
         for stream in 0..streams {
-            let address = if stream < load.local { &near } else { far.context("no link")? };
+            let address = if stream < load.local { &near } else { &far };
             let port = FIRST_PORT + stream;
             script += &format!(
                 "{PROGRAM} {address} --listen_port {port} --time {} --msg_size {} --unify_units --timeout 30 {} >/tmp/qperf{stream} 2>&1 & ",
