@@ -36,7 +36,7 @@ enum Command {
     },
     /// Run an experiment in virtual time
     Sim {
-        /// Experiment, or `all` for every one in experiments/ that has a simulated form
+        /// Experiment, or `all` for every one in experiments/ that has a simulated form and is not long
         file: PathBuf,
         /// Measure less, for a look at whether all works. The report says so
         #[arg(long)]

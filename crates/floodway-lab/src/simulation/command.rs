@@ -16,7 +16,7 @@ use crate::report::{Report, Samples};
 const EXPERIMENTS: &str = "experiments";
 
 /// The experiments that a word on the command line means: a file's, or those of all files that have a simulated
-/// form.
+/// form and are not long. The long ones are named on the standard error.
 ///
 /// # Errors
 /// When a file cannot be read, is not an experiment, or has no simulated form.
@@ -29,6 +29,11 @@ pub fn find(word: &Path) -> Result<Vec<Experiment>> {
         if experiment::Experiment::load(&file)?.sim.is_some() {
             all.push(Experiment::load(&file)?);
         }
+    }
+    let (long, all): (Vec<_>, Vec<_>) = all.into_iter().partition(Experiment::is_long);
+    for experiment in long {
+        let name = &experiment.name;
+        eprintln!("not in `all`, for it takes long: floodway-lab sim {EXPERIMENTS}/{name}.toml");
     }
     ensure!(!all.is_empty(), "no experiment in {EXPERIMENTS}/ has a simulated form");
     Ok(all)

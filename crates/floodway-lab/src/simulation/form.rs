@@ -47,6 +47,15 @@ impl Experiment {
         Ok(Self { name: experiment.name, title: experiment.title, form })
     }
 
+    /// It takes many minutes, and is no part of `all`.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        match &self.form {
+            Form::Transfers(_) => false,
+            Form::Grid(form) => form.settings.long,
+        }
+    }
+
     /// The seed from which those of all runs follow; 1 without.
     pub fn set_seed(&mut self, seed: u64) {
         match &mut self.form {

@@ -42,6 +42,9 @@ pub(super) struct Settings {
     /// Independent runs of each case in each column.
     #[serde(default = "one")]
     replications: u32,
+    /// Takes many minutes: `sim all` names it and leaves it out.
+    #[serde(default)]
+    pub(super) long: bool,
     /// What is changed for a quick run.
     #[serde(default)]
     quick: BTreeMap<String, Value>,
