@@ -14,9 +14,9 @@
 //! In `PACKET_LOSS` and `LEAVING` the edge stands still.
 //!
 //! A window is written in units of the peer's window scale. An edge that stands is rounded up, since
-//! rounding down would take it back (I3); an edge that moves is rounded down. An ACK from the peer may end within a
-//! unit, and the next window that is written then adds up to one unit less a byte. So a flow is charged for whole
-//! units from `snd_una` on: what it may have to be told already counts, and I4 holds exactly.
+//! rounding down would take it back (I3); an edge that moves is rounded down. Rounding up can add to an edge that did not
+//! come from here: that of a SYN-ACK, whose window has no scale. So a flow is charged for whole units from `snd_una` on: what
+//! it may have to be told already counts, and I4 holds exactly.
 //!
 //! A FIN may lie one beyond the edge: senders look whether the bytes of a super-frame fit (Linux, `tcp_mss_split_point`), and
 //! what takes no room needs no grant.

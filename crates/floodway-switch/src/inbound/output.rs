@@ -63,3 +63,21 @@ impl Sink<Kept> for Output<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::frames::{pattern, tcp};
+
+    #[test]
+    fn what_waits_is_kept_whole_or_not_at_all() {
+        for payload in [0, 1, 100, 1448, 9000] {
+            let bytes = tcp(1, 9, false).build(&pattern(4, payload));
+            frame::with_slice(VnetHdr::default(), &bytes, |frame| {
+                assert_eq!(Kept::copy(frame).unwrap().bytes(), bytes, "{payload}");
+            });
+        }
+        let long = tcp(1, 9, false).build(&pattern(4, LONGEST));
+        frame::with_slice(VnetHdr::default(), &long, |frame| assert!(Kept::copy(frame).is_none()));
+    }
+}
