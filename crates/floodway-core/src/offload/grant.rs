@@ -124,6 +124,11 @@ impl<B: 'static> Sender<B> {
         if from.after(self.told_edge) { 0 } else { self.told_edge.since(from) }
     }
 
+    /// The guest waits for a window, and has been told of none beyond the receiver's.
+    pub fn is_used_up(&self) -> bool {
+        self.granted(self.snd_max) < self.window.mss && !self.told_edge.after(self.rwnd_edge)
+    }
+
     /// The budget has room for a flow that comes online now.
     pub fn fits(&self, pool: &Pool) -> bool {
         let granted = self.units_granted() << self.agreed.peer_scale();

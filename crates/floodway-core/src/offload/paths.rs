@@ -170,6 +170,7 @@ impl<B: 'static> Flow<B> {
         keep: impl FnOnce() -> Option<B>,
         call: &mut Call<'_, S>,
     ) -> Verdict {
+        self.stay(call);
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         rx.ack_due |= own == Own::News;

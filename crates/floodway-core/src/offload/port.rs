@@ -9,7 +9,10 @@
 //! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
 //! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
 //! was granted and never sent is then taken back, with nothing in flight: beyond the receiver's own
-//! window there is nobody to take it.
+//! window there is nobody to take it. A guest that has used its grant up has nothing to be taken back and would
+//! wait at a closed window, so it gets no grace: the notice comes to it before the window that lets it go on.
+//!
+//! A flow that leaves because nobody used it stays when it is used again, if there is room.
 //!
 //! While flows are online, *hello* notices are sent every [`HELLO_INTERVAL`]; the module falls back when they
 //! stay away for [`HELLO_LIFETIME_MS`] (invariant I6). A managed notice says hello as well, since every
@@ -22,7 +25,7 @@ use floodway_wire::FiveTuple;
 use super::config::Config;
 use super::counters::Counters;
 use super::flow::{Flow, Holdings, Phase};
-use super::grant::Pool;
+use super::grant::{LEAST_GRANT, Pool};
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Made, Naming, Sink};
 use super::summary::{Reason, TxState};
@@ -198,14 +201,36 @@ impl<B: 'static> Flow<B> {
         }
         if !tx.is_idle() {
             self.notice_at = ShortTime::NEVER;
-        } else if self.notice_at.is_never() {
+            return;
+        }
+        let used_up = tx.is_used_up();
+        if self.notice_at.is_never() {
             call.sink.name(call.tuple, &self.link, Naming::Offline);
             call.port.counters.offline_notices += 1;
             self.notice_at = ShortTime::not_before(call.now + GRACE);
         }
+        if used_up {
+            self.go_offline(call);
+        }
     }
 
-    /// The grace of a leaving flow is over.
+    /// The guest sends again on a flow that leaves because it did not: it stays, if there is room.
+    pub fn stay<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let closing = self.is_closing();
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let (tx, port) = (&mut connection.tx, &mut *call.port);
+        let was_unused = matches!(tx.reason, Reason::Idle | Reason::NoRoom);
+        let leaves = tx.state == TxState::Leaving && tx.is_idle() && was_unused;
+        let room = port.pool.budget.free() >= LEAST_GRANT;
+        if !leaves || closing || !port.wants_transmit() || !room {
+            return;
+        }
+        tx.enter(TxState::Active, Reason::UsedAgain, &mut port.counters);
+        self.names_left = NAME_REPEATS;
+        self.name(call);
+    }
+
+    /// The grace of a leaving flow is over, or it needs none.
     pub fn go_offline<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         self.notice_at = ShortTime::NEVER;
         let Phase::Established(connection) = &mut self.phase else { return };

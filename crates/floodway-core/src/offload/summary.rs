@@ -60,6 +60,8 @@ pub enum Reason {
     Gap,
     /// It was not used for long.
     Idle,
+    /// It was to leave because it was not used, and is used again.
+    UsedAgain,
 }
 
 macro_rules! names {
@@ -103,6 +105,7 @@ names! { Reason:
     Draining = "draining",
     Gap = "gap",
     Idle = "idle",
+    UsedAgain = "used_again",
 }
 
 /// A flow, for `floodway flows`.

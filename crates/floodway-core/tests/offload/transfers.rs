@@ -1,7 +1,7 @@
 //! Transfers over paths and peers of many kinds.
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{BufferPolicy, TxState};
+use floodway_core::offload::{BufferPolicy, Reason, TxState};
 use floodway_core::time::Duration;
 
 use crate::harness::tcp::TcpConfig;
@@ -420,6 +420,50 @@ fn an_idle_flow_goes_offline_and_is_forgotten() {
     assert!(world.switch.offload.is_empty());
     // The guest knows nothing of that.
     world.transfer(200_000, 200_000, SECONDS(20));
+    world.check_i7();
+}
+
+#[test]
+fn a_flow_that_leaves_unused_stays_when_it_is_used() {
+    let mut setup = Setup { name: "used-again", ..Setup::default() };
+    (setup.offload.idle, setup.to_peer.queue) = (SECONDS(60), 1 << 24);
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer_some(200_000, 200_000);
+    let state = |w: &World| w.switch.summary(&w.flow).unwrap().tx;
+    world.run_until(SECONDS(70), |w| state(w) == TxState::Leaving);
+    assert!(!world.guest.tx.managed, "the guest was told");
+    // More than was granted before: it waits for no grace.
+    world.guest.write(4 * MB, world.now);
+    world.run_until(MS(50), |w| w.peer.rx.bytes() > 200_000);
+    let summary = world.switch.summary(&world.flow).unwrap();
+    assert_eq!((summary.tx, summary.reason), (TxState::Active, Reason::UsedAgain));
+    world.run_until(MS(250), |w| w.peer.rx.bytes() == 200_000 + 4 * MB);
+    assert!(world.guest.tx.managed);
+    assert_eq!(world.switch.offload.counters().went_offline, 0);
+    world.transfer(0, 0, SECONDS(20));
+    world.check_i7();
+}
+
+#[test]
+fn a_guest_without_grant_waits_for_no_grace() {
+    let mut setup = Setup { name: "no-grace", ..Setup::default() };
+    (setup.to_peer.rate, setup.to_peer.queue) = (Some(50_000), 1 << 24);
+    let mut world = World::new(setup);
+    world.connect();
+    world.guest.write(8 * MB, world.now);
+    world.run_for(MS(100));
+    world.configure(|c| c.transmit = false);
+    let mut longest = MS(0);
+    while world.peer.rx.bytes() < 8 * MB {
+        let (came, since) = (world.peer.rx.bytes(), world.now);
+        world.run_until(SECONDS(2), |w| w.peer.rx.bytes() > came);
+        longest = longest.max(world.now.since(since));
+    }
+    assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Offline);
+    assert!(longest < MS(50), "nothing came for {longest:?}");
+    assert!(!world.guest.tx.managed);
+    world.transfer(0, 0, SECONDS(20));
     world.check_i7();
 }
 

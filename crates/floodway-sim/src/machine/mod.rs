@@ -24,11 +24,13 @@
 //!
 //! Every packet that is under way in a machine is in exactly one queue; a queue that is full drops.
 
+mod card;
 mod driver;
 mod hook;
 mod ring;
 mod vm;
 
+pub use card::Interrupts;
 pub use driver::DriverConfig;
 pub use hook::{Hook, HookCtx, PassThrough};
 pub use ring::{RxRing, TxRing};
@@ -188,6 +190,11 @@ impl Machine {
         if self.driver.on_timer(env) {
             self.cpus.wake(self.driver.vcpu(), &mut env.clock);
         }
+    }
+
+    pub(crate) fn on_card_timer(&mut self, env: &mut Env) {
+        self.driver.on_card_timer(env);
+        self.cpus.wake(self.driver.vcpu(), &mut env.clock);
     }
 
     pub(crate) fn on_load_timer(&mut self, vm: u32, env: &mut Env) {

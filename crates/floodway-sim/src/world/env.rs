@@ -54,6 +54,11 @@ pub enum Event {
         /// Which machine.
         machine: u32,
     },
+    /// A machine's card interrupts for what it has gathered.
+    Card {
+        /// Which machine.
+        machine: u32,
+    },
     /// A VM's load wants to go on.
     Load {
         /// Which machine.

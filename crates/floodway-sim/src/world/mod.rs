@@ -213,6 +213,7 @@ impl World {
                 self.machines[machine as usize].on_cpu(event, &mut self.env);
             }
             Event::Hook { machine } => self.machines[machine as usize].on_hook_timer(&mut self.env),
+            Event::Card { machine } => self.machines[machine as usize].on_card_timer(&mut self.env),
             Event::Load { machine, vm } => {
                 self.machines[machine as usize].on_load_timer(vm, &mut self.env);
             }
@@ -308,6 +309,7 @@ fn write_event(digest: &mut Digest, event: Event) {
         Event::Hook { machine } => (10, u64::from(machine)),
         Event::Load { machine, vm } => (11, u64::from(machine) << 32 | u64::from(vm)),
         Event::Interrupt { machine, vm } => (12, u64::from(machine) << 32 | u64::from(vm)),
+        Event::Card { machine } => (13, u64::from(machine)),
     };
     digest.write(kind);
     digest.write(number);

@@ -90,6 +90,11 @@ impl Accounts {
         }
     }
 
+    /// Seconds between the two moments.
+    pub fn seconds(&self) -> f64 {
+        self.length.as_secs_f64()
+    }
+
     /// Name, unit and value of each figure.
     pub fn figures(&self, network: Network) -> Vec<(String, &'static str, f64)> {
         let percent = |time: Duration| 100.0 * time.as_secs_f64() / self.length.as_secs_f64();

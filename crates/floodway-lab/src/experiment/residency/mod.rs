@@ -14,9 +14,11 @@
 //! emulated vCPU needs some ten times the cycles of a real one for a packet, and QEMU's main loop, under a lock that a vCPU needs,
 //! for each interrupt: where that is what limits, both networks look alike. `floodway-lab bench` shows the switch without it.
 //!
-//! What a stream moves is counted where it arrives. [`account`] says what each party had of the CPUs meanwhile.
+//! What a stream moves is counted where it arrives. [`account`] says what each party had of the CPUs meanwhile, [`counted`] what the guests
+//! lost and how often they were interrupted.
 
 mod account;
+mod counted;
 mod profile;
 mod remote;
 mod traffic;
@@ -31,6 +33,7 @@ use crate::kernel::{Kernel, Series};
 use crate::net::Rate;
 use crate::report::Samples;
 use account::{Accounts, Parties};
+use counted::Counted;
 use profile::Profile;
 use remote::Remote;
 use traffic::{Load, Servers};
@@ -285,6 +288,7 @@ impl Residency {
                     remote: self.streams - cell.local,
                 };
                 let profile = self.profiles(testbed, network)?;
+                let counted = self.counts(testbed, network)?;
                 let before = Accounts::read(testbed, parties)?;
                 let rate = servers.measure(testbed, network, &load)?;
                 let accounts = Accounts::read(testbed, parties)?.since(&before);
@@ -292,8 +296,10 @@ impl Residency {
                 if let Some(profile) = profile {
                     samples.profile = profile.finish(self.profile)?;
                 }
-                if self.accounts {
-                    add_accounts(&mut samples.accounts, network, name, &accounts);
+                if let (Some(before), Some(now)) = (counted, self.counts(testbed, network)?) {
+                    let figures = now.since(&before).figures(accounts.seconds(), cell.test == Test::Udp);
+                    add_figures(&mut samples.accounts, network, name, accounts.figures(network));
+                    add_figures(&mut samples.accounts, network, name, figures);
                 }
             }
         }
@@ -302,6 +308,11 @@ impl Residency {
 }
 
 impl Residency {
+    /// What the guests have counted, where accounts are wanted.
+    fn counts(&self, testbed: &Testbed, network: Network) -> Result<Option<Counted>> {
+        self.accounts.then(|| Counted::read(testbed, network)).transpose()
+    }
+
     /// A profiler of the switch, where one is wanted.
     fn profiles(&self, testbed: &Testbed, network: Network) -> Result<Option<Profile>> {
         if self.profile == 0 || network != Network::Floodway {
@@ -319,8 +330,13 @@ fn side(samples: &mut Samples, network: Network, figure: f64) {
     }
 }
 
-fn add_accounts(all: &mut Vec<Samples>, network: Network, cell: &str, accounts: &Accounts) {
-    for (what, unit, figure) in accounts.figures(network) {
+fn add_figures(
+    all: &mut Vec<Samples>,
+    network: Network,
+    cell: &str,
+    figures: Vec<(String, &'static str, f64)>,
+) {
+    for (what, unit, figure) in figures {
         let name = format!("{what}, {cell}");
         let found = all.iter().position(|samples| samples.name == name).unwrap_or_else(|| {
             all.push(Samples { name, unit: unit.into(), ..Samples::default() });
