@@ -220,6 +220,26 @@ fn changes_in_mid_transfer_lose_nothing() {
     });
 }
 
+/// I2 and progress while a flow leaves because it is not used, and is used again in any moment of that.
+#[test]
+fn pauses_lose_nothing() {
+    let step = (0..2_500_u64, 0..100_000_i64, 0..50_000_i64);
+    let case = (setup(30), 100..1_500_u64, prop::collection::vec(step, 1..15));
+    check(case, |(mut setup, idle, steps)| {
+        setup.offload.idle = MS(idle);
+        let mut world = start("pauses", setup, false);
+        // A window that shrinks between two ACKs of the same numbers is not believed, by Linux either.
+        world.peer.tolerant = true;
+        for (pause, up, down) in steps {
+            let now = world.now;
+            world.guest.write(up, now);
+            world.peer.write(down, now);
+            world.run_for(MS(pause));
+        }
+        world.transfer(0, 0, LONG);
+    });
+}
+
 /// I5: what is off changes nothing.
 #[test]
 fn offline_flows_pass_byte_for_byte() {
