@@ -225,6 +225,26 @@ fn credits_of_a_hog_by_hand() {
     assert_eq!(seen, [-100, -200, 0, -100, -200, 0]);
 }
 
+/// Xen 3.3 accounts in a tick, after that tick's debit: who runs for the first time at it is active already. Its credits at the
+/// third are -300 + 300; one that is found running only then has -100 + 300.
+#[test]
+fn sampled_debits_come_before_the_accounting() {
+    for (runs_from, expected) in [(0, vec![-100, -200, 0]), (25, vec![0, 0, 200])] {
+        let mut credit = Credit::new(1, CreditConfig::xen_3_3());
+        credit.add(VcpuId(0), &VcpuSpec::pinned(0, 256));
+        let (mut tickled, mut seen) = (Vec::new(), Vec::new());
+        for tick in 1..=3 {
+            if runs_from < 10 * tick && runs_from + 10 >= 10 * tick {
+                credit.wake(VcpuId(0), AT(runs_from), &mut tickled);
+                credit.schedule(PcpuId(0), false, AT(runs_from));
+            }
+            credit.on_tick(AT(10 * tick), &mut tickled);
+            seen.push(credit.credit(VcpuId(0)));
+        }
+        assert_eq!(seen, expected);
+    }
+}
+
 #[test]
 fn an_idle_pcpu_takes_what_waits() {
     let free = [VcpuSpec::free(256); 3];

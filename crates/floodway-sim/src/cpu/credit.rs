@@ -18,8 +18,8 @@
 //! take over what waits, and a pCPU that would run an OVER vCPU or none looks for better ones in the
 //! queues of its peers.
 //!
-//! **Debit.** Xen before 4.1 takes 100 credits from whoever runs at a tick; later versions count exactly. The
-//! papers used 3.3 and 4.2.
+//! **Debit.** Xen before 4.1 takes 100 credits from whoever runs at a tick, and accounts in every third tick of one pCPU, after that;
+//! later versions count exactly and account by a timer of its own, here just before the tick. The papers used 3.3 and 4.2.
 //!
 //! Not modelled: caps, migration at ticks to other than idle pCPUs, domains of several vCPUs (each vCPU is
 //! accounted as a domain of its own).
@@ -372,13 +372,18 @@ impl Scheduler for Credit {
         let ticks = self.config.ticks.max(1);
         self.next_tick = now + self.config.slice / ticks;
         self.ticks += 1;
-        if self.ticks.is_multiple_of(ticks) {
+        let accounts = self.ticks.is_multiple_of(ticks);
+        let has_own_timer = self.config.debit == Debit::Exact;
+        if accounts && has_own_timer {
             self.account();
         }
         for pcpu in 0..self.current.len() {
             if let Some(vcpu) = self.current[pcpu] {
                 self.tick(vcpu, now);
             }
+        }
+        if accounts && !has_own_timer {
+            self.account();
         }
         if self.unsorted {
             self.sort();

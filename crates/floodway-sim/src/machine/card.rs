@@ -7,8 +7,8 @@
 //! - an interrupt comes `delay` after the first packet that waits, or with the `frames`-th, whichever is first (Linux `ethtool -C`,
 //!   `rx-usecs` and `rx-frames`: tg3, bnx2);
 //! - and never sooner than `gap` after the one before (e1000, `InterruptThrottleRate`);
-//! - what was sent is reported `tx_delay` after the first packet that was handed over since the last interrupt (`tx-usecs`). There is nothing
-//!   to do then, but the driver domain is woken up for it.
+//! - what was sent is reported `tx_delay` after the first packet that was handed over since the last interrupt, if no other interrupt
+//!   comes before (`tx-usecs`). There is nothing to do then, but the driver domain is woken up for it.
 //!
 //! From an interrupt on the driver domain *polls*: it takes packets without further interrupts until it finds none (Linux
 //! NAPI). So packets that come while it works cost no interrupt, and it may not see them without one.
@@ -37,12 +37,8 @@ pub struct Interrupts {
 
 impl Interrupts {
     /// One for each packet that comes while the driver domain does not poll, none for what was sent.
-    pub const EACH: Self = Self {
-        delay: Duration::ZERO,
-        frames: 1,
-        gap: Duration::ZERO,
-        tx_delay: Duration::ZERO,
-    };
+    pub const EACH: Self =
+        Self { delay: Duration::ZERO, frames: 1, gap: Duration::ZERO, tx_delay: Duration::ZERO };
 }
 
 #[derive(Debug)]
@@ -96,7 +92,7 @@ impl Card {
 
     /// A packet was handed over for sending.
     pub(super) fn on_sent(&mut self, env: &mut Env) {
-        if !self.interrupts.tx_delay.is_zero() && !self.polled {
+        if !self.interrupts.tx_delay.is_zero() {
             self.interrupt_after(self.interrupts.tx_delay, env);
         }
     }

@@ -9,7 +9,8 @@
 //! comes back is better, with data in both directions the sender's estimate.
 //!
 //! **Send.** Twice the congestion window (Linux `tcp_sndbuf_expand`): one in flight, one for the
-//! application to be ahead with.
+//! application to be ahead with. Linux looks at the window when an ACK makes room (`tcp_new_space`). So a window that is opened
+//! all at once, as that of a guest whose flow a switch controls, finds the first size until the first ACK of data.
 //!
 //! Invariant: neither ever shrinks.
 

@@ -84,7 +84,7 @@ impl TcpConfig {
     }
 
     /// The guests of the papers: Linux 2.6.18 with Reno, an initial window of three segments, one segment more for
-    /// each ACK in slow start (`tcp_slow_start`) and a first timeout of three seconds for a SYN (RFC 2988).
+    /// each ACK in slow start (`tcp_slow_start`), a first timeout of three seconds for a SYN (RFC 2988), and the buffers of 512 MB of memory.
     #[must_use]
     pub const fn linux_2_6() -> Self {
         Self {
@@ -94,6 +94,7 @@ impl TcpConfig {
             slow_start_limit: 1,
             syn_rto: Duration::from_secs(3),
             receive: Buffer { initial: 65_535, max: 4 << 20 },
+            send: Buffer { initial: 16_384, max: 4 << 20 },
             limit_output: 0,
             spares_queued: false,
             ..Self::linux()

@@ -16,8 +16,8 @@
 //! out, if the stack [looks](TcpConfig::spares_queued): Linux does not repeat it and takes back, with the first ACK (F-RTO), what it
 //! had concluded.
 //!
-//! **Managed.** While a switch controls the flow, neither the congestion window nor a send buffer that is sized after
-//! it binds what is sent, whatever happens to it; it goes on growing and shrinking as a shadow, and binds again when
+//! **Managed.** While a switch controls the flow, the congestion window does not bind what is sent, whatever happens to it, nor, once an
+//! ACK has made room in it, the send buffer, which is sized after that window ([`output`]); the window goes on growing and shrinking as a shadow, and binds again when
 //! the flow is not managed any more, or when the switch has not said hello for too long.
 
 mod output;

@@ -184,7 +184,9 @@ impl Sender {
 
     fn send_room(&self) -> u64 {
         let buffer = self.config.send;
-        let wanted = self.cwnd().saturating_mul(2).max(u64::from(buffer.initial));
+        // It is sized anew when an ACK of data makes room.
+        let window = if self.una > 1 { self.cwnd() } else { 0 };
+        let wanted = window.saturating_mul(2).max(u64::from(buffer.initial));
         let wanted = wanted.min(u64::from(buffer.max));
         (self.una + wanted).saturating_sub(self.nxt)
     }
@@ -211,5 +213,41 @@ impl Sender {
             self.nxt += u64::from(len);
             bytes -= len;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Duration;
+    use crate::tcp::sender::Feedback;
+    use crate::tcp::{Buffer, TcpConfig};
+
+    /// Sends all that may go; says how many bytes are outstanding then.
+    fn flood(sender: &mut Sender, now: Instant) -> u32 {
+        while sender.next(now).is_some() {}
+        sender.outstanding()
+    }
+
+    #[test]
+    fn a_flood_fills_the_first_send_buffer_and_an_ack_opens_the_next() {
+        let now = Instant::from_millis(1);
+        let send = Buffer { initial: 16_384, max: 1 << 20 };
+        let config = Arc::new(TcpConfig { send, ..TcpConfig::linux_2_6() });
+        let mut sender = Sender::new(&config);
+        sender.syn_sent(Instant::ZERO);
+        sender.established(1448, true, 500_001, now);
+        sender.write(1_000_000);
+        assert_eq!(flood(&mut sender, now), 3 * 1448, "the initial window");
+        sender.set_managed(true);
+        sender.set_hello(now + Duration::from_secs(1));
+        assert_eq!(flood(&mut sender, now), 11 * 1448, "whole segments in the buffer");
+        let ack =
+            Feedback { ack: 1449, right_edge: 500_001, sack: &[], ece: false, has_data: false };
+        sender.on_ack(&ack, now);
+        // What is left of the peer's window is less than a segment.
+        assert_eq!(flood(&mut sender, now), 344 * 1448, "the peer's window");
     }
 }
