@@ -17,7 +17,7 @@ use floodway_sim::cpu::{
     Busy, Credit, CreditConfig, Debit, Eevdf, EevdfConfig, LoadConfig, Pause, RoundRobin,
     Scheduler, VcpuSpec,
 };
-use floodway_sim::machine::{DriverConfig, MachineConfig, VmConfig};
+use floodway_sim::machine::{DriverConfig, Interrupts, MachineConfig, VmConfig};
 use floodway_sim::net::{NicConfig, QueueConfig};
 use floodway_sim::tcp::{Buffer, TcpConfig};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub struct Host {
     pub load: Load,
     /// The driver domain.
     pub driver: Driver,
+    /// How its network card gathers interrupts.
+    #[serde(default)]
+    pub card: Card,
     /// The VMs and their kernels.
     pub guest: Guest,
     /// The TCP of VMs and of their peers.
@@ -142,6 +145,20 @@ pub struct Driver {
     pub backlog: u32,
     /// Packets after which a batch ends.
     pub batch: u32,
+}
+
+/// How a network card gathers interrupts. When absent, each packet that comes while the driver domain does not poll interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Card {
+    /// From the first packet that waits until the interrupt, in µs.
+    pub rx_delay_us: u64,
+    /// Packets that interrupt before that; 0: any number waits.
+    pub rx_frames: u32,
+    /// Least time between interrupts, in µs; 0: none.
+    pub gap_us: u64,
+    /// From the first packet sent until the interrupt for that, in µs; 0: none.
+    pub tx_delay_us: u64,
 }
 
 /// A VM's kernel.
@@ -319,6 +336,12 @@ impl Host {
                 tx_cost: NS(self.driver.tx_cost_ns),
                 rx_cost: NS(self.driver.rx_cost_ns),
                 rx_slots: self.driver.rx_slots,
+                interrupts: Interrupts {
+                    delay: US(self.card.rx_delay_us),
+                    frames: self.card.rx_frames,
+                    gap: US(self.card.gap_us),
+                    tx_delay: US(self.card.tx_delay_us),
+                },
                 backlog: self.driver.backlog,
                 batch: self.driver.batch,
             },
