@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 
 use super::{Cell, Measurement, Parameters, Transfers};
-use crate::experiment::{judge, transfer::Column};
+use crate::experiment::{Band, judge, transfer::Column};
 use crate::report::{Bar, Report, Row, Samples, World};
 use crate::stats::{self, Centre};
 use crate::table;
@@ -54,11 +54,14 @@ pub(super) fn report(
     for cell in &cells {
         page.add_occupancy(&index, cell);
     }
-    page.add_health(measurements);
+    for label in experiment.labels()? {
+        page.add_health(measurements, &label);
+    }
     for reference in &experiment.measured {
         reference.compare(&mut page.rows, &mut page.notes);
     }
-    judge(&mut page.rows, &experiment.settings.band)?;
+    let rows = page.rows;
+    let rows = judge_apart(rows, &experiment.labels()?, &experiment.settings.band)?;
     let host = [
         ("simulator", env!("CARGO_PKG_VERSION").into()),
         ("parameters", serde_json::to_value(&experiment.hosts)?),
@@ -68,10 +71,26 @@ pub(super) fn report(
         world: World::Sim,
         seed: experiment.seed,
         host: host.map(|(name, value)| (name.to_owned(), value)).into(),
-        rows: page.rows,
+        rows,
         notes: [experiment.notes.clone(), page.notes].concat(),
     };
     Ok((report, page.samples))
+}
+
+/// Bands speak of the hosts as they are. One that is to speak of rows of a sweep names the parameter, as in `load.busy = wall/*`. Rows of
+/// a sweep come behind all others.
+fn judge_apart(rows: Vec<Row>, labels: &[String], bands: &[Band]) -> Result<Vec<Row>> {
+    let swept = |row: &Row| {
+        let of = |label: &String| row.name.strip_prefix(label).is_some_and(|n| n.starts_with('/'));
+        labels.iter().any(|label| !label.is_empty() && of(label))
+    };
+    let (mut swept, mut rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(swept);
+    let (of_sweep, of_host): (Vec<_>, Vec<_>) =
+        bands.iter().cloned().partition(|band| band.rows.contains(" = "));
+    judge(&mut rows, &of_host)?;
+    judge(&mut swept, &of_sweep)?;
+    rows.append(&mut swept);
+    Ok(rows)
 }
 
 fn compare<'a>(
@@ -309,13 +328,14 @@ impl Page<'_> {
         self.rows.extend(rows);
     }
 
-    /// Whether the runs were healthy ones.
-    fn add_health(&mut self, measurements: &[Measurement]) {
+    /// Whether the runs on the hosts as they are, or with one parameter changed, were healthy ones.
+    fn add_health(&mut self, measurements: &[Measurement], variant: &str) {
         for &column in &self.experiment.scene.columns {
             let own = |metric: &str| {
                 let of = |m: &&Measurement| {
                     m.metric == metric
                         && m.parameters.get("column").is_some_and(|c| c == column.name())
+                        && m.parameters.get("variant").is_none_or(|v| v == variant)
                 };
                 measurements.iter().filter(of).map(|m| m.value).collect::<Vec<_>>()
             };
@@ -323,11 +343,13 @@ impl Page<'_> {
                 [("guest retransmissions", "segments"), ("transfers failed", "transfers")]
             {
                 let name = format!("{metric} {}", column.name());
+                let name = join("/", &[variant.to_owned(), name]);
                 self.rows.push(Row::value(name, unit, Some(own(metric).iter().sum())));
             }
             for metric in ["measured VM", "other VMs", "driver domain"] {
                 let metric = format!("processor of the {metric}");
                 let name = format!("{metric} {}", column.name());
+                let name = join("/", &[variant.to_owned(), name]);
                 self.rows.push(Row::value(name, "%", stats::mean(&own(&metric))));
             }
         }

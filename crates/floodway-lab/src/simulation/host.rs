@@ -60,6 +60,9 @@ pub struct Processors {
     pub slice_ms: u64,
     /// Least time that a vCPU runs before it can be preempted, in µs, with `xen-3.3` and `xen-4.2`.
     pub rate_limit_us: u64,
+    /// A vCPU that is BOOSTed preempts another, with the same two: no version of Xen does that.
+    #[serde(default)]
+    pub boost_preempts_boost: bool,
     /// Where the driver domain runs.
     pub driver: DriverPlace,
     /// Weight of the driver domain's vCPU; each VM has 256.
@@ -352,7 +355,13 @@ impl Host {
         let p = &self.processors;
         let (count, slice, rate_limit) = (p.count, MS(p.slice_ms), US(p.rate_limit_us));
         let credit = |debit| {
-            let config = CreditConfig { slice, rate_limit, debit, ..CreditConfig::xen_4_2() };
+            let config = CreditConfig {
+                slice,
+                rate_limit,
+                debit,
+                boost_preempts_boost: p.boost_preempts_boost,
+                ..CreditConfig::xen_4_2()
+            };
             Box::new(Credit::new(count, config))
         };
         match self.processors.scheduler {

@@ -248,6 +248,17 @@ impl Transfers {
         Ok(variants)
     }
 
+    /// What is in front of the rows of each variant, once: nothing for the hosts as they are.
+    fn labels(&self) -> Result<Vec<String>> {
+        let mut labels = Vec::new();
+        for variant in self.variants()? {
+            if !labels.contains(&variant.label) {
+                labels.push(variant.label);
+            }
+        }
+        Ok(labels)
+    }
+
     fn cells(&self) -> Result<Vec<Cell>> {
         let scene = &self.scene;
         let direct = vec![vec![FarPath::direct()]];

@@ -68,6 +68,30 @@ fn each_round_is_measured_and_all_columns_meet_the_same_seeds() {
 }
 
 #[test]
+fn bands_speak_of_the_host_as_it_is_unless_they_name_a_parameter() {
+    let mut experiment = fig6();
+    let band = |rows: &str| experiment::Band {
+        rows: rows.into(),
+        low: Some(1e9),
+        high: None,
+        paper: None,
+    };
+    experiment.settings.sweep = [("guest.ring_slots".into(), vec![Value::Integer(30)])].into();
+    experiment.settings.band =
+        vec![band("*data-phase xen-2011 median"), band("guest.ring_slots = 30/whole * median")];
+    let (reports, _): (Vec<_>, Vec<_>) =
+        command::run(&[experiment.into()], None).unwrap().into_iter().unzip();
+    let rows = &reports[0].rows;
+    let judged: Vec<_> =
+        rows.iter().filter(|row| row.verdict.is_some()).map(|row| &*row.name).collect();
+    let expected = ["data-phase xen-2011 median", "guest.ring_slots = 30/whole xen-2011 median"];
+    assert_eq!(judged, expected);
+    let has = |name: &str| rows.iter().any(|row| row.name == name);
+    assert!(has("guest retransmissions transmit"));
+    assert!(has("guest.ring_slots = 30/guest retransmissions transmit"));
+}
+
+#[test]
 fn a_parameter_that_does_not_exist_is_named() {
     let mut table = host::load(&dir().join("hosts/xen-2011.toml")).unwrap();
     for name in ["guest.ring_slot", "gest.ring_slots", "guest.ring_slots.x", ""] {
