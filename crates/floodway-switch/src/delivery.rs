@@ -85,10 +85,11 @@ impl Delivery {
                 .count_drop(DropReason::PortDown, frames().count() as u64);
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
-        let (mut packets, mut bytes) = (0, 0);
+        let (mut packets, mut bytes, mut bare_acks) = (0, 0, 0);
         for frame in frames() {
             packets += 1;
             bytes += u64::from(frame.len);
+            bare_acks += u64::from(frame.is_bare_ack());
             if port.admits(&frame) {
                 rx.deliver(&frame);
             } else {
@@ -96,6 +97,7 @@ impl Delivery {
             }
         }
         self.shared.pairs.count(src, dst, packets, bytes);
+        port.count_received(packets - bare_acks);
         match flush {
             Flush::Now => finish(port, &mut rx),
             Flush::Moderated(now) => {

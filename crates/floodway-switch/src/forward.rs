@@ -68,7 +68,8 @@ impl Forwarder {
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
-        let mut left = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let valid = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let mut left = valid;
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
         while left != 0 {
@@ -90,7 +91,8 @@ impl Forwarder {
             }
         }
         self.delivery.flush();
-        ingress.count_sent(batch.len() as u64);
+        ingress
+            .count_sent(frames(batch, valid).filter(|frame| !frame.is_bare_ack()).count() as u64);
     }
 
     fn is_uplink(&self, id: PortId) -> bool {

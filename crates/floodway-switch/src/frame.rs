@@ -1,6 +1,7 @@
 //! A frame on its way through the pipeline.
 
 use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{parse, tcp};
 
 use crate::segment::Segment;
 
@@ -13,6 +14,13 @@ pub const MAX_FRAME_LEN: u32 = 65_535 + 14 + 8;
 
 /// Pieces of a frame for which nothing is allocated when its headers change. Linux makes at most 19.
 const INLINE_PARTS: usize = 24;
+
+/// Longest acknowledgement without data: an Ethernet header, an IP and a TCP header with all options.
+const MAX_ACK_LEN: u32 = 14 + 60 + 60;
+/// With one of these a segment says more than it acknowledges.
+const NO_BARE_ACK: tcp::Flags = tcp::Flags::SYN.with(tcp::Flags::FIN).with(tcp::Flags::RST);
+/// TCP's number as protocol or next header.
+const TCP: u8 = 6;
 
 /// A borrowed frame: headers that hold still, and the rest where it lies.
 ///
@@ -43,6 +51,27 @@ impl Frame<'_> {
         let segments =
             self.len.saturating_sub(headers).div_ceil(u32::from(self.vnet.gso_size).max(1));
         self.len.saturating_add(segments.saturating_sub(1).saturating_mul(headers))
+    }
+
+    /// A TCP segment that acknowledges and says nothing else. Those with VLAN tags or IPv6 extension headers are not recognized.
+    #[inline]
+    #[must_use]
+    pub fn is_bare_ack(&self) -> bool {
+        // Most frames are told apart by a byte or two.
+        let protocol = match *self.prefix {
+            [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, ..] => 14 + 9,
+            [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, ..] => 14 + 6,
+            _ => return false,
+        };
+        self.len <= MAX_ACK_LEN
+            && self.prefix.get(protocol) == Some(&TCP)
+            && self.only_acknowledges()
+    }
+
+    fn only_acknowledges(&self) -> bool {
+        let Ok(meta) = parse(self.prefix, self.len as usize) else { return false };
+        let flags = meta.tcp().map(|tcp| tcp.flags);
+        meta.payload_len == 0 && flags.is_some_and(|flags| !flags.intersects(NO_BARE_ACK))
     }
 
     /// Copies the whole frame to the end of `buffer`.
@@ -109,7 +138,7 @@ pub fn with_slice<R>(vnet: VnetHdr, bytes: &[u8], f: impl FnOnce(&Frame<'_>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::frames::{partial, pattern, tcp};
+    use crate::testing::frames::{numbered, partial, pattern, tcp as segment_of};
     use floodway_wire::segmentation::Segmenter;
 
     #[test]
@@ -121,7 +150,7 @@ mod tests {
             (false, 1449, 1448),
             (false, 0, 48),
         ] {
-            let bytes = tcp(1, 9, v6).build_partial(&pattern(4, payload));
+            let bytes = segment_of(1, 9, v6).build_partial(&pattern(4, payload));
             let mut segmenter = Segmenter::new(&bytes, gso_size).unwrap();
             let (mut buffer, mut sum) = (vec![0; 2000], 0);
             while let Some(len) = segmenter.write_next(&mut buffer).unwrap() {
@@ -132,6 +161,30 @@ mod tests {
             });
             with_slice(VnetHdr::default(), &bytes, |frame| assert_eq!(frame.wire_len(), frame.len));
         }
+    }
+
+    #[test]
+    fn a_bare_acknowledgement_says_nothing_else() {
+        let is_bare = |bytes: &[u8]| {
+            let (mut bare, vnet) = (false, VnetHdr::default());
+            with_slice(vnet, bytes, |frame| bare = frame.is_bare_ack());
+            bare
+        };
+        for v6 in [false, true] {
+            let segment = segment_of(1, 9, v6);
+            assert!(is_bare(&segment.build(&[])));
+            assert!(!is_bare(&segment.build(&[1])));
+            for flag in [tcp::Flags::SYN, tcp::Flags::FIN, tcp::Flags::RST] {
+                let mut more = segment.clone();
+                more.flags = more.flags.with(flag);
+                assert!(!is_bare(&more.build(&[])));
+            }
+            let whole = segment.build(&[]);
+            for end in 0..whole.len() {
+                assert!(!is_bare(&whole[..end]), "cut at {end}");
+            }
+        }
+        assert!(!is_bare(&numbered(1, 2, 0, 4)));
     }
 
     #[test]

@@ -69,8 +69,9 @@ pub struct Port {
     pub undelivered: Mutex<Traffic>,
     /// Receive queues that run, counted from the first without a gap.
     rx_running: AtomicU16,
-    /// Frames that the guest has sent.
+    /// Frames that the guest has sent and received, without bare acknowledgements.
     sent: AtomicU64,
+    received: AtomicU64,
     /// How far a guest that has stopped has been given up: see [`Port::give_up`].
     departed: AtomicU8,
     connected: AtomicBool,
@@ -107,6 +108,7 @@ impl Port {
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),
             sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             departed: AtomicU8::new(0),
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
@@ -199,17 +201,32 @@ impl Port {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frames that the guest has sent.
+    /// Frames that the guest has sent, without bare acknowledgements.
     #[inline]
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Counts frames that the guest has sent. By the port's worker only.
+    /// Counts frames that the guest has sent and that are no bare acknowledgements. By the port's worker only.
     #[inline]
     pub fn count_sent(&self, frames: u64) {
         self.sent.store(self.sent().wrapping_add(frames), Ordering::Relaxed);
+    }
+
+    /// Frames that the guest was given, without bare acknowledgements.
+    #[inline]
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Counts frames that the guest was given and that are no bare acknowledgements.
+    #[inline]
+    pub fn count_received(&self, frames: u64) {
+        if frames > 0 {
+            self.received.fetch_add(frames, Ordering::Relaxed);
+        }
     }
 
     /// The frame is not larger than the port's MTU allows. Super-frames are cut or merged at the

@@ -216,6 +216,7 @@ impl Switch {
             stats: Arc::clone(&self.shared.workers[index].stats),
             stop: Arc::clone(&self.stop),
             housekeeper: index == 0,
+            next_completion: Instant::NEVER,
         };
         let thread = thread::Builder::new()
             .name(format!("worker-{index}"))

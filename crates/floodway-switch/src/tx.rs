@@ -8,18 +8,21 @@
 //! on its way into the cache while the other works: first the descriptors, then for each frame its
 //! virtio-net header and its first [`PREFIX_LEN`] bytes, copied into the batch. The worker then
 //! forwards the batch's frames; their remaining bytes are still in guest memory.
-//! [`TxQueue::complete`] gives the descriptors back, in order, and interrupts the guest if it wants.
+//! [`TxQueue::complete`] gives the descriptors back, in order, and interrupts the guest if it wants;
+//! [`TxQueue::complete_moderated`] may let the interrupt wait ([`crate::moderation`]).
 //!
 //! **Invariants**: a batch keeps the guest memory alive that its frames point into. Every chain
 //! that was taken is given back, forwarded or not; every frame is forwarded or its drop counted.
 
 use std::sync::Arc;
 
+use floodway_core::time::Instant;
 use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
+use crate::moderation::{Completed, Completions};
 use crate::ring::{Interrupts, Ring};
 use crate::segment::Segment;
 use crate::stats::{DropReason, Traffic};
@@ -123,6 +126,7 @@ pub struct TxQueue {
     features: TxFeatures,
     /// Started and not enabled: frames are taken and discarded (vhost-user's rule for transmit).
     enabled: bool,
+    completions: Completions,
     /// Traffic from the guest through this queue.
     pub traffic: Traffic,
     /// Interrupts of this queue.
@@ -136,10 +140,14 @@ impl TxQueue {
         ring.interrupt();
         self.ring = Some(ring);
         self.features = features;
+        self.completions = Completions::default();
     }
 
     /// Stops serving; answers the ring.
     pub fn stop(&mut self) -> Option<Ring> {
+        if self.completions.due().is_some() {
+            self.interrupt();
+        }
         self.ring.take()
     }
 
@@ -243,9 +251,53 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Gives the batch's descriptors back and counts its frames.
+    /// Gives the batch's descriptors back, counts its frames, and interrupts the guest if it wants that.
     #[inline]
     pub fn complete(&mut self, batch: &mut Batch) {
+        self.give_back(batch);
+        self.interrupt();
+    }
+
+    /// As [`TxQueue::complete`], but the interrupt may wait. Answers until when it waits at most, and the caller has to see to
+    /// [`TxQueue::interrupt_if_due`] then. `answers` counts the frames that the guest was given so far, without bare acknowledgements.
+    #[inline]
+    pub fn complete_moderated(
+        &mut self,
+        batch: &mut Batch,
+        now: Instant,
+        answers: u64,
+    ) -> Option<Instant> {
+        let frames = batch.frames.len() as u64;
+        self.give_back(batch);
+        let queue = &self.ring.as_ref()?.queue;
+        let (untold, size) = (queue.unconsidered(), queue.size());
+        let completed = Completed { frames, answers, untold, size };
+        let due = self.completions.completed(now, completed, queue.wants_interrupt());
+        if due.is_none() {
+            self.interrupt();
+        }
+        due
+    }
+
+    /// Sends an interrupt that has waited long enough, if the guest still wants it. Answers until when it waits if it has not.
+    pub fn interrupt_if_due(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.completions.due()?;
+        if due > now {
+            return Some(due);
+        }
+        self.interrupt();
+        None
+    }
+
+    fn interrupt(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            self.completions.considered(ring.consider(&self.interrupts));
+        }
+    }
+
+    /// Makes the batch's descriptors visible to the guest as used and counts its frames.
+    #[inline]
+    fn give_back(&mut self, batch: &mut Batch) {
         let Some(ring) = &mut self.ring else { return };
         let (mut packets, mut bytes, mut gso) = (0, 0, 0);
         for frame in &batch.frames {
@@ -260,7 +312,7 @@ impl TxQueue {
             }
         }
         batch.frames.clear();
-        ring.publish(&self.interrupts);
+        ring.queue.publish();
         self.traffic.packets.add(packets);
         self.traffic.bytes.add(bytes);
         self.traffic.gso_packets.add(gso);

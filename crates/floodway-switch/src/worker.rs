@@ -12,7 +12,8 @@
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
 //!
-//! Interrupts that wait for more frames ([`crate::moderation`]) are sent by the worker that let them wait.
+//! Interrupts that wait ([`crate::moderation`]) are sent by the worker that let them wait. A sleep that ends for one of them, or
+//! for any other timer, says nothing about how soon frames come, and so nothing about polling.
 //!
 //! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
 //! the clock. Another worker can bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
@@ -168,6 +169,8 @@ pub struct Worker {
     pub stop: Arc<AtomicBool>,
     /// It looks after the forwarding table, for all workers.
     pub housekeeper: bool,
+    /// When some guest may have to hear that frames of its own are sent; [`Instant::NEVER`] if none waits for that.
+    pub next_completion: Instant,
 }
 
 impl Worker {
@@ -200,7 +203,8 @@ impl Worker {
                 last_busy = now;
             } else if now.since(last_busy) >= budget {
                 batch.release();
-                self.sleep(next_housekeeping.min(forwarder.next_interrupt()));
+                let interrupt = forwarder.next_interrupt().min(self.next_completion);
+                self.sleep(next_housekeeping.min(interrupt));
                 now = self.shared.now();
                 idle_polls = 0;
             }
@@ -208,15 +212,24 @@ impl Worker {
     }
 
     /// Runs the timers that are due; answers whether there were any.
-    fn run_timers(&self, forwarder: &mut Forwarder, now: Instant) -> bool {
+    fn run_timers(&mut self, forwarder: &mut Forwarder, now: Instant) -> bool {
         let busy =
             self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
         // An interrupt that was let wait is no frame: it does not keep the worker from sleeping.
         forwarder.interrupt(now);
+        if self.next_completion <= now {
+            self.next_completion = self.completions(now);
+        }
         if self.housekeeper {
             self.shared.tick_inbound(now);
         }
         self.uplinks.iter().fold(busy, |busy, uplink| uplink.slot().run_timer(now) | busy)
+    }
+
+    /// Interrupts guests whose frames have been sent for long enough; answers when the next one's will have.
+    fn completions(&self, now: Instant) -> Instant {
+        let pairs = self.ports.iter().flat_map(|port| &port.pairs);
+        pairs.filter_map(|pair| pair.tx().interrupt_if_due(now)).min().unwrap_or(Instant::NEVER)
     }
 
     /// When the first timer is due.
@@ -263,7 +276,8 @@ impl Worker {
                 tx.fill(batch);
                 if !batch.is_empty() {
                     forwarder.forward_batch(port, batch, now);
-                    tx.complete(batch);
+                    let due = tx.complete_moderated(batch, now, port.received());
+                    self.next_completion = due.unwrap_or(Instant::NEVER).min(self.next_completion);
                     busy = true;
                 }
             }
@@ -293,11 +307,14 @@ impl Worker {
             fence(Ordering::SeqCst);
             let until = announced.min(self.next_timer());
             let before = self.shared.now();
-            self.waker.wait(until.since(before));
+            let allowed = until.since(before);
+            self.waker.wait(allowed);
             self.waker.sleeps_until.store(0, Ordering::SeqCst);
             let slept = self.shared.now().since(before);
             self.stats.slept_ns.add(slept.as_nanos() as u64);
-            self.polling.adapt(slept);
+            if slept < allowed {
+                self.polling.adapt(slept);
+            }
         }
         self.each_tx(TxQueue::disable_kick);
     }

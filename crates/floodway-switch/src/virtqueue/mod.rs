@@ -245,6 +245,13 @@ impl Virtqueue {
         wanted
     }
 
+    /// Published entries that [`Virtqueue::take_interrupt`] has not considered.
+    #[inline]
+    #[must_use]
+    pub fn unconsidered(&self) -> u16 {
+        self.published.wrapping_sub(self.considered)
+    }
+
     /// As [`Virtqueue::take_interrupt`], to be asked again.
     #[inline]
     #[must_use]

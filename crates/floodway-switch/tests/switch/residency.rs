@@ -98,6 +98,49 @@ fn a_stream_of_small_frames_does_not_interrupt_for_each_and_the_last_one_is_told
     assert!(interrupts > 0 && sent < u64::from(total) / 4, "{sent} interrupts");
 }
 
+/// Frees what was sent, and asks to be told of more; answers how many frames are still being sent.
+fn settle(vm: &mut Vm) -> u16 {
+    loop {
+        let left = vm.guest.transmitting(0);
+        if !vm.guest.pairs[0].tx.driver.enable_interrupts() {
+            return left;
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_waits_for_room_hears_of_it() {
+    let net = Net::of(2);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    let (total, mut next, mut received) = (20_000_u32, 0, 0);
+    let (mut waits, mut left) = (false, 0);
+    wait_until("all frames to be sent and given back", || {
+        while b.guest.recv(0).is_some() {
+            received += 1;
+        }
+        b.guest.refill(0, usize::MAX);
+        // Who waits looks again only when told.
+        if a.guest.pairs[0].tx.take_interrupts() > 0 {
+            (waits, left) = (false, settle(&mut a));
+        }
+        if !waits && next < total {
+            let frame = |next| numbered(1, 2, next, 60);
+            while next < total && next - received < 200 {
+                waits = !a.guest.send(0, &Default::default(), &frame(next));
+                if waits {
+                    break;
+                }
+                next += 1;
+            }
+            left = settle(&mut a);
+            waits &= left > 0;
+        }
+        received == total && left == 0
+    });
+    let told = net.port(1).queues[0].tx.notifications.sent;
+    assert!(told < u64::from(total) / 4, "{told} interrupts");
+}
+
 #[test]
 fn the_status_says_who_sent_to_whom() {
     let net = Net::of(3);

@@ -28,8 +28,9 @@ impl Counted {
         };
         let (from, to) = (sender.agent().counters()?, receiver.agent().counters()?);
         let card = NETWORKS.iter().position(|&n| n == network).context("no such network")?;
-        let script =
-            format!("basename $(readlink -f /sys/class/net/eth{card}/device); cat /proc/interrupts");
+        let script = format!(
+            "basename $(readlink -f /sys/class/net/eth{card}/device); cat /proc/interrupts"
+        );
         let interrupts = |guest: &crate::vm::Vm| -> Result<f64> {
             let text = guest.agent().exec(&["sh", "-c", &script])?.stdout_text();
             interrupts(&text).with_context(|| format!("/proc/interrupts: {text}"))
@@ -106,10 +107,14 @@ mod tests {
 
     #[test]
     fn what_neither_arrived_nor_overflowed_was_lost_on_the_way() {
-        let counted = Counted { sent: 200.0, received: 100.0, overflowed: 50.0, ..Counted::default() };
+        let counted =
+            Counted { sent: 200.0, received: 100.0, overflowed: 50.0, ..Counted::default() };
         let figures = counted.figures(2.0, true);
         let figure = |name: &str| figures.iter().find(|(n, ..)| n == name).map(|&(.., v)| v);
-        assert_eq!((figure("lost on the way"), figure("lost at the socket")), (Some(25.0), Some(25.0)));
+        assert_eq!(
+            (figure("lost on the way"), figure("lost at the socket")),
+            (Some(25.0), Some(25.0))
+        );
         assert_eq!(counted.figures(2.0, false).len(), 2);
     }
 }

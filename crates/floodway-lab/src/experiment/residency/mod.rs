@@ -297,7 +297,8 @@ impl Residency {
                     samples.profile = profile.finish(self.profile)?;
                 }
                 if let (Some(before), Some(now)) = (counted, self.counts(testbed, network)?) {
-                    let figures = now.since(&before).figures(accounts.seconds(), cell.test == Test::Udp);
+                    let figures =
+                        now.since(&before).figures(accounts.seconds(), cell.test == Test::Udp);
                     add_figures(&mut samples.accounts, network, name, accounts.figures(network));
                     add_figures(&mut samples.accounts, network, name, figures);
                 }

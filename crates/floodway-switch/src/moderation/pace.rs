@@ -1,0 +1,70 @@
+//! What a stream of frames is like: how far apart they come, whether anybody answers, and what an interrupt does to it.
+
+use floodway_core::time::{Duration, Instant};
+
+use super::{LONGEST, RUN, SHORTEST};
+
+/// Longest time between frames that is taken for a gap, in nanoseconds. A pause of the stream says nothing about the stream.
+const PAUSE: u64 = 500_000;
+
+/// See the theory of operation of [`crate::moderation`].
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// When frames came last.
+    last: Option<Instant>,
+    /// Mean time between frames in nanoseconds; zero while nothing is known.
+    gap: u64,
+    /// Mean delay of the sender by an interrupt, in nanoseconds.
+    cost: u64,
+    /// There was an interrupt after the last frames.
+    interrupted: bool,
+    /// Frames since the last answer, and in the run before.
+    runs: [u32; 2],
+    /// Answers up to then.
+    answers: u64,
+}
+
+impl Pace {
+    /// `frames` have come, and `answers` went the other way so far.
+    pub fn learn(&mut self, now: Instant, frames: u64, answers: u64) {
+        if answers != self.answers {
+            self.answers = answers;
+            self.runs = [0, self.runs[0]];
+        }
+        self.runs[0] = self.runs[0].saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
+        let Some(last) = self.last.replace(now) else { return };
+        let took = (now.since(last).as_nanos() as u64).min(PAUSE);
+        let gap = took / frames.max(1);
+        if std::mem::take(&mut self.interrupted) {
+            let usual = if self.gap == 0 { took } else { self.gap * frames };
+            self.cost = mean(self.cost, took.saturating_sub(usual));
+        }
+        self.gap = if self.gap == 0 { gap } else { mean(self.gap, gap) };
+    }
+
+    /// There was an interrupt.
+    pub fn interrupted(&mut self) {
+        self.interrupted = true;
+    }
+
+    /// Mean time between frames in nanoseconds.
+    pub fn gap(&self) -> u64 {
+        self.gap
+    }
+
+    /// Nobody answers.
+    pub fn is_one_way(&self) -> bool {
+        self.runs.iter().any(|&run| run >= RUN)
+    }
+
+    /// Until when an interrupt may wait that was wanted first at `since`, if no more frames come.
+    pub fn until(&self, now: Instant, since: Instant) -> Instant {
+        let limit = Duration::from_nanos(4 * self.cost).clamp(SHORTEST, LONGEST);
+        (now + Duration::from_nanos(2 * self.gap)).min(since + limit)
+    }
+}
+
+/// A mean that follows: an eighth of the difference.
+const fn mean(mean: u64, sample: u64) -> u64 {
+    mean - mean / 8 + sample / 8
+}
