@@ -18,7 +18,7 @@
 //!
 //! **One way**: both wait only if the guest that sends does so for at least [`RUN`] frames in a row that nobody answers. Requests and
 //! replies come in turns, and nobody would gain if they waited. A bare acknowledgement of TCP is no answer: who sends it has nothing to
-//! say.
+//! say. A message in several frames is expected to be answered after as many as the one before.
 //!
 //! **Not over**: the next frame is at most two mean gaps late. A sender that pauses may be waiting: for an answer, or for room.
 //!

@@ -27,15 +27,19 @@ pub(super) struct Pace {
 impl Pace {
     /// `frames` have come, and `answers` went the other way so far.
     pub fn learn(&mut self, now: Instant, frames: u64, answers: u64) {
-        if answers != self.answers {
+        let answered = answers != self.answers;
+        if answered {
             self.answers = answers;
             self.runs = [0, self.runs[0]];
         }
         self.runs[0] = self.runs[0].saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
-        let Some(last) = self.last.replace(now) else { return };
+        let last = self.last.replace(now);
+        let interrupted = std::mem::take(&mut self.interrupted);
+        // Who was answered in between may have waited for that.
+        let Some(last) = last.filter(|_| !answered) else { return };
         let took = (now.since(last).as_nanos() as u64).min(PAUSE);
         let gap = took / frames.max(1);
-        if std::mem::take(&mut self.interrupted) {
+        if interrupted {
             let usual = if self.gap == 0 { took } else { self.gap * frames };
             self.cost = mean(self.cost, took.saturating_sub(usual));
         }
@@ -55,6 +59,11 @@ impl Pace {
     /// Nobody answers.
     pub fn is_one_way(&self) -> bool {
         self.runs.iter().any(|&run| run >= RUN)
+    }
+
+    /// As many have come as before the last answer: it may be time for the next one.
+    pub fn may_be_over(&self) -> bool {
+        self.runs[0] == self.runs[1]
     }
 
     /// Until when an interrupt may wait that was wanted first at `since`, if no more frames come.

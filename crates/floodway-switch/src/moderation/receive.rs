@@ -23,7 +23,8 @@ struct Held {
 /// The state of one receive queue. See the theory of operation of [`crate::moderation`].
 ///
 /// An interrupt that the guest wants waits while frames come one way, less than [`SPARSE`] apart on average, and since it was first
-/// wanted less than [`BYTES`] have come and fewer than [`FRAMES`] frames. A super-frame is reason enough by itself.
+/// wanted less than [`BYTES`] have come and fewer than [`FRAMES`] frames. A super-frame is reason enough by itself, and so is the last
+/// frame of a message whose like was answered before.
 #[derive(Debug, Default)]
 pub struct Moderation {
     held: Option<Held>,
@@ -54,7 +55,8 @@ impl Moderation {
         let frames = before.frames + what.frames;
         let bytes = before.bytes + what.bytes;
         let due = self.pace.until(now, before.since);
-        let is_stream = self.pace.gap() < SPARSE && self.pace.is_one_way();
+        let is_stream =
+            self.pace.gap() < SPARSE && self.pace.is_one_way() && !self.pace.may_be_over();
         let waits = is_stream && frames < FRAMES && bytes < BYTES && due > now;
         self.held = waits.then_some(Held { frames, bytes, due, ..before });
         waits.then_some(due)
@@ -135,6 +137,23 @@ mod tests {
         for turn in 0..1000 {
             assert_eq!(moderation.delivered(at(turn * 20 * US), small(turn), true), None);
             moderation.considered(true);
+        }
+    }
+
+    #[test]
+    fn the_last_fragment_of_a_request_does_not_wait() {
+        let mut moderation = Moderation::default();
+        let mut now = 0;
+        for turn in 0..100 {
+            for fragment in 0..12 {
+                now += 2 * US;
+                let due = moderation.delivered(at(now), small(turn), true);
+                if turn > 2 {
+                    assert_eq!(due.is_some(), fragment < 11, "{turn} {fragment}");
+                }
+            }
+            moderation.considered(true);
+            now += 400 * US;
         }
     }
 
