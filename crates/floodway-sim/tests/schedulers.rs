@@ -205,6 +205,20 @@ fn a_tick_ends_the_boost() {
     assert_eq!(other.schedule(), [(0.0, Some(0)), (15.0, Some(1)), (18.0, Some(0))]);
 }
 
+/// Both wake up BOOSTed, so that the second waits. The tick at 10 makes the first UNDER.
+#[test]
+fn a_tick_gives_the_core_to_who_is_boosted_only_if_it_is_told_to() {
+    for (tick_preempts, expected) in [(false, 30.0), (true, 10.0)] {
+        let config = CreditConfig { tick_preempts, ..CreditConfig::xen_3_3() };
+        let mut bench = Bench::new(1, Credit::new(1, config), &hogs(2, 256));
+        bench.wake(AT(0), 0, FOREVER);
+        bench.wake(AT(5), 1, MS(2));
+        bench.run(AT(35));
+        assert_eq!(bench.schedule()[..2], [(0.0, Some(0)), (expected, Some(1))]);
+        assert_eq!(bench.schedule()[2], (expected + 2.0, Some(0)));
+    }
+}
+
 /// One hog alone on a pCPU: 300 credits come in and go out every 30 ms.
 #[test]
 fn credits_of_a_hog_by_hand() {

@@ -63,6 +63,9 @@ pub struct Processors {
     /// A vCPU that is BOOSTed preempts another, with the same two: no version of Xen does that.
     #[serde(default)]
     pub boost_preempts_boost: bool,
+    /// At a tick, a vCPU that waits preempts one that has a lower priority, with the same two: the code of Xen does not do that.
+    #[serde(default)]
+    pub tick_preempts: bool,
     /// Where the driver domain runs.
     pub driver: DriverPlace,
     /// Weight of the driver domain's vCPU; each VM has 256.
@@ -360,6 +363,7 @@ impl Host {
                 rate_limit,
                 debit,
                 boost_preempts_boost: p.boost_preempts_boost,
+                tick_preempts: p.tick_preempts,
                 ..CreditConfig::xen_4_2()
             };
             Box::new(Credit::new(count, config))

@@ -73,6 +73,9 @@ pub struct Settings {
     /// Parameters to vary, one at a time, and their values.
     #[serde(default)]
     pub sweep: BTreeMap<String, Vec<Value>>,
+    /// Parameters to change together, by dotted names.
+    #[serde(default)]
+    pub variant: Vec<BTreeMap<String, Value>>,
     /// Every so many ms, how much of the buffer each flow uses is written down.
     pub occupancy_ms: Option<u64>,
     /// Reports of the same cells on real VMs, whose ratios are to be predicted.
@@ -236,13 +239,19 @@ impl Transfers {
         let mut variants = Vec::new();
         for host in &self.hosts {
             variants.push(Variant { label: String::new(), host: Host::from_table(host)? });
-            for (name, values) in &self.settings.sweep {
-                for value in values {
-                    let mut table = host.clone();
-                    host::set(&mut table, name, value).context("sim.sweep")?;
-                    let label = format!("{name} = {}", value.to_string().replace('"', ""));
-                    variants.push(Variant { label, host: Host::from_table(&table)? });
+            let one = |(name, values): (&String, &Vec<Value>)| -> Vec<BTreeMap<String, Value>> {
+                values.iter().map(|value| [(name.clone(), value.clone())].into()).collect()
+            };
+            let swept = self.settings.sweep.iter().flat_map(one);
+            for changes in swept.chain(self.settings.variant.iter().cloned()) {
+                let mut table = host.clone();
+                let mut label = Vec::new();
+                for (name, value) in &changes {
+                    host::set(&mut table, name, value).context("sim.sweep or sim.variant")?;
+                    label.push(format!("{name} = {}", value.to_string().replace('"', "")));
                 }
+                let label = label.join(", ");
+                variants.push(Variant { label, host: Host::from_table(&table)? });
             }
         }
         Ok(variants)

@@ -14,7 +14,9 @@
 //! **Wake-up.** An UNDER vCPU that wakes up is BOOSTed; it preempts who runs if that has a lower priority
 //! ("tickle"). The first tick that finds it running makes it UNDER again. BOOST does not preempt BOOST; with
 //! `boost_preempts_boost` it does: the one-line change of the small-flows paper (section 4.1).
-//! Nobody is preempted before `rate_limit` (1 ms since Xen 4.2, none before). Idle pCPUs are woken up to
+//! Who has become UNDER goes on all the same until somebody else wakes up, or its slice ends: a BOOSTed vCPU that waits meanwhile is not looked at;
+//! with `tick_preempts` it is, as the vFlood paper has it (section 2.2: the driver domain gets the processor every 10 ms), though the code
+//! does not. Nobody is preempted before `rate_limit` (1 ms since Xen 4.2, none before). Idle pCPUs are woken up to
 //! take over what waits, and a pCPU that would run an OVER vCPU or none looks for better ones in the
 //! queues of its peers.
 //!
@@ -56,6 +58,8 @@ pub struct CreditConfig {
     pub debit: Debit,
     /// A waking BOOSTed vCPU preempts a running BOOSTed one.
     pub boost_preempts_boost: bool,
+    /// At a tick, who waits preempts who runs if that has a lower priority now.
+    pub tick_preempts: bool,
     /// When the first tick is; later ones follow at their distance.
     pub phase: Duration,
 }
@@ -76,6 +80,7 @@ impl CreditConfig {
             rate_limit: Duration::from_millis(1),
             debit: Debit::Exact,
             boost_preempts_boost: false,
+            tick_preempts: false,
             phase: Duration::from_millis(10),
         }
     }
@@ -172,6 +177,17 @@ impl Credit {
         if let Some(idler) = after.into_iter().find(idle) {
             self.last_idler = idler;
             tickle.push(PcpuId(idler as u32));
+        }
+    }
+
+    /// The pCPUs on which somebody waits with a higher priority than who runs.
+    fn tickle_overtaken(&self, tickle: &mut Vec<PcpuId>) {
+        let priority = |vcpu: &VcpuId| self.entities[vcpu.0 as usize].priority;
+        for (pcpu, (queue, current)) in (0..).zip(self.queues.iter().zip(&self.current)) {
+            let running = current.as_ref().map(priority);
+            if running.is_some() && queue.front().map(priority) > running {
+                tickle.push(PcpuId(pcpu));
+            }
         }
     }
 
@@ -368,7 +384,7 @@ impl Scheduler for Credit {
         self.next_tick
     }
 
-    fn on_tick(&mut self, now: Instant, _: &mut Vec<PcpuId>) {
+    fn on_tick(&mut self, now: Instant, tickle: &mut Vec<PcpuId>) {
         let ticks = self.config.ticks.max(1);
         self.next_tick = now + self.config.slice / ticks;
         self.ticks += 1;
@@ -387,6 +403,9 @@ impl Scheduler for Credit {
         }
         if self.unsorted {
             self.sort();
+        }
+        if self.config.tick_preempts {
+            self.tickle_overtaken(tickle);
         }
     }
 }
