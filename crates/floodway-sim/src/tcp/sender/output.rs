@@ -188,6 +188,8 @@ impl Sender {
         let window = if self.una > 1 { self.cwnd() } else { 0 };
         let wanted = window.saturating_mul(2).max(u64::from(buffer.initial));
         let wanted = wanted.min(u64::from(buffer.max));
+        // Linux looks whether there is room before it begins a segment or super-frame, which it then fills.
+        let wanted = wanted.next_multiple_of(u64::from(self.config.gso_max.max(self.mss)));
         (self.una + wanted).saturating_sub(self.nxt)
     }
 
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(flood(&mut sender, now), 3 * 1448, "the initial window");
         sender.set_managed(true);
         sender.set_hello(now + Duration::from_secs(1));
-        assert_eq!(flood(&mut sender, now), 11 * 1448, "whole segments in the buffer");
+        assert_eq!(flood(&mut sender, now), 12 * 1448, "the last one exceeds the buffer");
         let ack =
             Feedback { ack: 1449, right_edge: 500_001, sack: &[], ece: false, has_data: false };
         sender.on_ack(&ack, now);
