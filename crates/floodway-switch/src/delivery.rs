@@ -102,7 +102,7 @@ impl Delivery {
             Flush::Now => finish(port, &mut rx),
             Flush::Moderated(now) => {
                 settle(port, &mut rx);
-                if let Some(due) = rx.flush_moderated(now, port.sent()) {
+                if let Some(due) = rx.flush_moderated(now, port.received(), port.sent()) {
                     hold(&mut self.held, i, pair, due);
                 }
             }

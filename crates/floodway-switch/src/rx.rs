@@ -358,10 +358,10 @@ impl RxQueue {
 
     /// Makes what was placed visible to the guest. Interrupts it if it wants that and the interrupt need not wait for those
     /// of the frames that follow; else answers until when it waits at most, and the caller has to see to
-    /// [`RxQueue::interrupt_if_due`] then. `answers` counts the frames that the guest itself has sent so far, without bare
+    /// [`RxQueue::interrupt_if_due`] then. `said` counts the frames that the guest was given so far, `answers` those that it has sent, without bare
     /// acknowledgements.
     #[inline]
-    pub fn flush_moderated(&mut self, now: Instant, answers: u64) -> Option<Instant> {
+    pub fn flush_moderated(&mut self, now: Instant, said: u64, answers: u64) -> Option<Instant> {
         let ring = self.ring.as_mut()?;
         if !ring.queue.has_unpublished() {
             return self.moderation.due();
@@ -371,7 +371,8 @@ impl RxQueue {
         let before = std::mem::replace(&mut self.visible, visible);
         let (frames, bytes) = (visible.0 - before.0, visible.1 - before.1);
         let wanted = ring.queue.wants_interrupt();
-        let due = self.moderation.delivered(now, Delivered { frames, bytes, answers }, wanted);
+        let due =
+            self.moderation.delivered(now, Delivered { frames, bytes, said, answers }, wanted);
         if due.is_none() {
             self.moderation.considered(ring.consider(&self.interrupts));
         }

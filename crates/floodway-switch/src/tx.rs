@@ -259,19 +259,21 @@ impl TxQueue {
     }
 
     /// As [`TxQueue::complete`], but the interrupt may wait. Answers until when it waits at most, and the caller has to see to
-    /// [`TxQueue::interrupt_if_due`] then. `answers` counts the frames that the guest was given so far, without bare acknowledgements.
+    /// [`TxQueue::interrupt_if_due`] then. `said` counts the frames that the guest has sent so far, `answers` those that it was given, without bare
+    /// acknowledgements.
     #[inline]
     pub fn complete_moderated(
         &mut self,
         batch: &mut Batch,
         now: Instant,
+        said: u64,
         answers: u64,
     ) -> Option<Instant> {
         let frames = batch.frames.len() as u64;
         self.give_back(batch);
         let queue = &self.ring.as_ref()?.queue;
         let (untold, size) = (queue.unconsidered(), queue.size());
-        let completed = Completed { frames, answers, untold, size };
+        let completed = Completed { frames, said, answers, untold, size };
         let due = self.completions.completed(now, completed, queue.wants_interrupt());
         if due.is_none() {
             self.interrupt();

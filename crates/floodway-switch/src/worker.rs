@@ -276,7 +276,7 @@ impl Worker {
                 tx.fill(batch);
                 if !batch.is_empty() {
                     forwarder.forward_batch(port, batch, now);
-                    let due = tx.complete_moderated(batch, now, port.received());
+                    let due = tx.complete_moderated(batch, now, port.sent(), port.received());
                     self.next_completion = due.unwrap_or(Instant::NEVER).min(self.next_completion);
                     busy = true;
                 }

@@ -17,8 +17,8 @@
 //! (`tcp_autocorking`): told after each frame, it sends more and smaller ones.
 //!
 //! **One way**: both wait only if the guest that sends does so for at least [`RUN`] frames in a row that nobody answers. Requests and
-//! replies come in turns, and nobody would gain if they waited. A bare acknowledgement of TCP is no answer: who sends it has nothing to
-//! say. A message in several frames is expected to be answered after as many as the one before.
+//! replies come in turns, and nobody would gain if they waited. A bare acknowledgement of TCP is neither a frame of such a row nor an answer:
+//! who sends it has nothing to say. A message in several frames is expected to be answered after as many as the one before.
 //!
 //! **Not over**: the next frame is at most two mean gaps late. A sender that pauses may be waiting: for an answer, or for room.
 //!
@@ -42,7 +42,7 @@ pub use receive::{Delivered, Moderation};
 pub use transmit::{Completed, Completions};
 
 /// Frames one way without an answer that make a stream.
-const RUN: u32 = 4;
+const RUN: u64 = 4;
 /// Limit where an interrupt costs the sender nothing.
 const SHORTEST: Duration = Duration::from_micros(50);
 /// Limit where it costs much.

@@ -18,21 +18,21 @@ pub(super) struct Pace {
     cost: u64,
     /// There was an interrupt after the last frames.
     interrupted: bool,
-    /// Frames since the last answer, and in the run before.
-    runs: [u32; 2],
+    /// What was said up to now, up to the last answer, and up to the one before.
+    said: [u64; 3],
     /// Answers up to then.
     answers: u64,
 }
 
 impl Pace {
-    /// `frames` have come, and `answers` went the other way so far.
-    pub fn learn(&mut self, now: Instant, frames: u64, answers: u64) {
+    /// `frames` have come. Without bare acknowledgements, `said` have come so far, and `answers` went the other way.
+    pub fn learn(&mut self, now: Instant, frames: u64, said: u64, answers: u64) {
         let answered = answers != self.answers;
         if answered {
             self.answers = answers;
-            self.runs = [0, self.runs[0]];
+            self.said = [self.said[0], self.said[0], self.said[1]];
         }
-        self.runs[0] = self.runs[0].saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
+        self.said[0] = said;
         let last = self.last.replace(now);
         let interrupted = std::mem::take(&mut self.interrupted);
         // Who was answered in between may have waited for that.
@@ -58,12 +58,19 @@ impl Pace {
 
     /// Nobody answers.
     pub fn is_one_way(&self) -> bool {
-        self.runs.iter().any(|&run| run >= RUN)
+        self.runs().iter().any(|&run| run >= RUN)
     }
 
     /// As many have come as before the last answer: it may be time for the next one.
     pub fn may_be_over(&self) -> bool {
-        self.runs[0] == self.runs[1]
+        let [run, before] = self.runs();
+        run == before
+    }
+
+    /// Frames since the last answer, and in the run before.
+    fn runs(&self) -> [u64; 2] {
+        let [now, last, before] = self.said;
+        [now.wrapping_sub(last), last.wrapping_sub(before)]
     }
 
     /// Until when an interrupt may wait that was wanted first at `since`, if no more frames come.

@@ -38,7 +38,9 @@ pub struct Delivered {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Answers that the guest has sent so far: frames that are no bare acknowledgements.
+    /// Frames that the guest was given so far, without bare acknowledgements.
+    pub said: u64,
+    /// Answers that the guest has sent so far, counted alike.
     pub answers: u64,
 }
 
@@ -46,7 +48,7 @@ impl Moderation {
     /// Frames have come. `wanted` says whether the guest wants an interrupt for them, or for those before. Answers
     /// until when that waits at most; none if it must not wait.
     pub fn delivered(&mut self, now: Instant, what: Delivered, wanted: bool) -> Option<Instant> {
-        self.pace.learn(now, what.frames, what.answers);
+        self.pace.learn(now, what.frames, what.said, what.answers);
         if !wanted {
             self.held = None;
             return None;
@@ -90,14 +92,14 @@ mod tests {
         Instant::from_nanos(1_000_000 + ns)
     }
 
-    fn small(answers: u64) -> Delivered {
-        Delivered { frames: 1, bytes: 64, answers }
+    fn small(said: u64, answers: u64) -> Delivered {
+        Delivered { frames: 1, bytes: 64, said, answers }
     }
 
     /// Small frames of a stream every `gap`; answers how many interrupts it took. Each delays the sender by `cost`.
-    fn stream(moderation: &mut Moderation, gap: u64, cost: u64, frames: u32) -> (u32, u64) {
+    fn stream(moderation: &mut Moderation, gap: u64, cost: u64, frames: u64) -> (u32, u64) {
         let (mut now, mut interrupts, mut longest, mut wanted) = (0, 0, 0, None);
-        for _ in 0..frames {
+        for said in 1..=frames {
             now += gap;
             if moderation.due().is_some_and(|due| due <= at(now)) {
                 moderation.considered(true);
@@ -105,7 +107,7 @@ mod tests {
                 now += cost;
             }
             let first = *wanted.get_or_insert(now);
-            if moderation.delivered(at(now), small(0), true).is_none() {
+            if moderation.delivered(at(now), small(said, 0), true).is_none() {
                 longest = longest.max(now - first);
                 moderation.considered(true);
                 (interrupts, wanted) = (interrupts + 1, None);
@@ -135,7 +137,7 @@ mod tests {
     fn requests_and_replies_never_wait() {
         let mut moderation = Moderation::default();
         for turn in 0..1000 {
-            assert_eq!(moderation.delivered(at(turn * 20 * US), small(turn), true), None);
+            assert_eq!(moderation.delivered(at(turn * 20 * US), small(turn + 1, turn), true), None);
             moderation.considered(true);
         }
     }
@@ -147,7 +149,8 @@ mod tests {
         for turn in 0..100 {
             for fragment in 0..12 {
                 now += 2 * US;
-                let due = moderation.delivered(at(now), small(turn), true);
+                let said = 12 * turn + fragment + 1;
+                let due = moderation.delivered(at(now), small(said, turn), true);
                 if turn > 2 {
                     assert_eq!(due.is_some(), fragment < 11, "{turn} {fragment}");
                 }
@@ -158,10 +161,20 @@ mod tests {
     }
 
     #[test]
+    fn bare_acknowledgements_make_no_stream() {
+        let mut moderation = Moderation::default();
+        for n in 0..100 {
+            let ack = small(0, n / 8);
+            assert_eq!(moderation.delivered(at(n * 5 * US), ack, true), None);
+            moderation.considered(true);
+        }
+    }
+
+    #[test]
     fn large_messages_never_wait() {
         let mut moderation = Moderation::default();
         stream(&mut moderation, 5 * US, 0, 100);
-        let large = Delivered { frames: 1, bytes: 65_000, answers: 0 };
+        let large = Delivered { frames: 1, bytes: 65_000, said: 101, answers: 0 };
         assert_eq!(moderation.delivered(at(600 * US), large, true), None);
     }
 
@@ -169,7 +182,7 @@ mod tests {
     fn sparse_frames_never_wait() {
         let mut moderation = Moderation::default();
         for n in 0..100 {
-            assert_eq!(moderation.delivered(at(n * 300 * US), small(0), true), None);
+            assert_eq!(moderation.delivered(at(n * 300 * US), small(n + 1, 0), true), None);
             moderation.considered(true);
         }
     }
@@ -180,10 +193,10 @@ mod tests {
         stream(&mut moderation, 5 * US, 0, 200);
         moderation.considered(true);
         let now = at(1100 * US);
-        let _ = moderation.delivered(now, small(0), true);
+        let _ = moderation.delivered(now, small(201, 0), true);
         moderation.considered(false);
         let next = now + Duration::from_micros(5);
-        let due = moderation.delivered(next, small(0), true).expect("a stream");
+        let due = moderation.delivered(next, small(202, 0), true).expect("a stream");
         assert!(due.since(next) <= Duration::from_micros(60), "{:?}", due.since(next));
     }
 
@@ -191,7 +204,7 @@ mod tests {
     fn who_polls_is_not_interrupted() {
         let mut moderation = Moderation::default();
         stream(&mut moderation, 5 * US, 0, 100);
-        assert_eq!(moderation.delivered(at(600 * US), small(0), false), None);
+        assert_eq!(moderation.delivered(at(600 * US), small(101, 0), false), None);
         assert_eq!(moderation.due(), None);
     }
 }

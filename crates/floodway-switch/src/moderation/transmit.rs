@@ -26,7 +26,9 @@ pub struct Completions {
 pub struct Completed {
     /// How many, at least 1.
     pub frames: u64,
-    /// Answers that the guest has received so far: frames that are no bare acknowledgements.
+    /// Frames that the guest has sent so far, without bare acknowledgements.
+    pub said: u64,
+    /// Answers that it was given so far, counted alike.
     pub answers: u64,
     /// Descriptor chains given back since the guest was last told or did not want to be.
     pub untold: u16,
@@ -38,7 +40,7 @@ impl Completions {
     /// Descriptors were given back. `wanted` says whether the guest wants an interrupt for them, or for those before. Answers
     /// until when that waits at most; none if it must not wait.
     pub fn completed(&mut self, now: Instant, what: Completed, wanted: bool) -> Option<Instant> {
-        self.pace.learn(now, what.frames, what.answers);
+        self.pace.learn(now, what.frames, what.said, what.answers);
         let since = self.held.take().map_or(now, |held| held.since);
         let due = self.pace.until(now, since);
         let waits = wanted && self.pace.is_one_way() && what.untold < what.size / 2 && due > now;
@@ -72,18 +74,18 @@ mod tests {
         Instant::from_nanos(1_000_000 + ns)
     }
 
-    fn one(answers: u64, untold: u16) -> Completed {
-        Completed { frames: 1, answers, untold, size: 256 }
+    fn one(said: u64, answers: u64, untold: u16) -> Completed {
+        Completed { frames: 1, said, answers, untold, size: 256 }
     }
 
     /// A guest sends a frame every `gap`, and wants each interrupt. Each delays it by `cost`. Answers how many there were, and how
     /// long the longest waited.
-    fn stream(completions: &mut Completions, gap: u64, cost: u64, frames: u32) -> (u32, u64) {
+    fn stream(completions: &mut Completions, gap: u64, cost: u64, frames: u64) -> (u32, u64) {
         let (mut now, mut interrupts, mut longest, mut first) = (0, 0, 0, None);
-        for _ in 0..frames {
+        for said in 1..=frames {
             now += gap;
             let late = completions.due().is_some_and(|due| due <= at(now));
-            if late || completions.completed(at(now), one(0, 0), true).is_none() {
+            if late || completions.completed(at(now), one(said, 0, 0), true).is_none() {
                 completions.considered(true);
                 longest = longest.max(now - first.take().unwrap_or(now));
                 interrupts += 1;
@@ -117,7 +119,10 @@ mod tests {
         for turn in 0..1000 {
             for part in 0..2 {
                 let now = at((100 * turn + part) * US);
-                assert_eq!(completions.completed(now, one(turn, 0), true), None);
+                assert_eq!(
+                    completions.completed(now, one(2 * turn + part + 1, turn, 0), true),
+                    None
+                );
                 completions.considered(true);
             }
         }
@@ -129,7 +134,7 @@ mod tests {
         stream(&mut completions, 5 * US, 0, 100);
         completions.considered(true);
         let now = at(600 * US);
-        let due = completions.completed(now, one(0, 0), true).expect("a stream");
+        let due = completions.completed(now, one(101, 0, 0), true).expect("a stream");
         assert!(due.since(now).as_nanos() as u64 <= 40 * US, "{:?}", due.since(now));
     }
 
@@ -138,8 +143,8 @@ mod tests {
         let mut completions = Completions::default();
         stream(&mut completions, 5 * US, 0, 100);
         completions.considered(true);
-        assert!(completions.completed(at(505 * US), one(0, 127), true).is_some());
-        assert_eq!(completions.completed(at(510 * US), one(0, 128), true), None);
+        assert!(completions.completed(at(505 * US), one(101, 0, 127), true).is_some());
+        assert_eq!(completions.completed(at(510 * US), one(102, 0, 128), true), None);
         assert_eq!(completions.due(), None);
     }
 
@@ -147,7 +152,7 @@ mod tests {
     fn who_frees_by_itself_is_not_told() {
         let mut completions = Completions::default();
         stream(&mut completions, 5 * US, 0, 100);
-        assert_eq!(completions.completed(at(505 * US), one(0, 0), false), None);
+        assert_eq!(completions.completed(at(505 * US), one(101, 0, 0), false), None);
         assert_eq!(completions.due(), None);
     }
 }
