@@ -68,8 +68,7 @@ impl Forwarder {
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
-        let valid = self.classify_batch(ingress, batch, now, &mut verdicts);
-        let mut left = valid;
+        let (mut left, said) = self.classify_batch(ingress, batch, now, &mut verdicts);
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
         while left != 0 {
@@ -91,8 +90,7 @@ impl Forwarder {
             }
         }
         self.delivery.flush();
-        ingress
-            .count_sent(frames(batch, valid).filter(|frame| !frame.is_bare_ack()).count() as u64);
+        ingress.count_sent(said);
     }
 
     fn is_uplink(&self, id: PortId) -> bool {
@@ -166,7 +164,8 @@ impl Forwarder {
         self.delivery.next_interrupt()
     }
 
-    /// Fills in the verdicts; answers a mask of the frames that have one.
+    /// Fills in the verdicts; answers a mask of the frames that have one, and how many of them are no bare
+    /// acknowledgements.
     #[inline]
     fn classify_batch(
         &mut self,
@@ -174,13 +173,14 @@ impl Forwarder {
         batch: &Batch,
         now: Instant,
         verdicts: &mut [Verdict; BATCH],
-    ) -> u32 {
-        let (mut valid, mut changed) = (0, 0);
+    ) -> (u32, u64) {
+        let (mut valid, mut changed, mut said) = (0, 0, 0);
         {
             let table = self.delivery.shared.table();
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
                 if let Some(frame) = batch.frame(i) {
                     valid |= 1 << i;
+                    said += u64::from(!frame.is_bare_ack());
                     let source = self.observe(&table, ingress, &frame, now);
                     changed |= u32::from(source == Ok(Source::Changed)) << i;
                     *verdict = match source {
@@ -193,7 +193,7 @@ impl Forwarder {
         for frame in frames(batch, changed) {
             self.delivery.learn(addresses(&frame).1, ingress.id, false, now);
         }
-        valid
+        (valid, said)
     }
 
     /// Checks the source of a frame from a VM.
