@@ -322,3 +322,15 @@ fn changing_costs_time_and_being_preempted_costs_more() {
     let stats = bench.cpus.stats(VcpuId(0), AT(100));
     assert_eq!((stats.ran, stats.waited, stats.preempted), (MS(19), MS(6), 1));
 }
+
+#[test]
+fn who_is_stopped_within_a_change_pays_for_the_next_one_only() {
+    let mut bench = Bench::new(1, Credit::new(1, CreditConfig::xen_3_3()), &hogs(2, 256));
+    bench.cpus.set_costs(MS(2), MS(0));
+    bench.wake(AT(0), 0, MS(40));
+    bench.wake(AT(20), 1, MS(1));
+    bench.wake(AT(24), 1, MS(1));
+    bench.run(AT(100));
+    // 0: 2 to switch, 18 done, UNDER since 10. 1: done at 23. 0: stopped at 24 within its change. 1: done at 27. 0: 2, and 22 left.
+    assert_eq!(bench.done, [(VcpuId(1), AT(23)), (VcpuId(1), AT(27)), (VcpuId(0), AT(51))]);
+}

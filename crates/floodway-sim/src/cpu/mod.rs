@@ -426,7 +426,8 @@ impl Cpus {
         let state = &mut self.vcpus[vcpu.0 as usize];
         state.stats.dispatched += 1;
         if changed {
-            state.overhead += self.switch_cost;
+            // Who was stopped within the last change pays for this one, and not for what was left of that.
+            state.overhead = state.overhead.min(self.cache_cost) + self.switch_cost;
         }
         if state.work.is_none() {
             return Some(Step::Idle(vcpu));
