@@ -9,10 +9,11 @@
 //! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
 //! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
 //! was granted and never sent is then taken back, with nothing in flight: beyond the receiver's own
-//! window there is nobody to take it. (Linux does not believe it before the next ACK that advances, see
-//! `tcp_may_update_window`; until then its own congestion window, restarted after the pause, bounds what the receiver may
-//! refuse.) A guest that has used its grant up has nothing to be taken back and would
-//! wait at a closed window, so it gets no grace: the notice comes to it before the window that lets it go on.
+//! window there is nobody to take it. Linux does not believe that before the next ACK that advances
+//! (`tcp_may_update_window`); until then only its own congestion window bounds what the receiver may have to refuse.
+//!
+//! A guest that has used its grant up has nothing to be taken back and would wait at a closed window, so it gets no
+//! grace: the notice comes to it before the window that lets it go on.
 //!
 //! A flow that leaves because nobody used it stays when it is used again, if there is room.
 //!

@@ -11,7 +11,8 @@
 //! - `PACKET_LOSS`: a loss is being repaired. Grants stand still, `cwnd` is cut. Unlike in the paper
 //!   the guest learns nothing of it: when it retransmits by itself, the RACK of today's kernels takes
 //!   what we hold for lost and storms.
-//! - `LEAVING`: nothing new is granted; offline as soon as nothing is stored.
+//! - `LEAVING`: nothing new is granted; offline when nothing is stored ([`super::port`] says how), or active again if it was to
+//!   leave because it was not used.
 //! - `OFFLINE`: segments pass as they are. We only follow the numbers.
 //!
 //! A flow comes online only when nothing is on its way that is not stored, for that we could not
