@@ -10,6 +10,10 @@
 //!   queues and what comes for these addresses waits in the first one, within the queue's bound.
 //! - Departed to running: the guest is back (its driver or its front-end started anew), and gets what has waited.
 //! - Departed to gone, after one to two seconds ([`Port::give_up`]): addresses are forgotten, what waits is dropped and counted.
+//! - A guest that arrives with rings that were in use before has moved here, or its switch has started anew: it is announced at once
+//!   ([`Delivery::announce`]), by a RARP request as hypervisors send for guests on bridges. It says so itself, too, but only when it has
+//!   had the CPU for that, and until then other switches send to where it was. The address is the port's configured one; for a guest
+//!   without, the front-end may ask for it (`SEND_RARP`).
 //! - An address of a departed guest shows up behind an uplink or another port ([`Delivery::learn`]), with any frame and at the
 //!   latest with the gratuitous ARP that a guest sends after it has moved: what waits for it goes there first, and then
 //!   the table says so.
@@ -27,15 +31,18 @@
 //! [`MacTable::depart`]: floodway_core::l2::MacTable::depart
 //! [`Port::give_up`]: crate::port::Port::give_up
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
-use floodway_wire::MacAddr;
+use floodway_wire::build::Link;
+use floodway_wire::vnet::VnetHdr;
+use floodway_wire::{MacAddr, arp};
 
 use crate::delivery::{Delivery, Flush};
 use crate::frame::{self, Frame};
-use crate::port::Port;
+use crate::port::{Port, lock};
 use crate::rx::PendingFrame;
 use crate::stats::DropReason;
 use crate::uplink::slot::UplinkSlot;
@@ -47,6 +54,7 @@ impl Delivery {
         let shared = Arc::clone(&self.shared);
         let owner = shared.table().lookup(mac).filter(|&owner| owner != ingress);
         let departed = owner.and_then(|owner| shared.ports.get(owner.index()));
+        tracing::debug!(%mac, to = ?ingress, from = ?owner, announcement, "address learned");
         let Some(port) = departed.filter(|port| port.is_departed()) else {
             shared.table_mut().learn(mac, ingress, announcement, now);
             return;
@@ -71,6 +79,31 @@ impl Delivery {
                 }
             }
         }
+    }
+
+    /// Tells the network that the guest of `port` is here now, if it has moved. Neighbours need not know: the table does.
+    pub fn announce(&mut self, port: &Port, now: Instant) {
+        let Some(mac) = port.take_unannounced() else { return };
+        self.learn(mac, port.id, true, now);
+        let is_here = self.shared.table().lookup(mac) == Some(port.id);
+        // A guest that starts its driver again and again must not have us flood the network, either.
+        if !is_here || !lock(&port.storm).admit(now) {
+            return;
+        }
+        let request = arp::Packet {
+            operation: arp::RARP_REQUEST,
+            sender_mac: mac,
+            sender_ip: Ipv4Addr::UNSPECIFIED,
+            target_mac: mac,
+            target_ip: Ipv4Addr::UNSPECIFIED,
+        };
+        let bytes = Link::new(mac, MacAddr::BROADCAST).arp(&request);
+        frame::with_slice(VnetHdr::default(), &bytes, |frame| {
+            for uplink in &Arc::clone(&self.shared).uplinks {
+                self.deliver(port.id, uplink.id, 0, Flush::Later, || std::iter::once(*frame));
+            }
+        });
+        self.flush();
     }
 
     /// Sends by `uplink` what has waited for a guest of `port`; answers how many frames must not go there.

@@ -152,6 +152,12 @@ impl Forwarder {
         offload || inbound
     }
 
+    /// Announces a port's guest if it has just moved here.
+    #[cold]
+    pub fn announce(&mut self, port: &Port, now: Instant) {
+        self.delivery.announce(port, now);
+    }
+
     /// Sends interrupts that have waited long enough; answers whether there were any.
     #[inline]
     pub fn interrupt(&mut self, now: Instant) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use floodway_core::l2::{MacTable, PortId, SourcePolicy, StormLimit};
 use floodway_core::time::Instant;
 
-use floodway_wire::ethernet;
+use floodway_wire::{MacAddr, ethernet};
 
 use crate::config::PortConfig;
 use crate::frame::Frame;
@@ -76,8 +76,10 @@ pub struct Port {
     departed: AtomicU8,
     connected: AtomicBool,
     features: AtomicU64,
-    /// Frames wait in some receive queue.
+    /// Frames wait in some receive queue, or a guest waits to be announced.
     pub waiting: AtomicBool,
+    /// Address of a guest that has moved here, until it is announced.
+    unannounced: Mutex<Option<MacAddr>>,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// The worker that serves it.
@@ -113,6 +115,7 @@ impl Port {
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
+            unannounced: Mutex::default(),
             vcpu: Mutex::default(),
             waker,
             table,
@@ -152,11 +155,28 @@ impl Port {
         self.departed.store(0, Ordering::Release);
         self.rx_running.store(running, Ordering::Release);
         drop(table);
+        tracing::debug!(port = self.config.name, "the guest receives");
+        if self.pairs[0].rx().was_in_use() {
+            *lock(&self.unannounced) = self.config.mac;
+        }
         // What has waited for the guest, and what a queue without a guest now was given.
         self.waiting.store(true, Ordering::Release);
     }
 
+    /// Lets the port's worker announce that `mac` is here.
+    pub fn announce(&self, mac: MacAddr) {
+        *lock(&self.unannounced) = Some(mac);
+        self.waiting.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// The address that is to be announced now, if there is one.
+    pub fn take_unannounced(&self) -> Option<MacAddr> {
+        lock(&self.unannounced).take()
+    }
+
     fn depart(&self) {
+        tracing::debug!(port = self.config.name, "the guest has stopped");
         // Before anybody is sent there: nothing may be dropped in between.
         self.departed.store(1, Ordering::Release);
         self.rx_running.store(0, Ordering::Release);

@@ -247,6 +247,12 @@ impl RxQueue {
         self.ring.is_some()
     }
 
+    /// The guest that can receive has done so before: here until its front-end came anew, or on another host.
+    #[must_use]
+    pub fn was_in_use(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.queue.next_avail() != 0)
+    }
+
     /// Frames and bytes that wait for buffers.
     #[must_use]
     pub fn pending(&self) -> (usize, usize) {

@@ -270,6 +270,7 @@ impl Worker {
         for port in &self.ports {
             if port.waiting.load(Ordering::Relaxed) {
                 busy |= drain(port);
+                forwarder.announce(port, now);
             }
             for pair in &port.pairs {
                 let mut tx = pair.tx();

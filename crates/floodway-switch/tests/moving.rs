@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use floodway_switch::Switch;
 use floodway_switch::config::Config;
-use floodway_switch::status::{Status, Way};
+use floodway_switch::status::{L2Entry, Status, Way};
 use floodway_switch::testing::frames::{mac, number_of, numbered};
+use floodway_switch::testing::message::SEND_RARP;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
+
+/// Broadcasts that a VM may send each second.
+const STORM_PPS: u32 = 3;
 
 /// Two hosts with a port for VM 2 each; VM 1 is on the first.
 struct Hosts {
@@ -33,7 +37,8 @@ impl Hosts {
         let configs = [0, 1].map(|host| {
             let port = |n: u8| {
                 let socket = dir.join(format!("host{host}-vm{n}.sock"));
-                format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\n", mac(n))
+                let name = format!("name = \"vm{n}\"\nmac = \"{}\"\n", mac(n));
+                format!("[[port]]\n{name}socket = {socket:?}\nstorm_pps = {STORM_PPS}\n")
             };
             let ports = if host == 0 { port(2) + &port(1) } else { port(2) };
             let control = dir.join(format!("c{host}.sock"));
@@ -52,6 +57,12 @@ impl Hosts {
 
     fn status(&self, host: usize) -> Status {
         self.switches[host].status_source().status()
+    }
+
+    /// Where the first host believes VM 2 to be.
+    fn place_of_vm(&self) -> Option<String> {
+        let entry = |entry: &L2Entry| entry.mac == mac(2).to_string();
+        self.status(0).l2.into_iter().find(entry).map(|entry| entry.port)
     }
 }
 
@@ -115,10 +126,8 @@ fn a_vm_that_leaves_its_neighbour_loses_nothing_and_nothing_overtakes() {
             leave(at_first);
             let waiting = || hosts.status(0).ports[0].pending().0;
             wait_until("frames to wait for the VM", || waiting() > 100);
+            // It says nothing itself: its switch announces it.
             let _at_second = hosts.attach(1, 0, &b);
-            wait("room to transmit", || {
-                b.send(0, &VnetHdr::default(), &announcement()).then_some(())
-            });
             let before = numbers.len();
             receive(&mut b, &mut numbers, |n| n.len() > before + 2000);
             done.store(true, Ordering::Relaxed);
@@ -146,9 +155,7 @@ fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtake
         let _a = hosts.attach(0, 1, &a);
         let far = hosts.attach(1, 0, &b);
         wait("room to transmit", || b.send(0, &VnetHdr::default(), &announcement()).then_some(()));
-        wait_until("the VM in the table", || {
-            hosts.status(0).l2.iter().any(|e| e.mac == mac(2).to_string() && e.port == "up")
-        });
+        wait_until("the VM in the table", || hosts.place_of_vm().as_deref() == Some("up"));
         let done = AtomicBool::new(false);
         let mut numbers = Vec::new();
         thread::scope(|scope| {
@@ -166,5 +173,49 @@ fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtake
         let channel =
             hosts.status(0).traffic.iter().any(|t| t.by == Way::Channel && t.packets >= 1000);
         assert!(channel, "{:?}", hosts.status(0).traffic);
+    });
+}
+
+#[test]
+fn a_vm_that_comes_again_and_again_is_announced_within_its_storm_limit() {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Hosts::start(dir.path());
+        let (mut a, mut b) =
+            (Guest::new(GuestConfig::default()), Guest::new(GuestConfig::default()));
+        let _a = hosts.attach(0, 1, &a);
+        let announced = || hosts.status(1).uplinks[0].tx.packets;
+        leave(hosts.attach(1, 0, &b));
+        let at_second = hosts.attach(1, 0, &b);
+        assert!(a.send(0, &VnetHdr::default(), &numbered(1, 2, 0, 200)));
+        receive(&mut b, &mut Vec::new(), |numbers| numbers == [0]);
+        assert_eq!(announced(), 0, "nothing had come for it: nobody knows it");
+        leave(at_second);
+        for _ in 0..40 {
+            leave(hosts.attach(1, 0, &b));
+        }
+        wait_until("the VM in the table", || hosts.place_of_vm().as_deref() == Some("up"));
+        // A second's worth at once, and more only as time goes by.
+        assert!(announced() < 40, "{}", announced());
+    });
+}
+
+#[test]
+fn a_front_end_may_ask_for_the_announcement() {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Hosts::start(dir.path());
+        let guest = Guest::new(GuestConfig::default());
+        let mut frontend = hosts.attach(1, 0, &guest);
+        let mut send_rarp = |mac: MacAddr| {
+            let mut payload = [0; 8];
+            payload[..6].copy_from_slice(&mac.0);
+            frontend.request(SEND_RARP, &payload, &[])
+        };
+        send_rarp(mac(1)).expect_err("another's address");
+        send_rarp(MacAddr::BROADCAST).expect_err("no address");
+        assert_eq!(hosts.place_of_vm(), None);
+        send_rarp(mac(2)).expect("its own address");
+        wait_until("the VM in the table", || hosts.place_of_vm().as_deref() == Some("up"));
     });
 }

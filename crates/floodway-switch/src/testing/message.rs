@@ -36,6 +36,7 @@ requests! {
     SET_PROTOCOL_FEATURES = 16,
     GET_QUEUE_NUM = 17,
     SET_VRING_ENABLE = 18,
+    SEND_RARP = 19,
     RESET_DEVICE = 34,
     GET_MAX_MEM_SLOTS = 36,
     ADD_MEM_REG = 37,

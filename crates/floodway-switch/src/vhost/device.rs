@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::Arc;
 
+use floodway_wire::MacAddr;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
@@ -72,6 +73,12 @@ impl Device {
         self.port.set_connected(false);
     }
 
+    /// The port's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.port.config.name
+    }
+
     /// The virtio device status, as the front-end last told it.
     #[must_use]
     pub fn status(&self) -> u8 {
@@ -87,6 +94,20 @@ impl Device {
         if self.status == 0 {
             self.reset_device()?;
         }
+        Ok(())
+    }
+
+    /// Announces a guest that has moved here and cannot do so itself. The first six bytes of `address` are its address.
+    ///
+    /// # Errors
+    /// Not an address that the port's guest may use.
+    pub fn send_rarp(&mut self, address: u64) -> Result<()> {
+        let [a, b, c, d, e, f, _, _] = address.to_ne_bytes();
+        let mac = MacAddr([a, b, c, d, e, f]);
+        if mac.is_multicast() || self.port.policy.check_mac(mac).is_err() {
+            return Err(Error::InvalidParam);
+        }
+        self.port.announce(mac);
         Ok(())
     }
 

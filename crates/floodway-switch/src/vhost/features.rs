@@ -101,6 +101,7 @@ pub fn protocol() -> Protocol {
         | Protocol::CONFIGURE_MEM_SLOTS
         | Protocol::RESET_DEVICE
         | Protocol::STATUS
+        | Protocol::RARP
         | Protocol::LOG_SHMFD
 }
 

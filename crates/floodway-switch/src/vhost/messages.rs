@@ -2,7 +2,7 @@
 //!
 //! * `SET_VRING_ENABLE`: QEMU sends it before `SET_FEATURES`; the crate refuses it until then, and
 //!   QEMU does not send it again.
-//! * `NET_SET_MTU`, `SET_STATUS`, `GET_STATUS`: the crate has no handlers.
+//! * `SEND_RARP`, `NET_SET_MTU`, `SET_STATUS`, `GET_STATUS`: the crate has no handlers.
 //!
 //! None of these carries a file descriptor. So the next header is looked at without taking it from
 //! the socket; a message of ours is then read and answered here, and all others are left for the
@@ -13,10 +13,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
+use vhost::vhost_user::message::FrontendReq;
 
 use super::device::Device;
 
 const SET_VRING_ENABLE: u32 = 18;
+const SEND_RARP: u32 = 19;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
@@ -54,7 +56,7 @@ impl Header {
     /// All of ours have a payload of 64 bits, or none to ask for the status.
     fn is_ours(self) -> bool {
         match self.request {
-            SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS => self.size == 8,
+            SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_STATUS => self.size == 8,
             GET_STATUS => self.size == 0,
             _ => false,
         }
@@ -66,9 +68,12 @@ impl Header {
 /// # Errors
 /// The socket failed.
 pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> {
-    let Some(header) = peek(stream)?.filter(|header| header.is_ours()) else {
+    let Some(header) = peek(stream)? else { return Ok(false) };
+    let request = FrontendReq::try_from(header.request);
+    tracing::debug!(port = device.name(), ?request, "vhost-user message");
+    if !header.is_ours() {
         return Ok(false);
-    };
+    }
     stream.read_exact(&mut [0; HEADER_LEN])?;
     let mut payload = [0; 8];
     stream.read_exact(&mut payload[..header.size as usize])?;
@@ -80,6 +85,7 @@ pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> 
                 .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
             ack(header, &device.set_vring_enable(index, enable != 0))
         }
+        SEND_RARP => ack(header, &device.send_rarp(value)),
         NET_SET_MTU => ack(header, &device.set_mtu(value)),
         SET_STATUS => ack(header, &device.set_status(value)),
         _ => Some(u64::from(device.status())),
