@@ -30,6 +30,10 @@ use qmp::Qmp;
 pub use nic::{Backend, Nic, Role};
 
 const QEMU: &str = "qemu-system-x86_64";
+/// Memory beyond what was asked for, so that no VM has a multiple of 256 KiB. QEMU 7.2 in emulation loses pages of a VM that
+/// moves otherwise: it then takes dirty bits by the word, and does not tell the vCPU's TLB, whose later writes to these pages go
+/// unnoticed. (Debian 12's package; mended in QEMU 9.0. KVM is not concerned.)
+const ODD_KIB: u32 = 8;
 /// How much of the console a failure shows, in lines.
 const CONSOLE_TAIL: usize = 40;
 /// How often a boot looks whether QEMU has ended.
@@ -133,6 +137,36 @@ impl Vm {
         })
     }
 
+    /// Begins to move the VM to nowhere, and gives up. At the start of a move QEMU looks at each page that was written since
+    /// boot; in emulation the VM stands still for 0.1 s meanwhile. Afterwards that has been done, and the next
+    /// move looks at what was written since.
+    ///
+    /// # Errors
+    /// QEMU's error.
+    pub fn begin_and_cancel_migration(&self) -> Result<()> {
+        self.qmp("migrate-set-parameters", &json!({ "max-bandwidth": 1 }))?;
+        self.qmp("migrate", &json!({ "uri": "exec:cat >/dev/null" }))?;
+        self.wait_for_migration("active")?;
+        self.qmp("migrate_cancel", &json!({}))?;
+        self.wait_for_migration("cancelled").map(drop)
+    }
+
+    /// Waits until QEMU's migration is in a state, and answers what it says of it.
+    fn wait_for_migration(&self, state: &str) -> Result<Value> {
+        let deadline = Instant::now() + self.config.boot_timeout;
+        loop {
+            let migration = self.qmp("query-migrate", &json!({}))?;
+            match migration["status"].as_str() {
+                Some(status) if status == state => return Ok(migration),
+                Some(status @ ("failed" | "cancelled" | "completed")) => {
+                    bail!("VM {}: migration {status}, not {state}: {migration}", self.config.name)
+                }
+                _ => ensure!(Instant::now() < deadline, "VM {}: {migration}", self.config.name),
+            }
+            std::thread::sleep(MIGRATE_POLL);
+        }
+    }
+
     /// Moves the VM, which goes on running, into a new QEMU, whose cards may have other back-ends. `parameters` are QMP's
     /// `migrate-set-parameters`. Answers the VM and what QEMU says of the move (`query-migrate`: `downtime` and more, in ms). Open
     /// calls of its agent fail.
@@ -153,17 +187,9 @@ impl Vm {
         }
         self.qmp("migrate-set-parameters", parameters)?;
         self.qmp("migrate", &json!({ "uri": uri }))?;
-        let outcome = loop {
-            let outcome = self.qmp("query-migrate", &json!({}))?;
-            match outcome["status"].as_str() {
-                Some("completed") => break outcome,
-                Some("failed" | "cancelled") => {
-                    bail!(failure(&config, &format!("not moved: {outcome}"), &dir.path))
-                }
-                _ => ensure!(Instant::now() < deadline, "VM {}: {outcome}", config.name),
-            }
-            std::thread::sleep(MIGRATE_POLL);
-        };
+        let outcome = self
+            .wait_for_migration("completed")
+            .with_context(|| failure(&config, "it was not moved", &dir.path))?;
         let agent = Agent::open(&dir.path.join("agent.sock"))?;
         let hello = wait_for_agent(&config, &agent, &process, &dir.path)?;
         Ok((Self { config, agent, hello, process, dir }, outcome))
@@ -319,7 +345,7 @@ fn start_qemu(config: &Config, dir: &Path, more: &[&str]) -> Result<Process> {
 }
 
 fn machine_arguments(config: &Config) -> Vec<String> {
-    let memory = config.memory_mib;
+    let memory = config.memory_mib * 1024 + ODD_KIB;
     // Without no_timer_check a guest that gets no CPU while it probes its timer panics ("IO-APIC +
     // timer doesn't work").
     let append = format!(
@@ -341,9 +367,9 @@ fn machine_arguments(config: &Config) -> Vec<String> {
         "-smp",
         &config.vcpus.to_string(),
         "-m",
-        &format!("{memory}M"),
+        &format!("{memory}K"),
         "-object",
-        &format!("memory-backend-memfd,id=memory,size={memory}M,share=on"),
+        &format!("memory-backend-memfd,id=memory,size={memory}K,share=on"),
         "-machine",
         "pc,memory-backend=memory",
         "-kernel",
@@ -413,7 +439,7 @@ fn failure(config: &Config, what: &str, dir: &Path) -> String {
     let tail = lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n");
     let messages = read_text(&dir.join("qemu.log"));
     format!(
-        "VM {} did not boot: {what}\n--- QEMU's messages\n{}\n--- end of the console\n{tail}\n---",
+        "VM {} is not up: {what}\n--- QEMU's messages\n{}\n--- end of the console\n{tail}\n---",
         config.name,
         messages.trim_end()
     )

@@ -254,7 +254,7 @@ fn a_boot_that_fails_says_why() {
     // The kernel panics without a first process, and `-no-reboot` makes that the end of QEMU.
     config.kernel_parameters = "rdinit=/no/such/init init=/no/such/init".into();
     let text = format!("{:#}", Vm::boot(config).unwrap_err());
-    for part in ["VM broken did not boot", "Kernel panic"] {
+    for part in ["VM broken is not up", "Kernel panic"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 

@@ -10,7 +10,11 @@
 //! pseudo-random bytes, at a rate of its own. Meanwhile QEMU moves the other VM to the second host, as between machines: memory by a
 //! socket, with the switch's dirty log. Before, the stream takes the channel; afterwards, the uplinks.
 //!
-//! The *gap* is the longest time in which no frame came to the VM, on either host, looked at every [`POLL`]. SHA-256 of the
+//! So that the network is seen, and not how soon the moved guest acknowledges (in emulation all its code has to be translated anew),
+//! the peer also sends an echo request every [`PROBE`], whether there are replies or not.
+//!
+//! The *gap at the move* is the time from the last frame that came to the VM on the first host to the first one on the second; the
+//! *longest gap* is the longest of the whole stream, before and after as well. Both are looked at every [`POLL`]. SHA-256 of the
 //! stream is compared at the ends. QEMU's own *downtime* is that of the VM, without the network.
 
 use std::net::SocketAddr;
@@ -21,13 +25,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floodway_switch::control::ControlClient;
+use floodway_switch::status::PortState;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::testbed::{Network, wait_until_reachable};
 use super::transfer::tcp::Place;
 use super::{Measured, Run};
-use crate::agent::Interface;
+use crate::agent::{Interface, Spawned};
 use crate::cleanup;
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
@@ -44,7 +49,11 @@ const PEER: usize = 1;
 const LISTENS: u16 = 5000;
 const DIGEST: &str = "/tmp/digest";
 /// How often the hosts are asked for frames to the VM.
-const POLL: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(2);
+/// Between echo requests to the VM that moves, in seconds.
+const PROBE: &str = "0.005";
+/// Echo requests: they take as long as the stream, more or less, and longer than the move.
+const PROBES: &str = "1600";
 /// Time of the stream before and after the move.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Ends a run that hangs.
@@ -80,10 +89,22 @@ struct Hosts {
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     equal: bool,
-    gap: Duration,
+    watched: Watched,
+    /// Echo requests that the VM did not answer.
+    unanswered: f64,
     downtime_ms: f64,
     retransmits: f64,
-    waited: f64,
+}
+
+/// What was seen of a VM that moved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    /// From the last frame on the first host to the first one on the second; zero if there was none.
+    move_gap: Duration,
+    /// The longest time without a frame.
+    longest: Duration,
+    /// Most frames that waited for it.
+    waited: u64,
 }
 
 impl Migration {
@@ -113,18 +134,29 @@ impl Migration {
                 ..Samples::default()
             });
         };
-        add("gap", "ms", &|outcome| outcome.gap.as_secs_f64() * 1e3);
+        add("gap at the move", "ms", &|outcome| milliseconds(outcome.watched.move_gap));
+        add("gap of the stream", "ms", &|outcome| milliseconds(outcome.watched.longest));
         add("downtime of the VM", "ms", &|outcome| outcome.downtime_ms);
         add("retransmissions", "segments", &|outcome| outcome.retransmits);
-        add("most frames that waited", "frames", &|outcome| outcome.waited);
+        add("most frames that waited", "frames", &|outcome| outcome.watched.waited as f64);
         let equal = outcomes.iter().filter(|outcome| outcome.equal).count();
         measured.add_value(
             "streams with another SHA-256",
             "streams",
             (outcomes.len() - equal) as f64,
         );
-        let longest = outcomes.iter().map(|outcome| outcome.gap).max().unwrap_or_default();
-        measured.add_value("longest gap", "ms", longest.as_secs_f64() * 1e3);
+        measured.add_value(
+            "echo requests without a reply",
+            "requests",
+            outcomes.iter().map(|outcome| outcome.unanswered).sum(),
+        );
+        let longest = |gap: fn(&Watched) -> Duration| {
+            milliseconds(
+                outcomes.iter().map(|outcome| gap(&outcome.watched)).max().unwrap_or_default(),
+            )
+        };
+        measured.add_value("longest gap at a move", "ms", longest(|watched| watched.move_gap));
+        measured.add_value("longest gap", "ms", longest(|watched| watched.longest));
         Ok(measured)
     }
 
@@ -144,6 +176,7 @@ impl Migration {
             wait_until_reachable(guest, &net::address(SUBNET, 1))?;
         }
         self.slow_down(&peer)?;
+        mover.begin_and_cancel_migration()?;
         let script = format!(
             "nc -l -p {LISTENS} </dev/null | sha256sum >{DIGEST}.part; mv {DIGEST}.part {DIGEST}"
         );
@@ -157,6 +190,15 @@ impl Migration {
                 SocketAddr::new(Network::Floodway.guest_address(MOVER)?.parse()?, LISTENS);
             let bytes = self.megabytes * 1_000_000;
             let peer = &peer;
+            let probes = peer.agent().spawn(&[
+                "ping",
+                "-q",
+                "-i",
+                PROBE,
+                "-c",
+                PROBES,
+                &address.ip().to_string(),
+            ])?;
             let sender =
                 scope.spawn(move || peer.agent().stream_send(address, bytes, seed, PATIENCE));
             let watch = scope.spawn(|| hosts.watch(&done));
@@ -168,8 +210,9 @@ impl Migration {
             let moved = mover.migrate(hosts.guest(MOVER, 1, &image), &parameters);
             thread::sleep(SETTLE);
             done.store(true, Ordering::Relaxed);
-            let (gap, waited) = watch.join().map_err(|_| anyhow!("the watch failed"))??;
+            let watched = watch.join().map_err(|_| anyhow!("the watch failed"))??;
             let (mover, moved) = moved?;
+            let unanswered = unanswered_probes(peer, &probes)?;
             let sent = sender.join().map_err(|_| anyhow!("the sender failed"))??;
             let mut digest = String::new();
             wait_for("the digest", || {
@@ -181,10 +224,10 @@ impl Migration {
             })?;
             Ok(Outcome {
                 equal: digest.split_whitespace().next() == Some(&sent.sha256),
-                gap,
+                watched,
+                unanswered,
                 downtime_ms: moved["downtime"].as_f64().unwrap_or(f64::NAN),
                 retransmits: retransmissions(peer)? - before,
-                waited,
             })
         })
     }
@@ -206,6 +249,24 @@ impl Migration {
 fn retransmissions(guest: &Vm) -> Result<f64> {
     let counters = guest.agent().counters()?;
     Ok(counters.get("TcpRetransSegs").copied().unwrap_or_default() as f64)
+}
+
+/// Waits for the peer's ping to end; answers how many of its requests were in vain.
+fn unanswered_probes(peer: &Vm, ping: &Spawned) -> Result<f64> {
+    peer.agent().wait(ping, PATIENCE)?.context("ping does not end")?;
+    let said = peer.agent().exec(&["cat", &ping.stdout])?.stdout_text();
+    let counts = said.lines().find(|line| line.contains("packets transmitted"));
+    let mut numbers =
+        counts.iter().flat_map(|line| line.split(' ')).filter_map(|word| word.parse::<f64>().ok());
+    let (sent, answered) = numbers
+        .next()
+        .zip(numbers.next())
+        .with_context(|| format!("what does ping say? {said}"))?;
+    Ok(sent - answered)
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 fn wait_for(what: &str, mut is_there: impl FnMut() -> Result<bool>) -> Result<()> {
@@ -253,30 +314,40 @@ impl Hosts {
         config.nic(Nic::vhost_user(socket(&self.dir, index, host), Network::Floodway.mac(index)))
     }
 
-    /// Looks at both hosts until `done`: the longest time in which nothing came to the VM that moves, and most frames that waited for
-    /// it.
-    fn watch(&self, done: &AtomicBool) -> Result<(Duration, f64)> {
+    /// Watches the VM that moves until `done`.
+    fn watch(&self, done: &AtomicBool) -> Result<Watched> {
         let clients: Vec<ControlClient> =
             self.switches.iter().map(Switch::client).collect::<Result<_>>()?;
-        let (mut last, mut seen) = (None::<Instant>, 0);
-        let (mut gap, mut waited) = (Duration::ZERO, 0);
+        let mut watched = Watched::default();
+        let (mut last, mut frames) = (None::<Instant>, [0; 2]);
         while !done.load(Ordering::Relaxed) {
-            let mut frames = 0;
-            for client in &clients {
+            let before: u64 = frames.iter().sum();
+            let mut has_left = false;
+            for (host, client) in clients.iter().enumerate() {
+                // Looks take CPU time from the VMs: only where it can be.
+                let has_arrived = frames[1] > 0;
+                if (host == 0 && has_arrived) || (host == 1 && !has_arrived && !has_left) {
+                    continue;
+                }
                 let status = client.status()?;
                 let mover = &status.ports[MOVER];
-                frames += mover.rx().packets;
-                waited = waited.max(mover.pending().0);
+                has_left = mover.state != PortState::Running;
+                frames[host] = mover.rx().packets;
+                watched.waited = watched.waited.max(mover.pending().0);
             }
+            let now = Instant::now();
+            let seen: u64 = frames.iter().sum();
             // From the first bytes of the stream on.
-            if frames > seen + 1 || (last.is_some() && frames > seen) {
-                let now = Instant::now();
-                gap = gap.max(last.replace(now).map_or(Duration::ZERO, |before| now - before));
-                seen = frames;
+            if seen > before + 1 || (last.is_some() && seen > before) {
+                let gap = last.replace(now).map_or(Duration::ZERO, |before| now - before);
+                watched.longest = watched.longest.max(gap);
+                if frames[1] > 0 && watched.move_gap.is_zero() {
+                    watched.move_gap = gap;
+                }
             }
             thread::sleep(POLL);
         }
-        Ok((gap, waited as f64))
+        Ok(watched)
     }
 }
 
