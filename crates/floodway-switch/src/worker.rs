@@ -12,8 +12,7 @@
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
 //!
-//! Interrupts that wait ([`crate::moderation`]) are sent by the worker that let them wait. A sleep that ends for one of them, or
-//! for any other timer, says nothing about how soon frames come, and so nothing about polling.
+//! Interrupts that wait ([`crate::moderation`]) are sent by the worker that let them wait.
 //!
 //! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
 //! the clock. Another worker can bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
@@ -313,9 +312,7 @@ impl Worker {
             self.waker.sleeps_until.store(0, Ordering::SeqCst);
             let slept = self.shared.now().since(before);
             self.stats.slept_ns.add(slept.as_nanos() as u64);
-            if slept < allowed {
-                self.polling.adapt(slept);
-            }
+            self.polling.adapt(slept, slept < allowed);
         }
         self.each_tx(TxQueue::disable_kick);
     }
