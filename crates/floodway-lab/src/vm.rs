@@ -139,7 +139,7 @@ impl Vm {
 
     /// Begins to move the VM to nowhere, and gives up. At the start of a move QEMU looks at each page that was written since
     /// boot; in emulation the VM stands still for 0.1 s meanwhile. Afterwards that has been done, and the next
-    /// move looks at what was written since.
+    /// move looks at what was written since. That one has to set `max-bandwidth` anew.
     ///
     /// # Errors
     /// QEMU's error.
