@@ -93,6 +93,8 @@ counters! {
     acknowledged_bytes,
     /// Kept frames that were delivered again.
     redelivered,
+    /// Connections reset because bytes that were acknowledged for the guest cannot be delivered any more.
+    aborted,
     /// Receive side: transitions to `ACTIVE`.
     rx_to_active,
     /// Receive side: transitions to `NO_BUFFER`.

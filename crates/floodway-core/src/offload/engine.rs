@@ -35,9 +35,9 @@ const UNUSED: Duration = Duration::from_secs(1);
 /// The offload of one port. See the [module](super) for how it works.
 #[derive(Debug)]
 pub struct Offload<B> {
-    flows: FlowTable<Flow<B>>,
+    pub(super) flows: FlowTable<Flow<B>>,
     timers: TimerQueue,
-    port: Port,
+    pub(super) port: Port,
     spare: Spare<B>,
     upkeep_at: Instant,
     upkeep_cursor: u32,
@@ -90,15 +90,25 @@ impl<B: 'static> Offload<B> {
     }
 
     fn reconfigure_all(&mut self, reason: Reason, now: Instant, sink: &mut impl Sink<B>) {
-        for index in 0..self.flows.slots() {
-            if let Some(id) = self.id_at(index) {
-                self.with_flow(id, now, sink, |flow, call| flow.reconfigure(reason, call));
-            }
-        }
+        self.with_each_flow(now, sink, |flow, call| flow.reconfigure(reason, call));
         self.flush(now, sink);
     }
 
-    fn id_at(&self, index: u32) -> Option<FlowId> {
+    /// Calls `f` with every flow.
+    pub(super) fn with_each_flow<S: Sink<B>>(
+        &mut self,
+        now: Instant,
+        sink: &mut S,
+        f: impl Fn(&mut Flow<B>, &mut Call<'_, S>),
+    ) {
+        for index in 0..self.flows.slots() {
+            if let Some(id) = self.id_at(index) {
+                self.with_flow(id, now, sink, &f);
+            }
+        }
+    }
+
+    pub(super) fn id_at(&self, index: u32) -> Option<FlowId> {
         self.flows.iter_from(index, 1).next().map(|found| found.id)
     }
 
@@ -312,7 +322,7 @@ impl<B: 'static> Offload<B> {
     }
 
     /// Calls `f` with a flow, and moves its timer afterwards.
-    fn with_flow<S: Sink<B>, T>(
+    pub(super) fn with_flow<S: Sink<B>, T>(
         &mut self,
         id: FlowId,
         now: Instant,
@@ -361,7 +371,7 @@ impl<B: 'static> Offload<B> {
         }
     }
 
-    fn forget(&mut self, id: FlowId) {
+    pub(super) fn forget(&mut self, id: FlowId) {
         if let Some(mut gone) = self.flows.remove(id) {
             self.port.release(&mut gone.flow);
             gone.flow.give(&mut self.spare);
@@ -443,10 +453,13 @@ impl<B: 'static> Offload<B> {
             }
             let mut call = Call { now, id, tuple, port: &mut self.port, sink };
             let before = flow.holdings();
-            flow.handle_timeout(&mut call);
+            let over = flow.handle_timeout(&mut call);
             flow.settle(before, &mut self.port);
             flow.rest(&mut self.spare);
             flow.set_timer(id, now, &mut self.timers);
+            if over {
+                self.forget(id);
+            }
         }
         self.port.says_hello(now, sink);
         self.keep_up(now, sink);
@@ -499,7 +512,7 @@ impl<B: 'static> Offload<B> {
         }
     }
 
-    /// Forgets everything: the guest is gone.
+    /// Forgets everything, without a word to anybody: see [`Offload::abort`].
     pub fn reset(&mut self) {
         for index in 0..self.flows.slots() {
             if let Some(id) = self.id_at(index) {

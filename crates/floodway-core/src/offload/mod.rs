@@ -52,6 +52,7 @@ mod segment;
 mod sender;
 mod sink;
 mod spare;
+mod stopped;
 mod store;
 mod summary;
 

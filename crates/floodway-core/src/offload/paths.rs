@@ -325,7 +325,7 @@ impl<B: 'static> Flow<B> {
     ) -> Arrival {
         let Phase::Established(connection) = &mut self.phase else { return Arrival::Deliver };
         let port = &mut *call.port;
-        let room = port.config.receive_budget.saturating_sub(port.kept);
+        let room = port.receive_room();
         let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
         if connection.rx.ack_due {
             self.flag(call.id, call.port);

@@ -31,6 +31,7 @@ use super::flow::{Flow, Holdings, Phase};
 use super::grant::{LEAST_GRANT, Pool};
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Made, Naming, Sink};
+use super::stopped::GuestState;
 use super::summary::{Reason, TxState};
 use crate::flow_table::FlowId;
 use crate::time::{Duration, Instant};
@@ -42,7 +43,7 @@ pub const HELLO_LIFETIME_MS: u16 = 300;
 /// How long a guest gets to hear that a flow goes offline.
 const GRACE: Duration = Duration::from_millis(300);
 /// Repetitions of a managed notice.
-const NAME_REPEATS: u8 = 3;
+pub(super) const NAME_REPEATS: u8 = 3;
 const NAME_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub(super) struct Port {
     pub hello_at: Instant,
     pub hello_link: Link,
     pub draining: bool,
+    /// Whether the guest runs.
+    pub guest: GuestState,
     /// Some flow could not come online for lack of room.
     pub short_of_room: bool,
 }
@@ -98,6 +101,7 @@ impl Port {
             hello_at: Instant::NEVER,
             hello_link: Link::default(),
             draining: false,
+            guest: GuestState::Running,
             short_of_room: false,
             config,
         }
@@ -109,6 +113,14 @@ impl Port {
 
     pub fn wants_receive(&self) -> bool {
         self.config.receive && !self.draining
+    }
+
+    /// Bytes that may be kept in addition for the guest.
+    pub fn receive_room(&self) -> u32 {
+        match self.guest {
+            GuestState::Running => self.config.receive_budget.saturating_sub(self.kept),
+            GuestState::Stopped | GuestState::Moved => 0,
+        }
     }
 
     /// Gives back what a removed flow used.
@@ -131,7 +143,7 @@ impl Port {
         if self.hello_at > now {
             return;
         }
-        if self.pool.online == 0 {
+        if self.pool.online == 0 || self.guest != GuestState::Running {
             self.hello_at = Instant::NEVER;
             return;
         }
@@ -310,7 +322,9 @@ impl<B: 'static> Flow<B> {
         due
     }
 
-    pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+    /// Does what is due. Returns `true` if the flow is over.
+    pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        let mut over = false;
         if let Phase::Established(connection) = &mut self.phase {
             let outgoing = connection.rx.outgoing();
             let mut env = call.env(&self.link, outgoing);
@@ -319,11 +333,15 @@ impl<B: 'static> Flow<B> {
             if env.counters.released != released {
                 connection.rx.told();
             }
-            connection.rx.handle_timeout(call.now, &mut call.port.counters);
+            over = connection.rx.handle_timeout(call.now, call.port.guest);
             let reason = connection.tx.given_up(call.now);
             if let Some(reason) = reason.filter(|_| connection.tx.is_online()) {
                 self.give_up(reason, call);
             }
+        }
+        if over {
+            self.end_undelivered(call);
+            return true;
         }
         self.redeliver(call);
         if self.ack_at.near(call.now) <= call.now {
@@ -334,8 +352,11 @@ impl<B: 'static> Flow<B> {
         if self.notice_at.near(call.now) <= call.now {
             match self.connection().map(|c| c.tx.state) {
                 Some(TxState::Leaving) => self.go_offline(call),
+                // A stopped guest hears of it when it runs again.
+                _ if call.port.guest != GuestState::Running => self.notice_at = ShortTime::NEVER,
                 _ => self.name(call),
             }
         }
+        false
     }
 }

@@ -13,7 +13,8 @@
 //! Rules:
 //! - **R1** What was acknowledged is kept until the guest acknowledges it itself; the peer has no copy any
 //!   more. If the guest's ACKs say that it lost it, or it stays silent too long, it is delivered again, under a header
-//!   that says what one sent now would. A guest that takes no notice for 16 minutes is given up.
+//!   that says what one sent now would. If it cannot be delivered any more, both
+//!   ends are reset ([`super::stopped`]).
 //! - **R2** Only in-order data within the window that the guest advertised, and within the port's budget.
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
@@ -36,6 +37,7 @@ use super::segment::{Ecn, Segment};
 use super::sender::{Outgoing, PeerSide};
 use super::sink::{Edit, Sink};
 use super::spare::{Boxes, Part, Slot};
+use super::stopped::GuestState;
 use super::summary::RxState;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -44,9 +46,6 @@ use crate::time::{Duration, Instant};
 const REDELIVERY: Duration = Duration::from_secs(1);
 /// Doublings of it.
 const MAX_REDELIVERY_SHIFT: u8 = 6;
-/// Redeliveries in a row, 16 minutes of them, after which a guest that takes no notice has no such
-/// connection any more: the time after which Linux gives a silent peer up (`tcp_retries2`).
-const MAX_REDELIVERIES: u8 = 20;
 /// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
 /// keep millions of frames.
 const LEAST_FRAME: u32 = 512;
@@ -78,6 +77,8 @@ pub(super) struct Keeping<B> {
     redeliver_at: Instant,
     /// The first kept frame has to be delivered again.
     redelivery_due: bool,
+    /// The next redelivery is of all kept frames: the guest was stopped, and what waited for it may be lost.
+    all_due: bool,
     /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
     /// with a NewReno sender (RFC 6582).
     recover: Option<Seq>,
@@ -91,6 +92,7 @@ impl<B> Keeping<B> {
         redeliveries: 0,
         redeliver_at: Instant::NEVER,
         redelivery_due: false,
+        all_due: false,
         recover: None,
     };
 }
@@ -532,31 +534,49 @@ impl<B: 'static> Receiver<B> {
     ) {
         let Some(keeping) = self.keeping.get_mut() else { return };
         keeping.redelivery_due = false;
-        let Some(first) = keeping.kept.front() else { return };
-        let timestamps = edit.timestamps.filter(|_| first.has_timestamps);
-        // An echo of congestion from back then is no news.
-        let flags = first.flags.without(Flags::ECE);
-        let flags = Some(flags).filter(|&flags| flags != first.flags);
-        sink.redeliver(&first.frame, &Edit { timestamps, flags, ..*edit });
-        counters.redelivered += 1;
-        self.keeping.redeliveries += 1;
-        let shift = self.keeping.redeliveries.min(MAX_REDELIVERY_SHIFT);
-        self.keeping.redeliver_at = now + REDELIVERY * (1 << shift);
+        let frames = if std::mem::take(&mut keeping.all_due) { keeping.kept.len() } else { 1 };
+        for kept in keeping.kept.iter().take(frames) {
+            let timestamps = edit.timestamps.filter(|_| kept.has_timestamps);
+            // An echo of congestion from back then is no news.
+            let flags = kept.flags.without(Flags::ECE);
+            let flags = Some(flags).filter(|&flags| flags != kept.flags);
+            sink.redeliver(&kept.frame, &Edit { timestamps, flags, ..*edit });
+            counters.redelivered += 1;
+        }
+        keeping.redeliveries += 1;
+        let shift = keeping.redeliveries.min(MAX_REDELIVERY_SHIFT);
+        keeping.redeliver_at = now + REDELIVERY * (1 << shift);
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
-        if self.keeping.redeliver_at > now {
-            return;
+    /// Does what is due. Returns `true` if what is kept can no longer be delivered.
+    pub fn handle_timeout(&mut self, now: Instant, guest: GuestState) -> bool {
+        let Some(keeping) = self.keeping.get_mut() else { return false };
+        if keeping.redeliver_at > now {
+            return false;
         }
-        if self.keeping.redeliveries < MAX_REDELIVERIES {
-            self.keeping.redelivery_due = true;
+        if let Some(limit) = guest.redeliveries() {
+            keeping.redelivery_due = keeping.redeliveries < limit;
+            keeping.all_due |= guest == GuestState::Moved;
+            !keeping.redelivery_due
         } else {
-            self.abandon(counters);
+            keeping.redeliver_at = Instant::NEVER;
+            false
+        }
+    }
+
+    /// The guest can be delivered to again, here or elsewhere: all that is kept is due at `at`.
+    pub fn redeliver_all_at(&mut self, at: Instant) {
+        let Some(keeping) = self.keeping.get_mut() else { return };
+        if !keeping.kept.is_empty() {
+            keeping.all_due = true;
+            keeping.redeliveries = 0;
+            keeping.redeliver_at = at;
+            keeping.recover = keeping.kept.back().map(|last| last.end).or(keeping.recover);
         }
     }
 
     /// Forgets what is kept.
-    fn abandon(&mut self, counters: &mut Counters) {
+    pub fn abandon(&mut self, counters: &mut Counters) {
         self.keeping = Slot::EMPTY;
         self.enter(RxState::Offline, counters);
     }

@@ -9,4 +9,5 @@ mod invariants;
 mod long;
 mod plain;
 mod segments;
+mod stopped;
 mod transfers;

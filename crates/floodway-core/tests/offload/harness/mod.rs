@@ -11,6 +11,7 @@ pub mod network;
 pub mod packet;
 pub mod pcap;
 pub mod random;
+mod stopping;
 pub mod switch;
 pub mod tcp;
 
@@ -53,6 +54,8 @@ struct Cpu {
     random: Random,
     running: bool,
     until: Instant,
+    /// The VM is stopped: see [`World::stop_guest`].
+    stopped: bool,
 }
 
 impl Cpu {
@@ -66,6 +69,9 @@ impl Cpu {
 
     /// When it runs next, from `now` on.
     fn next_run(&self, at: Instant) -> Instant {
+        if self.stopped {
+            return Instant::NEVER;
+        }
         if self.running { at } else { at.max(self.until) }
     }
 }
@@ -139,6 +145,8 @@ pub struct World {
     to_guest_count: u64,
     /// Frames that wait for the guest to run.
     inbox: VecDeque<Packet>,
+    /// The guest's receive rings have stopped.
+    rings_stopped: bool,
     guest_capture: Capture,
     wire_capture: Capture,
 }
@@ -166,6 +174,7 @@ impl World {
             random: Random::new(random.next()),
             running: false,
             until: Instant::ZERO,
+            stopped: false,
         };
         Self {
             name: setup.name,
@@ -191,6 +200,7 @@ impl World {
             to_network_count: 0,
             to_guest_count: 0,
             inbox: VecDeque::new(),
+            rings_stopped: false,
             guest_capture: Capture::default(),
             wire_capture: Capture::default(),
         }
@@ -376,7 +386,7 @@ impl World {
             self.peer.on_time(now);
         }
         self.send_from_peer();
-        if self.cpu.running {
+        if self.cpu.running && !self.cpu.stopped {
             self.run_guest();
         }
         self.tell_of_path();
@@ -542,7 +552,7 @@ impl World {
     fn queue_for_guest(&mut self, packet: Packet) {
         self.guest_capture.note(self.now, false, &packet);
         self.to_guest_count += 1;
-        if !self.random.permille(self.queue_drops) {
+        if !self.rings_stopped && !self.random.permille(self.queue_drops) {
             self.inbox.push_back(packet);
         }
     }

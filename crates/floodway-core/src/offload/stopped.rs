@@ -1,0 +1,191 @@
+//! A guest that is stopped: paused, with a driver that starts anew, moved to another host, or dead.
+//!
+//! # Theory of operation
+//! **Goal.** What was acknowledged for a guest is the guest's (R1), whatever becomes of the guest's rings. Its peer has
+//! no copy any more, so a connection that loses such bytes would stand still for ever.
+//!
+//! States of the guest, as the owner of the rings reports them:
+//! - `Running`.
+//! - `Stopped` ([`Offload::suspend`]): nothing can be delivered. Nothing new is acknowledged for the guest, kept frames
+//!   stay, redelivery pauses however long that takes, and no notices are sent. What the guest had sent before is released,
+//!   repaired and acknowledged as ever.
+//! - `Running` again ([`Offload::resume`]): a paused guest goes on, its driver was loaded again, or it has booted. All kept
+//!   frames are delivered again after [`RESUME_DELAY`], in which the guest may acknowledge those that had waited in its queue.
+//!   Flows that are online are named again, since the guest's notices belong to another epoch now. A guest that has booted
+//!   knows none of these connections, and resets them itself (RFC 9293 section 3.10.7.1).
+//! - `Moved` ([`Offload::hand_over`]): the guest runs on another host. Kept frames are sent after it, [`MOVED_REDELIVERIES`]
+//!   times, since its acknowledgements do not pass here any more. All else is forgotten: the guest has it.
+//! - Dead ([`Offload::abort`]): the peers of connections that are owed bytes get an RST; all is forgotten.
+//!
+//! A running guest that takes no notice of redeliveries for 16 minutes is given up, as Linux gives up a silent peer
+//! (`tcp_retries2`). Then both ends get an RST: neither may believe in a connection with a hole in it.
+//!
+//! **The RST** towards the peer has to carry exactly the number that the peer expects (RFC 5961 section 3.2). That lies
+//! between what it has acknowledged and what was released; one RST is sent for each of the two.
+//!
+//! Source: RFC 9293 section 3.5.2, RFC 5961 section 3; invariant R1 of [`super::receiver`].
+
+use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::engine::Offload;
+use super::flow::{Connection, Flow, Phase};
+use super::port::{Call, NAME_REPEATS};
+use super::sink::{Link, Made, Sink};
+use super::summary::TxState;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+use crate::timer::ShortTime;
+
+/// Time for a guest that runs again to acknowledge what has waited in its receive queue.
+const RESUME_DELAY: Duration = Duration::from_millis(100);
+/// Redeliveries in a row, 16 minutes of them, after which a running guest is given up.
+const MAX_REDELIVERIES: u8 = 20;
+/// Times that kept frames are sent after a guest that has moved, over 30 s. After another 32 s they are forgotten.
+const MOVED_REDELIVERIES: u8 = 5;
+
+/// Whether the port's guest can be delivered to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GuestState {
+    Running,
+    /// It may run again, here or elsewhere.
+    Stopped,
+    /// It runs on another host.
+    Moved,
+}
+
+impl GuestState {
+    /// Most redeliveries in a row; `None` while nothing can be delivered.
+    pub fn redeliveries(self) -> Option<u8> {
+        match self {
+            Self::Running => Some(MAX_REDELIVERIES),
+            Self::Stopped => None,
+            Self::Moved => Some(MOVED_REDELIVERIES),
+        }
+    }
+}
+
+impl<B: 'static> Offload<B> {
+    /// The guest's receive rings have stopped.
+    pub const fn suspend(&mut self) {
+        self.port.guest = GuestState::Stopped;
+    }
+
+    /// The guest's receive rings run again. Its notices must carry a new epoch from now on.
+    pub fn resume(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        self.port.guest = GuestState::Running;
+        self.with_each_flow(now, sink, Flow::resume);
+        if self.port.pool.online > 0 {
+            self.port.hello_at = now;
+        }
+        self.flush(now, sink);
+    }
+
+    /// The guest, whose rings are stopped here, runs on another host: [`Sink::redeliver`] sends frames to it there.
+    pub fn hand_over(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        self.port.guest = GuestState::Moved;
+        for index in 0..self.flows.slots() {
+            let Some(id) = self.id_at(index) else { continue };
+            let owed = self.flows.get(id).is_some_and(Flow::owes_bytes);
+            if owed {
+                self.with_flow(id, now, sink, Flow::hand_over);
+            } else {
+                self.forget(id);
+            }
+        }
+        self.handle_timeout(now, sink);
+    }
+
+    /// The guest will not come back. Resets connections that are owed bytes, and forgets everything.
+    pub fn abort(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        self.with_each_flow(now, sink, |flow, call| {
+            if flow.owes_bytes() {
+                flow.reset_peer(call);
+            }
+        });
+        self.reset();
+    }
+
+    /// Returns `true` if bytes were acknowledged for the guest that it has not acknowledged itself.
+    #[must_use]
+    pub const fn owes_bytes(&self) -> bool {
+        self.port.kept > 0
+    }
+}
+
+impl<B: 'static> Flow<B> {
+    /// Returns `true` if bytes were acknowledged for the guest that it has not acknowledged itself.
+    pub fn owes_bytes(&self) -> bool {
+        self.connection().is_some_and(|c| !c.rx.is_settled())
+    }
+
+    fn resume<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
+        rx.redeliver_all_at(call.now + RESUME_DELAY);
+        if !tx.is_online() {
+            return;
+        }
+        if tx.state != TxState::Leaving {
+            self.names_left = NAME_REPEATS;
+            self.notice_at = ShortTime::not_before(call.now);
+        }
+        self.update_due = true;
+        self.flag(call.id, call.port);
+    }
+
+    /// Keeps nothing but what has to be sent after the guest.
+    fn hand_over<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
+        rx.redeliver_all_at(call.now);
+        rx.stop(&mut call.port.counters);
+        if tx.is_online() {
+            let reason = tx.reason;
+            tx.abandon();
+            tx.enter(TxState::Offline, reason, &mut call.port.counters);
+            call.port.pool.leave();
+        }
+        self.notice_at = ShortTime::NEVER;
+    }
+
+    /// What is kept cannot be delivered any more. A guest that has moved may have all of it; else both ends are reset.
+    pub fn end_undelivered<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if call.port.guest == GuestState::Running {
+            self.reset_peer(call);
+            self.reset_guest(call);
+        }
+        if let Phase::Established(connection) = &mut self.phase {
+            connection.rx.abandon(&mut call.port.counters);
+        }
+    }
+
+    fn reset_peer<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
+        call.port.counters.aborted += 1;
+        let outgoing = rx.outgoing();
+        let timestamps = Timestamps {
+            value: tx.monotonic_tsval(outgoing.timestamps.value),
+            echo: outgoing.timestamps.echo,
+        };
+        let numbers = [tx.snd_una(), tx.next_seq()];
+        let distinct = if numbers[0] == numbers[1] { 1 } else { 2 };
+        for &seq in &numbers[..distinct] {
+            call.sink.to_network(&Made {
+                timestamps: tx.agreed.timestamps().then_some(timestamps),
+                ..rst(*call.tuple, self.link, seq, outgoing.ack)
+            });
+        }
+    }
+
+    fn reset_guest<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(Connection { tx, rx }) = &self.phase else { return };
+        let made = rst(call.tuple.reversed(), self.link, rx.guest_ack(), tx.snd_una());
+        call.sink.to_guest(&made);
+    }
+}
+
+/// An RST without timestamps.
+fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> Made {
+    let flags = Flags::RST.with(Flags::ACK);
+    Made { flow, link, seq, ack, window: 0, flags, timestamps: None, dsack: None }
+}

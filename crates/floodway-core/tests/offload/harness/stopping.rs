@@ -1,0 +1,42 @@
+//! The guest is stopped, goes on, moves to another host, or dies.
+
+use super::World;
+
+impl World {
+    /// The guest has no CPU, but its rings run: frames wait for it.
+    pub fn deschedule_guest(&mut self) {
+        self.cpu.stopped = true;
+    }
+
+    /// The guest's rings stop, and what has waited in its queue is lost.
+    pub fn stop_guest(&mut self) {
+        self.cpu.stopped = true;
+        self.rings_stopped = true;
+        self.inbox.clear();
+        self.switch.offload.suspend();
+    }
+
+    /// The guest goes on here.
+    pub fn resume_guest(&mut self) {
+        self.cpu.stopped = false;
+        self.rings_stopped = false;
+        self.switch.offload.resume(self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
+    /// The guest, which was stopped here, goes on at another host, whose switch has no offload. What this one sends it arrives there.
+    pub fn move_guest(&mut self) {
+        self.cpu.stopped = false;
+        self.rings_stopped = false;
+        self.bypass = 1000;
+        self.switch.offload.hand_over(self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
+    /// The guest is dead, and its switch knows.
+    pub fn kill_guest(&mut self) {
+        self.stop_guest();
+        self.switch.offload.abort(self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+}
