@@ -14,6 +14,7 @@
 //!   ([`Delivery::announce`]), by a RARP request as hypervisors send for guests on bridges. It says so itself, too, but only when it has
 //!   had the CPU for that, and until then other switches send to where it was. The address is the port's configured one; for a guest
 //!   without, the front-end may ask for it (`SEND_RARP`).
+//! - What the TCP offload keeps for a guest follows it, too, also when it is gone already ([`Port::on_guest_moved`]).
 //! - An address of a departed guest shows up behind an uplink or another port ([`Delivery::learn`]), with any frame and at the
 //!   latest with the gratuitous ARP that a guest sends after it has moved: what waits for it goes there first, and then
 //!   the table says so.
@@ -30,6 +31,7 @@
 //!
 //! [`MacTable::depart`]: floodway_core::l2::MacTable::depart
 //! [`Port::give_up`]: crate::port::Port::give_up
+//! [`Port::on_guest_moved`]: crate::port::Port::on_guest_moved
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -53,8 +55,25 @@ impl Delivery {
     pub fn learn(&mut self, mac: MacAddr, ingress: PortId, announcement: bool, now: Instant) {
         let shared = Arc::clone(&self.shared);
         let owner = shared.table().lookup(mac).filter(|&owner| owner != ingress);
-        let departed = owner.and_then(|owner| shared.ports.get(owner.index()));
         tracing::debug!(%mac, to = ?ingress, from = ?owner, announcement, "address learned");
+        self.move_address(mac, owner, ingress, announcement, now);
+        let owing = |port: &&Arc<Port>| port.id != ingress && port.offload.owes(mac);
+        if let Some(port) = shared.ports.iter().find(owing) {
+            port.on_guest_moved();
+        }
+    }
+
+    /// Brings the new place of `mac` into the table, and sends what waits for it there.
+    fn move_address(
+        &mut self,
+        mac: MacAddr,
+        owner: Option<PortId>,
+        ingress: PortId,
+        announcement: bool,
+        now: Instant,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let departed = owner.and_then(|owner| shared.ports.get(owner.index()));
         let Some(port) = departed.filter(|port| port.is_departed()) else {
             shared.table_mut().learn(mac, ingress, announcement, now);
             return;

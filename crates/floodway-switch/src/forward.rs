@@ -152,10 +152,22 @@ impl Forwarder {
         offload || inbound
     }
 
-    /// Announces a port's guest if it has just moved here.
+    /// Does what a port's guest needs that has arrived or is known to be elsewhere: announces it, and lets its offload go on.
     #[cold]
-    pub fn announce(&mut self, port: &Port, now: Instant) {
+    pub fn settle_guest(&mut self, port: &Port, now: Instant) {
         self.delivery.announce(port, now);
+        if let Some(event) = port.offload.take_event() {
+            Session::open(port, &mut self.delivery).on_guest_event(event);
+            self.delivery.flush();
+        }
+    }
+
+    /// Resets the connections of a guest that is dead. To be called once a second.
+    pub fn end_abandoned(&mut self, port: &Port) {
+        if port.rx_running() == 0 && port.offload.is_abandoned(port.is_connected()) {
+            Session::open(port, &mut self.delivery).abort();
+            self.delivery.flush();
+        }
     }
 
     /// Sends interrupts that have waited long enough; answers whether there were any.

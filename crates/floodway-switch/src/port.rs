@@ -14,7 +14,7 @@ use crate::inbound::PortInbound;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
 use crate::status::VcpuStatus;
-use crate::tcp_offload::PortOffload;
+use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
 use crate::worker::Waker;
 
@@ -159,6 +159,7 @@ impl Port {
         if self.pairs[0].rx().was_in_use() {
             *lock(&self.unannounced) = self.config.mac;
         }
+        self.offload.report(GuestEvent::Runs);
         // What has waited for the guest, and what a queue without a guest now was given.
         self.waiting.store(true, Ordering::Release);
     }
@@ -170,6 +171,13 @@ impl Port {
         self.waker.wake();
     }
 
+    /// Lets the port's worker send what is kept for the guest after it: its address has shown up elsewhere.
+    pub fn on_guest_moved(&self) {
+        self.offload.report(GuestEvent::Moved);
+        self.waiting.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
     /// The address that is to be announced now, if there is one.
     pub fn take_unannounced(&self) -> Option<MacAddr> {
         lock(&self.unannounced).take()
@@ -177,6 +185,7 @@ impl Port {
 
     fn depart(&self) {
         tracing::debug!(port = self.config.name, "the guest has stopped");
+        self.offload.suspend(self.config.mac);
         // Before anybody is sent there: nothing may be dropped in between.
         self.departed.store(1, Ordering::Release);
         self.rx_running.store(0, Ordering::Release);

@@ -195,7 +195,7 @@ impl Worker {
             busy |= self.run_timers(&mut forwarder, now);
             if now >= next_housekeeping {
                 next_housekeeping = now + HOUSEKEEPING;
-                self.keep_house(now);
+                self.keep_house(&mut forwarder, now);
             }
             if busy {
                 self.stats.busy_polls.add(1);
@@ -241,8 +241,9 @@ impl Worker {
     }
 
     /// What is done once a second.
-    fn keep_house(&mut self, now: Instant) {
+    fn keep_house(&mut self, forwarder: &mut Forwarder, now: Instant) {
         for port in &self.ports {
+            forwarder.end_abandoned(port);
             port.offload.trim();
             port.give_up();
         }
@@ -269,7 +270,7 @@ impl Worker {
         for port in &self.ports {
             if port.waiting.load(Ordering::Relaxed) {
                 busy |= drain(port);
-                forwarder.announce(port, now);
+                forwarder.settle_guest(port, now);
             }
             for pair in &port.pairs {
                 let mut tx = pair.tx();

@@ -22,7 +22,7 @@
 //!   use to the peer, is a duplicate, opens a window that was nearly closed, or carries data passes, and its
 //!   number never goes back.
 //! - **R6** CE is echoed (RFC 3168: ECE until CWR).
-//! - **R7** SYN, FIN, RST and URG are the guest's own business.
+//! - **R7** SYN, FIN, RST and URG are the guest's own business; only a connection that can no longer go on is reset.
 //!
 //! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
 //! is released in the same batch, which carries the number.

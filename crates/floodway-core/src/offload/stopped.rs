@@ -25,9 +25,9 @@
 //!
 //! Source: RFC 9293 section 3.5.2, RFC 5961 section 3; invariant R1 of [`super::receiver`].
 
-use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::{FiveTuple, MacAddr};
 
 use super::engine::Offload;
 use super::flow::{Connection, Flow, Phase};
@@ -107,10 +107,15 @@ impl<B: 'static> Offload<B> {
         self.reset();
     }
 
-    /// Returns `true` if bytes were acknowledged for the guest that it has not acknowledged itself.
+    /// The guest's Ethernet address on the first connection with bytes that were acknowledged for the guest and not by it;
+    /// `None` if there is no such connection.
     #[must_use]
-    pub const fn owes_bytes(&self) -> bool {
-        self.port.kept > 0
+    pub fn owed_to(&self) -> Option<MacAddr> {
+        if self.port.kept == 0 {
+            return None;
+        }
+        let all = self.flows.iter_from(0, self.flows.slots());
+        all.map(|found| found.flow).find(|flow| flow.owes_bytes()).map(|flow| flow.link.guest)
     }
 }
 

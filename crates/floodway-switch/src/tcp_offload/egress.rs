@@ -16,7 +16,7 @@ use crate::port::Port;
 use crate::segment::Segment;
 
 const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);
-/// Source address of notices: locally administered, and no host's.
+/// Source address of notices, and of what is sent after a guest that has moved: locally administered, and no host's.
 const NOTICE_SOURCE: MacAddr = MacAddr([0x02, b'F', b'W', 0, 0, 1]);
 
 /// What a port's frames of our own have in common.
@@ -67,10 +67,33 @@ impl Egress<'_> {
     }
 
     fn deliver_to_guest(&mut self, frame: &Frame<'_>) {
+        if self.port.rx_running() == 0 && self.send_after_guest(frame) {
+            return;
+        }
         let pair = self.delivery.spread(self.port.id, frame);
         let (port, frames) = (self.port.id, || std::iter::once(*frame));
         // It is the switch that speaks here, for somebody behind an uplink.
         self.delivery.deliver(port, port, pair, Flush::Later, frames);
+    }
+
+    /// Sends a frame to where its destination, the port's guest, is now. Returns `false` if that is not known.
+    ///
+    /// The frame carries a source address of ours: the network would look for its own at our port.
+    #[cold]
+    fn send_after_guest(&mut self, frame: &Frame<'_>) -> bool {
+        let mut bytes = Vec::with_capacity(frame.len as usize);
+        frame.append_to(&mut bytes);
+        let Some((dst, rest)) = bytes.split_first_chunk_mut::<6>() else { return false };
+        let Some(src) = rest.first_chunk_mut::<6>() else { return false };
+        let guest = MacAddr(*dst);
+        *src = NOTICE_SOURCE.0;
+        let place = self.delivery.shared.table().lookup(guest);
+        if place.is_none_or(|place| place == self.port.id) {
+            return false;
+        }
+        let port = self.port.id;
+        frame::with_slice(frame.vnet, &bytes, |frame| self.delivery.send(port, guest, frame));
+        true
     }
 
     fn notify(&mut self, notice: &Notice, guest: MacAddr) {

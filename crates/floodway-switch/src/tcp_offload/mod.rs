@@ -19,6 +19,10 @@
 //! **Time**: an engine's next timeout is published outside of its lock ([`PortOffload::next_timeout`]). The
 //! port's own worker runs it; whoever brings it forward wakes that worker if it sleeps for too long.
 //!
+//! **A guest that stops** ([`floodway_core::offload`], its module on stopped guests): the engine is suspended when the port's
+//! last receive ring stops, whatever the reason. The port's worker resumes it when rings run again, hands kept frames over
+//! when the guest's address shows up elsewhere, and aborts it when no front-end has been connected for one to two seconds.
+//!
 //! **Invariants**: memory for kept frames is bounded by the port's budgets ([`crate::pool`]); what the
 //! engine does not know passes unchanged; a frame that is not what its checksum says is never kept
 //! and never changes a flow's state.
@@ -34,11 +38,12 @@ mod tests;
 mod too_big;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use floodway_core::offload::{Config, Offload};
 use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
 
 use crate::pool::Pool;
 use crate::port::lock;
@@ -57,8 +62,27 @@ pub struct PortOffload {
     active: AtomicBool,
     /// When the engine's next timeout is due, in nanoseconds.
     deadline: AtomicU64,
+    /// Address of a stopped guest for which bytes are kept; zero if there is none.
+    owed_to: AtomicU64,
+    /// What the port's worker has to tell the engine of the guest: a [`GuestEvent`], or zero.
+    event: AtomicU8,
+    /// Seconds without a front-end.
+    abandoned_for: AtomicU8,
     machine: Mutex<Machine>,
 }
+
+/// What has become of a stopped guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GuestEvent {
+    /// Its rings run again.
+    Runs = 1,
+    /// Its address is elsewhere.
+    Moved = 2,
+}
+
+/// Seconds without a front-end after which a guest is taken for dead. Counted in whole ticks: it takes one to two.
+const DEAD_AFTER: u8 = 2;
 
 /// What a session works on.
 struct Machine {
@@ -81,6 +105,9 @@ impl PortOffload {
         Self {
             active: AtomicBool::new(active),
             deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            owed_to: AtomicU64::new(0),
+            event: AtomicU8::new(0),
+            abandoned_for: AtomicU8::new(0),
             machine: Mutex::new(Machine {
                 engine: Offload::new(config, random.hash_one(0)),
                 pool,
@@ -105,15 +132,55 @@ impl PortOffload {
         Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
     }
 
-    /// Forgets all flows and everything kept, and ends a drain: the guest is gone. The next one hears of another epoch.
-    pub fn reset(&self) {
+    /// The guest's receive rings have stopped. `mac` is its address, if that is known.
+    pub fn suspend(&self, mac: Option<MacAddr>) {
+        let mut machine = lock(&self.machine);
+        machine.engine.suspend();
+        let owed_to = machine.engine.owed_to().map(|found| mac.unwrap_or(found));
+        self.owed_to.store(owed_to.map_or(0, as_number), Ordering::Release);
+        self.event.store(0, Ordering::Release);
+    }
+
+    /// Ends a drain: the front-end is gone.
+    pub fn end_drain(&self) {
         let mut machine = lock(&self.machine);
         let latest = machine.latest;
-        machine.engine.reset();
         machine.engine.drain(false, latest, &mut Nowhere);
-        machine.output.epoch = new_epoch();
         machine.draining = false;
         self.publish(&machine, None);
+    }
+
+    /// Returns `true` if bytes are kept for a stopped guest with the address `mac`.
+    #[must_use]
+    pub fn owes(&self, mac: MacAddr) -> bool {
+        self.owed_to.load(Ordering::Acquire) == as_number(mac)
+    }
+
+    /// Lets the port's worker tell the engine what has become of the guest, by [`Session::on_guest_event`].
+    pub fn report(&self, event: GuestEvent) {
+        self.owed_to.store(0, Ordering::Release);
+        self.event.store(event as u8, Ordering::Release);
+    }
+
+    /// What was [reported](Self::report) since this was last called.
+    #[must_use]
+    pub fn take_event(&self) -> Option<GuestEvent> {
+        match self.event.swap(0, Ordering::AcqRel) {
+            0 => None,
+            1 => Some(GuestEvent::Runs),
+            _ => Some(GuestEvent::Moved),
+        }
+    }
+
+    /// Returns `true` if the guest is dead: no front-end has been `connected` for one to two seconds. To be called once a
+    /// second.
+    #[must_use]
+    pub fn is_abandoned(&self, connected: bool) -> bool {
+        if connected || lock(&self.machine).engine.is_empty() {
+            self.abandoned_for.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.abandoned_for.fetch_add(1, Ordering::Relaxed) + 1 >= DEAD_AFTER
     }
 
     /// Gives memory back that was not needed lately. Called once a second.
@@ -145,6 +212,11 @@ impl PortOffload {
 /// half empty.
 fn pool_limit(config: &Config) -> usize {
     2 * (config.budget as usize + config.receive_budget as usize)
+}
+
+/// An address in one word, never zero.
+fn as_number(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
+    u64::from_be_bytes([0, 1, a, b, c, d, e, f])
 }
 
 /// A number that says which incarnation of which switch speaks, never zero.

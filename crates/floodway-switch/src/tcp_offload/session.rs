@@ -12,7 +12,7 @@ use super::egress::Egress;
 use super::headers::with_edit;
 use super::held::Held;
 use super::too_big::TooBig;
-use super::{Machine, PortOffload, pool_limit};
+use super::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::delivery::Delivery;
 use crate::frame::{self, Frame};
 use crate::pool::Pool;
@@ -189,6 +189,23 @@ impl<'a> Session<'a> {
     pub fn drain(&mut self, draining: bool) {
         self.machine.draining = draining;
         self.run(|engine, _, now, egress| engine.drain(draining, now, egress));
+    }
+
+    /// Tells the engine what has become of a guest that was stopped.
+    pub fn on_guest_event(&mut self, event: GuestEvent) {
+        match event {
+            GuestEvent::Runs => {
+                // What the guest was told before it stopped is void: notices may have been lost since.
+                self.machine.output.epoch = new_epoch();
+                self.run(|engine, _, now, egress| engine.resume(now, egress));
+            }
+            GuestEvent::Moved => self.run(|engine, _, now, egress| engine.hand_over(now, egress)),
+        }
+    }
+
+    /// The guest is dead: resets connections that are owed bytes, and forgets all flows.
+    pub fn abort(&mut self) {
+        self.run(|engine, _, now, egress| engine.abort(now, egress));
     }
 
     #[inline]

@@ -64,6 +64,8 @@ impl Device {
     /// Forgets everything that a front-end has set up: it is gone.
     pub fn disconnect(&mut self) {
         self.reset();
+        self.port.offload.end_drain();
+        self.port.inbound.reset();
         self.vrings.fill_with(Vring::default);
         self.memory = Arc::default();
         self.log = None;
@@ -129,6 +131,7 @@ impl Device {
         Ok(())
     }
 
+    /// Stops all rings. That may be a pause, so what the switch knows of the guest's connections stays.
     fn reset(&mut self) {
         for index in 0..self.vrings.len() {
             self.stop(index);
@@ -137,9 +140,6 @@ impl Device {
             let base = self.vrings[index].base;
             self.vrings[index] = Vring { base, ..Vring::default() };
         }
-        // After the last frame of this guest has been shown to it.
-        self.port.offload.reset();
-        self.port.inbound.reset();
     }
 
     fn vring(&mut self, index: u32) -> Result<(usize, &mut Vring)> {

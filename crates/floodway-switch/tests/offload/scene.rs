@@ -1,0 +1,227 @@
+//! A host with a switch, and a guest whose TCP stack is the kernel's, behind the guest's virtqueues.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread;
+
+use floodway_core::offload::Config as OffloadConfig;
+use floodway_switch::Switch;
+use floodway_switch::config::Config;
+use floodway_switch::frame::with_slice;
+use floodway_switch::operate::{FlowQuery, FlowStatus, Operator};
+use floodway_switch::segment::Segment;
+use floodway_switch::testing::frames::mac;
+use floodway_switch::testing::{Frontend, Guest, GuestConfig};
+use floodway_switch::uplink::{Receiver, Sender, tap};
+use floodway_switch::vhost::features;
+use floodway_switch::vnet_offload::{self, Offloads};
+use floodway_wire::notice::{ETHERTYPE, Notice};
+use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};
+
+use crate::netns;
+
+/// What the relay between the guest's stack and its virtqueues has seen.
+#[derive(Default)]
+pub struct Seen {
+    pub hellos: AtomicU64,
+    pub managed: AtomicU64,
+    pub offline: AtomicU64,
+    pub epoch: AtomicU64,
+}
+
+impl Seen {
+    /// Counts a notice; answers whether the frame is one.
+    fn note(&self, frame: &[u8]) -> bool {
+        if frame[12..14] != ETHERTYPE.to_be_bytes() {
+            return false;
+        }
+        assert_eq!(frame[..6], mac(1).0, "a notice is for the guest");
+        let notice = Notice::parse(frame).expect("a good notice");
+        match notice {
+            Notice::Hello { .. } => &self.hellos,
+            Notice::Managed { .. } => &self.managed,
+            Notice::Offline { .. } => &self.offline,
+        }
+        .fetch_add(1, Relaxed);
+        self.epoch.store(notice.epoch().into(), Relaxed);
+        true
+    }
+}
+
+/// The guest's virtqueues and its front-end.
+pub struct Vm {
+    guest: Mutex<Guest>,
+    frontend: Mutex<Option<Frontend>>,
+    /// The guest takes nothing out of its receive rings.
+    deaf: AtomicBool,
+}
+
+impl Vm {
+    pub fn guest(&self) -> MutexGuard<'_, Guest> {
+        self.guest.lock().expect("a guest")
+    }
+
+    pub fn frontend(&self) -> MutexGuard<'_, Option<Frontend>> {
+        self.frontend.lock().expect("a front-end")
+    }
+
+    pub fn set_deaf(&self, deaf: bool) {
+        self.deaf.store(deaf, Relaxed);
+    }
+}
+
+/// A host with a switch, and a guest with a TCP stack.
+pub struct Scene {
+    pub operator: Arc<dyn Operator>,
+    pub seen: Arc<Seen>,
+    pub vm: Arc<Vm>,
+    /// Makes a connection from the guest to an address of the host.
+    connect: mpsc::Sender<SocketAddr>,
+    connected: mpsc::Receiver<TcpStream>,
+}
+
+impl Scene {
+    /// A connection: the guest's end and the host's.
+    pub fn connection(&self, v6: bool) -> (TcpStream, TcpStream) {
+        let host = if v6 { "[fd00:9::1]:0" } else { "10.9.0.1:0" };
+        let listener = TcpListener::bind(host).expect("listen");
+        self.connect.send(listener.local_addr().expect("an address")).expect("ask the guest");
+        let guest = self.connected.recv_timeout(netns::PATIENCE).expect("the guest's end");
+        let (host, _) = listener.accept().expect("accept");
+        for end in [&guest, &host] {
+            end.set_read_timeout(Some(netns::PATIENCE)).expect("set the time-out");
+            end.set_write_timeout(Some(netns::PATIENCE)).expect("set the time-out");
+        }
+        (guest, host)
+    }
+
+    pub fn flows(&self) -> Vec<FlowStatus> {
+        self.operator.flows(&FlowQuery::default()).expect("flows").flows
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        self.operator.status().ports[0].offload.counters[name]
+    }
+}
+
+pub fn config(dir: &Path, offload: OffloadConfig) -> Config {
+    let text = format!(
+        "control = {:?}\n[[port]]\nname = \"vm1\"\nsocket = {:?}\nmac = \"{}\"\n\
+         [[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fwo0\"\n[[worker]]\n[[worker]]\n",
+        dir.join("c.sock"),
+        dir.join("vm1.sock"),
+        mac(1),
+    );
+    let mut config = Config::parse(&text, Path::new("test")).expect("a good configuration");
+    config.ports[0].offload = offload;
+    // The port's worker and the uplink's are two.
+    config.uplinks[0].worker = 1;
+    config
+}
+
+/// Finishes a frame of the guest's stack as its driver would: the tap leaves everything to the device.
+fn as_negotiated(
+    offloads: Offloads,
+    vnet: VnetHdr,
+    frame: &[u8],
+    frames: &mut VecDeque<(VnetHdr, Vec<u8>)>,
+) {
+    let vnet = VnetHdr { flags: vnet.flags & F_NEEDS_CSUM, ..vnet };
+    if offloads.allow(&vnet) {
+        return frames.push_back((vnet, frame.to_vec()));
+    }
+    with_slice(vnet, frame, |frame| {
+        vnet_offload::finish(frame, offloads, |vnet, bytes| {
+            frames.push_back((vnet, bytes.to_vec()));
+        })
+        .expect("a good frame");
+    });
+}
+
+/// Moves frames between the guest's stack, behind a tap, and its virtqueues.
+fn relay(
+    vm: &Vm,
+    (receiver, sender): &mut (tap::TapReceiver, tap::TapSender),
+    seen: &Seen,
+    done: &AtomicBool,
+) {
+    let offloads = features::tx(vm.guest().config.features).offloads;
+    let mut waiting = VecDeque::new();
+    while !done.load(Relaxed) {
+        let mut guest = vm.guest();
+        while waiting.len() < 64
+            && let Some(received) = receiver.recv().expect("receive")
+        {
+            as_negotiated(offloads, received.vnet, received.frame, &mut waiting);
+        }
+        while waiting.front().is_some_and(|(vnet, frame)| guest.send(0, vnet, frame)) {
+            waiting.pop_front();
+        }
+        while !vm.deaf.load(Relaxed)
+            && let Some((vnet, frame)) = guest.recv(0)
+        {
+            if !seen.note(&frame) {
+                let vnet = VnetHdr { num_buffers: 0, ..vnet };
+                let _ = sender.send(&vnet, &[Segment::from_slice(&frame)]);
+            }
+        }
+        let fds = [receiver.fd(), guest.pairs[0].rx.call.as_raw_fd()];
+        let _ = guest.pairs[0].rx.take_interrupts();
+        drop(guest);
+        let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: the list is valid during the call. A short time-out, to look at `done`.
+        unsafe { libc::poll(list.as_mut_ptr(), 2, 5) };
+    }
+}
+
+/// Sets the scene and calls `test` on it, in the host's namespace.
+pub fn with_scene(features: u64, offload: OffloadConfig, test: impl FnOnce(&Scene) + Send) {
+    with_guest(GuestConfig { features, ..GuestConfig::default() }, offload, test);
+}
+
+/// As [`with_scene`], with a guest of a given kind.
+pub fn with_guest(guest: GuestConfig, offload: OffloadConfig, test: impl FnOnce(&Scene) + Send) {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = config(dir.path(), offload);
+        let switch = Switch::start(&config).expect("start the switch");
+        netns::ip("addr add 10.9.0.1/24 dev fwo0");
+        netns::ip("addr add fd00:9::1/64 dev fwo0 nodad");
+        let guest = Guest::new(guest);
+        let frontend = Frontend::attach(&config.ports[0].socket, &guest);
+        let vm = Arc::new(Vm {
+            guest: Mutex::new(guest),
+            frontend: Mutex::new(Some(frontend)),
+            deaf: AtomicBool::new(false),
+        });
+        let seen = Arc::new(Seen::default());
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _over = netns::SetWhenDropped(&done);
+            let (connect, requests) = mpsc::channel::<SocketAddr>();
+            let (streams, connected) = mpsc::channel();
+            let (give, halves) = mpsc::channel();
+            netns::spawn(scope, move || {
+                let halves = tap::open("gst0").expect("open the guest's tap");
+                netns::ip(&format!("link set dev gst0 address {}", mac(1)));
+                netns::ip("addr add 10.9.0.2/24 dev gst0");
+                netns::ip("addr add fd00:9::2/64 dev gst0 nodad");
+                give.send(halves).expect("hand over the tap");
+                for address in requests {
+                    let stream = TcpStream::connect_timeout(&address, netns::PATIENCE);
+                    streams.send(stream.expect("connect")).expect("hand over the connection");
+                }
+            });
+            let mut halves = halves.recv_timeout(netns::PATIENCE).expect("the guest's tap");
+            let (relayed, done) = (Arc::clone(&seen), &done);
+            let relayed_vm = Arc::clone(&vm);
+            scope.spawn(move || relay(&relayed_vm, &mut halves, &relayed, done));
+            test(&Scene { operator: switch.operator(), seen, vm, connect, connected });
+        });
+        switch.stop();
+    });
+}
