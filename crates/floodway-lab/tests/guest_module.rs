@@ -265,7 +265,7 @@ fn a_flow_is_online_exactly_while_the_switch_says_so() {
         guest.exec("floodway-guest install");
         let status = guest.status();
         assert_eq!((&status["registered"], &status["default"]), (&true.into(), &"floodway".into()));
-        assert_eq!(status["loss_probes"], "0");
+        assert_eq!(status["loss_probes"], "3", "offline flows keep their tail loss probes");
         assert_eq!(status["interfaces"][0]["name"], "eth0");
         assert!(status["interfaces"][0]["hello"].is_null());
 
@@ -402,8 +402,9 @@ fn reinstallation_and_removal(guest: &Guest, flow: &Flow<'_>, before: &str) {
     let greeting = guest.keep_greeting(11);
     guest.send(flow.managed(11));
     flow.wait_for_cwnd("online", |cwnd| cwnd == ONLINE);
-    guest.exec("floodway-guest install --algorithm reno --interface eth0");
+    guest.exec("floodway-guest install --algorithm reno --interface eth0 --loss-probes off");
     assert_eq!(guest.status()["settings"]["algorithm"], "reno");
+    assert_eq!(guest.status()["loss_probes"], "0");
     // The old programs hear nothing any more.
     flow.wait_for_cwnd("offline without a reader", |cwnd| cwnd < ONLINE);
     drop(greeting);

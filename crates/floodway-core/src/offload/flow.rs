@@ -175,8 +175,8 @@ pub(super) struct Flow<B> {
     fin_seen: [bool; 2],
     /// What the flow's state lets be predicted of a segment of the guest.
     pub steady: Steady,
-    /// Times that the module will be told.
-    pub names_left: u8,
+    /// Managed notices since it came online.
+    pub names: u8,
     /// It is on the list of flows that have something to send at the end of the batch.
     pub flagged: bool,
     /// A window update is due at the end of the batch.
@@ -219,7 +219,7 @@ impl<B: 'static> Flow<B> {
             fin_seen: [false; 2],
             notice_at: ShortTime::NEVER,
             ack_at: ShortTime::NEVER,
-            names_left: 0,
+            names: 0,
             flagged: false,
             update_due: false,
             waiting: false,

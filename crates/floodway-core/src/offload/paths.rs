@@ -369,6 +369,7 @@ impl<B: 'static> Flow<B> {
             return self.on_unsent(segment, call).unwrap_or_else(|| passes(Edit::default()));
         }
         self.regrant(call);
+        self.note_use(call.now);
         if self.tell_of_repeat(call) && segment.is_pure_ack() {
             return Verdict::Absorb;
         }
@@ -416,6 +417,14 @@ impl<B: 'static> Flow<B> {
             connection.tx.follow_ack(segment.ack, edge);
         }
         None
+    }
+
+    /// An ACK has come for a flow that is online: its module is to be told of it again some time.
+    #[inline]
+    fn note_use(&mut self, now: Instant) {
+        if self.connection().is_some_and(|c| c.tx.is_online() && c.tx.state != TxState::Leaving) {
+            self.schedule_name(now);
+        }
     }
 
     /// The guest hears that it repeated something needlessly, before it hears of anything later: else it takes

@@ -3,8 +3,9 @@
 //! # Theory of operation
 //! A flow comes online when nothing of it is on its way that is not stored, the budget has room, and
 //! the port wants it: at the end of the handshake, or later with the ACK that leaves it idle. The
-//! guest's module is told with a *managed* notice, which is repeated a few times, since a notice
-//! can get lost in a full queue; without the module's help the guest merely keeps to its own window.
+//! guest's module is told with a *managed* notice. A notice can get lost in a full queue, or come before the module is
+//! installed, so it is repeated as long as ACKs come for the flow: [`QUICK_NAMES`] times at [`NAME_INTERVAL`], then at intervals
+//! that double up to 51 s. Without the module's help the guest merely keeps to its own window.
 //!
 //! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
 //! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
@@ -42,9 +43,12 @@ pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
 pub const HELLO_LIFETIME_MS: u16 = 300;
 /// How long a guest gets to hear that a flow goes offline.
 const GRACE: Duration = Duration::from_millis(300);
-/// Repetitions of a managed notice.
-pub(super) const NAME_REPEATS: u8 = 3;
+/// Time from a managed notice to the next, for the first of them; then it doubles each time.
 const NAME_INTERVAL: Duration = Duration::from_millis(50);
+/// Managed notices at that interval.
+const QUICK_NAMES: u8 = 4;
+/// Doublings of the interval: 51 s at most.
+const MAX_NAME_SHIFT: u8 = 10;
 
 #[derive(Debug)]
 pub(super) struct Port {
@@ -179,7 +183,7 @@ impl<B: 'static> Flow<B> {
         port.pool.enter();
         tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
         port.hello_link = self.link;
-        self.names_left = NAME_REPEATS;
+        self.names = 0;
         self.name(call);
         true
     }
@@ -189,10 +193,19 @@ impl<B: 'static> Flow<B> {
         call.sink.name(call.tuple, &self.link, Naming::Managed);
         call.port.counters.managed_notices += 1;
         call.port.hello_at = call.now + HELLO_INTERVAL;
+        self.names = self.names.saturating_add(1);
         self.notice_at = ShortTime::NEVER;
-        if self.names_left > 0 {
-            self.names_left -= 1;
-            self.notice_at = ShortTime::not_before(call.now + NAME_INTERVAL);
+        if self.names < QUICK_NAMES {
+            self.schedule_name(call.now);
+        }
+    }
+
+    /// Schedules the next managed notice of a flow that is online, if none is scheduled: the flow is in use.
+    #[inline]
+    pub fn schedule_name(&mut self, now: Instant) {
+        if self.notice_at.is_never() {
+            let shift = (self.names.saturating_sub(QUICK_NAMES - 1)).min(MAX_NAME_SHIFT);
+            self.notice_at = ShortTime::not_before(now + NAME_INTERVAL * (1 << shift));
         }
     }
 
@@ -241,7 +254,7 @@ impl<B: 'static> Flow<B> {
             return;
         }
         tx.enter(TxState::Active, Reason::UsedAgain, &mut port.counters);
-        self.names_left = NAME_REPEATS;
+        self.names = 0;
         self.name(call);
     }
 

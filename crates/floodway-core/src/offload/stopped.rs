@@ -31,7 +31,7 @@ use floodway_wire::{FiveTuple, MacAddr};
 
 use super::engine::Offload;
 use super::flow::{Connection, Flow, Phase};
-use super::port::{Call, NAME_REPEATS};
+use super::port::Call;
 use super::sink::{Link, Made, Sink};
 use super::summary::TxState;
 use crate::seq::Seq;
@@ -132,7 +132,7 @@ impl<B: 'static> Flow<B> {
             return;
         }
         if tx.state != TxState::Leaving {
-            self.names_left = NAME_REPEATS;
+            self.names = 0;
             self.notice_at = ShortTime::not_before(call.now);
         }
         self.update_due = true;

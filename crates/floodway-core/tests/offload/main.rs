@@ -7,6 +7,7 @@ mod harness;
 mod hostile;
 mod invariants;
 mod long;
+mod notices;
 mod plain;
 mod segments;
 mod stopped;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::interfaces::{self, Interface};
 use super::object::{self, Loaded};
 use super::record::Record;
-use super::{Options, congestion, kernel, loss_probes, remove};
+use super::{LossProbes, Options, congestion, kernel, loss_probes, remove};
 
 /// Installs, in place of what is installed.
 ///
@@ -23,7 +23,7 @@ pub fn install(options: &Options) -> Result<()> {
     // Before anything changes: this is what fails on a kernel that is not fit.
     let mut loaded = Loaded::load(settings).map_err(object::explain)?;
     let previous_default = remove::take_back()?;
-    let silence = options.default && !settings.plain;
+    let silence = options.loss_probes == LossProbes::Off;
     let installed = activate(&mut loaded, &interfaces).and_then(|()| {
         let record = Record {
             settings: settings.clone(),

@@ -1,9 +1,9 @@
 //! The kernel's tail loss probes (RFC 8985 section 7), a setting of the whole guest.
 //!
-//! A guest whose flows are online must not probe: the switch repairs losses, and probes, itself, and by the time
-//! the guest hears of a repaired loss its own probe says "something was lost" and costs it its window
-//! (invariant I7). The kernel has no such setting for one socket, so flows that are offline do without probes as
-//! well: a loss at the very end of what they send waits for the retransmission timeout.
+//! The switch probes and repairs for flows that are online, so a guest's own probes of these are needless. The switch absorbs them,
+//! and answers them by a DSACK, which tells the guest that nothing was lost. They cost the guest a segment now and then, no
+//! window. The kernel has no such setting for one socket: switching probes off would make a loss at the end of what an *offline*
+//! flow sends wait for the retransmission timeout. So that is left to the operator.
 
 use std::fs;
 

@@ -51,10 +51,22 @@ pub struct Options {
     interface: Vec<String>,
     #[command(flatten)]
     settings: Settings,
-    /// Make it the default of new sockets (net.ipv4.tcp_congestion_control), and leave tail loss probes to the
-    /// switch (net.ipv4.tcp_early_retrans = 0)
+    /// Make it the default of new sockets (net.ipv4.tcp_congestion_control)
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     default: bool,
+    /// Tail loss probes of the guest's kernel: leave them as they are, or switch them off for every connection of the guest
+    /// (net.ipv4.tcp_early_retrans = 0) until the module is removed
+    #[arg(long, value_enum, default_value_t = LossProbes::Keep, conflicts_with = "plain")]
+    loss_probes: LossProbes,
+}
+
+/// What becomes of the kernel's tail loss probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LossProbes {
+    /// As they are
+    Keep,
+    /// Off for the whole guest
+    Off,
 }
 
 /// What the programs are told, and what is kept of it.

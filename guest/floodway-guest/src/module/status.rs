@@ -34,7 +34,7 @@ struct Status {
     registered: bool,
     /// The default of new sockets.
     default: String,
-    /// Tail loss probes of the kernel (`net.ipv4.tcp_early_retrans`); 0 while the switch probes.
+    /// Tail loss probes of the kernel (`net.ipv4.tcp_early_retrans`); 0 while they are switched off.
     loss_probes: String,
     /// Settings of the installation.
     settings: Option<Settings>,
