@@ -19,3 +19,7 @@ pub mod seq;
 pub mod time;
 pub mod timer;
 pub mod token_bucket;
+
+// What benches and unit tests share names the crate as the benches do.
+#[cfg(test)]
+extern crate self as floodway_core;

@@ -140,32 +140,21 @@ impl<B: 'static> Sender<B> {
         told
     }
 
+    /// Marks the segments that lie within `left..right`. What is only partly named stays as it is.
     fn mark(&mut self, left: Seq, right: Seq, now: Instant, told: &mut Sacked) {
         let Some(first) = self.store.first_from(left) else { return };
-        let mut index = first.index;
-        if first.start.before(left) {
-            // What is only partly named and cannot be split stays as it is.
-            self.store.split(index, left);
-            index += 1;
-        }
-        while let Some(place) = self.store.place(index)
-            && place.start.before(right)
+        let mut index = first.index + usize::from(first.start.before(left));
+        while let Some(place) = self.store.next_unsacked(index)
+            && !place.sent.end.after(right)
         {
-            if place.sent.end.after(right) && !self.store.split(index, right) {
-                break;
+            told.bytes += self.store.mark_sacked(place.index);
+            let sent = place.sent;
+            if !sent.repeated {
+                told.sent_once_at = told.sent_once_at.max(Some(sent.at));
             }
-            let Some(place) = self.store.place(index) else { break };
-            let bytes = self.store.mark_sacked(index);
-            if bytes > 0 {
-                told.bytes += bytes;
-                let sent = place.sent;
-                if !sent.repeated {
-                    told.sent_once_at = told.sent_once_at.max(Some(sent.at));
-                }
-                self.recovery.note_delivered(sent.end, sent.repeated);
-                self.arrival(sent.at, sent.end, sent.repeated, now);
-            }
-            index += 1;
+            self.recovery.note_delivered(sent.end, sent.repeated);
+            self.arrival(sent.at, sent.end, sent.repeated, now);
+            index = place.index + 1;
         }
     }
 

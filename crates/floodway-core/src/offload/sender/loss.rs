@@ -5,7 +5,9 @@
 //! by more than the reordering window, has arrived. That finds lost retransmissions, too, and does not
 //! care how many duplicate ACKs there are. The window is a quarter of the smallest round trip once
 //! reordering has been seen; before, three segments' worth of SACKed bytes close it to zero. Each
-//! DSACK, which tells of a needless repair, widens it by one more quarter for a while.
+//! DSACK, which tells of a needless repair, widens it by one more quarter for a while. The timer is set for the oldest
+//! range that was overtaken, where RFC 8985 has the latest: so only the oldest has to be looked at. The order of
+//! transmissions is that of the [scoreboard](crate::offload::store).
 //!
 //! Without SACK, three duplicate ACKs mean that the first segment is lost, and in recovery each partial
 //! ACK that the next one is (RFC 6582, NewReno). Each duplicate ACK means that some segment has arrived.
@@ -217,15 +219,6 @@ fn sent_before(a: Instant, a_end: Seq, b: Instant, b_end: Seq) -> bool {
     a < b || (a == b && a_end.before(b_end))
 }
 
-/// Whether a record was overtaken.
-enum Overtaken {
-    /// It was; it was sent at this time.
-    Yes(Instant),
-    No,
-    /// It was not, and neither was anything behind it.
-    NorAnyLater,
-}
-
 impl<B: 'static> Sender<B> {
     /// Makes sure that there is a place for what is known of bytes on their way.
     #[inline]
@@ -278,36 +271,34 @@ impl<B: 'static> Sender<B> {
     }
 
     fn lose_first_segment(&mut self) -> bool {
-        let end = (self.snd_una() + self.window.mss).min(self.store.snd_nxt());
-        self.store.split(0, end) && self.store.mark_lost(0)
+        self.store.mark_lost(0)
     }
 
-    /// RACK: marks what is lost; answers whether anything is.
+    /// RACK: marks what is lost, oldest transmission first; returns `true` if anything is.
     fn find_by_time(&mut self, now: Instant) -> bool {
         let Some(patience) = self.patience() else { return false };
         let mut found = false;
-        for index in 0..self.store.records() {
-            match self.overtaken(index) {
-                Overtaken::Yes(at) if at + patience <= now => found |= self.store.mark_lost(index),
-                Overtaken::NorAnyLater => break,
-                Overtaken::Yes(_) | Overtaken::No => {}
-            }
+        while let Some(place) = self.store.oldest_unknown()
+            && self.is_overtaken(&place)
+            && place.sent.at + patience <= now
+        {
+            found |= self.store.mark_lost(place.index);
+        }
+        while let Some(place) = self.store.oldest_repair()
+            && self.is_overtaken(&place)
+            && place.sent.at + patience <= now
+        {
+            found |= self.store.mark_lost(place.index);
         }
         found
     }
 
-    /// When the last of what was overtaken counts as lost.
-    fn reordering_deadline(&self) -> Option<Instant> {
+    /// When the first of what was overtaken counts as lost.
+    fn reordering_deadline(&mut self) -> Option<Instant> {
         let patience = self.patience()?;
-        let mut last = None;
-        for index in 0..self.store.records() {
-            match self.overtaken(index) {
-                Overtaken::Yes(at) => last = last.max(Some(at + patience)),
-                Overtaken::NorAnyLater => break,
-                Overtaken::No => {}
-            }
-        }
-        last
+        let oldest = [self.store.oldest_unknown(), self.store.oldest_repair()];
+        let overtaken = oldest.into_iter().flatten().filter(|place| self.is_overtaken(place));
+        overtaken.map(|place| place.sent.at + patience).min()
     }
 
     /// How long after its transmission an overtaken range counts as lost; none if nothing can have
@@ -319,21 +310,10 @@ impl<B: 'static> Sender<B> {
         Some(self.recovery.latest?.rtt + self.reordering_window())
     }
 
-    /// Whether something that was sent after the record has arrived.
-    fn overtaken(&self, index: usize) -> Overtaken {
-        let (Some(Place { sent, .. }), Some(latest)) =
-            (self.store.place(index), self.recovery.latest)
-        else {
-            return Overtaken::NorAnyLater;
-        };
-        if sent.sacked || (sent.lost && !sent.in_repair) {
-            return Overtaken::No;
-        }
-        if sent_before(sent.at, sent.end, latest.at, latest.end) {
-            return Overtaken::Yes(sent.at);
-        }
-        // What was sent once is in order: all that follows is later still.
-        if self.store.in_repair() == 0 { Overtaken::NorAnyLater } else { Overtaken::No }
+    /// Something that was sent after the record has arrived.
+    fn is_overtaken(&self, place: &Place) -> bool {
+        let (sent, latest) = (&place.sent, self.recovery.latest);
+        latest.is_some_and(|latest| sent_before(sent.at, sent.end, latest.at, latest.end))
     }
 
     fn reordering_window(&self) -> Duration {
@@ -378,7 +358,10 @@ impl<B: 'static> Sender<B> {
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
         let needless = recovery.dsack_seen && recovery.needed <= 0;
         if needless && self.controller.on_spurious(&mut self.window) {
-            self.store.forget_losses();
+            if recovery.phase == Phase::Loss {
+                // What the timeout took for lost, nothing has shown to be. Other losses stay what they are.
+                self.store.forget_losses();
+            }
             env.counters.undone += 1;
         } else if self.snd_una().before(recovery.recover) && !any_new {
             return;
@@ -518,14 +501,13 @@ impl<B: 'static> Sender<B> {
         self.recovery.probe_lone = self.is_lone();
         self.recovery.probed = true;
         self.recovery.rto_base = env.now;
-        let mut places = (0..self.store.records()).rev().filter_map(|i| self.store.place(i));
-        let Some(last) = places.find(|place| !place.sent.sacked) else { return };
-        // The last segment as it was cut.
-        let before = (last.sent.end.since(last.start) - 1) / self.window.mss * self.window.mss;
-        let split = before > 0 && self.store.split(last.index, last.start + before);
-        let index = last.index + usize::from(split);
-        if self.store.mark_lost(index) {
-            self.repair(index, env);
+        let Some(mut last) = self.store.last_unsacked() else { return };
+        if last.len() > self.window.mss {
+            self.store.cut(self.window.mss);
+            last = self.store.last_unsacked().unwrap_or(last);
+        }
+        if self.store.mark_lost(last.index) {
+            self.repair(last.index, 1, env);
         }
     }
 

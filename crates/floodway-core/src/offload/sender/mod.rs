@@ -35,6 +35,8 @@
 //! `snd_una <= snd_nxt <= snd_max <= told_edge`, but for a FIN, which may lie one beyond `told_edge`.
 
 mod acks;
+#[cfg(test)]
+mod cost;
 mod loss;
 mod predict;
 mod pump;

@@ -67,7 +67,9 @@ impl<B: 'static> Sender<B> {
         }
         let end = segment.seq + segment.len;
         let out = start.since(self.snd_una());
-        let fits = out + segment.len <= self.window.cwnd && !end.after(self.rwnd_edge);
+        let fits = out + segment.len <= self.window.cwnd
+            && !end.after(self.rwnd_edge)
+            && self.store.has_room(self.window.mss);
         // After an idle time `cwnd` may have to be restarted.
         let warm = out > 0 || self.is_warm(now, config);
         (quiet && fits && warm).then_some(Predicted::Release)
@@ -96,7 +98,7 @@ impl<B: 'static> Sender<B> {
         if self.store.records() == 0 {
             self.recovery.rto_base = env.now;
         }
-        self.store.released(end, env.now);
+        self.store.released(end, env.now, self.window.mss);
         self.last_release = ShortTime::not_before(env.now);
         self.cwnd_limited = false;
         self.set_timer(env);

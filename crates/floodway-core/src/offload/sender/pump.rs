@@ -8,12 +8,12 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::{Env, Sender, Timer};
-use crate::congestion::Algorithm;
+use crate::congestion::{Algorithm, MAX_CWND};
 use crate::offload::counters::Counters;
 use crate::offload::segment::Ecn;
 use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::spare::Boxes;
-use crate::offload::store::Chunk;
+use crate::offload::store::{Chunk, Place};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 use crate::timer::ShortTime;
@@ -48,49 +48,78 @@ impl<B: 'static> Sender<B> {
     }
 
     fn release_repairs<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
-        let mut index = 0;
-        while let Some(place) = self.store.next_lost(index) {
-            let len = place.sent.end.since(place.start);
-            let mut n = self.cut(len, *quota);
-            if self.is_urgent(place.start) {
-                n = n.min(self.window.mss);
+        while let Some(first) = self.store.next_lost() {
+            if first.len() > self.window.mss {
+                // The MSS has become smaller since.
+                self.store.cut(self.window.mss);
+                continue;
             }
-            if n == 0 {
+            let mut records = self.run_of_lost(&first, *quota);
+            if records == 0 {
                 if self.pipe() > 0 {
                     break;
                 }
                 // With nothing in flight nothing would ever make room.
-                n = len.min(self.window.mss);
+                records = 1;
             }
-            if n < len && !self.store.split(place.index, place.start + n) {
-                break;
-            }
-            self.repair(place.index, env);
-            *quota = quota.saturating_sub(n);
-            index = place.index + 1;
+            let bytes = self.repair(first.index, records, env);
+            *quota = quota.saturating_sub(bytes);
         }
     }
 
-    /// Sends the record at `index`, which is lost, again.
-    pub(super) fn repair<S: Sink<B>>(&mut self, index: usize, env: &mut Env<'_, S>) {
-        let Some(place) = self.store.place(index) else { return };
-        self.emit(place.start, place.sent.end, true, env);
-        self.store.repaired(index, env.now);
-        self.recovery.sent(place.sent.end.since(place.start), true);
+    /// Returns the number of records from `first` on, which is lost, that may leave in one frame: lost, of one
+    /// chunk, full but for the last, and of no more than `quota` bytes in all.
+    fn run_of_lost(&self, first: &Place, quota: u32) -> usize {
+        let Some(chunk) = self.store.chunk_at(first.start) else { return 0 };
+        let most = if chunk.flags.contains(Flags::URG) { 1 } else { usize::MAX };
+        let end = first.start + quota.min(MAX_CWND);
+        let (mut records, mut next) = (0, Some(*first));
+        while let Some(place) = next
+            && place.sent.lost
+            && !place.sent.in_repair
+            && !place.sent.end.after(end.min(chunk.end()))
+        {
+            records += 1;
+            let whole = place.len() == self.window.mss && records < most;
+            next = whole.then(|| self.store.place(first.index + records)).flatten();
+        }
+        records
+    }
+
+    /// Sends `records` records from `index` on, which are lost, again, in one frame; returns its bytes.
+    pub(super) fn repair<S: Sink<B>>(
+        &mut self,
+        index: usize,
+        records: usize,
+        env: &mut Env<'_, S>,
+    ) -> u32 {
+        let (Some(first), Some(last)) =
+            (self.store.place(index), self.store.place(index + records - 1))
+        else {
+            return 0;
+        };
+        self.emit(first.start, last.sent.end, true, env);
+        for index in index..index + records {
+            self.store.repaired(index, env.now);
+        }
+        let bytes = last.sent.end.since(first.start);
+        self.recovery.sent(bytes, true);
         if index == 0 {
             // The answer to the repair is waited for as long as that to anything else.
             self.recovery.rto_base = env.now;
         }
+        bytes
     }
 
     fn release_new<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
         self.cwnd_limited = false;
-        loop {
+        while self.store.has_room(self.window.mss) {
             let start = self.store.snd_nxt();
             let Some(chunk) = self.store.chunk_at(start) else {
                 self.watch_gap(start, env.now);
                 break;
             };
+            // An urgent pointer is right for one segment only.
             let urgent = chunk.flags.contains(Flags::URG);
             let len = chunk.end().since(start).min(if urgent { self.window.mss } else { u32::MAX });
             let in_rwnd = self.rwnd_edge.since(start);
@@ -106,21 +135,17 @@ impl<B: 'static> Sender<B> {
                 break;
             }
             let release = self.header(chunk, start, start + n, false, env);
+            let idle = self.store.records() == 0;
             env.sink.release(&chunk.frame, &release);
             self.emitted(&release, false, env.counters);
-            self.store.released(start + n, env.now);
+            self.store.released(start + n, env.now, self.window.mss);
             *quota = quota.saturating_sub(n);
             self.recovery.sent(n, false);
             self.last_release = ShortTime::not_before(env.now);
-            if self.store.records() == 1 {
+            if idle {
                 self.recovery.rto_base = env.now;
             }
         }
-    }
-
-    /// An urgent pointer is right for one segment only.
-    fn is_urgent(&self, start: Seq) -> bool {
-        self.store.chunk_at(start).is_some_and(|chunk| chunk.flags.contains(Flags::URG))
     }
 
     /// Nothing is stored at `next`. If the guest has sent bytes from there on, it has done so past us, and nobody
