@@ -33,6 +33,8 @@ mod headers;
 mod held;
 mod operate;
 mod session;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod too_big;
