@@ -22,6 +22,10 @@ fuzz_target!(|input: (Vec<Edit>, &[u8])| {
     let summary = OptionSummary::parse(bytes);
     let walked: Result<Vec<_>, _> = Options::new(bytes).collect();
     assert_eq!(summary.is_ok(), walked.is_ok());
+    if let (Ok(summary), Ok(walked)) = (summary, &walked) {
+        let unknown = walked.iter().any(|option| matches!(option, TcpOption::Unknown { .. }));
+        assert_eq!(summary.unknown, unknown);
+    }
 
     let mut header = bytes.to_vec();
     let Ok(view) = Header::parse(bytes) else { return };

@@ -145,6 +145,12 @@ impl<'a> Header<'a> {
         Flags(self.fixed[13])
     }
 
+    /// The AE flag (RFC 9768), formerly NS: the bit before CWR, which is no part of [`Header::flags`].
+    #[must_use]
+    pub fn accurate_ecn(&self) -> bool {
+        self.fixed[12] & 1 != 0
+    }
+
     /// Receive window as it is on the wire, not scaled.
     #[must_use]
     #[inline(always)]
@@ -197,6 +203,11 @@ mod tests {
         assert_eq!(format!("{:?}", h.flags()), "[S.]");
         assert!(h.flags().contains(Flags::SYN.with(Flags::ACK)));
         assert!(!h.flags().without(Flags::SYN).intersects(Flags::SYN));
+        assert!(!h.accurate_ecn());
+        let mut with_ae = SYN;
+        with_ae[12] |= 1;
+        let h = Header::parse(&with_ae).unwrap();
+        assert!(h.accurate_ecn() && h.header_len() == 24);
         let options: Vec<_> = h.options().collect();
         assert_eq!(options, [Ok(TcpOption::MaxSegmentSize(1460))]);
     }

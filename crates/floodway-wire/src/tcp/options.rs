@@ -177,6 +177,9 @@ pub struct OptionSummary {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
+    /// An option is present that is none of the above, SACK blocks, or padding. What it means is not known here, so
+    /// whoever makes, edits or absorbs segments must leave it and what depends on it alone.
+    pub unknown: bool,
     sack: [SackBlock; MAX_SACK_BLOCKS],
     sack_count: u8,
 }
@@ -210,7 +213,7 @@ impl OptionSummary {
                     summary.sack_count = blocks.iter().len() as u8;
                     summary.sack.iter_mut().zip(blocks.iter()).for_each(|(to, from)| *to = from);
                 }
-                TcpOption::Unknown { .. } => {}
+                TcpOption::Unknown { .. } => summary.unknown = true,
             }
         }
         Ok(summary)
@@ -266,7 +269,32 @@ mod tests {
         same.set_sack_blocks(&[expected[0]; 5]);
         assert_eq!(same.sack_blocks(), [expected[0]; 4]);
         same.set_sack_blocks(&expected);
+        same.unknown = true;
         assert_eq!(same, summary);
+    }
+
+    #[test]
+    fn options_outside_the_known_set_are_reported() {
+        let known: [&[u8]; 6] = [
+            &[],
+            &[0, 19, 18],
+            &[1, 1, 1, 1],
+            &[2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2],
+            &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2],
+            &[5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1],
+        ];
+        for list in known {
+            assert!(!OptionSummary::parse(list).unwrap().unknown, "{list:?}");
+        }
+        // TCP-MD5, user timeout, TCP-AO, MPTCP, fast open, AccECN, experiments: before and behind known ones.
+        for kind in [19, 28, 29, 30, 34, 172, 174, 253, 254] {
+            for list in [[kind, 2, 4, 2], [4, 2, kind, 2], [1, 1, kind, 2]] {
+                assert!(OptionSummary::parse(&list).unwrap().unknown, "{list:?}");
+            }
+        }
+        let mut with_timestamps = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        with_timestamps.extend([30, 4, 0, 0]);
+        assert!(OptionSummary::parse(&with_timestamps).unwrap().unknown);
     }
 
     #[test]
