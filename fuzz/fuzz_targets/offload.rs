@@ -54,6 +54,8 @@ struct Shape {
     gso_size: u16,
     clock: Option<(u8, u8)>,
     sacks: Vec<(i16, u16)>,
+    ae: bool,
+    unknown_option: bool,
     no_memory: bool,
 }
 
@@ -157,6 +159,7 @@ impl Run {
             window: shape.window,
             flags,
             ecn: Ecn(shape.ecn & 3),
+            ae: shape.ae,
             gso_size: shape.gso_size,
             ..Segment::default()
         };
@@ -174,6 +177,7 @@ impl Run {
             })
             .collect();
         segment.options.set_sack_blocks(&sacks);
+        segment.options.unknown = shape.unknown_option;
         segment
     }
 
@@ -211,12 +215,22 @@ impl Run {
         if options & 8 != 0 {
             syn.flags = syn.flags.with(Flags::ECE.with(Flags::CWR));
         }
+        syn.ae = options & 16 != 0;
+        syn.options.unknown = options & 0xe0 == 0xe0;
         self.send(flow, true, &syn, true);
         let mut answer = syn;
         answer.seq = Seq(peer);
         answer.ack = Seq(guest) + 1;
         answer.options.window_scale = (options & 2 != 0).then_some(scale.1);
-        answer.flags = Flags::SYN.with(Flags::ACK).with(Flags(options & 8) );
+        // ECE: classic ECN. CWR: AccECN, if that was asked for.
+        let ecn = match options & 0x18 {
+            8 => Flags::ECE,
+            0x18 => Flags::CWR,
+            _ => Flags(0),
+        };
+        answer.flags = Flags::SYN.with(Flags::ACK).with(ecn);
+        answer.ae = false;
+        answer.options.unknown = options & 0xe0 == 0xc0;
         self.send(flow, false, &answer, true);
         let ack = Segment {
             seq: answer.ack,

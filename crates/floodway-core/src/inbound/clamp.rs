@@ -226,6 +226,7 @@ fn tells_only_of_repetitions(segment: &Segment) -> bool {
     let blocks = segment.options.sack_blocks();
     segment.is_pure_ack()
         && !segment.flags.intersects(SPECIAL)
+        && !segment.options.unknown
         && !blocks.is_empty()
         && blocks.iter().all(|block| !Seq(block.right).after(segment.ack))
 }
@@ -234,5 +235,6 @@ fn tells_only_of_repetitions(segment: &Segment) -> bool {
 fn is_plain_ack(segment: &Segment) -> bool {
     segment.is_pure_ack()
         && !segment.flags.intersects(SPECIAL)
+        && !segment.options.unknown
         && segment.options.sack_blocks().is_empty()
 }

@@ -3,13 +3,13 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::handshake::{Agreed, Handshake};
+use super::handshake::{Agreed, Excluded, Handshake};
 use super::loop_time::LoopTime;
 use super::port::MAX_HOLD;
 use super::question::Waiting;
 use super::unspent::Unspent;
 use super::window::Window;
-use crate::offload::{Edit, Segment};
+use crate::offload::{Edit, Segment, Side};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 use crate::timer::Deadline;
@@ -29,6 +29,8 @@ pub(super) enum Phase {
     Established,
     /// Met in mid-stream: its window scale is not known. `counted` once the VM has acknowledged data.
     Opaque { counted: bool },
+    /// Nothing of it is ever changed or held.
+    Excluded(Excluded),
 }
 
 /// An entry of a VM's flow table.
@@ -93,6 +95,27 @@ impl<B> Connection<B> {
 
     pub fn is_established(&self) -> bool {
         matches!(self.phase, Phase::Established)
+    }
+
+    /// Returns `true` if a SYN begins another connection than the one that is known.
+    pub fn begins_anew(&mut self, side: Side, segment: &Segment) -> bool {
+        match &mut self.phase {
+            Phase::Opening(_) => false,
+            Phase::Excluded(excluded) => !excluded.on_syn(side, segment),
+            Phase::Established => self.guest_next != segment.end(),
+            Phase::Opaque { .. } => side == Side::Peer || self.guest_next != segment.end(),
+        }
+    }
+
+    /// Excludes the connection if its SYNs say so. Returns `true` if it is excluded.
+    pub fn exclude(&mut self) -> bool {
+        if let Phase::Opening(handshake) = &self.phase
+            && let Some(excluded) = handshake.exclusion()
+        {
+            self.phase = Phase::Excluded(excluded);
+            return true;
+        }
+        false
     }
 
     /// An ACK of the VM waits.

@@ -20,6 +20,8 @@ macro_rules! counters {
 counters! {
     /// Connections that completed their handshake, or were met in mid-stream.
     established,
+    /// Connections that are never changed: an option that is not known, or AccECN, in their SYNs.
+    excluded,
     /// Connections that were not followed for lack of room.
     refused,
     /// Segments whose window was made smaller.

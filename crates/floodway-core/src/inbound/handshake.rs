@@ -2,11 +2,16 @@
 //!
 //! What a connection's windows mean is agreed in the two SYNs; that it is one is shown by an answer to the VM's
 //! own initial sequence number, which somebody who cannot see its packets cannot give.
+//!
+//! A connection is *excluded*, for its life, if one of its SYNs has an option that is not known here: TCP-MD5 and TCP-AO
+//! sign the window, and others may mean anything. So is one that agrees on AccECN (RFC 9768): an ACK that waits, and a
+//! window update after its pattern, would repeat an old count of CE marks.
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::MAX_WINDOW_SCALE;
 
-use crate::offload::Segment;
+use crate::offload::ecn::SynEcn;
+use crate::offload::{Segment, Side};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 
@@ -29,6 +34,38 @@ struct GuestSyn {
     left: Instant,
     /// It left more than once, so an answer measures nothing (Karn).
     repeated: bool,
+    terms: Terms,
+}
+
+/// What of a SYN may exclude the connection, in all copies that were seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    unknown_option: bool,
+    ecn: SynEcn,
+}
+
+impl Terms {
+    fn with(mut self, segment: &Segment) -> Self {
+        self.unknown_option |= segment.options.unknown;
+        self.ecn.add(segment);
+        self
+    }
+}
+
+/// An excluded connection: of which SYNs it is, so that others are seen to begin another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excluded {
+    /// The VM has acknowledged data on it.
+    pub counted: bool,
+    /// Behind the SYN of the VM, and of the peer.
+    next: [Option<Seq>; 2],
+}
+
+impl Excluded {
+    /// Takes in a SYN. Returns `false` if it belongs to another connection.
+    pub fn on_syn(&mut self, side: Side, segment: &Segment) -> bool {
+        *self.next[side as usize].get_or_insert(segment.end()) == segment.end()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +73,7 @@ struct PeerSyn {
     next: Seq,
     scale: bool,
     timestamps: bool,
+    terms: Terms,
 }
 
 /// SYNs seen so far.
@@ -78,6 +116,7 @@ impl Handshake {
             && known.next == next
         {
             known.repeated = true;
+            known.terms = known.terms.with(segment);
             known.told = known.told.min(segment.window);
             return (known.told, 0);
         }
@@ -93,8 +132,20 @@ impl Handshake {
             told,
             left: now,
             repeated: false,
+            terms: Terms::default().with(segment),
         });
         (told, told)
+    }
+
+    /// Returns the exclusion of the connection, if its SYNs exclude it.
+    pub fn exclusion(&self) -> Option<Excluded> {
+        let (guest, peer) = (self.guest.map(|syn| syn.terms), self.peer.map(|syn| syn.terms));
+        let unknown_option = guest.iter().chain(&peer).any(|terms| terms.unknown_option);
+        let accurate_ecn = guest.zip(peer).is_some_and(|(a, b)| a.ecn.agrees_on_accurate(b.ecn));
+        (unknown_option || accurate_ecn).then(|| Excluded {
+            counted: false,
+            next: [self.guest.map(|syn| syn.next), self.peer.map(|syn| syn.next)],
+        })
     }
 
     /// The VM's SYN has waited, and leaves only now.
@@ -113,8 +164,11 @@ impl Handshake {
             if self.guest.as_ref().is_some_and(|guest| segment.has(Flags::ACK) && !answers(guest)) {
                 return None;
             }
+            let next = segment.seq + 1;
+            let before = self.peer.filter(|peer| peer.next == next).map(|peer| peer.terms);
             self.peer = Some(PeerSyn {
-                next: segment.seq + 1,
+                next,
+                terms: before.unwrap_or_default().with(segment),
                 scale: segment.options.window_scale.is_some(),
                 timestamps: segment.options.timestamps.is_some(),
             });

@@ -43,13 +43,14 @@
 //! - **N3** ACK numbers leave in the order in which the VM said them.
 //! - **N4** The rates of all VMs add up to the capacity, to the bit; none is below the minimum.
 //! - **N5** What is kept is bounded: one ACK for each connection and 1024 questions and SYN-ACKs each, nothing longer than [`MAX_HOLD`].
-//! - **N6** A connection whose window scale is not known is never changed.
+//! - **N6** A connection whose window scale is not known is never changed, nor is one that its SYNs exclude. A segment with an unknown
+//!   option is neither held nor absorbed.
 //!
 //! # Limits
 //! Two segments for each of many connections can be more than the rate times the path: what does not fit is
 //! spread by pacing, until [`MAX_HOLD`] lets the floor win over the rate (at 30 KB/s for each connection). A sender may
-//! use at once what it was granted and did not use: at most its window. ACK-protected options (TCP-MD5, TCP-AO) are not
-//! recognised; operators who use them leave such ports out.
+//! use at once what it was granted and did not use: at most its window. Connections whose SYNs have an unknown option (TCP-MD5, TCP-AO,
+//! MPTCP) or agree on AccECN are left alone ([`handshake`]): they count for the division and keep to no rate.
 //!
 //! Source: Hwang, Hong and Suh, "Dynamic Inbound Rate Adjustment Scheme for Virtualized Cloud Data Centers"
 //! (IEICE Transactions E99-D, 2016); RFC 9293 section 3.8.6 (windows), RFC 7323 section 2 (scale).

@@ -8,13 +8,13 @@ use floodway_wire::tcp::Flags;
 use super::config::Config;
 use super::connection::{Connection, Phase};
 use super::counters::Counters;
-use super::handshake::Handshake;
+use super::handshake::{Excluded, Handshake};
 use super::line::Line;
 use super::meter::{self, Meter};
 use super::pacer::Pacer;
 use super::question::Turn;
 use crate::flow_table::{FlowId, FlowTable, Refused};
-use crate::offload::{Edit, Segment};
+use crate::offload::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::TimerQueue;
 use crate::token_bucket::TokenBucket;
@@ -215,7 +215,7 @@ impl<B> Port<B> {
             // A new connection of the same ports, or a lie: the VM's answer will tell.
             return self.ungranted(wire, now);
         }
-        if opens && matches!(connection.phase, Phase::Opaque { .. }) {
+        if opens && connection.begins_anew(Side::Peer, segment) {
             connection.phase = Phase::Opening(Handshake::default());
             self.deactivate(id, now);
         }
@@ -246,9 +246,12 @@ impl<B> Port<B> {
         let mut counts = has_data;
         match &mut connection.phase {
             Phase::Opening(handshake) => {
-                let Some(agreed) = handshake.on_peer(segment, connection.guest_next, now) else {
+                let agreed = handshake.on_peer(segment, connection.guest_next, now);
+                if connection.exclude() {
+                    self.counters.excluded += 1;
                     return false;
-                };
+                }
+                let Some(agreed) = agreed else { return false };
                 connection.establish(&agreed, now);
                 if has_data {
                     connection.highest = connection.highest.max(end);
@@ -262,7 +265,7 @@ impl<B> Port<B> {
                 counts = true;
                 self.counters.established += 1;
             }
-            Phase::Opaque { counted } => {
+            Phase::Opaque { counted } | Phase::Excluded(Excluded { counted, .. }) => {
                 connection.highest = end;
                 counts &= *counted;
             }
@@ -326,7 +329,7 @@ impl<B> Port<B> {
         connection.note_sent(segment);
         let verdict = match &mut connection.phase {
             Phase::Opening(_) => PASS,
-            Phase::Opaque { counted } => {
+            Phase::Opaque { counted } | Phase::Excluded(Excluded { counted, .. }) => {
                 // The data that it acknowledges has come this way.
                 *counted |= segment.has(Flags::ACK) && segment.ack == connection.highest;
                 PASS
@@ -374,8 +377,7 @@ impl<B> Port<B> {
     ) -> Verdict {
         let credit = self.pacer.credit(now);
         let Some(connection) = self.flows.touch(id, now) else { return PASS };
-        let is_again = connection.guest_next == segment.end();
-        if !matches!(connection.phase, Phase::Opening(_)) && !is_again {
+        if connection.begins_anew(Side::Guest, segment) {
             // The ports are used again.
             self.remove(id, now);
             let Some(id) =
@@ -385,10 +387,14 @@ impl<B> Port<B> {
             };
             return self.syn_from_vm(id, flow, segment, keep, now);
         }
-        if connection.waiting.as_ref().is_some_and(|waiting| waiting.is(segment)) {
+        let waits = connection.waiting.as_ref().is_some_and(|waiting| waiting.is(segment));
+        if waits && !segment.options.unknown {
             return Verdict::Absorb;
         }
         connection.note_sent(segment);
+        if matches!(connection.phase, Phase::Excluded(_)) {
+            return PASS;
+        }
         let Phase::Opening(handshake) = &mut connection.phase else {
             // Its SYN-ACK once more: no more than was told.
             let told = connection.window.told_edge.since(connection.window.told_ack);
@@ -402,6 +408,10 @@ impl<B> Port<B> {
         let mss = u64::from(segment.options.mss.unwrap_or_default());
         let window = if answers { 0 } else { credit.min(INITIAL_SEGMENTS * mss) };
         let (field, opened) = handshake.on_guest(segment, window, flow.is_ipv6, now);
+        if connection.exclude() {
+            self.counters.excluded += 1;
+            return PASS;
+        }
         if !answers {
             let cost = connection.cost(u32::from(opened));
             self.pacer.charge(cost, now);

@@ -92,7 +92,7 @@ impl<B> Port<B> {
     ) -> Turn {
         let Some(connection) = self.flows.get_mut(id) else { return Turn::Passes };
         if let Some(waiting) = &connection.waiting {
-            if waiting.is(segment) {
+            if waiting.is(segment) && !segment.options.unknown {
                 return Turn::Absorb;
             }
             self.leave_now(id, now, sink);
@@ -205,7 +205,9 @@ impl<B> Port<B> {
                 if let Phase::Opening(handshake) = &mut connection.phase {
                     handshake.left(now);
                 }
-                sink.send(&frame, &Edit { window: Some(window), ..Edit::default() });
+                // One whose peer has excluded the connection meanwhile leaves as it came.
+                let window = matches!(connection.phase, Phase::Opening(_)).then_some(window);
+                sink.send(&frame, &Edit { window, ..Edit::default() });
                 self.openings.pacer.charge(cost, now);
             }
         }
@@ -267,5 +269,6 @@ fn is_plain(segment: &Segment) -> bool {
         .with(Flags::ECE)
         .with(Flags::CWR)
         .with(Flags::URG);
-    !segment.flags.intersects(SPECIAL) && segment.options.sack_blocks().is_empty()
+    let options = &segment.options;
+    !segment.flags.intersects(SPECIAL) && options.sack_blocks().is_empty() && !options.unknown
 }

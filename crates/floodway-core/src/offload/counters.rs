@@ -1,5 +1,7 @@
 //! What a port's offload has done.
 
+use super::summary::Reason;
+
 /// Declares the counters once: field, name on the control socket, meaning.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -25,6 +27,16 @@ counters! {
     flows_closed,
     /// Connections not followed, because the table was full.
     flows_refused,
+    /// Connections that pass untouched because of what their SYNs say, or did not let be seen.
+    flows_excluded,
+    /// Those with an option that the switch does not know.
+    excluded_unknown_option,
+    /// Those with data in a SYN.
+    excluded_syn_data,
+    /// Those that agreed on AccECN.
+    excluded_accurate_ecn,
+    /// Those of whose handshake a part was not seen.
+    excluded_partial_handshake,
     /// Flows whose congestion control the switch took over.
     went_online,
     /// Flows given back to the guest's own congestion control.
@@ -101,4 +113,17 @@ counters! {
     rx_to_no_buffer,
     /// Receive side: transitions to `UNEXPECTED_SEQ`.
     rx_to_unexpected_seq,
+}
+
+impl Counters {
+    /// Counts a connection that is not offloaded.
+    pub(super) fn exclude(&mut self, reason: Reason) {
+        self.flows_excluded += 1;
+        match reason {
+            Reason::UnknownOption => self.excluded_unknown_option += 1,
+            Reason::SynData => self.excluded_syn_data += 1,
+            Reason::AccurateEcn => self.excluded_accurate_ecn += 1,
+            _ => self.excluded_partial_handshake += 1,
+        }
+    }
 }

@@ -5,7 +5,7 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::Flow;
+use super::flow::{Flow, Phase};
 use super::port::{Call, Port};
 use super::segment::{Packet, Segment, Side};
 use super::sender::Predicted;
@@ -367,7 +367,7 @@ impl<B: 'static> Offload<B> {
             && let Some(id) = self.find_or_open(now, packet, side)
             && let Some(entry) = self.flows.get_mut(id)
         {
-            entry.accept_syn(side, packet.segment, now);
+            entry.accept_syn(side, packet.segment, now, &mut self.port.counters);
         }
     }
 
@@ -579,6 +579,9 @@ fn summary<B: 'static>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
         srtt: None,
         kept: found.flow.holdings().kept,
     };
+    if let Phase::Excluded(exclusion) = &found.flow.phase {
+        summary.reason = exclusion.reason;
+    }
     if let Some(connection) = found.flow.connection() {
         let (tx, rx) = (&connection.tx, &connection.rx);
         summary.tx = tx.state;

@@ -1,139 +1,21 @@
 //! One connection: its handshake, and the two machines that it gets when that is done.
 //!
-//! A connection is followed from its first SYN, whoever sends it, and simultaneous opens are
-//! followed like any other: both SYNs have to be seen, and an acknowledgement of the guest's. What the two
-//! SYNs agree on (scale, SACK, timestamps, ECN) is fixed from then on. SYNs with data (TCP Fast Open)
-//! make the connection one that is never offloaded.
+//! [`handshake`](super::handshake) decides what becomes of it.
 
-use floodway_wire::tcp::{Flags, OptionSummary};
+use floodway_wire::tcp::Flags;
 
-use super::config::Config;
+use super::handshake::{Exclusion, Handshake};
 use super::port::Port;
 use super::receiver::Receiver;
 use super::segment::{Segment, Side};
-use super::sender::{Agreed, Sender};
+use super::sender::Sender;
 use super::sink::Link;
 use super::spare::Spare;
 use super::summary::{RxState, TxState};
 use crate::flow_table::FlowId;
 use crate::seq::Seq;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::timer::{ShortTime, TimerQueue};
-
-/// Largest shift that may be used (RFC 7323 section 2.3).
-const MAX_SCALE: u8 = 14;
-
-/// A handshake that took longer has lost something: its time is no round trip.
-const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// One side's SYN.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Syn {
-    /// Behind the SYN.
-    pub next: Seq,
-    pub flags: Flags,
-    pub window: u16,
-    pub options: OptionSummary,
-    has_data: bool,
-    /// When it came first, and whether it came again.
-    at: Instant,
-    repeated: bool,
-}
-
-impl Syn {
-    fn of(segment: &Segment, now: Instant) -> Self {
-        Self {
-            next: segment.seq + 1,
-            flags: segment.flags,
-            window: segment.window,
-            options: segment.options,
-            has_data: segment.len > 0,
-            at: now,
-            repeated: false,
-        }
-    }
-}
-
-/// SYNs seen so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Handshake {
-    guest: Option<Syn>,
-    peer: Option<Syn>,
-}
-
-impl Handshake {
-    /// Takes in a SYN; false if it contradicts the one that was seen before.
-    pub fn on_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> bool {
-        let seen = match side {
-            Side::Guest => &mut self.guest,
-            Side::Peer => &mut self.peer,
-        };
-        let syn = Syn::of(segment, now);
-        match seen {
-            Some(before) => {
-                before.repeated = true;
-                before.next == syn.next
-            }
-            None => {
-                *seen = Some(syn);
-                true
-            }
-        }
-    }
-
-    /// Both SYNs were seen, and `ack` acknowledges the guest's.
-    pub fn is_over(&self, ack: Seq) -> bool {
-        self.peer.is_some() && self.guest.is_some_and(|guest| !ack.before(guest.next))
-    }
-
-    /// The machines, if both SYNs were seen and `last`, which is from the peer, acknowledges the guest's.
-    pub fn complete<B: 'static>(
-        &self,
-        last: &Segment,
-        now: Instant,
-        config: &Config,
-    ) -> Option<Connection<B>> {
-        let (guest, peer) = (self.guest?, self.peer?);
-        if last.ack != guest.next || guest.has_data || peer.has_data {
-            return None;
-        }
-        let (scaled, sack, timestamps) = (
-            guest.options.window_scale.zip(peer.options.window_scale),
-            guest.options.sack_permitted && peer.options.sack_permitted,
-            guest.options.timestamps.is_some() && peer.options.timestamps.is_some(),
-        );
-        let (guest_scale, peer_scale) = scaled.unwrap_or((0, 0));
-        let agreed = Agreed::scaled(peer_scale.min(MAX_SCALE))
-            .with_sack(sack)
-            .with_timestamps(timestamps)
-            .with_ecn(offers_ecn(&guest, &peer) || offers_ecn(&peer, &guest));
-        let mut tx = Sender::new(guest.next, agreed, &peer.options, config);
-        let mut rx = Receiver::new(peer.next, guest_scale.min(MAX_SCALE));
-        if last.has(Flags::SYN) {
-            // The window of a SYN-ACK is not scaled.
-            tx.follow_ack(guest.next, guest.next + u32::from(last.window));
-        }
-        if guest.flags.contains(Flags::ACK) {
-            rx.first_window(guest.window);
-        }
-        rx.first_timestamps(guest.options.timestamps, peer.options.timestamps);
-        tx.first_tsval(guest.options.timestamps);
-        let rtt = now.since(guest.at);
-        if !guest.repeated && rtt < SYN_TIMEOUT {
-            // As Linux: the guest's own timer starts from this round trip.
-            tx.rtt.sample(rtt, now);
-        }
-        Some(Connection { tx, rx })
-    }
-}
-
-/// `first` asked for ECN in its SYN and `second` agreed (RFC 3168 section 6.1.1).
-fn offers_ecn(first: &Syn, second: &Syn) -> bool {
-    const BOTH: Flags = Flags::ECE.with(Flags::CWR);
-    first.flags.contains(BOTH)
-        && second.flags.contains(Flags::ECE.with(Flags::ACK))
-        && !second.flags.contains(Flags::CWR)
-}
 
 /// An established connection.
 #[derive(Debug)]
@@ -149,8 +31,8 @@ pub(super) enum Phase<B> {
     /// Boxed, so that the others are no larger for it.
     Opening(Box<Handshake>),
     Established(Connection<B>),
-    /// It cannot be offloaded.
-    Excluded,
+    /// It is not offloaded.
+    Excluded(Exclusion),
 }
 
 /// An entry of the flow table.
@@ -332,7 +214,7 @@ impl<B: 'static> Flow<B> {
     pub fn connection(&self) -> Option<&Connection<B>> {
         match &self.phase {
             Phase::Established(connection) => Some(connection),
-            Phase::Opening(_) | Phase::Excluded => None,
+            Phase::Opening(_) | Phase::Excluded(_) => None,
         }
     }
 
@@ -354,6 +236,11 @@ impl<B: 'static> Flow<B> {
             && self
                 .connection()
                 .is_some_and(|c| !c.tx.snd_una().before(guest) && !c.rx.guest_ack().before(peer))
+    }
+
+    /// Returns `true` if it is excluded and both sides have sent a FIN: there is nothing left to show.
+    pub fn is_over_unseen(&self) -> bool {
+        matches!(self.phase, Phase::Excluded(_)) && self.fin_seen == [true; 2]
     }
 
     /// Notes a FIN.
@@ -383,21 +270,22 @@ impl<B: 'static> Flow<B> {
             Phase::Established(Connection { tx, rx }) => {
                 Holdings { frames: tx.store.frames(), kept: rx.kept_bytes() }
             }
-            Phase::Opening(_) | Phase::Excluded => Holdings::default(),
+            Phase::Opening(_) | Phase::Excluded(_) => Holdings::default(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Config;
+    use super::super::sender::Agreed;
     use super::*;
 
     #[test]
     fn a_predicted_segment_needs_two_cache_lines_of_the_state() {
-        let tx =
-            Sender::new(Seq(0), Agreed::default(), &OptionSummary::default(), &Config::default());
+        let tx = Sender::new(Seq(0), Agreed::default(), 536, &Config::default());
         let mut flow = Flow::<u32>::new(Link::default());
-        flow.phase = Phase::Established(Connection { rx: Receiver::new(Seq(0), 0), tx });
+        flow.phase = Phase::Established(Connection { rx: Receiver::new(Seq(0), 0, false), tx });
         let Phase::Established(Connection { rx, tx }) = &flow.phase else { unreachable!() };
         let start = std::ptr::from_ref(&flow).addr();
         let end_of = |field: *const Seq| field.addr() + size_of::<Seq>() - start;

@@ -15,8 +15,8 @@
 //! The guest hears of it through the receive window of the ACKs that it gets, which is the *grant*
 //! ([`grant`]), and through the notices of its module ([`Sink::name`], [`Sink::hello`]).
 //!
-//! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. All
-//! else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
+//! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. Neither are those whose SYNs
+//! agree on something that the switch does not know ([`handshake`]). All else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
 //!
 //! # Time
 //! Each call carries the time. [`Offload::next_timeout`] says when [`Offload::handle_timeout`] has to be
@@ -41,9 +41,12 @@
 pub mod budget;
 mod config;
 mod counters;
+mod echo;
+pub(crate) mod ecn;
 mod engine;
 mod flow;
 mod grant;
+mod handshake;
 mod path_mtu;
 mod paths;
 mod port;

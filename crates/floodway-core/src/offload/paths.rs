@@ -4,7 +4,6 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::flow::{Connection, Flow, Phase};
-use super::grant::LEAST_GRANT;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
 use super::segment::{Segment, Side};
@@ -34,7 +33,8 @@ impl From<Verdict> for Outcome {
     }
 }
 
-const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
+/// The connection is over, and the segment passes.
+pub(super) const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
 
 impl<B: 'static> Flow<B> {
     /// What becomes of a segment that carries nothing but data, if the flow is up to nothing else.
@@ -117,17 +117,24 @@ impl<B: 'static> Flow<B> {
         call: &mut Call<'_, S>,
     ) -> Outcome {
         if segment.has(Flags::SYN) {
-            return self.on_syn(Side::Guest, segment, call.now);
+            return self.on_syn(Side::Guest, segment, call);
         }
         self.note_fin(Side::Guest, segment);
         let Phase::Established(connection) = &mut self.phase else {
-            return Outcome { over: segment.has(Flags::RST), ..Verdict::PASS.into() };
+            let over = segment.has(Flags::RST) || self.is_over_unseen();
+            return Outcome { over, ..Verdict::PASS.into() };
         };
         if segment.has(Flags::RST) {
             let next = connection.tx.next_seq();
             let seq = segment.seq.after(next).then_some(next);
             return Outcome { verdict: Verdict::Pass(Edit { seq, ..Edit::default() }), over: true };
         }
+        if connection.rx.ends_echo(segment) {
+            self.acknowledge(call);
+        }
+        let Phase::Established(connection) = &mut self.phase else {
+            return Verdict::PASS.into();
+        };
         let own = connection.rx.on_guest(segment, call.now, &mut call.port.counters);
         let verdict = if !connection.tx.is_online() {
             connection.tx.follow(segment.end());
@@ -215,14 +222,19 @@ impl<B: 'static> Flow<B> {
             // The guest answers a blind SYN with a challenge ACK (RFC 5961).
             return self.on_late_syn(segment).into();
         }
-        if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment, call.now) {
+        if segment.has(Flags::SYN)
+            && !self.accept_syn(Side::Peer, segment, call.now, &mut call.port.counters)
+        {
             return OVER;
         }
         if self.connection().is_none() {
             self.complete(segment, call);
         }
         let Phase::Established(connection) = &mut self.phase else {
-            return Verdict::PASS.into();
+            if matches!(self.phase, Phase::Excluded(_)) {
+                self.note_fin(Side::Peer, segment);
+            }
+            return Outcome { over: self.is_over_unseen(), ..Verdict::PASS.into() };
         };
         if connection.rx.is_acceptable(segment) {
             self.note_fin(Side::Peer, segment);
@@ -243,77 +255,6 @@ impl<B: 'static> Flow<B> {
         let verdict = self.on_peer_ack(segment, arrival, call);
         self.note_idle(call);
         Outcome { verdict, over: self.is_closed() }
-    }
-
-    fn on_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> Outcome {
-        let Phase::Established(connection) = &mut self.phase else {
-            return if self.accept_syn(side, segment, now) { Verdict::PASS.into() } else { OVER };
-        };
-        if connection.tx.snd_max != segment.end() {
-            return OVER;
-        }
-        // The guest's SYN-ACK once more: it has not seen what ends its handshake. Its SYN once more, which the answer has
-        // overtaken: the connection is the same, and the guest has been told that it is held back.
-        connection.tx.asked |= segment.has(Flags::ACK);
-        Verdict::PASS.into()
-    }
-
-    /// A SYN that comes again. The guest may have lost the first, so its window is no larger than the grant.
-    fn on_late_syn(&mut self, segment: &Segment) -> Verdict {
-        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
-        let tx = &connection.tx;
-        if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
-            return Verdict::PASS;
-        }
-        let granted = tx.granted(tx.snd_una());
-        let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
-        Verdict::Pass(Edit { window, ..Edit::default() })
-    }
-
-    pub fn accept_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> bool {
-        match &mut self.phase {
-            Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
-            Phase::Established(_) | Phase::Excluded => true,
-        }
-    }
-
-    /// The handshake ends with the ACK of the guest's SYN.
-    fn complete<S>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
-        let Phase::Opening(handshake) = &self.phase else { return };
-        if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
-            return;
-        }
-        match handshake.complete(segment, call.now, &call.port.config) {
-            Some(mut connection) => {
-                if call.port.wants_receive() {
-                    connection.rx.start(&mut call.port.counters);
-                }
-                self.phase = Phase::Established(connection);
-            }
-            None if handshake.is_over(segment.ack) => self.phase = Phase::Excluded,
-            None => {}
-        }
-    }
-
-    /// The answer to the guest's SYN. Its window is not scaled, so it grants a portion at most, and a
-    /// window update behind it grants what the flow may have.
-    fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
-        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
-        let tx = &mut connection.tx;
-        let (una, whole) = (tx.snd_una(), tx.told_edge);
-        let window = whole.since(una).min(LEAST_GRANT);
-        tx.told_edge = una + window;
-        if !self.try_online(call) {
-            if let Phase::Established(connection) = &mut self.phase {
-                connection.tx.told_edge = whole;
-            }
-            return Verdict::PASS;
-        }
-        self.update_due = true;
-        self.flag(call.id, call.port);
-        let window = window.min(u32::from(u16::MAX)) as u16;
-        let window = (window != segment.window).then_some(window);
-        Verdict::Pass(Edit { window, ..Edit::default() })
     }
 
     /// The receive side of a segment from the peer.
@@ -370,7 +311,9 @@ impl<B: 'static> Flow<B> {
         }
         self.regrant(call);
         self.note_use(call.now);
-        if self.tell_of_repeat(call) && segment.is_pure_ack() {
+        // What an unknown option says is between guest and peer.
+        let absorbable = segment.is_pure_ack() && !segment.options.unknown;
+        if self.tell_of_repeat(call) && absorbable {
             return Verdict::Absorb;
         }
         let says_nothing = match kind {
@@ -380,11 +323,11 @@ impl<B: 'static> Flow<B> {
             AckKind::Same => self.is_no_news(segment, told_edge),
             AckKind::Advanced | AckKind::Unsent => false,
         };
-        if says_nothing && segment.is_pure_ack() {
+        if says_nothing && absorbable {
             call.port.counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;
         }
-        if kind == AckKind::Advanced && segment.is_pure_ack() && self.may_wait(told_edge, call) {
+        if kind == AckKind::Advanced && absorbable && self.may_wait(told_edge, call) {
             call.port.counters.merged_acks += 1;
             return Verdict::Absorb;
         }
@@ -559,7 +502,7 @@ fn pass_from_guest<B: 'static, S: Sink<B>>(
     if tx.is_online() {
         tx.note_guest(segment.seq, call.now);
     }
-    if own == Own::Nothing && segment.is_pure_ack() {
+    if own == Own::Nothing && segment.is_pure_ack() && !segment.options.unknown {
         call.port.counters.absorbed_acks += 1;
         return Verdict::Absorb;
     }

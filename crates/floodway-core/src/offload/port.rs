@@ -304,21 +304,28 @@ impl<B: 'static> Flow<B> {
             port.counters.window_updates += 1;
         }
         if rx.ack_due {
-            let mut outgoing = rx.outgoing();
-            outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
-            call.sink.to_network(&Made {
-                flow: *call.tuple,
-                link: self.link,
-                seq: tx.next_seq(),
-                ack: outgoing.ack,
-                window: outgoing.window,
-                flags: rx.ack_flags(tx.agreed.ecn()),
-                timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
-                dsack: None,
-            });
-            port.counters.acks_sent += 1;
-            rx.told();
+            self.acknowledge(call);
         }
+    }
+
+    /// Sends the latest acknowledgement in the guest's name.
+    pub fn acknowledge<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+        let mut outgoing = rx.outgoing();
+        outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
+        call.sink.to_network(&Made {
+            flow: *call.tuple,
+            link: self.link,
+            seq: tx.next_seq(),
+            ack: outgoing.ack,
+            window: outgoing.window,
+            flags: rx.ack_flags(),
+            timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
+            dsack: None,
+        });
+        call.port.counters.acks_sent += 1;
+        rx.told();
     }
 
     /// The earliest time at which something of the flow is due.

@@ -6,8 +6,9 @@
 //! - `ACTIVE`: in-order data is kept and acknowledged.
 //! - `NO_BUFFER`: no room to keep more, or beyond the guest's window. Data passes unacknowledged until
 //!   the guest has acknowledged all that came.
-//! - `UNEXPECTED_SEQ`: data came out of order. The guest deals with it, SACK and all, until it has
-//!   acknowledged the highest byte seen.
+//! - `UNEXPECTED_SEQ`: data came out of order, or with something that only the guest can answer: a change of CE, CWR, or
+//!   an option that the switch does not know. The guest deals with it, SACK, echo and all, until it has acknowledged the
+//!   highest byte seen.
 //! - `OFFLINE`: switched off, or the peer has closed its side.
 //!
 //! Rules:
@@ -19,9 +20,10 @@
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
 //! - **R5** An ACK of the guest that tells the peer nothing new is absorbed. What carries SACK blocks of
-//!   use to the peer, is a duplicate, opens a window that was nearly closed, or carries data passes, and its
-//!   number never goes back.
-//! - **R6** CE is echoed (RFC 3168: ECE until CWR).
+//!   use to the peer, another echo of CE than before or an unknown option, is a duplicate, opens a window that was nearly
+//!   closed, or carries data passes, and its number never goes back.
+//! - **R6** CE is echoed by the guest itself, until CWR comes (RFC 3168) or exactly (RFC 8257): a segment is acknowledged for it
+//!   only if it changes nothing of the echo, and with the guest's latest ([`super::echo`]).
 //! - **R7** SYN, FIN, RST and URG are the guest's own business; only a connection that can no longer go on is reset.
 //!
 //! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
@@ -33,7 +35,8 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::counters::Counters;
-use super::segment::{Ecn, Segment};
+use super::echo::Echo;
+use super::segment::Segment;
 use super::sender::{Outgoing, PeerSide};
 use super::sink::{Edit, Sink};
 use super::spare::{Boxes, Part, Slot};
@@ -141,8 +144,7 @@ pub(super) struct Receiver<B> {
     pub state: RxState,
     /// An ACK has to leave at the end of the batch.
     pub ack_due: bool,
-    /// CE was seen and CWR was not.
-    echo_ce: bool,
+    echo: Echo,
 }
 
 /// What becomes of a segment from the peer.
@@ -167,8 +169,9 @@ pub(super) enum Own {
 }
 
 impl<B: 'static> Receiver<B> {
-    /// A receiver whose next byte is `next`, for a guest whose windows are shifted by `guest_scale`.
-    pub fn new(next: Seq, guest_scale: u8) -> Self {
+    /// A receiver whose next byte is `next`, for a guest whose windows are shifted by `guest_scale`. `ecn` says that classic
+    /// ECN was agreed on.
+    pub fn new(next: Seq, guest_scale: u8, ecn: bool) -> Self {
         Self {
             state: RxState::Offline,
             peer: PeerSide { nxt: next, ..PeerSide::default() },
@@ -183,7 +186,7 @@ impl<B: 'static> Receiver<B> {
             ts_recent: 0,
             keeping: Slot::EMPTY,
             ack_due: false,
-            echo_ce: false,
+            echo: Echo::new(ecn),
         }
     }
 
@@ -252,7 +255,7 @@ impl<B: 'static> Receiver<B> {
             ack: self.acked,
             window: self.window(),
             timestamps: Timestamps { value: self.guest_tsval, echo: self.ts_recent },
-            ece: (self.state != RxState::Offline).then_some(self.echo_ce),
+            ece: self.echo.is_set(),
         }
     }
 
@@ -270,8 +273,14 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// ACK flags of a segment that we make (R6).
-    pub fn ack_flags(&self, ecn: bool) -> Flags {
-        if ecn && self.echo_ce { Flags::ACK.with(Flags::ECE) } else { Flags::ACK }
+    pub fn ack_flags(&self) -> Flags {
+        if self.echo.is_set() { Flags::ACK.with(Flags::ECE) } else { Flags::ACK }
+    }
+
+    /// Returns `true` if an ACK that is due must leave before `segment` of the guest is taken in: it belongs to another
+    /// echo (R6).
+    pub fn ends_echo(&self, segment: &Segment) -> bool {
+        self.ack_due && self.echo.differs(segment)
     }
 
     /// Takes in a segment from the peer. `room` is what the port may keep in addition.
@@ -292,16 +301,20 @@ impl<B: 'static> Receiver<B> {
         if !end.after(self.acked) && self.acked.after(self.guest_ack) {
             // Our ACK was lost. The guest's would come late, or was absorbed.
             self.ack_due = true;
-            return Arrival::Known;
+            return if segment.options.unknown { deliver } else { Arrival::Known };
         }
         if start != self.rcv_nxt || self.is_stale(segment) {
             if !start.before(self.rcv_nxt) && !end.after(self.guest_edge) {
                 self.highest = self.highest.max(end);
+                self.echo.on_data(segment);
                 if matches!(self.state, RxState::Active | RxState::NoBuffer) {
                     self.enter(RxState::UnexpectedSeq, counters);
                 }
             }
             return deliver;
+        }
+        if (self.echo.on_data(segment) | segment.options.unknown) && self.state == RxState::Active {
+            self.enter(RxState::UnexpectedSeq, counters);
         }
         self.rcv_nxt = end;
         self.highest = self.highest.max(end);
@@ -353,12 +366,6 @@ impl<B: 'static> Receiver<B> {
         if !segment.seq.after(self.rcv_nxt) {
             self.peer.nxt = self.peer.nxt.max(end);
         }
-        if segment.has(Flags::CWR) {
-            self.echo_ce = false;
-        }
-        if segment.ecn == Ecn::CE {
-            self.echo_ce = true;
-        }
     }
 
     fn acknowledge(
@@ -405,6 +412,7 @@ impl<B: 'static> Receiver<B> {
         let repairing = self.keeping.redeliveries > 0;
         let edge = segment.ack + (u32::from(segment.window) << self.guest_scale);
         let beyond = segment.ack.after(self.acked);
+        let echo_changed = self.echo.on_guest(segment);
         self.guest_ack = segment.ack;
         self.guest_edge = self.guest_edge.max(edge);
         self.acked = self.acked.max(segment.ack);
@@ -430,7 +438,7 @@ impl<B: 'static> Receiver<B> {
             self.on_guest_duplicate(holes);
         }
         let sacks = segment.options.sack_blocks().iter().any(|b| Seq(b.right).after(self.acked));
-        if beyond || sacks || self.opens_window() {
+        if beyond || sacks || echo_changed || self.opens_window() {
             return Own::News;
         }
         if self.acked.after(self.guest_ack) {
@@ -445,7 +453,7 @@ impl<B: 'static> Receiver<B> {
     pub fn is_plain(&self) -> bool {
         self.acked == self.guest_ack
             && matches!(self.state, RxState::Offline | RxState::Active)
-            && !(self.ack_due || self.keeping.redelivery_due)
+            && !(self.ack_due || self.keeping.redelivery_due || self.echo.is_set())
             && (self.told_edge == self.guest_edge || !self.opens_window())
     }
 

@@ -40,6 +40,8 @@ pub struct Segment {
     pub window: u16,
     /// Control bits.
     pub flags: Flags,
+    /// The AE flag of a SYN (RFC 9768); of no meaning in other segments.
+    pub ae: bool,
     /// ECN bits of the IP header.
     pub ecn: Ecn,
     /// Bytes of payload of each segment of a super-frame; zero if it is one segment.

@@ -30,11 +30,11 @@ pub enum RxState {
     Active,
     /// No room to keep what would be acknowledged, or the guest's window is full.
     NoBuffer,
-    /// Data came out of order; the guest acknowledges until it has caught up.
+    /// Data came out of order, or with what only the guest can answer; the guest acknowledges until it has caught up.
     UnexpectedSeq,
 }
 
-/// Why a flow's transmit state changed last.
+/// Why a flow's transmit state changed last, or why the flow is never offloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
     /// The connection was just set up.
@@ -62,6 +62,14 @@ pub enum Reason {
     Idle,
     /// It was to leave because it was not used, and is used again.
     UsedAgain,
+    /// Never offloaded: its SYN or SYN-ACK has an option that the switch does not know.
+    UnknownOption,
+    /// Never offloaded: its SYN or SYN-ACK carries data.
+    SynData,
+    /// Never offloaded: both sides agreed on AccECN (RFC 9768).
+    AccurateEcn,
+    /// Never offloaded: a part of its handshake was not seen.
+    PartialHandshake,
 }
 
 macro_rules! names {
@@ -106,6 +114,10 @@ names! { Reason:
     Gap = "gap",
     Idle = "idle",
     UsedAgain = "used_again",
+    UnknownOption = "unknown_option",
+    SynData = "syn_data",
+    AccurateEcn = "accurate_ecn",
+    PartialHandshake = "partial_handshake",
 }
 
 /// A flow, for `floodway flows`.
@@ -117,7 +129,7 @@ pub struct FlowSummary {
     pub tx: TxState,
     /// Receive side.
     pub rx: RxState,
-    /// Why the transmit state changed last.
+    /// Why the transmit state changed last, or why the flow is never offloaded.
     pub reason: Reason,
     /// Congestion window towards the network, in bytes.
     pub cwnd: u32,

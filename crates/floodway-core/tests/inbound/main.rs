@@ -4,5 +4,6 @@ mod network;
 mod repetitions;
 
 mod division;
+mod excluded;
 mod hostile;
 mod invariants;

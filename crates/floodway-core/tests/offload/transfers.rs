@@ -20,7 +20,7 @@ fn run(setup: Setup, up: i64, down: i64) -> World {
 }
 
 /// 30 ms of every 90.
-fn contended() -> CpuConfig {
+pub fn contended() -> CpuConfig {
     CpuConfig { runs: (MS(30), MS(30)), away: (MS(60), MS(60)) }
 }
 

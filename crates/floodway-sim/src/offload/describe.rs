@@ -17,6 +17,7 @@ pub(super) fn segment(packet: &Packet) -> Option<Segment> {
         len: tcp.len,
         window: tcp.window,
         flags: tcp.flags,
+        ae: false,
         ecn: to_wire(packet.ecn),
         gso_size: tcp.gso_size,
         options: tcp.options,

@@ -60,11 +60,18 @@ pub(crate) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Descri
         len: meta.payload_len,
         window: fields.window,
         flags: fields.flags,
+        ae: fields.flags.contains(tcp::Flags::SYN) && has_ae(frame.prefix, &meta),
         ecn: Ecn(meta.traffic_class & 3),
         gso_size: if is_super { gso_size } else { 0 },
         options: OptionSummary::parse(options).ok()?,
     };
     Some(Described { meta, link, segment, trust })
+}
+
+/// Returns `true` if the TCP header has the AE flag.
+fn has_ae(prefix: &[u8], meta: &Meta) -> bool {
+    let header = prefix.get(usize::from(meta.transport_offset)..).unwrap_or_default();
+    tcp::Header::parse(header).is_ok_and(|header| header.accurate_ecn())
 }
 
 /// The tag, if there is one; `None` for tags that frames of our own cannot have.

@@ -41,8 +41,8 @@ mod loss;
 mod predict;
 mod pump;
 
+use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
-use floodway_wire::tcp::{Flags, OptionSummary};
 
 use super::config::Config;
 use super::counters::Counters;
@@ -65,8 +65,8 @@ pub(super) use predict::Predicted;
 
 /// Timestamps option with its padding, in every segment of a connection that uses it.
 const TIMESTAMPS_LEN: u32 = 12;
-/// MSS of a peer that names none (RFC 9293 section 3.7.1).
-const DEFAULT_MSS: u16 = 536;
+/// Payload of a segment by which RFC 6928 bounds the initial window.
+const INITIAL_WINDOW_MSS: u32 = 1460;
 /// Smallest MSS that is believed: what is smaller would turn 64 KB into hundreds of segments.
 const MIN_MSS: u32 = 88;
 /// Longest retransmission timeout.
@@ -83,8 +83,8 @@ pub(super) struct Outgoing {
     pub window: u16,
     /// Clock of the guest, as of its latest segment, and the echo of the peer's.
     pub timestamps: Timestamps,
-    /// Whether congestion is echoed, if that is not left to the guest.
-    pub ece: Option<bool>,
+    /// The guest's latest echo of congestion.
+    pub ece: bool,
 }
 
 /// What the machines of a flow work with during one call.
@@ -198,10 +198,10 @@ pub(super) struct Sender<B> {
 }
 
 impl<B: 'static> Sender<B> {
-    /// A sender whose next byte is `next`, towards a peer with the options `peer` in its SYN.
-    pub fn new(next: Seq, agreed: Agreed, peer: &OptionSummary, config: &Config) -> Self {
+    /// A sender whose next byte is `next`, and whose segments have `mss` bytes with their options.
+    pub fn new(next: Seq, agreed: Agreed, mss: u16, config: &Config) -> Self {
         let overhead = if agreed.timestamps() { TIMESTAMPS_LEN } else { 0 };
-        let mss = u32::from(peer.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(overhead).max(MIN_MSS);
+        let mss = u32::from(mss).saturating_sub(overhead).max(MIN_MSS);
         Self {
             state: TxState::Offline,
             reason: Reason::Opened,
@@ -212,7 +212,7 @@ impl<B: 'static> Sender<B> {
             rwnd_edge: next,
             told_edge: next,
             told_una: next,
-            window: Window::new(mss, mss * u32::from(config.initial_window)),
+            window: Window::new(mss, initial_window(mss, config)),
             rtt: RttEstimator::new(),
             data_measured: false,
             asked: false,
@@ -471,6 +471,12 @@ impl<B: 'static> Sender<B> {
     fn timeout_after(&self, base: Instant, config: &Config) -> Instant {
         self.rtt.timeout_after(base, &RtoLimits { min: config.min_rto, max: MAX_RTO })
     }
+}
+
+/// Returns the initial window for segments of `mss` bytes (RFC 6928 section 2, for any number of segments).
+pub(super) fn initial_window(mss: u32, config: &Config) -> u32 {
+    let segments = u32::from(config.initial_window);
+    (segments * mss).min((2 * mss).max(segments * INITIAL_WINDOW_MSS))
 }
 
 /// What the peer's latest segment said of its own side.

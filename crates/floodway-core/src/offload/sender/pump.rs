@@ -7,7 +7,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::{Env, Sender, Timer};
+use super::{Env, Sender, Timer, initial_window};
 use crate::congestion::{Algorithm, MAX_CWND};
 use crate::offload::counters::Counters;
 use crate::offload::segment::Ecn;
@@ -43,7 +43,7 @@ impl<B: 'static> Sender<B> {
             ShortTime::NEVER => Duration::MAX,
             last => env.now.since(last.near(env.now)),
         };
-        let initial = self.window.mss * u32::from(env.config.initial_window);
+        let initial = initial_window(self.window.mss, env.config);
         self.controller.on_idle(idle, rto, initial, &mut self.window);
     }
 
@@ -209,17 +209,17 @@ impl<B: 'static> Sender<B> {
         } else if !whole {
             flags = flags.without(Flags::PSH);
         }
-        if let Some(ece) = env.outgoing.ece.filter(|_| self.agreed.ecn()) {
+        let mut ecn = Ecn::NOT_ECT;
+        if self.agreed.ecn() {
+            // The echo belongs to the acknowledgement number, which is of now as well.
             flags = flags.without(Flags::ECE);
-            flags = if ece { flags.with(Flags::ECE) } else { flags };
-        }
-        let mut ecn = chunk.ecn;
-        if again {
+            flags = if env.outgoing.ece { flags.with(Flags::ECE) } else { flags };
             // RFC 3168 section 6.1.5; DCTCP keeps the mark (RFC 8257 section 3.5 is silent, Linux does).
-            if env.config.congestion != Algorithm::Dctcp {
-                ecn = Ecn::NOT_ECT;
+            if !again || env.config.congestion == Algorithm::Dctcp {
+                ecn = chunk.ecn;
             }
-        } else if self.cwr_due {
+        }
+        if self.cwr_due && !again {
             flags = flags.with(Flags::CWR);
         }
         let tsval = later(later(self.last_tsval, chunk.tsval), env.outgoing.timestamps.value);
@@ -249,7 +249,7 @@ impl<B: 'static> Sender<B> {
             seq: self.snd_una() - 1,
             ack: env.outgoing.ack,
             window: env.outgoing.window,
-            flags: Flags::ACK,
+            flags: if env.outgoing.ece { Flags::ACK.with(Flags::ECE) } else { Flags::ACK },
             timestamps: self.agreed.timestamps().then_some(Timestamps {
                 value: later(self.last_tsval, env.outgoing.timestamps.value),
                 echo: env.outgoing.timestamps.echo,

@@ -310,6 +310,11 @@ impl World {
         })
     }
 
+    /// Packets that left for the network and are what `what` says.
+    pub fn count_on_wire(&self, what: impl Fn(&Packet) -> bool) -> u64 {
+        self.wire_capture.count(|from_guest, packet| from_guest && what(packet))
+    }
+
     /// Packets with payload that the network saw more than once.
     pub fn wire_repeats(&self) -> usize {
         self.wire_capture.repeats()

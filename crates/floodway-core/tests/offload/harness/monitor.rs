@@ -66,6 +66,7 @@ pub struct Monitor {
     probes: Vec<Position>,
     pub most_in_flight: i64,
     pub ce_to_guest: u64,
+    pub ce_bytes_to_guest: i64,
     pub ece_from_switch: u64,
     pub passed_edited: u64,
     pub off: bool,
@@ -342,6 +343,7 @@ impl Monitor {
         let segment = &packet.segment;
         if segment.ecn.0 == 3 {
             self.ce_to_guest += 1;
+            self.ce_bytes_to_guest += i64::from(segment.len);
         }
         if self.off
             || !segment.has(Flags::ACK)

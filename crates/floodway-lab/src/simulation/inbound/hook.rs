@@ -184,6 +184,7 @@ fn describe(packet: &Packet) -> Option<Segment> {
         len: tcp.len,
         window: tcp.window,
         flags: tcp.flags,
+        ae: false,
         ecn,
         gso_size: tcp.gso_size,
         options: tcp.options,

@@ -24,6 +24,12 @@ pub struct TcpConfig {
     pub sack: bool,
     pub timestamps: bool,
     pub ecn: bool,
+    /// AE flag, and CWR and ECE, of its SYN or SYN-ACK, if not those that follow from `ecn`.
+    pub syn_ecn: Option<(bool, Flags)>,
+    /// It echoes CE as DCTCP does: exactly (RFC 8257 section 3.2).
+    pub dctcp: bool,
+    /// An option that the switch does not know is in its SYN or SYN-ACK, and in all else that it sends.
+    pub unknown_option: (bool, bool),
     /// Receive buffer.
     pub buffer: u32,
     /// Bytes that the application reads in a millisecond; none reads all at once.
@@ -49,6 +55,9 @@ impl Default for TcpConfig {
             sack: true,
             timestamps: true,
             ecn: false,
+            syn_ecn: None,
+            dctcp: false,
+            unknown_option: (false, false),
             buffer: 1 << 20,
             read_rate: None,
             ack_every: 2,
@@ -80,6 +89,8 @@ pub struct Endpoint {
     pub tx: Sending,
     pub rx: Receiving,
     peer_isn: u32,
+    /// The MSS that it announces, whatever the other side does.
+    announced_mss: u16,
     /// Shift of the windows that the other side advertises, and of ours.
     peer_scale: u8,
     pub my_scale: u8,
@@ -99,6 +110,7 @@ impl Endpoint {
             tx: Sending::new(&config),
             rx: Receiving::new(),
             peer_isn: 0,
+            announced_mss: config.mss + if config.timestamps { 12 } else { 0 },
             peer_scale: 0,
             my_scale: 0,
             syn_at: Instant::NEVER,
@@ -215,7 +227,7 @@ impl Endpoint {
         segment.flags = Flags::SYN;
         segment.window = self.config.buffer.min(65_535) as u16;
         let answers = self.state == State::SynReceived;
-        segment.options.mss = Some(self.config.mss + if self.config.timestamps { 12 } else { 0 });
+        segment.options.mss = Some(self.announced_mss);
         segment.options.window_scale = self.config.scale;
         segment.options.sack_permitted = self.config.sack;
         if self.config.timestamps {
@@ -232,6 +244,11 @@ impl Endpoint {
         } else if self.config.ecn {
             segment.flags = segment.flags.with(Flags::ECE.with(Flags::CWR));
         }
+        if let Some((ae, bits)) = self.config.syn_ecn {
+            segment.ae = ae;
+            segment.flags = segment.flags.without(Flags::ECE.with(Flags::CWR)).with(bits);
+        }
+        segment.options.unknown = self.config.unknown_option.0;
         self.out.push(packet);
         self.syn_sent = now;
         self.syn_at = now + Duration::from_secs(1 << self.syn_retries.min(6));
@@ -249,6 +266,7 @@ impl Endpoint {
             let value = self.clock(now);
             segment.options.timestamps = Some(Timestamps { value, echo: self.rx.ts_recent });
         }
+        segment.options.unknown = self.config.unknown_option.1;
         Packet { segment, at }
     }
 
@@ -429,9 +447,22 @@ impl Endpoint {
                 assert!(self.tolerant, "{end} is beyond the window's end {}", self.rx.edge);
                 return self.ack(now);
             }
+            self.echo_exactly(segment, now);
             self.rx.take(start, packet, &self.config, now);
         }
         self.finish(now);
+    }
+
+    /// A DCTCP receiver acknowledges what came before at once when CE changes, with the echo that belongs to that.
+    fn echo_exactly(&mut self, segment: &Segment, now: Instant) {
+        let marked = segment.ecn == Ecn::CE;
+        if !self.config.ecn || !self.config.dctcp || segment.len == 0 || marked == self.rx.echo {
+            return;
+        }
+        if self.rx.nxt > self.rx.acked.max(1) {
+            self.ack(now);
+        }
+        self.rx.echo = marked;
     }
 
     /// What comes twice is answered by an ACK.

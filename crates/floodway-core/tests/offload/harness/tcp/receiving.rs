@@ -91,10 +91,10 @@ impl Receiving {
     /// Takes in the payload and FIN of an acceptable segment that starts at `start`.
     pub fn take(&mut self, start: Position, packet: &Packet, config: &TcpConfig, now: Instant) {
         let segment = &packet.segment;
-        if config.ecn && segment.has(Flags::CWR) {
+        if config.ecn && !config.dctcp && segment.has(Flags::CWR) {
             self.echo = false;
         }
-        if config.ecn && segment.ecn == Ecn::CE {
+        if config.ecn && !config.dctcp && segment.ecn == Ecn::CE {
             self.echo = true;
         }
         let len = i64::from(segment.len);

@@ -67,6 +67,8 @@ pub struct Sending {
     pub counts: Retransmissions,
     pub cwr: bool,
     reduced_until: Position,
+    /// Bytes acknowledged by ACKs with ECE: what DCTCP takes for marked.
+    pub echoed_bytes: Position,
 }
 
 /// What an ACK says.
@@ -108,6 +110,7 @@ impl Sending {
             counts: Retransmissions::default(),
             cwr: false,
             reduced_until: 0,
+            echoed_bytes: 0,
         }
     }
 
@@ -278,6 +281,9 @@ impl Sending {
         }
         let mss = i64::from(config.mss);
         let advanced = word.ack - self.una;
+        if advanced > 0 && word.ece {
+            self.echoed_bytes += advanced;
+        }
         if advanced > 0 {
             self.advance(word, config, now);
         } else if word.pure && !self.sent.is_empty() && !opens {

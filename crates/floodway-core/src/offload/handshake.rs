@@ -1,0 +1,304 @@
+//! What the two SYNs of a connection decide: whether it is offloaded, and with what.
+//!
+//! # Theory of operation
+//! **Goal.** A connection is followed from its first SYN, whoever sends it; simultaneous opens like any other. Both
+//! SYNs have to be seen, and an acknowledgement of the guest's. What they agree on (scale, SACK, timestamps, ECN, the
+//! size of segments) is fixed from then on, and so is whether the connection is offloaded. Data segments are not asked
+//! again, so the decision costs nothing per packet.
+//!
+//! **Exclusion.** A connection is passed through, byte for byte and for its life, in which the switch would make, edit or
+//! absorb segments whose meaning it does not know:
+//! - *An option outside the known set* in a SYN or SYN-ACK. TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925) sign what would be
+//!   edited; in MPTCP (RFC 8684) an ACK that looks empty carries a data-level acknowledgement; fast open (RFC 7413) sends data in
+//!   the SYN; of others nothing is known.
+//! - *Data in a SYN*: which of it the peer takes is its own business.
+//! - *Accurate ECN* (RFC 9768): AE, CWR and ECE count CE marks in every segment, and neither ACKs that the switch makes nor those
+//!   that it absorbs or refreshes could keep the count.
+//! - *A handshake of which a part was not seen*: the peer acknowledges data before it acknowledges the guest's SYN alone.
+//!
+//! **ECN** is what [`ecn`](super::ecn) makes of both SYNs.
+//!
+//! **Segment size.** A segment to the peer is no larger than the smaller MSS of the two SYNs: the peer's is what it takes, the guest's
+//! stands for the MTU of its own interface (RFC 9293 section 3.7.1, RFC 6691 for options).
+//!
+//! **Invariant**: of an excluded connection no header is edited, nothing is stored, absorbed or acknowledged (I5).
+
+use floodway_wire::tcp::{Flags, OptionSummary};
+
+use super::config::Config;
+use super::counters::Counters;
+use super::ecn::SynEcn;
+use super::flow::{Connection, Flow, Phase};
+use super::grant::LEAST_GRANT;
+use super::paths::{OVER, Outcome};
+use super::port::Call;
+use super::receiver::Receiver;
+use super::segment::{Segment, Side};
+use super::sender::{Agreed, Sender};
+use super::sink::{Edit, Sink, Verdict};
+use super::summary::Reason;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// Largest shift that may be used (RFC 7323 section 2.3).
+const MAX_SCALE: u8 = 14;
+
+/// MSS of a peer that names none (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+
+/// A handshake that took longer has lost something: its time is no round trip.
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One side's SYN, with what its repetitions added.
+#[derive(Clone, Copy, Debug)]
+struct Syn {
+    /// Sequence number right behind the SYN.
+    next: Seq,
+    flags: Flags,
+    window: u16,
+    options: OptionSummary,
+    has_data: bool,
+    ecn: SynEcn,
+    /// When it came first, and whether it came again.
+    at: Instant,
+    repeated: bool,
+}
+
+impl Syn {
+    fn of(segment: &Segment, now: Instant) -> Self {
+        let mut syn = Self {
+            next: segment.seq + 1,
+            flags: segment.flags,
+            window: segment.window,
+            options: segment.options,
+            has_data: false,
+            ecn: SynEcn::default(),
+            at: now,
+            repeated: false,
+        };
+        syn.add(segment);
+        syn
+    }
+
+    /// Adds what excludes the connection, in whichever copy of the SYN it is.
+    fn add(&mut self, segment: &Segment) {
+        self.has_data |= segment.len > 0;
+        self.options.unknown |= segment.options.unknown;
+        self.ecn.add(segment);
+    }
+}
+
+/// SYNs seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handshake {
+    guest: Option<Syn>,
+    peer: Option<Syn>,
+}
+
+/// A connection that is not offloaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exclusion {
+    pub reason: Reason,
+    /// Sequence number right behind each side's SYN, where one was seen: another SYN is another connection.
+    next: [Option<Seq>; 2],
+}
+
+impl Exclusion {
+    /// Returns `false` if a SYN of `side` belongs to another connection.
+    pub fn on_syn(&mut self, side: Side, segment: &Segment) -> bool {
+        *self.next[side as usize].get_or_insert(segment.seq + 1) == segment.seq + 1
+    }
+}
+
+impl Handshake {
+    /// Takes in a SYN. Returns `false` if it contradicts the one that was seen before.
+    pub fn on_syn(&mut self, side: Side, segment: &Segment, now: Instant) -> bool {
+        let seen = match side {
+            Side::Guest => &mut self.guest,
+            Side::Peer => &mut self.peer,
+        };
+        match seen {
+            Some(before) => {
+                before.repeated = true;
+                before.add(segment);
+                before.next == segment.seq + 1
+            }
+            None => {
+                *seen = Some(Syn::of(segment, now));
+                true
+            }
+        }
+    }
+
+    /// Returns why the connection cannot be offloaded, as far as the SYNs that were seen tell.
+    pub fn exclusion(&self) -> Option<Reason> {
+        let any = |what: fn(&Syn) -> bool| self.guest.iter().chain(&self.peer).any(what);
+        if any(|syn| syn.options.unknown) {
+            Some(Reason::UnknownOption)
+        } else if any(|syn| syn.has_data) {
+            Some(Reason::SynData)
+        } else if self.guest.zip(self.peer).is_some_and(|(a, b)| a.ecn.agrees_on_accurate(b.ecn)) {
+            Some(Reason::AccurateEcn)
+        } else {
+            None
+        }
+    }
+
+    /// The connection is excluded.
+    pub fn exclude(&self, reason: Reason) -> Exclusion {
+        Exclusion { reason, next: [self.guest, self.peer].map(|syn| syn.map(|syn| syn.next)) }
+    }
+
+    /// Returns `true` if both SYNs were seen, and `ack` acknowledges the guest's.
+    pub fn is_over(&self, ack: Seq) -> bool {
+        self.peer.is_some() && self.guest.is_some_and(|guest| !ack.before(guest.next))
+    }
+
+    /// The machines, if both SYNs were seen and `last`, which is from the peer, acknowledges the guest's.
+    pub fn complete<B: 'static>(
+        &self,
+        last: &Segment,
+        now: Instant,
+        config: &Config,
+    ) -> Option<Connection<B>> {
+        let (guest, peer) = (self.guest?, self.peer?);
+        if last.ack != guest.next {
+            return None;
+        }
+        let (agreed, guest_scale) = agreed(&guest, &peer);
+        let mss = smaller_mss(&guest.options, &peer.options);
+        let mut tx = Sender::new(guest.next, agreed, mss, config);
+        let mut rx = Receiver::new(peer.next, guest_scale, agreed.ecn());
+        if last.has(Flags::SYN) {
+            // The window of a SYN-ACK is not scaled.
+            tx.follow_ack(guest.next, guest.next + u32::from(last.window));
+        }
+        if guest.flags.contains(Flags::ACK) {
+            rx.first_window(guest.window);
+        }
+        rx.first_timestamps(guest.options.timestamps, peer.options.timestamps);
+        tx.first_tsval(guest.options.timestamps);
+        let rtt = now.since(guest.at);
+        if !guest.repeated && rtt < SYN_TIMEOUT {
+            // As Linux: the guest's own timer starts from this round trip.
+            tx.rtt.sample(rtt, now);
+        }
+        Some(Connection { tx, rx })
+    }
+}
+
+/// Returns what both SYNs agree on, and the shift of the guest's windows.
+fn agreed(guest: &Syn, peer: &Syn) -> (Agreed, u8) {
+    let scaled = guest.options.window_scale.zip(peer.options.window_scale);
+    let (guest_scale, peer_scale) = scaled.unwrap_or((0, 0));
+    let agreed = Agreed::scaled(peer_scale.min(MAX_SCALE))
+        .with_sack(guest.options.sack_permitted && peer.options.sack_permitted)
+        .with_timestamps(guest.options.timestamps.is_some() && peer.options.timestamps.is_some())
+        .with_ecn(guest.ecn.agrees_on_classic(peer.ecn));
+    (agreed, guest_scale.min(MAX_SCALE))
+}
+
+/// Returns the smaller MSS of the two SYNs, options not taken off. A guest that names none says nothing of what it sends.
+fn smaller_mss(guest: &OptionSummary, peer: &OptionSummary) -> u16 {
+    let peer = peer.mss.unwrap_or(DEFAULT_MSS);
+    guest.mss.map_or(peer, |guest| guest.min(peer))
+}
+
+impl<B: 'static> Flow<B> {
+    /// A SYN of the guest, or one of the peer that begins a connection.
+    pub fn on_syn<S>(&mut self, side: Side, segment: &Segment, call: &mut Call<'_, S>) -> Outcome {
+        let Phase::Established(connection) = &mut self.phase else {
+            let accepted = self.accept_syn(side, segment, call.now, &mut call.port.counters);
+            return if accepted { Verdict::PASS.into() } else { OVER };
+        };
+        if connection.tx.snd_max != segment.end() {
+            return OVER;
+        }
+        // The guest's SYN-ACK once more: it has not seen what ends its handshake. Its SYN once more, which the answer has
+        // overtaken: the connection is the same, and the guest has been told that it is held back.
+        connection.tx.asked |= segment.has(Flags::ACK);
+        Verdict::PASS.into()
+    }
+
+    /// A SYN that comes again. The guest may have lost the first, so its window is no larger than the grant.
+    pub fn on_late_syn(&mut self, segment: &Segment) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let tx = &connection.tx;
+        if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
+            return Verdict::PASS;
+        }
+        let granted = tx.granted(tx.snd_una());
+        let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
+    }
+
+    /// Takes in a SYN before the connection is established. Returns `false` if it belongs to another connection.
+    pub fn accept_syn(
+        &mut self,
+        side: Side,
+        segment: &Segment,
+        now: Instant,
+        counters: &mut Counters,
+    ) -> bool {
+        let accepted = match &mut self.phase {
+            Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
+            Phase::Established(_) => true,
+            Phase::Excluded(exclusion) => exclusion.on_syn(side, segment),
+        };
+        if let Phase::Opening(handshake) = &self.phase
+            && accepted
+            && let Some(reason) = handshake.exclusion()
+        {
+            self.exclude(reason, counters);
+        }
+        accepted
+    }
+
+    /// The connection is passed through from here on. Nothing of it is stored or kept yet.
+    fn exclude(&mut self, reason: Reason, counters: &mut Counters) {
+        let Phase::Opening(handshake) = &self.phase else { return };
+        self.phase = Phase::Excluded(handshake.exclude(reason));
+        counters.exclude(reason);
+    }
+
+    /// The handshake ends with the ACK of the guest's SYN.
+    pub fn complete<S>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
+        let Phase::Opening(handshake) = &self.phase else { return };
+        if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
+            return;
+        }
+        match handshake.complete(segment, call.now, &call.port.config) {
+            Some(mut connection) => {
+                if call.port.wants_receive() {
+                    connection.rx.start(&mut call.port.counters);
+                }
+                self.phase = Phase::Established(connection);
+            }
+            None if handshake.is_over(segment.ack) => {
+                self.exclude(Reason::PartialHandshake, &mut call.port.counters);
+            }
+            None => {}
+        }
+    }
+
+    /// The answer to the guest's SYN. Its window is not scaled, so it grants a portion at most, and a
+    /// window update behind it grants what the flow may have.
+    pub fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let tx = &mut connection.tx;
+        let (una, whole) = (tx.snd_una(), tx.told_edge);
+        let window = whole.since(una).min(LEAST_GRANT);
+        tx.told_edge = una + window;
+        if !self.try_online(call) {
+            if let Phase::Established(connection) = &mut self.phase {
+                connection.tx.told_edge = whole;
+            }
+            return Verdict::PASS;
+        }
+        self.update_due = true;
+        self.flag(call.id, call.port);
+        let window = window.min(u32::from(u16::MAX)) as u16;
+        let window = (window != segment.window).then_some(window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
+    }
+}
