@@ -231,11 +231,18 @@ impl<B: 'static> Flow<B> {
 
     /// Both sides have closed and acknowledged each other's FIN.
     pub fn is_closed(&self) -> bool {
-        let [guest, peer] = self.fin;
+        let [_, peer] = self.fin;
         self.fin_seen == [true; 2]
-            && self
-                .connection()
-                .is_some_and(|c| !c.tx.snd_una().before(guest) && !c.rx.guest_ack().before(peer))
+            && self.guest_is_done()
+            && self.connection().is_some_and(|c| !c.rx.guest_ack().before(peer))
+    }
+
+    /// Returns `true` if the guest has closed, and the peer has acknowledged all that it sent.
+    #[inline]
+    pub fn guest_is_done(&self) -> bool {
+        let [guest, _] = self.fin;
+        self.has_closed(Side::Guest)
+            && self.connection().is_some_and(|c| !c.tx.snd_una().before(guest))
     }
 
     /// Returns `true` if it is excluded and both sides have sent a FIN: there is nothing left to show.

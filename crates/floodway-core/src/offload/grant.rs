@@ -15,8 +15,9 @@
 //!
 //! A window is written in units of the peer's window scale. An edge that stands is rounded up, since
 //! rounding down would take it back (I3); an edge that moves is rounded down. Rounding up can add to an edge that did not
-//! come from here: that of a SYN-ACK, whose window has no scale. So a flow is charged for whole units from `snd_una` on: what
-//! it may have to be told already counts, and I4 holds exactly.
+//! come from here: that of a SYN-ACK, whose window has no scale. So a flow is charged for whole units from the
+//! number on that the guest is told is acknowledged (`una_for_guest`, which is `snd_una` but at a closed window): what it may
+//! have to be told already counts, and I4 holds exactly.
 //!
 //! A FIN may lie one beyond the edge: senders look whether the bytes of a super-frame fit (Linux, `tcp_mss_split_point`), and
 //! what takes no room needs no grant.
@@ -115,7 +116,7 @@ impl<B: 'static> Sender<B> {
 
     /// What is granted, in units of the window field, rounded up.
     fn units_granted(&self) -> u32 {
-        self.granted(self.snd_una()).div_ceil(1 << self.agreed.peer_scale())
+        self.granted(self.una_for_guest()).div_ceil(1 << self.agreed.peer_scale())
     }
 
     /// Bytes that are granted from `from` on.
@@ -166,6 +167,7 @@ impl<B: 'static> Sender<B> {
         let by_budget = share.max(in_window.min(available));
         let una = self.snd_una();
         if self.rwnd() >= self.window.mss {
+            self.disclose();
             let by_drain = in_window.saturating_add(self.drained());
             let by_portion = self.snd_max.since(una).saturating_add(portion.max(in_window));
             let units = by_budget.min(by_drain).min(by_portion) >> self.agreed.peer_scale();
@@ -200,10 +202,11 @@ impl<B: 'static> Sender<B> {
         pool.change(charged, self.usage());
     }
 
-    /// The window field of an ACK to the guest that acknowledges up to `snd_una`.
+    /// The window field of an ACK to the guest that acknowledges up to `una_for_guest`.
     pub fn window_field(&mut self) -> u16 {
         let units = self.units_granted().min(MAX_UNITS);
-        self.told_edge = self.told_edge.max(self.snd_una() + (units << self.agreed.peer_scale()));
+        let edge = self.una_for_guest() + (units << self.agreed.peer_scale());
+        self.told_edge = self.told_edge.max(edge);
         units as u16
     }
 

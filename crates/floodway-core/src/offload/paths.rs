@@ -191,19 +191,23 @@ impl<B: 'static> Flow<B> {
             rx.told();
             env.counters.acks_piggybacked += 1;
         }
-        let port = &mut *call.port;
         match stored {
             Stored::BeyondGrant => return self.refuse(call),
             // It has not heard of the latest ACK.
-            Stored::Acknowledged => self.update_due = true,
-            Stored::New if tx.wants_more(&port.pool) => {
+            Stored::Acknowledged if !tx.is_withholding() => self.update_due = true,
+            Stored::Acknowledged | Stored::Known => {
+                let mut env = call.env(&self.link, outgoing);
+                self.update_due |= tx.on_guest_repeat(segment.seq, &mut env);
+            }
+            Stored::New if tx.wants_more(&call.port.pool) => {
+                let port = &mut *call.port;
                 let granted =
                     tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
                 self.update_due |= granted >= tx.window.mss;
             }
-            Stored::New | Stored::Known => {}
+            Stored::New => {}
         }
-        tx.charge(&mut self.charged, &mut port.pool);
+        tx.charge(&mut self.charged, &mut call.port.pool);
         if self.update_due || rx.ack_due {
             self.flag(call.id, call.port);
         }
@@ -300,7 +304,7 @@ impl<B: 'static> Flow<B> {
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
-        let (released, told_edge) = (env.counters.released, tx.told_edge);
+        let (released, told_edge, una) = (env.counters.released, tx.told_edge, tx.snd_una());
         let kind = tx.on_ack(segment, &mut env);
         if env.counters.released != released && rx.ack_due {
             rx.told();
@@ -309,6 +313,7 @@ impl<B: 'static> Flow<B> {
         if kind == AckKind::Unsent {
             return self.on_unsent(segment, call).unwrap_or_else(|| passes(Edit::default()));
         }
+        let due = kind != AckKind::Old && self.note_heard(una, call.now);
         self.regrant(call);
         self.note_use(call.now);
         // What an unknown option says is between guest and peer.
@@ -323,15 +328,16 @@ impl<B: 'static> Flow<B> {
             AckKind::Same => self.is_no_news(segment, told_edge),
             AckKind::Advanced | AckKind::Unsent => false,
         };
-        if says_nothing && absorbable {
+        if says_nothing && !due && absorbable {
             call.port.counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;
         }
-        if kind == AckKind::Advanced && absorbable && self.may_wait(told_edge, call) {
+        let may_wait = kind == AckKind::Advanced && !due && absorbable;
+        if may_wait && self.may_wait(told_edge, call) {
             call.port.counters.merged_acks += 1;
             return Verdict::Absorb;
         }
-        if arrival != Arrival::Deliver && kind == AckKind::Advanced {
+        if arrival != Arrival::Deliver && (due || kind == AckKind::Advanced) {
             // The segment goes no further, here or in the guest, but what it acknowledges does.
             self.update_due = true;
             self.flag(call.id, call.port);
@@ -384,6 +390,14 @@ impl<B: 'static> Flow<B> {
         true
     }
 
+    /// Returns `true` if an ACK of the peer lets the guest know more than it would without a receiver that stalls
+    /// ([`Sender::on_peer_heard`]). `before` was `snd_una` until then.
+    fn note_heard(&mut self, before: Seq, now: Instant) -> bool {
+        let guest_is_done = self.guest_is_done();
+        let Phase::Established(connection) = &mut self.phase else { return false };
+        connection.tx.on_peer_heard(before, guest_is_done, now)
+    }
+
     /// An ACK that repeats another, with a grant that stands. It is neither the answer to a question of the
     /// guest nor, by its number, a question of the peer: a keepalive or window probe.
     fn is_no_news(&mut self, segment: &Segment, told_edge: Seq) -> bool {
@@ -402,7 +416,7 @@ impl<B: 'static> Flow<B> {
         let tx = &connection.tx;
         let waits = !closing
             && tx.snd_una().before(tx.snd_max)
-            && tx.snd_una().since(tx.told_una) < MERGED_BYTES
+            && tx.una_for_guest().since(tx.told_una) < MERGED_BYTES
             && told_edge.since(tx.snd_max) > MERGED_BYTES;
         if waits && self.ack_at.is_never() {
             self.ack_at = ShortTime::not_before(call.now + MERGED_TIME);
@@ -451,11 +465,11 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return Edit::default() };
         let tx = &mut connection.tx;
         let window = tx.window_field();
-        tx.told_una = tx.snd_una();
+        tx.told_una = tx.una_for_guest();
         self.ack_at = ShortTime::NEVER;
         let ece = tx.agreed.ecn() && segment.has(Flags::ECE);
         Edit {
-            ack: (segment.ack != tx.snd_una()).then_some(tx.snd_una()),
+            ack: (segment.ack != tx.told_una).then_some(tx.told_una),
             window: (segment.window != window).then_some(window),
             flags: ece.then(|| segment.flags.without(Flags::ECE)),
             strip_sack: !segment.options.sack_blocks().is_empty(),
@@ -483,7 +497,8 @@ impl<B: 'static> Flow<B> {
 /// A byte that was acknowledged long ago, sent again while nothing is on its way: the peer is to answer,
 /// not the switch (RFC 1122 section 4.2.3.6).
 fn is_keepalive<B: 'static>(tx: &Sender<B>, segment: &Segment) -> bool {
-    segment.seq_len() == 1 && tx.is_idle() && segment.end() == tx.snd_una()
+    let last = segment.seq_len() == 1 && segment.end() == tx.snd_una();
+    last && tx.is_idle() && !tx.is_withholding()
 }
 
 /// A segment of the guest that is not stored.

@@ -353,6 +353,7 @@ impl<B: 'static> Flow<B> {
             if env.counters.released != released {
                 connection.rx.told();
             }
+            self.update_due |= connection.tx.answer(call.now);
             over = connection.rx.handle_timeout(call.now, call.port.guest);
             let reason = connection.tx.given_up(call.now);
             if let Some(reason) = reason.filter(|_| connection.tx.is_online()) {
@@ -367,6 +368,8 @@ impl<B: 'static> Flow<B> {
         if self.ack_at.near(call.now) <= call.now {
             self.ack_at = ShortTime::NEVER;
             self.update_due = true;
+        }
+        if self.update_due {
             self.flag(call.id, call.port);
         }
         if self.notice_at.near(call.now) <= call.now {

@@ -240,6 +240,30 @@ fn pauses_lose_nothing() {
     });
 }
 
+/// A receiver whose application stops to read, for any time and in any moment, loses nothing and no connection.
+#[test]
+fn stalls_lose_nothing() {
+    let step = (0..60_000_u64, any::<bool>(), 0..200_000_i64, 0..2_000_i64);
+    let case = (setup(20), any::<bool>(), prop::collection::vec(step, 1..15));
+    check(case, |(mut setup, tlp, steps)| {
+        (setup.guest.tlp, setup.guest.retries2, setup.peer.silly) = (tlp, 8, tlp);
+        setup.peer.buffer = setup.peer.buffer.min(100_000);
+        let mut world = start("stalls", setup, false);
+        for (pause, stalls, up, down) in steps {
+            let now = world.now;
+            world.peer.rx.paused = stalls;
+            if !stalls {
+                world.peer.resume(now);
+            }
+            world.guest.write(up, now);
+            world.peer.write(down, now);
+            world.run_for(MS(pause));
+        }
+        world.peer.resume(world.now);
+        world.transfer(0, 0, LONG);
+    });
+}
+
 /// I5: what is off changes nothing.
 #[test]
 fn offline_flows_pass_byte_for_byte() {

@@ -11,5 +11,6 @@ mod long;
 mod notices;
 mod plain;
 mod segments;
+mod stalls;
 mod stopped;
 mod transfers;

@@ -165,7 +165,9 @@ fn a_window_that_stays_closed_for_an_hour_does_not_end_it() {
 
 #[test]
 fn a_dead_peer_is_given_up_without_a_false_word() {
-    let mut world = World::new(Setup { name: "dead-peer", ..Setup::default() });
+    let mut setup = Setup { name: "dead-peer", ..Setup::default() };
+    setup.guest.retries2 = 100;
+    let mut world = World::new(setup);
     world.connect();
     world.transfer_some(100_000, 1_000);
     world.to_peer.config.loss = 1000;

@@ -27,6 +27,7 @@
 //! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
 //! two end when what had been sent at their start is acknowledged.
 
+use super::stall::Stall;
 use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck, Prr};
 use crate::offload::sink::Sink;
@@ -114,6 +115,8 @@ pub(in crate::offload) struct Recovery {
     pub gap_until: Instant,
     /// What the guest sent again although it is stored: it is to hear that it came twice.
     pub repeat: Option<(Seq, Seq)>,
+    /// What the guest is not told of because the receiver's window is closed.
+    pub stall: Stall,
 }
 
 impl Part for Recovery {
@@ -148,6 +151,7 @@ impl Recovery {
             dup_acks: 0,
             gap_until: Instant::NEVER,
             repeat: None,
+            stall: Stall::NONE,
         }
     }
 
@@ -159,6 +163,7 @@ impl Recovery {
             && self.probe_end.is_none()
             && self.gap_until == Instant::NEVER
             && self.repeat.is_none()
+            && self.stall.withheld == 0
     }
 
     /// `bytes` have left; `again` if not for the first time.

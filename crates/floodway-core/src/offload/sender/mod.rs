@@ -28,6 +28,8 @@
 //! Bytes that went to the peer past us, because it lives on this host for a while or frames were flooded, show in the
 //! numbers of both ends. The flow is given up then: the guest has everything that the peer has not acknowledged.
 //!
+//! A receiver that closes its window while bytes are held must not let the guest time out (`stall`).
+//!
 //! Timers, one at a time: retransmission timeout (RFC 6298), tail loss probe and reordering (RFC
 //! 8985), probe of a closed window (RFC 9293 section 3.8.6.1).
 //!
@@ -40,6 +42,7 @@ mod cost;
 mod loss;
 mod predict;
 mod pump;
+mod stall;
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
@@ -265,7 +268,8 @@ impl<B: 'static> Sender<B> {
     #[inline]
     pub fn next_timeout(&self) -> Instant {
         let recovery = &*self.recovery;
-        recovery.timer.map_or(Instant::NEVER, |(_, at)| at).min(recovery.gap_until)
+        let timer = recovery.timer.map_or(Instant::NEVER, |(_, at)| at);
+        timer.min(recovery.gap_until).min(recovery.stall.answer_at())
     }
 
     /// When the timer of what is on its way is due.
@@ -391,7 +395,7 @@ impl<B: 'static> Sender<B> {
     /// What the guest repeated in vain has been acknowledged: it can be told so (RFC 2883).
     pub fn owes_dsack(&self) -> bool {
         self.agreed.sack()
-            && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.snd_una()))
+            && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.una_for_guest()))
     }
 
     fn take_dsack(&mut self) -> Option<SackBlock> {
@@ -419,6 +423,7 @@ impl<B: 'static> Sender<B> {
         if let Some(recovery) = self.recovery.get_mut() {
             (recovery.gap_until, recovery.repeat) = (Instant::NEVER, None);
         }
+        self.disclose();
     }
 
     /// The window that the guest has now, as it is written.
@@ -431,12 +436,12 @@ impl<B: 'static> Sender<B> {
 
     /// An ACK for the guest that repeats the latest.
     pub fn made_for_guest(&mut self, flow: &FiveTuple, link: &Link, peer: PeerSide) -> Made {
-        self.told_una = self.snd_una();
+        self.told_una = self.una_for_guest();
         Made {
             flow: flow.reversed(),
             link: *link,
             seq: peer.nxt,
-            ack: self.snd_una(),
+            ack: self.told_una,
             window: self.window_for_guest(),
             flags: Flags::ACK,
             timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
@@ -447,9 +452,9 @@ impl<B: 'static> Sender<B> {
     /// What is new in the header of a kept frame. With the clock that it had, the guest might take it for old
     /// (RFC 7323 section 5).
     pub fn edit_for_kept(&mut self, peer: PeerSide) -> Edit {
-        self.told_una = self.snd_una();
+        self.told_una = self.una_for_guest();
         Edit {
-            ack: Some(self.snd_una()),
+            ack: Some(self.told_una),
             window: Some(self.window_for_guest()),
             timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
             strip_sack: true,

@@ -239,9 +239,18 @@ impl<B: 'static> Sender<B> {
         }
     }
 
-    /// Asks a receiver whose window is closed for its window: a segment of no use, which has to be
-    /// acknowledged.
+    /// Asks a receiver whose window is closed for its window, as its timer wants it. Goes on for as long as the
+    /// receiver answers (RFC 1122 section 4.2.2.17).
     pub(super) fn probe_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        self.ask_for_window(env);
+        self.rtt.back_off();
+        self.unanswered = self.unanswered.saturating_add(1);
+        let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
+        self.recovery.timer = Some((Timer::WindowProbe, env.now + wait));
+    }
+
+    /// Sends a probe of the window: a segment of no use, which has to be acknowledged.
+    pub(super) fn ask_for_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         env.counters.window_probes += 1;
         env.sink.to_network(&Made {
             flow: *env.flow,
@@ -256,10 +265,6 @@ impl<B: 'static> Sender<B> {
             }),
             dsack: None,
         });
-        self.rtt.back_off();
-        self.unanswered = self.unanswered.saturating_add(1);
-        let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
-        self.recovery.timer = Some((Timer::WindowProbe, env.now + wait));
     }
 
     /// The clock of the guest, as its SYN had it.

@@ -46,6 +46,7 @@ pub struct Monitor {
     dup_bytes: i64,
     // What the guest was told.
     told_edge: Position,
+    told_ack: Position,
     told_while_online: bool,
     // The other direction.
     peer_seen: Position,
@@ -365,12 +366,14 @@ impl Monitor {
             assert!(edge <= self.told_edge, "a SYN-ACK that allows more than was granted");
             return;
         }
-        if online && self.told_while_online && ack == self.wire_una {
+        if online && self.told_while_online {
             assert!(edge >= self.told_edge, "I3: the edge goes from {} to {edge}", self.told_edge);
+            assert!(ack >= self.told_ack, "{ack} is acknowledged after {}", self.told_ack);
         }
         if online && !self.told_while_online {
             self.told_edge = edge;
         }
+        self.told_ack = ack;
         self.told_edge = if online { self.told_edge.max(edge) } else { edge };
         self.told_while_online = online;
     }

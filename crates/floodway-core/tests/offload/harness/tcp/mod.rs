@@ -44,6 +44,11 @@ pub struct TcpConfig {
     pub min_rto: Duration,
     /// Start of its timestamp clock.
     pub clock: u32,
+    /// Linux `tcp_retries2`: how long it repeats without progress, and how many probes of a window may stay without
+    /// an answer, before it ends the connection.
+    pub retries2: u32,
+    /// It opens its window by however little, against RFC 9293 section 3.8.6.2.2.
+    pub silly: bool,
 }
 
 impl Default for TcpConfig {
@@ -67,6 +72,8 @@ impl Default for TcpConfig {
             tlp: false,
             min_rto: Duration::from_millis(200),
             clock: 77_000,
+            retries2: 15,
+            silly: false,
         }
     }
 }
@@ -80,6 +87,8 @@ pub enum State {
     Established,
     /// Ended by a reset.
     Reset,
+    /// Ended because the other side did not answer (`ETIMEDOUT`).
+    TimedOut,
 }
 
 #[derive(Debug)]
@@ -197,7 +206,7 @@ impl Endpoint {
 
     pub fn next(&self) -> Instant {
         match self.state {
-            State::Closed | State::Listen | State::Reset => Instant::NEVER,
+            State::Closed | State::Listen | State::Reset | State::TimedOut => Instant::NEVER,
             State::SynSent | State::SynReceived => self.syn_at,
             State::Established => self.tx.next().min(self.rx.next()),
         }
@@ -205,7 +214,7 @@ impl Endpoint {
 
     pub fn on_time(&mut self, now: Instant) {
         match self.state {
-            State::Closed | State::Listen | State::Reset => return,
+            State::Closed | State::Listen | State::Reset | State::TimedOut => return,
             State::SynSent | State::SynReceived => {
                 if self.syn_at <= now {
                     self.syn(now);
@@ -217,6 +226,10 @@ impl Endpoint {
         self.rx.on_time(&self.config, now);
         if let Some(range) = self.tx.on_time(&self.config, now) {
             self.send_range(range, now);
+        }
+        if self.tx.gave_up {
+            self.state = State::TimedOut;
+            return;
         }
         self.finish(now);
     }
@@ -336,7 +349,7 @@ impl Endpoint {
 
     fn on_segment(&mut self, packet: &Packet, now: Instant) {
         match self.state {
-            State::Closed | State::Reset => {}
+            State::Closed | State::Reset | State::TimedOut => {}
             State::Listen | State::SynSent => self.on_handshake(packet, now),
             State::SynReceived | State::Established => self.on_connected(packet, now),
         }

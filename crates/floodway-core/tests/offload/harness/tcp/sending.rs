@@ -9,6 +9,8 @@ use super::TcpConfig;
 use crate::harness::packet::Position;
 
 const MAX_RTO: Duration = Duration::from_secs(120);
+/// Linux `TCP_RTO_MIN`, on which `tcp_retries2` counts.
+const RTO_BASE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -60,6 +62,8 @@ pub struct Sending {
     tlp_at: Instant,
     tlp_done: bool,
     persist_at: Instant,
+    /// Probes of a closed window, and those since the other side was heard.
+    persist_backed_off: u32,
     probes: u32,
     dup_acks: u32,
     /// The latest transmission that is known to have arrived.
@@ -69,6 +73,12 @@ pub struct Sending {
     reduced_until: Position,
     /// Bytes acknowledged by ACKs with ECE: what DCTCP takes for marked.
     pub echoed_bytes: Position,
+    /// Timeouts since there was progress.
+    retries: u32,
+    /// When the first segment was repeated of those that were then out (Linux `retrans_stamp`).
+    first_repeat: Option<Instant>,
+    /// The connection has timed out.
+    pub gave_up: bool,
 }
 
 /// What an ACK says.
@@ -104,6 +114,7 @@ impl Sending {
             tlp_at: Instant::NEVER,
             tlp_done: false,
             persist_at: Instant::NEVER,
+            persist_backed_off: 0,
             probes: 0,
             dup_acks: 0,
             latest: None,
@@ -111,6 +122,9 @@ impl Sending {
             cwr: false,
             reduced_until: 0,
             echoed_bytes: 0,
+            retries: 0,
+            first_repeat: None,
+            gave_up: false,
         }
     }
 
@@ -172,7 +186,21 @@ impl Sending {
         Some(Range { start, end: self.nxt, again: false })
     }
 
+    /// How long `tcp_retries2` lasts (Linux `tcp_model_timeout`).
+    fn patience(retries2: u32) -> Duration {
+        let doublings = (MAX_RTO.as_millis() / RTO_BASE.as_millis()).ilog2();
+        let first = retries2.min(doublings);
+        MAX_RTO.saturating_mul(retries2 - first).saturating_add(RTO_BASE * ((2 << first) - 1))
+    }
+
+    /// The timer has run out: whether that is the last time (Linux `tcp_write_timeout`).
+    fn has_timed_out(&self, config: &TcpConfig, now: Instant) -> bool {
+        let since = self.first_repeat.map_or(Duration::ZERO, |first| now.since(first));
+        self.retries > 0 && since >= Self::patience(config.retries2)
+    }
+
     fn again(&mut self, index: usize, mss: i64, now: Instant) -> Range {
+        self.first_repeat = self.first_repeat.or(Some(now));
         let start = self.start_of(index);
         let end = self.sent[index].end.min(start + mss);
         self.split(end);
@@ -203,7 +231,7 @@ impl Sending {
             self.tlp_at = Instant::NEVER;
             let waits = self.nxt < self.end();
             if waits && self.persist_at == Instant::NEVER {
-                let wait = self.rto(config).saturating_mul(1 << self.probes.min(8));
+                let wait = self.rto(config).saturating_mul(1 << self.persist_backed_off.min(12));
                 self.persist_at = now + wait.min(MAX_RTO);
             } else if !waits {
                 self.persist_at = Instant::NEVER;
@@ -236,7 +264,12 @@ impl Sending {
             return Some(Range { start, end: self.nxt, again: true });
         }
         if self.rto_at <= now {
+            if self.has_timed_out(config, now) {
+                self.gave_up = true;
+                return None;
+            }
             self.counts.timeouts += 1;
+            self.retries += 1;
             self.backed_off += 1;
             self.rto_at = now + self.rto(config);
             self.ssthresh = (self.in_flight() / 2).max(2 * mss);
@@ -262,7 +295,12 @@ impl Sending {
                 self.arm(config, now);
                 return Some(Range { start, end, again: false });
             }
+            if self.probes >= config.retries2 {
+                self.gave_up = true;
+                return None;
+            }
             self.probes += 1;
+            self.persist_backed_off += 1;
             self.arm(config, now);
             return Some(Range { start: self.una - 1, end: self.una - 1, again: true });
         }
@@ -278,6 +316,9 @@ impl Sending {
         let opens = word.edge != self.edge;
         if word.ack > self.una || word.edge > self.edge {
             self.edge = word.edge;
+        }
+        if self.edge > self.nxt {
+            self.persist_backed_off = 0;
         }
         let mss = i64::from(config.mss);
         let advanced = word.ack - self.una;
@@ -306,6 +347,7 @@ impl Sending {
         let lost = self.sent.iter().any(|s| s.lost);
         if self.recover.is_some_and(|recover| self.una >= recover) {
             self.recover = None;
+            self.first_repeat = None;
             self.cwnd = self.cwnd.max(self.ssthresh.min(1 << 30));
         }
         if lost && self.recover.is_none() {
@@ -341,13 +383,15 @@ impl Sending {
     }
 
     fn advance(&mut self, word: &Word<'_>, config: &TcpConfig, now: Instant) {
-        let (mut measured, mut repaired) = (None, false);
+        let (mut measured, mut repaired, mut whole) = (None, false, false);
         self.dup_acks = 0;
+        self.retries = 0;
         while let Some(first) = self.sent.front().copied() {
             if first.end > word.ack {
                 break;
             }
             self.sent.pop_front();
+            whole = true;
             self.una = first.end;
             self.arrived(first, now);
             repaired |= first.times > 1;
@@ -355,13 +399,18 @@ impl Sending {
                 measured = Some(now.since(first.at));
             }
         }
+        whole |= word.ack - self.una >= i64::from(config.mss);
         self.una = word.ack;
         self.nxt = self.nxt.max(self.una);
-        self.backed_off = 0;
+        if !whole {
+            // As Linux: less than a segment neither measures a round trip nor restarts a timer.
+            return;
+        }
         self.tlp_done = false;
         // What a repair has freed along with itself had arrived long before.
         if let Some(rtt) = measured.filter(|_| !repaired).or(word.rtt) {
             self.sample(rtt);
+            self.backed_off = 0;
         }
         self.rto_at = Instant::NEVER;
         self.tlp_at = Instant::NEVER;

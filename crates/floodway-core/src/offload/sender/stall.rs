@@ -1,0 +1,143 @@
+//! A receiver that closes its window while the guest may still send.
+//!
+//! # Theory of operation
+//! The guest's grant reaches beyond the receiver's window. When that window closes, the guest has bytes outstanding that
+//! the switch holds. It takes them for lost, repeats them, and ends the connection after `tcp_retries2` timeouts, although
+//! the receiver is alive. A plain sender probes a closed window for as long as the probes are answered (RFC 9293 section
+//! 3.8.6.1, RFC 1122 section 4.2.2.17), and so must the guest's connection last.
+//!
+//! Nothing but an acknowledgement that advances ends a sender's count of timeouts, and none may be invented. So some are
+//! saved: while the window is nearly closed and the grant goes beyond it, the last acknowledged bytes are *withheld* from
+//! the guest, [`RESERVE`] at most. The guest repeats the first of them when its timer runs out. The repeat is absorbed and, if
+//! the peer has been heard since the last answer, answered with one byte of the reserve. If it has not been heard, a window
+//! probe asks it, and its answer lets the byte go. A peer that does not answer thus leaves the guest without an answer too,
+//! and the guest gives up as it would without the switch.
+//!
+//! One byte is enough: Linux counts timeouts from zero after each advance (`icsk_retransmits`), and keeps the timeout backed
+//! off, since less than a segment is no round trip. It then repeats every 120 s, so that the reserve lasts for days. A sender
+//! whose timeout starts anew at every advance is answered once in [`ANSWER_INTERVAL`], which is within four of its
+//! timeouts, and the reserve lasts for two hours.
+//!
+//! All is disclosed as soon as the window opens, the guest's FIN is acknowledged, or the flow goes offline. An idle flow whose
+//! window is merely small withholds nothing, for the guest's timer would run for no purpose.
+//!
+//! # Invariants
+//! - `told_una <= una_for_guest <= snd_una`, and `una_for_guest` never goes back.
+//! - The window that the guest is shown counts from `una_for_guest`, so its right edge stays (I3); the budget is charged from
+//!   there too, so that withholding never adds to a charge (I4).
+
+use super::{Env, Sender};
+use crate::offload::sink::Sink;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// Most bytes that are withheld: as many answers.
+const RESERVE: u32 = 4096;
+/// Least time between two answers.
+const ANSWER_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What is withheld from the guest, and who waits for whom.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::offload) struct Stall {
+    /// Acknowledged bytes of which the guest has not been told, on purpose.
+    pub withheld: u32,
+    /// The guest has repeated something since it was last answered.
+    guest_asks: bool,
+    /// The peer was heard since the guest was last answered.
+    peer_heard: bool,
+    /// No answer is given before, and the peer is not asked before.
+    answer_from: Instant,
+    ask_from: Instant,
+}
+
+impl Stall {
+    pub const NONE: Self = Self {
+        withheld: 0,
+        guest_asks: false,
+        peer_heard: false,
+        answer_from: Instant::ZERO,
+        ask_from: Instant::ZERO,
+    };
+}
+
+impl Stall {
+    /// When an answer that is due may be given; `NEVER` if none is.
+    #[inline]
+    pub fn answer_at(&self) -> Instant {
+        if self.guest_asks && self.peer_heard { self.answer_from } else { Instant::NEVER }
+    }
+}
+
+impl<B: 'static> Sender<B> {
+    /// The acknowledgement number for the guest: `snd_una` less what is withheld.
+    #[inline]
+    pub fn una_for_guest(&self) -> Seq {
+        self.snd_una() - self.recovery.stall.withheld
+    }
+
+    /// Returns `true` if the guest is not told of all that is acknowledged.
+    #[inline]
+    pub fn is_withholding(&self) -> bool {
+        self.recovery.stall.withheld > 0
+    }
+
+    /// Decides what to withhold after an ACK of the peer; `before` was `snd_una` until then. `guest_is_done` says that
+    /// the peer has acknowledged the guest's FIN. Returns `true` if the guest has to be told of something now: bytes are
+    /// disclosed, or a repeat is answered.
+    pub fn on_peer_heard(&mut self, before: Seq, guest_is_done: bool, now: Instant) -> bool {
+        let mss = self.window.mss;
+        let stalled = self.rwnd() < mss
+            && self.told_edge.after(self.rwnd_edge)
+            && (self.held() > 0 || self.rwnd() == 0);
+        if !stalled || guest_is_done {
+            return self.disclose();
+        }
+        // The guest makes progress with every ACK that makes any.
+        let advanced = self.snd_una().since(before);
+        let stall = &self.recovery.stall;
+        let withheld = RESERVE.min(stall.withheld + advanced.saturating_sub(1));
+        if withheld == 0 {
+            return false;
+        }
+        self.recovery.stall.withheld = withheld;
+        self.recovery.stall.peer_heard = true;
+        self.answer(now)
+    }
+
+    /// Withholds nothing any more. Returns `true` if something was.
+    pub fn disclose(&mut self) -> bool {
+        let withheld = self.is_withholding();
+        if withheld {
+            self.recovery.stall = Stall::NONE;
+        }
+        withheld
+    }
+
+    /// The guest has repeated what begins at `seq` although it need not. Returns `true` if it is to be told of one byte
+    /// more. If the peer has to be heard first and nothing is on its way that it will answer, it is asked.
+    pub fn on_guest_repeat<S: Sink<B>>(&mut self, seq: Seq, env: &mut Env<'_, S>) -> bool {
+        // A timeout repeats what comes first; what else is repeated asks for nothing.
+        if !self.is_withholding() || seq.after(self.una_for_guest()) {
+            return false;
+        }
+        self.recovery.stall.guest_asks = true;
+        let answers = self.answer(env.now);
+        if !answers && self.recovery.stall.ask_from <= env.now && self.store.records() == 0 {
+            self.recovery.stall.ask_from = env.now + ANSWER_INTERVAL;
+            self.ask_for_window(env);
+        }
+        answers
+    }
+
+    /// Lets a byte go if the guest waits for it and the peer was heard. Returns `true` if it does.
+    pub fn answer(&mut self, now: Instant) -> bool {
+        let answers = self.recovery.stall.answer_at() <= now;
+        if answers {
+            let stall = &mut self.recovery.stall;
+            let next = now + ANSWER_INTERVAL;
+            let withheld = stall.withheld - 1;
+            *stall = Stall { withheld, answer_from: next, ask_from: next, ..Stall::NONE };
+        }
+        answers
+    }
+}
