@@ -74,7 +74,7 @@ impl End {
 }
 
 /// The frames as the guest's device gets them: joined into super-frames, if it has TSO.
-fn as_sent(frames: Vec<Vec<u8>>, tso: bool) -> Vec<(VnetHdr, Vec<u8>)> {
+pub fn as_sent(frames: Vec<Vec<u8>>, tso: bool) -> Vec<(VnetHdr, Vec<u8>)> {
     if !tso {
         return frames.into_iter().map(|frame| (VnetHdr::default(), frame)).collect();
     }
