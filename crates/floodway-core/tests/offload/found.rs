@@ -209,3 +209,19 @@ fn an_urgent_segment_is_not_cut_into_several() {
     let expected: Vec<_> = (0..5).map(|n| (packet.at + n * MSS, MSS as u32)).collect();
     assert_eq!(released, expected);
 }
+
+#[test]
+fn what_is_lost_beyond_the_recovery_point_is_another_congestion() {
+    // A recovery ended while segments that were sent in it were lost and waited for the window: they were repeated without a
+    // second reduction (I1, by the wire).
+    for (seed, timestamps, loss) in [(91, false, 20), (127, false, 20), (364, true, 50)] {
+        let mut setup = Setup { name: "beyond", seed, ..Setup::default() };
+        (setup.to_peer.delay, setup.to_guest.delay) = (MS(2), MS(2));
+        (setup.peer.mss, setup.peer.timestamps) = (500, timestamps);
+        (setup.to_peer.reorder, setup.to_peer.reorder_by) = (20, MS(1));
+        (setup.to_peer.rate, setup.to_peer.loss) = (Some(2_000), loss);
+        let mut world = World::new(setup);
+        world.connect();
+        world.transfer(100_000, 0, SECONDS(100));
+    }
+}

@@ -70,7 +70,13 @@ impl<B: 'static> Sender<B> {
         if lost {
             self.enter_fast(out, env);
         }
+        let recovering = self.recovery.phase != Phase::Open;
         self.leave_recovery(kind, env);
+        let left = recovering && self.recovery.phase == Phase::Open;
+        if left && self.store.lost() > self.store.in_repair() {
+            // Sent after the recovery point and lost: another congestion (RFC 6675 section 5).
+            self.enter_fast(out, env);
+        }
         let ece = self.agreed.ecn() && segment.has(Flags::ECE);
         let ack = Ack {
             now: env.now,

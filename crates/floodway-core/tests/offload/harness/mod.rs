@@ -11,6 +11,7 @@ pub mod network;
 pub mod packet;
 pub mod pcap;
 pub mod random;
+mod reference;
 mod stopping;
 pub mod switch;
 pub mod tcp;
@@ -462,7 +463,7 @@ impl World {
         }
         let una = self.guest.tx.una;
         self.mercy.heard(unwrap(una, self.guest.config.isn, packet.segment.ack));
-        self.monitor.peer_sent(packet);
+        self.monitor.peer_sent(packet, now);
         let offline = self.is_offline();
         let verdict = self.switch.peer_sends(now, &flow, packet);
         self.monitor.verdict(&verdict, offline && self.is_offline());
@@ -514,14 +515,14 @@ impl World {
 
     fn carry_out(&mut self) {
         let actions = self.switch.take_actions();
-        let config = self.switch.offload.config();
+        let config = self.switch.offload.config().clone();
         let counters = *self.switch.offload.counters();
         let view = View {
             now: self.now,
             summary: self.switch.summary(&self.flow),
             counters: &counters,
             used: self.switch.offload.used(),
-            budget: (config.budget, config.receive_budget),
+            config: &config,
         };
         for action in actions {
             match action {

@@ -6,12 +6,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use floodway_core::offload::{Counters, Edit, FlowSummary, RxState, TxState, Verdict};
+use floodway_core::offload::{Config, Counters, Edit, FlowSummary, RxState, TxState, Verdict};
 use floodway_core::seq::Seq;
-use floodway_core::time::Instant;
+use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
 
 use super::packet::{Packet, Position, unwrap};
+use super::reference::{Ack, Reference, Terms};
+
+/// What the switch takes for the smallest MSS of a peer, in bytes.
+const SMALLEST_MSS: i64 = 88;
 
 /// One transmission on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +33,25 @@ struct Side {
     isn: Option<u32>,
     scale: Option<u8>,
     sack: bool,
+    timestamps: bool,
+    /// ECE and CWR.
+    ecn: (bool, bool),
     mss: Option<u16>,
+}
+
+impl Side {
+    fn of_syn(packet: &Packet) -> Self {
+        let segment = &packet.segment;
+        let options = &segment.options;
+        Self {
+            isn: Some(segment.seq.0),
+            scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            ecn: (segment.has(Flags::ECE), segment.has(Flags::CWR)),
+            mss: options.mss,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +93,11 @@ pub struct Monitor {
     pub ece_from_switch: u64,
     pub passed_edited: u64,
     pub off: bool,
+    /// What a compliant sender may have in flight.
+    reference: Option<Reference>,
+    /// When the guest's first SYN left, and how long it took to be answered.
+    syn_left: Option<Instant>,
+    handshake: Option<Duration>,
 }
 
 /// How the flow is seen after a call.
@@ -79,7 +106,7 @@ pub struct View<'a> {
     pub summary: Option<FlowSummary>,
     pub counters: &'a Counters,
     pub used: (u32, u32),
-    pub budget: (u32, u32),
+    pub config: &'a Config,
 }
 
 impl View<'_> {
@@ -127,13 +154,7 @@ impl Monitor {
     pub fn guest_sent(&mut self, packet: &Packet) {
         let segment = &packet.segment;
         if segment.has(Flags::SYN) {
-            let options = &segment.options;
-            self.guest = Side {
-                isn: Some(segment.seq.0),
-                scale: options.window_scale,
-                sack: options.sack_permitted,
-                mss: options.mss,
-            };
+            self.guest = Side::of_syn(packet);
         }
         if let Some(timestamps) = segment.options.timestamps {
             let latest = self
@@ -153,16 +174,10 @@ impl Monitor {
     }
 
     /// A segment comes from the network.
-    pub fn peer_sent(&mut self, packet: &Packet) {
+    pub fn peer_sent(&mut self, packet: &Packet, now: Instant) {
         let segment = &packet.segment;
         if segment.has(Flags::SYN) && self.peer.isn.is_none() {
-            let options = &segment.options;
-            self.peer = Side {
-                isn: Some(segment.seq.0),
-                scale: options.window_scale,
-                sack: options.sack_permitted,
-                mss: options.mss,
-            };
+            self.peer = Side::of_syn(packet);
             self.peer_seen = 1;
         }
         if let Some(timestamps) = segment.options.timestamps {
@@ -184,11 +199,13 @@ impl Monitor {
             self.peer_fin = Some(self.peer_pos(self.peer_seen, segment.end()));
         }
         if segment.has(Flags::ACK) && self.guest.isn.is_some() {
-            self.on_peer_ack(packet);
+            let handshake = self.syn_left.map(|left| now.since(left));
+            self.handshake = self.handshake.or(handshake);
+            self.on_peer_ack(packet, now);
         }
     }
 
-    fn on_peer_ack(&mut self, packet: &Packet) {
+    fn on_peer_ack(&mut self, packet: &Packet, now: Instant) {
         let segment = &packet.segment;
         let ack = self.guest_pos(self.wire_una, segment.ack);
         if ack > self.wire_nxt {
@@ -197,6 +214,7 @@ impl Monitor {
         let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
         let edge = ack + (i64::from(segment.window) << scale);
         self.peer_edge = self.peer_edge.max(edge);
+        let una = self.wire_una;
         if ack > self.wire_una {
             self.dup_bytes -= self.dup_bytes.min(ack - self.wire_una);
             self.wire_una = ack;
@@ -209,6 +227,11 @@ impl Monitor {
             .iter()
             .map(|b| (self.guest_pos(ack, Seq(b.left)), self.guest_pos(ack, Seq(b.right))))
             .collect();
+        if let Some(reference) = &mut self.reference {
+            let duplicate = ack == una && segment.is_pure_ack();
+            let ece = segment.has(Flags::ECE);
+            reference.ack(now, &Ack { ack, sacks: &blocks, duplicate, ece });
+        }
         for sent in &mut self.in_flight {
             let delivered = sent.end <= ack
                 || blocks.iter().any(|&(left, right)| left <= sent.start && sent.end <= right);
@@ -230,6 +253,9 @@ impl Monitor {
     /// A router drops segments of more than `largest` bytes: if there are any, the frames that they were cut from count
     /// as lost.
     pub fn too_large(&mut self, largest: u32) {
+        if let Some(reference) = &mut self.reference {
+            reference.too_large(i64::from(largest));
+        }
         if self.in_flight.iter().any(|sent| sent.end - sent.start > i64::from(largest)) {
             self.in_flight.iter_mut().for_each(|sent| sent.gone = true);
         }
@@ -251,6 +277,7 @@ impl Monitor {
         if self.off || segment.has(Flags::SYN) || segment.has(Flags::RST) {
             if segment.has(Flags::SYN) {
                 self.wire_nxt = 1;
+                self.syn_left.get_or_insert(view.now);
                 if segment.has(Flags::ACK) {
                     self.wire_ack = 1;
                     self.wire_edge = 1 + i64::from(segment.window);
@@ -285,12 +312,43 @@ impl Monitor {
             }
             self.released += end - start;
         }
+        self.start_reference(view);
         self.wire_nxt = self.wire_nxt.max(end);
         for piece in packet.segments() {
             let start = self.guest_pos(start, piece.segment.seq);
             let end = start + i64::from(piece.segment.seq_len());
+            if let Some(reference) = &mut self.reference {
+                reference.sent(view.now, start, end);
+            }
             let order = (view.now, end);
             self.in_flight.push_back(Transmission { start, end, order, gone: false });
+        }
+    }
+
+    /// The reference of the connection, which judges only what the switch sends.
+    fn start_reference(&mut self, view: &View<'_>) {
+        let terms = self.terms(view);
+        let reference = self.reference.get_or_insert_with(|| Reference::new(terms));
+        if view.tx() == TxState::Offline {
+            reference.pause();
+        } else {
+            reference.resume();
+        }
+    }
+
+    fn terms(&self, view: &View<'_>) -> Terms {
+        let (guest, peer) = (&self.guest, &self.peer);
+        let timestamps = guest.timestamps && peer.timestamps;
+        let mss = i64::from(peer.mss.unwrap_or(536)) - if timestamps { 12 } else { 0 };
+        let asks = |side: &Side| side.ecn == (true, true);
+        let agrees = |side: &Side| side.ecn == (true, false);
+        Terms {
+            algorithm: view.config.congestion,
+            mss: mss.max(SMALLEST_MSS),
+            initial_window: i64::from(view.config.initial_window),
+            sack: self.sack(),
+            ecn: (asks(guest) && agrees(peer)) || (asks(peer) && agrees(guest)),
+            handshake: self.handshake.unwrap_or_default(),
         }
     }
 
@@ -392,8 +450,13 @@ impl Monitor {
 
     /// After a call, when all that it did was shown.
     pub fn after(&mut self, view: &View<'_>) {
-        assert!(view.used.0 <= view.budget.0, "I4: {} of {} used", view.used.0, view.budget.0);
-        assert!(view.used.1 <= view.budget.1, "receive budget: {:?}", view.used);
+        assert!(
+            view.used.0 <= view.config.budget,
+            "I4: {} of {} used",
+            view.used.0,
+            view.config.budget
+        );
+        assert!(view.used.1 <= view.config.receive_budget, "receive budget: {:?}", view.used);
         if self.off {
             return;
         }
@@ -426,6 +489,11 @@ impl Monitor {
             self.probes.retain(|&end| end > self.wire_una);
             allowed += mss * self.probes.len() as i64;
             assert!(pipe <= allowed, "I1: {pipe} in flight, cwnd {}: {summary:?}", summary.cwnd);
+        }
+        if let Some(reference) = &mut self.reference
+            && let Err(reason) = reference.settle(view.now)
+        {
+            panic!("I1, by the wire: {reason} {:?}", view.summary);
         }
         self.released = 0;
         self.last_counters = *now;

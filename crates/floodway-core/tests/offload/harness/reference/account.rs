@@ -1,0 +1,369 @@
+//! One explanation of a trace: the state of a compliant sender that has sent exactly this, with the largest
+//! window that it may have.
+
+use floodway_core::congestion::Algorithm;
+use floodway_core::time::{Duration, Instant};
+
+use super::curve::Curve;
+use super::scoreboard::{News, Order, Scoreboard};
+use super::{Burst, Cause, Terms};
+use crate::harness::packet::Position;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Open,
+    /// Fast recovery with proportional rate reduction (RFC 6937).
+    Fast {
+        recover: Position,
+        flight: f64,
+        delivered: f64,
+        sent: f64,
+    },
+    /// After a timeout.
+    Loss {
+        recover: Position,
+    },
+}
+
+/// The window before the last reduction, and what must be known to restore it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Undo {
+    cwnd: f64,
+    ssthresh: f64,
+    curve: Curve,
+    /// Bytes sent again since, and bytes that the receiver has had twice since.
+    again: i64,
+    twice: i64,
+}
+
+/// The circumstances of an ACK.
+struct Context {
+    now: Instant,
+    /// Bytes outstanding before it.
+    flight: f64,
+    /// The longest round trip.
+    rtt: Duration,
+    /// It acknowledges what was sent at the start of the last round trip.
+    is_new_round: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Account {
+    /// In fast recovery this is `ssthresh`.
+    cwnd: f64,
+    ssthresh: f64,
+    phase: Phase,
+    curve: Curve,
+    undo: Option<Undo>,
+    /// Everything sent up to here is lost: a timeout.
+    pub lost_before: Option<Order>,
+    /// The last reduction covers everything before; by ECE or by a loss.
+    reduced_until: Position,
+    by_mark: bool,
+    /// The first unacknowledged byte at the last timeout, and at the last probe.
+    timed_out: Option<Position>,
+    probed: Option<Position>,
+    /// End of the current round trip.
+    round: Position,
+    /// The largest flight size in this round trip, and in the two before.
+    used: [f64; 3],
+    /// Bytes that the latest ACK reported.
+    delivered: i64,
+    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    duplicates: i64,
+    /// Probes that are not acknowledged: their number, and the end of what had been sent at the latest.
+    probes: (i64, Position),
+}
+
+impl Account {
+    pub fn new(terms: &Terms) -> Self {
+        Self {
+            cwnd: terms.first_window(),
+            ssthresh: f64::INFINITY,
+            phase: Phase::Open,
+            curve: Curve::default(),
+            undo: None,
+            lost_before: None,
+            reduced_until: 0,
+            by_mark: false,
+            timed_out: None,
+            probed: None,
+            round: 0,
+            used: [0.0; 3],
+            delivered: 0,
+            duplicates: 0,
+            probes: (0, 0),
+        }
+    }
+
+    /// The window that it allows.
+    pub fn bound(&self) -> f64 {
+        self.cwnd
+    }
+
+    /// The largest window, with what rounding may add in congestion avoidance.
+    fn largest(&self, terms: &Terms) -> f64 {
+        let slack = if self.cwnd >= self.ssthresh { 2.0 * terms.mss as f64 } else { 0.0 };
+        self.cwnd + slack
+    }
+
+    /// Nothing is on its way any more.
+    pub fn end_recovery(&mut self) {
+        self.phase = Phase::Open;
+        (self.timed_out, self.probed, self.probes) = (None, None, (0, 0));
+    }
+
+    /// Takes in an ACK, before which `flight` bytes were outstanding. Returns the account in which the last reduction is
+    /// undone, if this is allowed.
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        news: &News,
+        flight: i64,
+        rtt: Duration,
+        terms: &Terms,
+    ) -> Option<Self> {
+        if news.una >= self.probes.1 {
+            self.probes.0 = 0;
+        }
+        let is_new_round = news.una >= self.round;
+        if is_new_round {
+            (self.round, self.used) = (news.nxt, [0.0, self.used[0], self.used[1]]);
+        }
+        self.used[0] = self.used[0].max(flight as f64);
+        self.delivered = self.take_delivered(news, flight, terms);
+        let context = Context { now, flight: flight as f64, rtt, is_new_round };
+        let mut undone = self.undone(news);
+        if let Some(undone) = &mut undone
+            && !(terms.ecn && news.ece)
+        {
+            undone.grow(news, &context, terms);
+        }
+        self.leave(news, terms);
+        let marked = terms.ecn && news.ece;
+        if !marked {
+            self.grow(news, &context, terms);
+        } else if news.una >= self.reduced_until && terms.algorithm != Algorithm::Dctcp {
+            self.reduce_by_mark(news, flight, terms);
+        }
+        if let Phase::Fast { delivered, .. } = &mut self.phase {
+            *delivered += self.delivered as f64;
+        }
+        undone
+    }
+
+    /// Bytes that an ACK reports; without SACK by the rules of RFC 6937 section 2.
+    fn take_delivered(&mut self, news: &News, flight: i64, terms: &Terms) -> i64 {
+        if terms.sack {
+            return news.delivered;
+        }
+        if news.una > news.una_before {
+            let known = self.duplicates.min(news.delivered);
+            self.duplicates -= known;
+            return news.delivered - known;
+        }
+        let possible = (flight - terms.mss - self.duplicates).max(0);
+        let arrived = if news.duplicate { terms.mss.min(possible) } else { 0 };
+        self.duplicates += arrived;
+        arrived
+    }
+
+    fn undone(&mut self, news: &News) -> Option<Self> {
+        let undo = self.undo.as_mut()?;
+        undo.twice += news.repeated;
+        let needless = undo.again > 0 && undo.twice >= undo.again;
+        let in_time = matches!(self.phase, Phase::Loss { .. })
+            && news.earliest.is_some_and(|order| Some(order) <= self.lost_before);
+        (needless || in_time).then_some(Self {
+            cwnd: undo.cwnd,
+            ssthresh: undo.ssthresh,
+            curve: undo.curve,
+            undo: None,
+            phase: Phase::Open,
+            reduced_until: 0,
+            ..*self
+        })
+    }
+
+    /// Ends a recovery whose losses have arrived.
+    fn leave(&mut self, news: &News, terms: &Terms) {
+        let recover = match self.phase {
+            Phase::Open => return,
+            Phase::Fast { recover, .. } | Phase::Loss { recover } => recover,
+        };
+        // RFC 5681 section 3.2 step 6: Reno without SACK leaves with the first new ACK.
+        let is_fast = matches!(self.phase, Phase::Fast { .. });
+        let any = is_fast && !terms.sack && terms.algorithm == Algorithm::Reno;
+        if news.una >= recover || (any && news.una > news.una_before) {
+            (self.phase, self.duplicates) = (Phase::Open, 0);
+        }
+    }
+
+    fn reduce_by_mark(&mut self, news: &News, flight: i64, terms: &Terms) {
+        let mss = terms.mss as f64;
+        let largest = self.largest(terms);
+        self.curve.reduce(flight as f64, largest);
+        self.ssthresh = (largest * terms.beta()).max(2.0 * mss);
+        self.cwnd = (largest * terms.beta()).max(mss);
+        (self.reduced_until, self.by_mark, self.undo) = (news.nxt, true, None);
+    }
+
+    fn grow(&mut self, news: &News, context: &Context, terms: &Terms) {
+        if matches!(self.phase, Phase::Fast { .. }) {
+            return;
+        }
+        let &Context { now, flight, rtt, is_new_round } = context;
+        let mss = terms.mss as f64;
+        let acked = ((news.una - news.una_before) as f64).min(flight.max(mss));
+        // RFC 7661 section 4.3: a window that is not used does not grow. In slow start it may have been half used.
+        let used = self.used.into_iter().fold(0.0, f64::max);
+        let validated = (2.0 * used).max(used + 2.0 * mss);
+        let step = acked.min((self.ssthresh - self.cwnd).max(0.0));
+        self.cwnd = self.cwnd.max((self.cwnd + step).min(validated + step));
+        let rest = acked - step;
+        if rest <= 0.0 || self.cwnd < self.ssthresh {
+            return;
+        }
+        let larger = match terms.algorithm {
+            Algorithm::Cubic => self.curve.grow(now, self.cwnd, rest, rtt, mss),
+            // A segment per round trip, whatever part of the window was used.
+            Algorithm::Vegas if is_new_round => self.cwnd + mss,
+            Algorithm::Vegas => self.cwnd,
+            _ => self.cwnd + mss * rest / self.cwnd,
+        };
+        let gain = larger - self.cwnd;
+        self.cwnd = self.cwnd.max(larger.min(used + 2.0 * mss + gain));
+    }
+
+    /// The ways in which this sender may have come to send `burst`.
+    pub fn explain(&self, now: Instant, burst: &Burst, terms: &Terms) -> Vec<Self> {
+        let mut account = *self;
+        if burst.after_idle {
+            account.restart(terms);
+        }
+        if burst.again == 0 {
+            account.count(burst);
+            return vec![account];
+        }
+        let may_probe = terms.sack && burst.is_tail && burst.again <= terms.mss;
+        let probe = burst.cause == Cause::Other && may_probe && self.probed != Some(burst.una);
+        let timeout = burst.cause == Cause::Other && burst.first_again == burst.una;
+        let recovers = burst.cause == Cause::Ack || burst.overtaken || self.phase != Phase::Open;
+        let mut all = Vec::new();
+        if recovers {
+            all.push(account.recovering(burst, terms));
+        }
+        if probe {
+            all.push(account.probing(burst));
+        }
+        if timeout {
+            all.push(account.timing_out(now, burst, terms));
+        }
+        all
+    }
+
+    /// RFC 5681 section 4.1; `ssthresh` as RFC 7661 section 4.4.2 has it.
+    fn restart(&mut self, terms: &Terms) {
+        self.ssthresh = self.ssthresh.max(self.cwnd * 0.75);
+        self.cwnd = self.cwnd.min(terms.first_window());
+        self.curve.restart();
+        self.undo = None;
+    }
+
+    fn count(&mut self, burst: &Burst) {
+        if let Phase::Fast { sent, .. } = &mut self.phase {
+            *sent += burst.bytes as f64;
+        }
+        if let Some(undo) = &mut self.undo {
+            undo.again += burst.again;
+        }
+    }
+
+    /// Fast recovery goes on, or begins.
+    fn recovering(&self, burst: &Burst, terms: &Terms) -> Self {
+        let mut account = *self;
+        if account.phase == Phase::Open {
+            let counted = account.by_mark
+                && burst.una < account.reduced_until
+                && terms.algorithm != Algorithm::Dctcp;
+            account.by_mark = false;
+            if counted {
+                account.reduced_until = burst.nxt;
+            } else {
+                account.reduce(burst, terms);
+            }
+            account.cwnd = account.ssthresh;
+            account.phase = Phase::Fast {
+                recover: burst.nxt,
+                flight: burst.flight as f64,
+                delivered: if burst.cause == Cause::Ack { self.delivered as f64 } else { 0.0 },
+                sent: 0.0,
+            };
+        }
+        account.count(burst);
+        account
+    }
+
+    /// RFC 5681 equation 4, with RFC 9438's factor for CUBIC.
+    fn reduce(&mut self, burst: &Burst, terms: &Terms) {
+        let Self { cwnd, ssthresh, curve, .. } = *self;
+        self.undo = Some(Undo { cwnd, ssthresh, curve, again: 0, twice: 0 });
+        let flight = burst.flight as f64;
+        let largest = self.largest(terms);
+        let used = flight.min(largest);
+        self.curve.reduce(used, largest);
+        self.ssthresh = (used * terms.beta()).max(2.0 * terms.mss as f64);
+        (self.reduced_until, self.by_mark) = (burst.nxt, false);
+    }
+
+    /// A tail loss probe (RFC 8985 section 7.3).
+    fn probing(&self, burst: &Burst) -> Self {
+        let mut account = *self;
+        if let Some(undo) = &mut account.undo {
+            undo.again += burst.again;
+        }
+        account.probed = Some(burst.una);
+        account.probes = (account.probes.0 + 1, burst.nxt);
+        account
+    }
+
+    /// RFC 5681 section 3.1 and RFC 6298 section 5.
+    fn timing_out(&self, now: Instant, burst: &Burst, terms: &Terms) -> Self {
+        let mut account = *self;
+        if account.timed_out != Some(burst.una) {
+            if matches!(account.phase, Phase::Fast { .. }) {
+                // Proportional rate reduction may not have come down to `ssthresh`.
+                account.cwnd = account.cwnd.max(burst.flight as f64);
+            }
+            account.reduce(burst, terms);
+        }
+        account.timed_out = Some(burst.una);
+        (account.cwnd, account.duplicates) = (terms.mss as f64, 0);
+        account.phase = Phase::Loss { recover: burst.nxt };
+        // What the burst itself sent is later.
+        account.lost_before = Some((now, -1));
+        account.count(burst);
+        account
+    }
+
+    /// Compares what is in flight with what it allows.
+    ///
+    /// # Errors
+    /// It allows less.
+    pub fn check(&self, board: &Scoreboard, terms: &Terms) -> Result<(), String> {
+        let mss = terms.mss as f64;
+        let pipe = (board.in_flight(self.lost_before) - self.duplicates) as f64;
+        let probes = self.probes.0 as f64 * mss;
+        let allowed = self.largest(terms).max(mss) + probes;
+        let proportional = match self.phase {
+            Phase::Fast { flight, delivered, sent, .. } => {
+                sent <= (delivered * self.ssthresh / flight.max(1.0)).ceil().max(mss)
+            }
+            Phase::Open | Phase::Loss { .. } => false,
+        };
+        if pipe <= allowed || proportional {
+            return Ok(());
+        }
+        Err(format!("{pipe} bytes in flight, at most {allowed:.0}: {self:?}"))
+    }
+}
