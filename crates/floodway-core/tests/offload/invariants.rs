@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::harness::cases::check;
 use crate::harness::network::PathConfig;
-use crate::harness::tcp::TcpConfig;
+use crate::harness::tcp::{State, TcpConfig};
 use crate::harness::{CpuConfig, Setup, World};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -105,7 +105,7 @@ fn offload() -> impl Strategy<Value = Config> {
     )
 }
 
-fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
+pub fn setup(most_loss: u32) -> impl Strategy<Value = Setup> {
     let paths = (path(most_loss), path(most_loss));
     (any::<u64>(), offload(), tcp(), tcp(), paths, cpu()).prop_map(
         |(seed, offload, guest, peer, (to_peer, to_guest), cpu)| Setup {
@@ -199,6 +199,96 @@ fn what_was_acknowledged_is_delivered() {
         setup.queue_drops = drops;
         let mut world = start("r1", setup, true);
         world.transfer(1000, down, LONG);
+    });
+}
+
+/// What happens to a guest in the middle of its transfers.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    /// It has no CPU, and frames wait in its queue.
+    Descheduled,
+    /// Its rings stop, and what waits there is lost.
+    Paused,
+    /// The port is drained meanwhile.
+    Drained,
+}
+
+fn stops() -> impl Strategy<Value = Vec<(u64, Stop, u64, i64, i64)>> {
+    let what = prop::sample::select(&[Stop::Descheduled, Stop::Paused, Stop::Drained][..]);
+    let length = prop_oneof![2 => 0..100_u64, 1 => 100..5_000_u64];
+    let stop = (0..60_u64, what, length, 0..200_000_i64, 0..200_000_i64);
+    prop::collection::vec(stop, 1..8)
+}
+
+fn stop(world: &mut World, what: Stop, length: u64) {
+    match what {
+        Stop::Descheduled => world.deschedule_guest(),
+        Stop::Paused => world.stop_guest(),
+        Stop::Drained => world.drain(true),
+    }
+    world.run_for(MS(length));
+    match what {
+        Stop::Descheduled => world.reschedule_guest(),
+        Stop::Paused => world.resume_guest(),
+        Stop::Drained => world.drain(false),
+    }
+}
+
+/// A connection whose guest stops again and again while both sides send.
+fn stopped_world(name: &'static str, setup: Setup, stops: &[(u64, Stop, u64, i64, i64)]) -> World {
+    let mut world = start(name, setup, false);
+    // A drained flow takes back what was granted beyond the receiver's window.
+    world.peer.tolerant = true;
+    for &(wait, what, length, up, down) in stops {
+        let now = world.now;
+        world.guest.write(up, now);
+        world.peer.write(down, now);
+        world.run_for(MS(wait));
+        stop(&mut world, what, length);
+    }
+    world
+}
+
+/// R1 and I2: what was acknowledged for a guest arrives, however often the guest is paused, drained, or without a CPU for
+/// seconds.
+#[test]
+fn pauses_of_the_guest_lose_nothing() {
+    check((setup(30), stops()), |(setup, stops)| {
+        let mut world = stopped_world("stops", setup, &stops);
+        world.transfer(0, 0, LONG * 10);
+        assert_eq!(world.switch.offload.counters().aborted, 0);
+    });
+}
+
+/// R1: what was acknowledged for a guest that moves is sent after it.
+#[test]
+fn what_was_acknowledged_follows_the_guest() {
+    check((setup(30), stops(), 0..2_000_u64), |(setup, stops, pause)| {
+        let mut world = stopped_world("moves", setup, &stops);
+        (world.guest.tolerant, world.peer.tolerant) = (true, true);
+        world.stop_guest();
+        world.run_for(MS(pause));
+        world.monitor.off = true;
+        world.move_guest();
+        world.transfer(0, 0, LONG * 10);
+    });
+}
+
+/// R1: a guest that dies with bytes owed to it leaves no peer that believes in the connection.
+#[test]
+fn the_peer_of_a_dead_guest_is_not_left_hanging() {
+    check((setup(30), stops()), |(setup, stops)| {
+        let mut world = stopped_world("dies", setup, &stops);
+        // No network delivers an RST for sure.
+        for path in [&mut world.to_peer, &mut world.to_guest] {
+            (path.config.loss, path.config.queue) = (0, u64::MAX >> 20);
+        }
+        world.run_for(MS(100));
+        let owed = world.switch.summary(&world.flow).is_some_and(|s| s.kept > 0);
+        world.kill_guest();
+        world.run_for(Duration::from_secs(1));
+        assert!(!owed || world.peer.state == State::Reset, "{:?}", world.peer.state);
+        assert!(world.switch.offload.is_empty());
     });
 }
 

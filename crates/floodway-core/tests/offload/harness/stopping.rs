@@ -8,6 +8,11 @@ impl World {
         self.cpu.stopped = true;
     }
 
+    /// A guest without a CPU has one again.
+    pub fn reschedule_guest(&mut self) {
+        self.cpu.stopped = false;
+    }
+
     /// The guest's rings stop, and what has waited in its queue is lost.
     pub fn stop_guest(&mut self) {
         self.cpu.stopped = true;
