@@ -65,6 +65,8 @@ enum Event {
     /// The VM asks for an answer of so many bytes, and the question reaches the sender.
     Ask(usize, u32),
     Asked(usize, u32),
+    /// A sender that paused goes on.
+    Wake(usize),
     /// The clamp's timer of a VM.
     Timer(usize),
 }
@@ -86,7 +88,7 @@ pub struct Connection {
     /// Payload that the guest has.
     pub received: u64,
     /// Nothing is sent before then.
-    pub paused_until: Instant,
+    paused_until: Instant,
     /// Nothing is sent beyond: what was asked for.
     limit: Option<Seq>,
     /// Bytes of the next answer.
@@ -205,6 +207,12 @@ impl Network {
         self.at(at, Event::Ask(number, answer));
     }
 
+    /// The connection's sender has nothing to send until `end`.
+    pub fn pause(&mut self, number: usize, end: Instant) {
+        self.connections[number].paused_until = end;
+        self.at(end, Event::Wake(number));
+    }
+
     pub fn close(&mut self, number: usize, at: Instant) {
         self.at(at, Event::Close(number));
     }
@@ -236,6 +244,7 @@ impl Network {
                 connection.edge = edge;
                 self.send(number);
             }
+            Event::Wake(number) => self.send(number),
             Event::Ask(number, answer) => self.question(number, answer),
             Event::Asked(number, answer) => {
                 let connection = &mut self.connections[number];
