@@ -41,7 +41,7 @@ fn measure(attack: Attack, records: u32) -> f64 {
 fn main() {
     let [few, some, many] = RECORDS;
     println!("{:<14}{few:>10}{some:>10}{many:>10}{:>8}", "ns per ACK", "ratio");
-    for attack in Attack::ALL {
+    for attack in Attack::ALL.into_iter().chain([Attack::Reneging]) {
         let [few, some, many] = RECORDS.map(|records| measure(attack, records));
         let name = format!("{attack:?}");
         println!("{name:<14}{few:>10.0}{some:>10.0}{many:>10.0}{:>8.1}", many / few);

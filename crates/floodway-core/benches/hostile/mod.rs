@@ -41,11 +41,14 @@ pub enum Attack {
     OneByte,
     /// Every second segment, here and there.
     Alternating,
-    /// As the one before, and the first segments are acknowledged one by one.
+    /// As the one before, and the first segments are acknowledged two by two.
     Advancing,
+    /// They are acknowledged one by one, also where the next was SACKed: the peer takes back all that it SACKed.
+    Reneging,
 }
 
 impl Attack {
+    /// Those whose every ACK has to be cheap: what many ACKs have SACKed can be taken back by one.
     pub const ALL: [Self; 6] = [
         Self::Plain,
         Self::Nested,
@@ -62,7 +65,7 @@ impl Attack {
             Self::Nested | Self::Shrinking => records / 2 - 1,
             Self::OneByte => 1_000,
             Self::Alternating => records / 6,
-            Self::Advancing => records / 8,
+            Self::Advancing | Self::Reneging => records / 8,
         }
     }
 
@@ -78,10 +81,14 @@ impl Attack {
             Self::OneByte => {
                 (0, [0, 1, 2].map(|i| somewhere(3 * n + i, records)).map(|at| (at, at)))
             }
-            Self::Alternating | Self::Advancing => {
+            Self::Alternating | Self::Advancing | Self::Reneging => {
                 let pairs = records / 2;
                 let pair = |i| (3 * n + i) * 7 % pairs;
-                let acked = if self == Self::Advancing { n } else { 0 };
+                let acked = match self {
+                    Self::Advancing => 2 * n,
+                    Self::Reneging => n,
+                    _ => 0,
+                };
                 (acked, [0, 1, 2].map(pair).map(|pair| (2 * pair + 1, 2 * pair + 2)))
             }
         }

@@ -67,6 +67,8 @@ counters! {
     window_probes,
     /// Fast recoveries entered.
     fast_recoveries,
+    /// Times that a peer had discarded what it had acknowledged selectively.
+    reneged,
     /// Reductions of the congestion window because of ECN.
     ecn_reductions,
     /// Recoveries that turned out to be needless and were undone.

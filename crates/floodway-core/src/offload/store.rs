@@ -415,6 +415,19 @@ impl<B: 'static> Store<B> {
         }
     }
 
+    /// Returns `true` if the peer was believed to have the first byte that it has not acknowledged.
+    #[inline]
+    pub fn is_first_sacked(&self) -> bool {
+        self.sacked() > 0 && self.place(0).is_some_and(|first| first.sent.sacked)
+    }
+
+    /// The peer has discarded what it had out of order (RFC 2018 section 8): all of that is lost.
+    pub fn renege(&mut self) {
+        if let Some(lists) = self.lists.get_mut() {
+            lists.board.renege(self.una);
+        }
+    }
+
     /// Forgets the losses that were not repaired: the recovery was needless.
     pub fn forget_losses(&mut self) {
         if let Some(lists) = self.lists.get_mut() {
@@ -506,6 +519,23 @@ mod tests {
         store.check();
         store.acknowledge(Seq(1100));
         assert!(store.is_empty() && store.records() == 0);
+        store.check();
+    }
+
+    #[test]
+    fn what_the_peer_has_discarded_is_lost() {
+        let mut store = store();
+        store.insert(&segment(100, 1000), Seq(100), || Some(1));
+        store.released(Seq(1100), Instant::ZERO, 100);
+        for index in [3, 4, 6, 9] {
+            store.mark_sacked(index);
+        }
+        store.mark_lost(0);
+        store.acknowledge(Seq(400));
+        assert!(store.is_first_sacked());
+        store.renege();
+        assert_eq!((store.sacked(), store.lost(), store.pipe()), (0, 400, 300));
+        assert_eq!(store.next_lost().map(|place| place.start), Some(Seq(400)));
         store.check();
     }
 

@@ -8,6 +8,7 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use crate::harness::packet::Packet;
 use crate::harness::switch::{Action, Switch};
+use crate::harness::tcp::Digest;
 use crate::harness::{Setup, World, flow};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -192,8 +193,99 @@ fn sack_blocks_of_all_kinds_do_no_harm() {
         world.network_packet(&packet);
         world.flush();
     }
-    // The peer reneges on all that it said; the timer repairs it.
+    // None of it was true, and all of it has come.
     world.transfer(0, 0, SECONDS(120));
+}
+
+/// A transfer whose peer discards all that it has out of order once it has SACKed `most` bytes of it, `times` times.
+fn reneging(name: &'static str, most: i64, times: u32, peer_sends: bool, tlp: bool) -> World {
+    let mut setup = Setup { name, ..Setup::default() };
+    (setup.to_peer.delay, setup.to_guest.delay, setup.guest.tlp) = (MS(5), MS(5), tlp);
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer_some(100_000, 1000);
+    world.peer.rx.digest = Some(Digest::of_stream(100_000));
+    let bytes = 400_000 * i64::from(times);
+    for _ in 0..times {
+        world.to_peer.drop_next = vec![3, 4, 20, 40];
+        world.guest.write(400_000, world.now);
+        world.run_until(SECONDS(10), |w| w.peer.rx.out_of_order_bytes() >= most);
+        // What it says of that is on its way.
+        world.peer.rx.renege();
+        if peer_sends {
+            world.peer.write(10_000, world.now);
+        }
+    }
+    let start = world.now;
+    while world.peer.rx.bytes() < 100_000 + bytes {
+        if peer_sends {
+            world.peer.write(100, world.now);
+        }
+        world.run_for(MS(10));
+        assert!(world.now.since(start) < SECONDS(20), "{:?}", world.switch.offload.counters());
+    }
+    assert_eq!(world.peer.rx.digest, Some(Digest::of_stream(100_000 + bytes)));
+    world.transfer(0, 0, SECONDS(10));
+    world
+}
+
+#[test]
+fn what_a_peer_sacked_and_discarded_is_sent_again() {
+    for peer_sends in [false, true] {
+        for tlp in [false, true] {
+            for (most, times) in [(1_448, 1), (10_000, 1), (20_000, 1), (5_000, 5)] {
+                let world = reneging("renege", most, times, peer_sends, tlp);
+                assert!(world.switch.offload.counters().reneged > 0, "{most} {times}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_discards_all_the_time_gets_everything_in_the_end() {
+    let mut setup = Setup { name: "renege-often", ..Setup::default() };
+    setup.to_peer.loss = 30;
+    let mut world = World::new(setup);
+    world.connect();
+    world.peer.rx.digest = Some(Digest::default());
+    world.guest.write(500_000, world.now);
+    let start = world.now;
+    while world.peer.rx.bytes() < 500_000 {
+        world.run_for(MS(3));
+        world.peer.rx.renege();
+        assert!(world.now.since(start) < SECONDS(60));
+    }
+    assert_eq!(world.peer.rx.digest, Some(Digest::of_stream(500_000)));
+}
+
+/// The peer says that it has all that was sent, but acknowledges nothing. Nothing has come to it.
+#[test]
+fn a_block_that_begins_at_the_left_edge_is_not_believed() {
+    for peer_sends in [false, true] {
+        let mut world = connected("left-edge");
+        let before = world.peer.rx.bytes();
+        world.to_peer.config.loss = 1000;
+        world.guest.write(30_000, world.now);
+        world.run_for(MS(1));
+        let in_flight = world.switch.summary(&world.flow).unwrap().in_flight;
+        assert!(in_flight > 10_000);
+        let mut packet = world.blind(0);
+        packet.segment.flags = Flags::ACK;
+        let Seq(left) = packet.segment.ack;
+        let block = SackBlock { left, right: left.wrapping_add(in_flight) };
+        packet.segment.options.set_sack_blocks(&[block]);
+        world.monitor.off = true;
+        world.network_packet(&packet);
+        world.flush();
+        world.to_peer.config.loss = 0;
+        for _ in 0..200 {
+            if peer_sends {
+                world.peer.write(100, world.now);
+            }
+            world.run_for(MS(10));
+        }
+        assert_eq!(world.peer.rx.bytes(), before + 30_000);
+    }
 }
 
 #[test]

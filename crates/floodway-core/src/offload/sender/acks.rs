@@ -3,6 +3,7 @@
 use super::loss::Phase;
 use super::{Env, Sender};
 use crate::congestion::Ack;
+use crate::offload::counters::Counters;
 use crate::offload::segment::Segment;
 use crate::offload::sink::Sink;
 use crate::offload::spare::Boxes;
@@ -55,6 +56,7 @@ impl<B: 'static> Sender<B> {
             self.rtt.reset_back_off();
         }
         let freed = self.store.acknowledge(segment.ack);
+        let reneged = self.check_reneging(env.counters);
         let sacked = self.take_sack_blocks(segment, una, env.now);
         let kind = self.kind(segment, una, window_moved);
         self.note_arrivals(&freed, env.now);
@@ -66,7 +68,7 @@ impl<B: 'static> Sender<B> {
         }
         let rtt = self.measure(&freed, &sacked, env.now);
         self.check_probe(kind, sacked.dsack, env);
-        let lost = self.find_losses(kind, env.now);
+        let lost = self.find_losses(kind, env.now) || reneged;
         if lost {
             self.enter_fast(out, env);
         }
@@ -139,11 +141,23 @@ impl<B: 'static> Sender<B> {
                 }
                 continue;
             }
-            if !left.before(self.snd_una()) && !right.after(self.store.snd_nxt()) {
+            // A peer that had the first byte would have acknowledged it.
+            if left.after(self.snd_una()) && !right.after(self.store.snd_nxt()) {
                 self.mark(left, right, now, &mut told);
             }
         }
         told
+    }
+
+    /// A cumulative acknowledgement that ends at what was SACKed says that the peer has it no more (RFC 2018 section 8).
+    /// Returns `true` if it does. What remains SACKed is then not believed either, until it is SACKed again.
+    pub(super) fn check_reneging(&mut self, counters: &mut Counters) -> bool {
+        let reneged = self.store.is_first_sacked();
+        if reneged {
+            counters.reneged += 1;
+            self.store.renege();
+        }
+        reneged
     }
 
     /// Marks the segments that lie within `left..right`. What is only partly named stays as it is.

@@ -33,6 +33,20 @@ fn the_work_for_an_ack_is_in_proportion_to_what_it_changes() {
 }
 
 #[test]
+fn a_peer_that_takes_back_what_it_sacked_has_to_sack_it_first() {
+    for records in [1_000, 8_190] {
+        let mut victim = Victim::new(records);
+        let acks = Attack::Reneging.acks(records);
+        let (steps, changes) =
+            cost::of(|| (0..acks).for_each(|n| victim.acknowledge(Attack::Reneging, n)));
+        let acks = u64::from(acks);
+        assert!(steps <= acks * BASE + PER_CHANGE * changes, "{steps} steps, {changes} changes");
+        // Each ACK SACKs three segments, which are lost, sent again and SACKed again.
+        assert!(changes <= 4 * (3 * acks + u64::from(records)), "{changes} changes, {acks} ACKs");
+    }
+}
+
+#[test]
 fn tiny_segments_wait_until_acks_have_freed_some() {
     let mut victim = Victim::new(10_000);
     assert_eq!(victim.in_flight(), 8192 * LEN);

@@ -19,7 +19,9 @@
 //! segment is probed before the longest delay that its ACK may have, which is found out probe by
 //! probe; and a recovery is probed too, when nothing more is heard of its repairs.
 //!
-//! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed.
+//! The retransmission timeout (RFC 6298) takes everything for lost that is not SACKed. SACK marks outlive it, as RFC 6675
+//! section 5.1 allows to senders that find out about reneging: a receiver that has discarded what it SACKed gives itself away by a
+//! cumulative acknowledgement that stops there, and all SACK marks are lost segments then (`check_reneging`).
 //!
 //! A recovery that DSACKs show to have been needless is undone: `cwnd` and `ssthresh` are as
 //! before (the rule of Linux: as many DSACKed bytes as were repaired).
@@ -525,6 +527,8 @@ impl<B: 'static> Sender<B> {
         self.controller.on_timeout(&event, resent, &mut self.window);
         self.rtt.back_off();
         self.unanswered = self.unanswered.saturating_add(1);
+        // The left edge is sent again whether or not it is SACKed (RFC 2018 section 8).
+        self.check_reneging(env.counters);
         self.store.lose_everything();
         self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
         self.recovery.dup_bytes = 0;

@@ -331,6 +331,18 @@ impl Board {
         }
     }
 
+    /// What the peer was believed to have out of order it has discarded: it has to be sent again.
+    pub fn renege(&mut self, una: Seq) {
+        let (first, end) = (self.first, self.end());
+        while self.sacked > 0
+            && let Some(found) = self.index().sacked.next(first, end, Wanted::Members)
+            && let Some(place) = self.place_of(una, found)
+        {
+            // Whatever the peer says of it next may concern the first transmission, so no round trip is measured on it.
+            self.mark(&place, Sent { sacked: false, lost: true, repeated: true, ..place.sent });
+        }
+    }
+
     /// What waits was not lost after all.
     pub fn forget_waiting(&mut self, una: Seq) {
         while let Some(place) = self.next_lost(una) {

@@ -55,6 +55,13 @@ impl Digest {
         digest
     }
 
+    /// Takes `len` bytes that lie at `place` away, which were written there.
+    fn remove(&mut self, place: Position, len: i64) {
+        let mut removed = Self::default();
+        removed.add(place, place, len);
+        self.0 = self.0.wrapping_sub(removed.0);
+    }
+
     /// Adds `len` bytes that lie at `place` of the stream, and are those that were written at `at`.
     fn add(&mut self, place: Position, at: Position, len: i64) {
         for n in 0..len {
@@ -181,6 +188,15 @@ impl Receiving {
         self.touch(start);
     }
 
+    /// Discards what is out of order, which the other side has been told of (RFC 2018 section 8).
+    pub fn renege(&mut self) {
+        let kept = std::mem::take(&mut self.out_of_order);
+        self.recent.clear();
+        if let Some(digest) = &mut self.digest {
+            kept.into_iter().for_each(|(start, end)| digest.remove(start, end - start));
+        }
+    }
+
     fn touch(&mut self, start: Position) {
         self.recent.retain(|&s| s != start);
         self.recent.insert(0, start);
@@ -292,6 +308,11 @@ impl Receiving {
         self.ack_now = false;
         self.ack_at = Instant::NEVER;
         self.acked = self.nxt;
+    }
+
+    /// Bytes that came out of order.
+    pub fn out_of_order_bytes(&self) -> i64 {
+        self.out_of_order.iter().map(|(start, end)| end - start).sum()
     }
 
     /// Something came out of order.
