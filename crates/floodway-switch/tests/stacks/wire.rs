@@ -10,6 +10,9 @@ use floodway_switch::testing::frames::verified;
 use floodway_wire::tcp::{Flags, OptionSummary};
 use floodway_wire::{Meta, parse};
 
+/// Bytes of a window that counts as closed: less than the smallest MSS that is used here.
+const SMALL_WINDOW: u32 = 536;
+
 /// A TCP segment of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -39,6 +42,12 @@ impl Segment {
             scale: options.window_scale,
             payload: meta.payload_len,
         })
+    }
+
+    /// It says that there is no window, or one in which no sender puts a segment.
+    fn closes_window(&self, scale: u8) -> bool {
+        let window = u32::from(self.window) << scale;
+        window < SMALL_WINDOW && self.has(Flags::ACK) && !self.has(Flags::RST)
     }
 
     fn has(&self, flag: Flags) -> bool {
@@ -82,6 +91,9 @@ pub struct Wire {
     /// Payload that the guest's stack has sent, and what of it was sent before.
     pub guest_payload: u64,
     pub guest_repeats: u64,
+    /// Segments that closed the window.
+    pub closed_by_guest: u64,
+    pub closed_by_peer: u64,
 }
 
 impl Wire {
@@ -94,6 +106,8 @@ impl Wire {
     /// The guest's stack sends a frame.
     pub fn guest_sends(&mut self, frame: &[u8]) {
         let Some(segment) = parse_segment(frame) else { return };
+        let scale = self.scale(&self.guest, &segment);
+        self.closed_by_guest += u64::from(segment.closes_window(scale));
         self.guest_payload += u64::from(segment.payload);
         if segment.payload > 0
             && let Some(nxt) = self.guest.nxt
@@ -101,7 +115,6 @@ impl Wire {
         {
             self.guest_repeats += u64::from(segment.payload);
         }
-        let scale = self.scale(&self.guest, &segment);
         self.guest.note(&segment, scale);
     }
 
@@ -109,6 +122,7 @@ impl Wire {
     pub fn peer_sends(&mut self, frame: &[u8]) {
         let Some(segment) = parse_segment(frame) else { return };
         let scale = self.scale(&self.peer, &segment);
+        self.closed_by_peer += u64::from(segment.closes_window(scale));
         self.peer.note(&segment, scale);
     }
 
