@@ -9,7 +9,7 @@
 //!   that bytes are held becomes part of the guest's round trip;
 //! - *unsent grants*: what a flow may send is reserved for it, whether it sends or not. So it is granted
 //!   in portions, the smaller the more flows there are, and gets the next when half of one is used;
-//! - the *receiver*: while its window is under one MSS nothing new is granted.
+//! - the *receiver*: while its window is under one MSS nothing is granted beyond it.
 //!
 //! In `PACKET_LOSS` and `LEAVING` the edge stands still.
 //!
@@ -173,6 +173,10 @@ impl<B: 'static> Sender<B> {
             let units = by_budget.min(by_drain).min(by_portion) >> self.agreed.peer_scale();
             let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
             self.told_edge = self.told_edge.max(edge);
+        } else {
+            // The receiver may never have room for a whole segment.
+            let units = self.rwnd().min(available) >> self.agreed.peer_scale();
+            self.told_edge = self.told_edge.max(una + (units << self.agreed.peer_scale()));
         }
         let stuck = self.granted(self.snd_max) < self.window.mss;
         if stuck && !(una + by_budget).after(self.told_edge) {
