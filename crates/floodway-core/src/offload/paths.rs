@@ -240,6 +240,10 @@ impl<B: 'static> Flow<B> {
             }
             return Outcome { over: self.is_over_unseen(), ..Verdict::PASS.into() };
         };
+        if !segment.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::SYN)) {
+            // The guest drops it (RFC 9293 section 3.10.7.4).
+            return Verdict::PASS.into();
+        }
         if connection.rx.is_acceptable(segment) {
             self.note_fin(Side::Peer, segment);
         }
