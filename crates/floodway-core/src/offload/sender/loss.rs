@@ -414,7 +414,8 @@ impl<B: 'static> Sender<B> {
         }
         // All that is on its way was sent once.
         let timeout = self.timeout_after(self.recovery.rto_base, env.config);
-        let probe = self.probe_at(env.now).filter(|&at| at < timeout);
+        // Where the timeout is sooner, the probe takes its place (RFC 8985 section 7.2).
+        let probe = self.probe_at(env.now).map(|at| at.min(timeout));
         if let Some(recovery) = self.recovery.get_mut() {
             recovery.timer = Some(match probe {
                 Some(at) => (Timer::TailLossProbe, at),
@@ -440,8 +441,8 @@ impl<B: 'static> Sender<B> {
         self.recovery.timer = Some(match self.reordering_deadline() {
             Some(at) => (Timer::Reordering, at.min(timeout)),
             None => match self.probe_at(env.now) {
-                Some(at) if at < timeout => (Timer::TailLossProbe, at),
-                _ => (Timer::Retransmission, timeout),
+                Some(at) => (Timer::TailLossProbe, at.min(timeout)),
+                None => (Timer::Retransmission, timeout),
             },
         });
     }
