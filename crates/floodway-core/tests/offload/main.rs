@@ -10,6 +10,7 @@ mod invariants;
 mod long;
 mod notices;
 mod plain;
+mod scripts;
 mod segments;
 mod stalls;
 mod stopped;
