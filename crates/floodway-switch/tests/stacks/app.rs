@@ -33,7 +33,8 @@ pub struct Plan {
     pub bytes: u64,
     pub reading: Reading,
     pub close: Close,
-    /// The FIN waits until all bytes are acknowledged, so that it never rides on data.
+    /// The FIN waits until all bytes have been acknowledged for [`QUIET`]: it never rides on data, and no ACK of
+    /// repeated data comes after it.
     pub lone_fin: bool,
 }
 
@@ -44,6 +45,9 @@ pub struct Stream {
     pub digest: Vec<u8>,
 }
 
+/// Longer than a repeat and its ACK are under way.
+const QUIET: Duration = Duration::from_millis(500);
+
 /// One program.
 pub struct App {
     plan: Plan,
@@ -52,6 +56,8 @@ pub struct App {
     unsent: Vec<u8>,
     produced: u64,
     closed: bool,
+    /// When the quiet time before a lone FIN ends.
+    close_at: Option<Instant>,
     read: u64,
     /// Bytes to read before the next pause.
     until_pause: u64,
@@ -76,6 +82,7 @@ impl App {
             unsent: Vec::new(),
             produced: 0,
             closed: false,
+            close_at: None,
             read: 0,
             until_pause,
             paused_until: None,
@@ -91,13 +98,14 @@ impl App {
         }
         let before = (self.produced, self.unsent.len(), self.read, self.closed);
         self.read(now, stack);
-        self.write(stack);
+        self.write(now, stack);
         before != (self.produced, self.unsent.len(), self.read, self.closed)
     }
 
-    /// When it reads again after a pause.
+    /// When it has something to do of itself.
     pub fn next(&self) -> Instant {
-        self.paused_until.unwrap_or(Instant::NEVER)
+        let close_at = self.close_at.filter(|_| !self.closed);
+        self.paused_until.unwrap_or(Instant::NEVER).min(close_at.unwrap_or(Instant::NEVER))
     }
 
     pub fn written(&self) -> Stream {
@@ -113,7 +121,7 @@ impl App {
         self.closed
     }
 
-    fn write(&mut self, stack: &mut dyn Stack) {
+    fn write(&mut self, now: Instant, stack: &mut dyn Stack) {
         loop {
             if self.unsent.is_empty() {
                 let len = (self.plan.bytes - self.produced).min(CHUNK as u64) as usize;
@@ -131,12 +139,23 @@ impl App {
                 return;
             }
         }
-        let may_close = self.plan.close == Close::WhenWritten || stack.status().ended;
-        let may_close = may_close && (!self.plan.lone_fin || stack.is_all_acknowledged());
-        if may_close && !self.closed {
+        if !self.closed && self.may_close(now, stack) {
             self.closed = true;
             stack.close();
         }
+    }
+
+    fn may_close(&mut self, now: Instant, stack: &mut dyn Stack) -> bool {
+        if self.plan.close == Close::AfterPeer && !stack.status().ended {
+            return false;
+        }
+        if !self.plan.lone_fin {
+            return true;
+        }
+        if self.close_at.is_none() && stack.is_all_acknowledged() {
+            self.close_at = Some(now + QUIET);
+        }
+        self.close_at.is_some_and(|at| at <= now)
     }
 
     fn read(&mut self, now: Instant, stack: &mut dyn Stack) {

@@ -128,6 +128,10 @@ impl Stack for Linux {
         }
     }
 
+    fn abort(&mut self) {
+        panic!("this Linux does not reset");
+    }
+
     fn status(&self) -> Status {
         self.status
     }

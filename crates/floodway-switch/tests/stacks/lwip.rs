@@ -16,6 +16,7 @@ const WRITE: u32 = 2;
 const READ: u32 = 3;
 const CLOSE: u32 = 4;
 const CONNECT: u32 = 5;
+const ABORT: u32 = 6;
 const STATE: u32 = 0;
 const SENT_FRAME: u32 = 1;
 const DATA: u32 = 2;
@@ -188,6 +189,10 @@ impl Stack for Lwip {
 
     fn close(&mut self) {
         self.request(CLOSE, &[]);
+    }
+
+    fn abort(&mut self) {
+        self.request(ABORT, &[]);
     }
 
     fn status(&self) -> Status {

@@ -246,6 +246,10 @@ impl Stack for Smoltcp {
         self.socket_mut().close();
     }
 
+    fn abort(&mut self) {
+        self.socket_mut().abort();
+    }
+
     fn status(&self) -> Status {
         let socket = self.socket();
         let state = socket.state();

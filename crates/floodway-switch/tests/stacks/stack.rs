@@ -23,6 +23,8 @@ pub trait Stack {
     fn recv(&mut self, most: usize) -> Vec<u8>;
     /// Ends the stream to the other side; receiving goes on.
     fn close(&mut self);
+    /// Resets the connection.
+    fn abort(&mut self);
     fn status(&self) -> Status;
     /// The state, for a person who looks for the reason of a failure.
     fn detail(&self) -> String {

@@ -43,6 +43,9 @@ pub struct Setup {
     pub guest_connects: bool,
     /// What the guest sends at once comes as super-frames, as with TSO.
     pub super_frames: bool,
+    /// Frames from the network come this often, those that fit together as super-frames: moderated interrupts, and
+    /// GRO.
+    pub gro: Option<Duration>,
     /// The offload is switched off and on again each time that this has passed.
     pub toggle: Option<Duration>,
 }
@@ -73,9 +76,9 @@ impl End {
     }
 }
 
-/// The frames as the guest's device gets them: joined into super-frames, if it has TSO.
-pub fn as_sent(frames: Vec<Vec<u8>>, tso: bool) -> Vec<(VnetHdr, Vec<u8>)> {
-    if !tso {
+/// The frames as they come to the switch: joined into super-frames, if `joined`.
+pub fn as_sent(frames: Vec<Vec<u8>>, joined: bool) -> Vec<(VnetHdr, Vec<u8>)> {
+    if !joined {
         return frames.into_iter().map(|frame| (VnetHdr::default(), frame)).collect();
     }
     let mut sent = Vec::new();
@@ -153,11 +156,23 @@ impl World {
     /// Connects, transfers both streams, and closes. Fails with the reason if that takes longer than `limit`, or if
     /// anything but the same bytes arrives.
     pub fn run(&mut self, limit: Duration) -> Result<(), String> {
+        self.connect();
+        self.run_until(limit, |world| world.guest.is_done() && world.peer.is_done())?;
+        self.compare("to the peer", &self.guest.app.written(), &self.peer.app.read_so_far())?;
+        self.compare("to the guest", &self.peer.app.written(), &self.guest.app.read_so_far())
+    }
+
+    /// Begins to connect.
+    pub fn connect(&mut self) {
         let connecting = if self.setup.guest_connects { &mut self.guest } else { &mut self.peer };
         connecting.stack.connect();
-        let end = self.now + limit;
         self.handle();
-        while !(self.guest.is_done() && self.peer.is_done()) {
+    }
+
+    /// Runs until `done`. Fails with the state of everything if that takes longer than `limit`.
+    pub fn run_until(&mut self, limit: Duration, done: fn(&Self) -> bool) -> Result<(), String> {
+        let end = self.now + limit;
+        while !done(self) {
             let next = self.next();
             if next > end {
                 return Err(self.describe(&format!("not done after {limit:?}")));
@@ -165,8 +180,24 @@ impl World {
             self.now = next;
             self.handle();
         }
-        self.compare("to the peer", &self.guest.app.written(), &self.peer.app.read_so_far())?;
-        self.compare("to the guest", &self.peer.app.written(), &self.guest.app.read_so_far())
+        Ok(())
+    }
+
+    /// Bytes that each end has read.
+    pub fn read_so_far(&self) -> [u64; 2] {
+        [&self.guest, &self.peer].map(|end| end.app.read_so_far().bytes)
+    }
+
+    /// The ends' connections were reset.
+    pub fn are_reset(&self) -> [bool; 2] {
+        [&self.guest, &self.peer].map(|end| end.stack.status().reset)
+    }
+
+    /// Resets the connection at one end.
+    pub fn abort(&mut self, at_guest: bool) {
+        let end = if at_guest { &mut self.guest } else { &mut self.peer };
+        end.stack.abort();
+        self.handle();
     }
 
     fn compare(&self, what: &str, sent: &Stream, got: &Stream) -> Result<(), String> {
@@ -200,7 +231,7 @@ impl World {
         guest
             .min(self.peer.next())
             .min(self.to_peer.next())
-            .min(self.to_guest.next())
+            .min(self.next_receive())
             .min(self.offload.next_timeout())
             .min(self.toggle_at)
             .max(self.now)
@@ -220,15 +251,37 @@ impl World {
         for frame in self.peer.run(now) {
             self.to_guest.send(now, frame);
         }
-        while let Some(frame) = self.to_guest.pop(now) {
+        self.receive();
+        if self.running {
+            self.run_guest();
+        }
+    }
+
+    /// What has arrived from the network comes to the engine.
+    fn receive(&mut self) {
+        let mut frames = Vec::new();
+        while self.next_receive() <= self.now
+            && let Some(frame) = self.to_guest.pop(self.now)
+        {
             self.trace("peer   > switch", &frame);
             self.wire.peer_sends(&frame);
-            self.offload.from_network(now, VnetHdr::default(), &frame);
+            frames.push(frame);
+        }
+        for (vnet, frame) in as_sent(frames, self.setup.gro.is_some()) {
+            self.offload.from_network(self.now, vnet, &frame);
             self.carry_out();
         }
         self.flush();
-        if self.running {
-            self.run_guest();
+    }
+
+    /// When the next frame from the network comes to the engine.
+    fn next_receive(&self) -> Instant {
+        let at = self.to_guest.next();
+        match self.setup.gro {
+            Some(every) if at != Instant::NEVER => {
+                Instant::from_nanos(at.as_nanos().next_multiple_of(every.as_nanos() as u64))
+            }
+            _ => at,
         }
     }
 

@@ -30,7 +30,7 @@
 #define LARGEST 65536
 
 /* Requests: FRAME, WRITE carry bytes, READ carries how many bytes to read at most (32 bits). */
-enum request_kind { POLL = 0, FRAME = 1, WRITE = 2, READ = 3, CLOSE = 4, CONNECT = 5 };
+enum request_kind { POLL = 0, FRAME = 1, WRITE = 2, READ = 3, CLOSE = 4, CONNECT = 5, ABORT = 6 };
 /* Parts of a reply. STATE is the last one. */
 enum reply_kind { STATE = 0, SENT_FRAME = 1, DATA = 2 };
 
@@ -289,6 +289,10 @@ static void handle(const struct request *request, const char *bytes, const ip_ad
 	case CLOSE:
 		if (pcb_is_active() && tcp_shutdown(pcb, 0, 1) != ERR_OK)
 			fail("tcp_shutdown");
+		break;
+	case ABORT:
+		if (pcb_is_active())
+			tcp_abort(pcb);
 		break;
 	case CONNECT:
 		start(0, peer);
