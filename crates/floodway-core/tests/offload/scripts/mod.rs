@@ -85,6 +85,25 @@ fn there_is_a_row_for_each_rule() {
     assert_eq!(names.len(), rows.len(), "two rows have the same name");
 }
 
+/// The page that says which RFC is implemented where.
+const PAGE: &str = include_str!("../../../../../docs/src/theory/rfcs.md");
+
+#[test]
+fn the_page_of_rfcs_names_rows_that_exist() {
+    let rows = table();
+    let names: BTreeSet<_> = rows.iter().map(|row| row.name).collect();
+    let proofs = PAGE.lines().filter(|line| line.starts_with("| ")).filter_map(|line| {
+        let proof = line.trim_end_matches([' ', '|']).rsplit("| ").next()?;
+        Some(proof.split('`').skip(1).step_by(2).filter(|name| !name.contains('_')))
+    });
+    let missing: Vec<_> = proofs.flatten().filter(|name| !names.contains(name)).collect();
+    assert!(missing.is_empty(), "no such rows: {missing:?}");
+    let rfc = |row: &Row| row.source.split_whitespace().nth(1).unwrap_or("").to_owned();
+    let unnamed: BTreeSet<_> =
+        rows.iter().map(rfc).filter(|number| !PAGE.contains(number.as_str())).collect();
+    assert!(unnamed.is_empty(), "RFCs of rows that the page does not have: {unnamed:?}");
+}
+
 #[test]
 fn every_difference_has_a_reason_that_is_written_down() {
     let rows = table();
