@@ -217,6 +217,7 @@ impl Run {
         }
         syn.ae = options & 16 != 0;
         syn.options.unknown = options & 0xe0 == 0xe0;
+        syn.forwarded = options & 0xe0 == 0xa0;
         self.send(flow, true, &syn, true);
         let mut answer = syn;
         answer.seq = Seq(peer);
@@ -229,7 +230,7 @@ impl Run {
             _ => Flags(0),
         };
         answer.flags = Flags::SYN.with(Flags::ACK).with(ecn);
-        answer.ae = false;
+        (answer.ae, answer.forwarded) = (false, false);
         answer.options.unknown = options & 0xe0 == 0xc0;
         self.send(flow, false, &answer, true);
         let ack = Segment {

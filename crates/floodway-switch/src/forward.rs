@@ -238,8 +238,11 @@ impl Forwarder {
     #[inline]
     fn judge(&self, table: &MacTable, ingress: &Port, frame: &Frame<'_>, now: Instant) -> Verdict {
         let verdict = self.towards(table, ingress.id, frame);
-        if verdict == Verdict::Flood && !lock(&ingress.storm).admit(now) {
-            return Verdict::Drop(DropReason::Storm);
+        if verdict == Verdict::Flood {
+            if !lock(&ingress.storm).admit(now) {
+                return Verdict::Drop(DropReason::Storm);
+            }
+            ingress.learn_own(frame.prefix);
         }
         verdict
     }

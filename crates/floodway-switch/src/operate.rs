@@ -162,6 +162,8 @@ pub struct OffloadSettings {
     pub transmit: bool,
     /// Acknowledgement of what the guest receives.
     pub receive: bool,
+    /// Whose connections are offloaded: `own` or `any`.
+    pub local: String,
     /// Congestion control towards the network.
     pub congestion: String,
     /// Segments of the first congestion window.
@@ -190,6 +192,9 @@ pub struct OffloadChange {
     /// See [`OffloadSettings::receive`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<bool>,
+    /// See [`OffloadSettings::local`]. Connections that are known stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
     /// See [`OffloadSettings::congestion`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,

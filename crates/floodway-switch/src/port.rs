@@ -1,8 +1,10 @@
 //! A port: what the pipeline and the vhost-user device share of one VM.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
+use floodway_core::l2::origin::OwnAddresses;
 use floodway_core::l2::{MacTable, PortId, SourcePolicy, StormLimit};
 use floodway_core::time::Instant;
 
@@ -63,6 +65,8 @@ pub struct Port {
     pub offload: PortOffload,
     /// Inbound rate.
     pub inbound: PortInbound,
+    /// Addresses that the guest has claimed in what it flooded. Nothing else is locked under its lock.
+    own: Mutex<OwnAddresses>,
     /// Flooded frames that the guest may send.
     pub storm: Mutex<StormLimit>,
     /// Frames to the guest that came to no queue, because none was running.
@@ -106,6 +110,7 @@ impl Port {
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
             offload: PortOffload::new(config.offload.clone()),
             inbound: PortInbound::default(),
+            own: Mutex::default(),
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),
@@ -121,6 +126,22 @@ impl Port {
             table,
             config,
         }
+    }
+
+    /// Learns the guest's own addresses from a frame that it floods.
+    pub fn learn_own(&self, prefix: &[u8]) {
+        lock(&self.own).learn(prefix);
+    }
+
+    /// Forgets the guest's own addresses: the front-end is gone.
+    pub fn forget_own(&self) {
+        lock(&self.own).clear();
+    }
+
+    /// Returns `true` if the address is the guest's own, by the configuration or by what the guest has claimed.
+    #[must_use]
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.policy.ips.contains(&address) || lock(&self.own).contains(address)
     }
 
     /// Receive queues that frames may be spread over; zero when no guest is running.

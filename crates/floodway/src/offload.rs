@@ -42,6 +42,7 @@ fn render(settings: &OffloadSettings) -> String {
     let rows = [
         ("transmit", on_off(settings.transmit).to_owned()),
         ("receive", on_off(settings.receive).to_owned()),
+        ("local", settings.local.clone()),
         ("congestion", settings.congestion.clone()),
         ("initial_window", settings.initial_window.to_string()),
         ("buffer", settings.buffer.clone()),

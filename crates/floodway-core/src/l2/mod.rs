@@ -10,6 +10,7 @@
 //!   aged, bounded per port, and with rules for moves that keep the network from stealing the
 //!   address of a guest.
 //! - [`SourcePolicy`] says which source addresses a port may use (spoof check).
+//! - [`origin`] tells a guest's own addresses from those that it forwards for.
 //! - [`StormLimit`] bounds the frames of a port that are copied to many.
 //!
 //! Everything here runs on a hostile input: guests choose their source addresses, and so does
@@ -19,6 +20,7 @@
 //! broadcasts is that of Open vSwitch for bonded uplinks.
 
 mod mac_table;
+pub mod origin;
 mod policy;
 mod slots;
 mod storm;

@@ -5,6 +5,30 @@ use std::time::Duration;
 use super::budget::BufferPolicy;
 use crate::congestion::Algorithm;
 
+/// Which connections of a port are offloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalFlows {
+    /// Those that end at the guest.
+    #[default]
+    Own,
+    /// Those that the guest forwards for other hosts as well.
+    Any,
+}
+
+impl LocalFlows {
+    /// Every choice.
+    pub const ALL: [Self; 2] = [Self::Own, Self::Any];
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// Which halves of the offload are on, and how they behave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -12,6 +36,8 @@ pub struct Config {
     pub transmit: bool,
     /// Acknowledgement of what the guest receives.
     pub receive: bool,
+    /// Whose connections are offloaded.
+    pub local: LocalFlows,
     /// The congestion control towards the network.
     pub congestion: Algorithm,
     /// First congestion window, in segments, 1 to 64 (RFC 6928: 10).
@@ -36,6 +62,7 @@ impl Default for Config {
         Self {
             transmit: false,
             receive: false,
+            local: LocalFlows::Own,
             congestion: Algorithm::Cubic,
             initial_window: 10,
             buffer: BufferPolicy::Prioritised,

@@ -37,6 +37,8 @@ counters! {
     excluded_accurate_ecn,
     /// Those of whose handshake a part was not seen.
     excluded_partial_handshake,
+    /// Those that the guest forwards for another host.
+    excluded_forwarded,
     /// Flows whose congestion control the switch took over.
     went_online,
     /// Flows given back to the guest's own congestion control.
@@ -125,6 +127,7 @@ impl Counters {
             Reason::UnknownOption => self.excluded_unknown_option += 1,
             Reason::SynData => self.excluded_syn_data += 1,
             Reason::AccurateEcn => self.excluded_accurate_ecn += 1,
+            Reason::Forwarded => self.excluded_forwarded += 1,
             _ => self.excluded_partial_handshake += 1,
         }
     }

@@ -367,7 +367,7 @@ impl<B: 'static> Offload<B> {
             && let Some(id) = self.find_or_open(now, packet, side)
             && let Some(entry) = self.flows.get_mut(id)
         {
-            entry.accept_syn(side, packet.segment, now, &mut self.port.counters);
+            entry.accept_syn(side, packet.segment, now, &mut self.port);
         }
     }
 

@@ -14,6 +14,8 @@
 //! - *Data in a SYN*: which of it the peer takes is its own business.
 //! - *Accurate ECN* (RFC 9768): AE, CWR and ECE count CE marks in every segment, and neither ACKs that the switch makes nor those
 //!   that it absorbs or refreshes could keep the count.
+//! - *A guest that forwards* it for another host ([`origin`](crate::l2::origin)): a router does not end connections. Only if the port is not
+//!   configured otherwise ([`LocalFlows`]).
 //! - *A handshake of which a part was not seen*: the peer acknowledges data before it acknowledges the guest's SYN alone.
 //!
 //! **ECN** is what [`ecn`](super::ecn) makes of both SYNs.
@@ -25,13 +27,13 @@
 
 use floodway_wire::tcp::{Flags, OptionSummary};
 
-use super::config::Config;
+use super::config::{Config, LocalFlows};
 use super::counters::Counters;
 use super::ecn::SynEcn;
 use super::flow::{Connection, Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::paths::{OVER, Outcome};
-use super::port::Call;
+use super::port::{Call, Port};
 use super::receiver::Receiver;
 use super::segment::{Segment, Side};
 use super::sender::{Agreed, Sender};
@@ -58,6 +60,7 @@ struct Syn {
     window: u16,
     options: OptionSummary,
     has_data: bool,
+    forwarded: bool,
     ecn: SynEcn,
     /// When it came first, and whether it came again.
     at: Instant,
@@ -72,6 +75,7 @@ impl Syn {
             window: segment.window,
             options: segment.options,
             has_data: false,
+            forwarded: false,
             ecn: SynEcn::default(),
             at: now,
             repeated: false,
@@ -83,6 +87,7 @@ impl Syn {
     /// Adds what excludes the connection, in whichever copy of the SYN it is.
     fn add(&mut self, segment: &Segment) {
         self.has_data |= segment.len > 0;
+        self.forwarded |= segment.forwarded;
         self.options.unknown |= segment.options.unknown;
         self.ecn.add(segment);
     }
@@ -131,7 +136,7 @@ impl Handshake {
     }
 
     /// Returns why the connection cannot be offloaded, as far as the SYNs that were seen tell.
-    pub fn exclusion(&self) -> Option<Reason> {
+    pub fn exclusion(&self, local: LocalFlows) -> Option<Reason> {
         let any = |what: fn(&Syn) -> bool| self.guest.iter().chain(&self.peer).any(what);
         if any(|syn| syn.options.unknown) {
             Some(Reason::UnknownOption)
@@ -139,6 +144,8 @@ impl Handshake {
             Some(Reason::SynData)
         } else if self.guest.zip(self.peer).is_some_and(|(a, b)| a.ecn.agrees_on_accurate(b.ecn)) {
             Some(Reason::AccurateEcn)
+        } else if local == LocalFlows::Own && self.guest.is_some_and(|syn| syn.forwarded) {
+            Some(Reason::Forwarded)
         } else {
             None
         }
@@ -208,7 +215,7 @@ impl<B: 'static> Flow<B> {
     /// A SYN of the guest, or one of the peer that begins a connection.
     pub fn on_syn<S>(&mut self, side: Side, segment: &Segment, call: &mut Call<'_, S>) -> Outcome {
         let Phase::Established(connection) = &mut self.phase else {
-            let accepted = self.accept_syn(side, segment, call.now, &mut call.port.counters);
+            let accepted = self.accept_syn(side, segment, call.now, call.port);
             return if accepted { Verdict::PASS.into() } else { OVER };
         };
         if connection.tx.snd_max != segment.end() {
@@ -238,7 +245,7 @@ impl<B: 'static> Flow<B> {
         side: Side,
         segment: &Segment,
         now: Instant,
-        counters: &mut Counters,
+        port: &mut Port,
     ) -> bool {
         let accepted = match &mut self.phase {
             Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
@@ -247,9 +254,9 @@ impl<B: 'static> Flow<B> {
         };
         if let Phase::Opening(handshake) = &self.phase
             && accepted
-            && let Some(reason) = handshake.exclusion()
+            && let Some(reason) = handshake.exclusion(port.config.local)
         {
-            self.exclude(reason, counters);
+            self.exclude(reason, &mut port.counters);
         }
         accepted
     }

@@ -60,7 +60,7 @@ mod store;
 mod summary;
 
 pub use budget::BufferPolicy;
-pub use config::Config;
+pub use config::{Config, LocalFlows};
 pub use counters::Counters;
 pub use engine::Offload;
 pub use port::HELLO_LIFETIME_MS;

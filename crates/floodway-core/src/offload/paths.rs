@@ -226,9 +226,7 @@ impl<B: 'static> Flow<B> {
             // The guest answers a blind SYN with a challenge ACK (RFC 5961).
             return self.on_late_syn(segment).into();
         }
-        if segment.has(Flags::SYN)
-            && !self.accept_syn(Side::Peer, segment, call.now, &mut call.port.counters)
-        {
+        if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment, call.now, call.port) {
             return OVER;
         }
         if self.connection().is_none() {

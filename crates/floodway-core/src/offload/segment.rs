@@ -42,6 +42,8 @@ pub struct Segment {
     pub flags: Flags,
     /// The AE flag of a SYN (RFC 9768); of no meaning in other segments.
     pub ae: bool,
+    /// A SYN of the guest that it forwards for another host; of no meaning in other segments.
+    pub forwarded: bool,
     /// ECN bits of the IP header.
     pub ecn: Ecn,
     /// Bytes of payload of each segment of a super-frame; zero if it is one segment.

@@ -70,6 +70,8 @@ pub enum Reason {
     AccurateEcn,
     /// Never offloaded: a part of its handshake was not seen.
     PartialHandshake,
+    /// Never offloaded: the guest forwards it for another host.
+    Forwarded,
 }
 
 macro_rules! names {
@@ -118,6 +120,7 @@ names! { Reason:
     SynData = "syn_data",
     AccurateEcn = "accurate_ecn",
     PartialHandshake = "partial_handshake",
+    Forwarded = "forwarded",
 }
 
 /// A flow, for `floodway flows`.

@@ -1,6 +1,6 @@
 //! What the SYNs decide: which flows are offloaded at all, and with what.
 
-use floodway_core::offload::{Ecn, Edit, RxState, TxState, Verdict};
+use floodway_core::offload::{Ecn, Edit, LocalFlows, RxState, TxState, Verdict};
 use floodway_core::time::Duration;
 use floodway_wire::tcp::Flags;
 
@@ -143,6 +143,25 @@ fn a_handshake_of_which_the_switch_missed_a_part_excludes_and_says_so() {
     assert_eq!(world.network_packet(&later), Verdict::PASS);
     assert_eq!(reason(&world), "partial_handshake");
     assert_eq!(counter(&world, "flows_excluded"), 1);
+}
+
+#[test]
+fn a_flow_that_the_guest_forwards_passes_untouched_unless_the_port_wants_any() {
+    for passive in [false, true] {
+        let mut setup = Setup { name: "forwarded", ..Setup::default() };
+        setup.guest.forwarded = true;
+        excluded(setup.clone(), passive, "forwarded");
+        setup.offload.local = LocalFlows::Any;
+        let mut world = World::new(setup);
+        if passive {
+            world.accept();
+        } else {
+            world.connect();
+        }
+        world.run_for(MS(50));
+        assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
+        world.transfer(100_000, 100_000, SECONDS(5));
+    }
 }
 
 /// A flow that is online and quiet.

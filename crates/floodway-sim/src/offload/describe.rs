@@ -18,6 +18,7 @@ pub(super) fn segment(packet: &Packet) -> Option<Segment> {
         window: tcp.window,
         flags: tcp.flags,
         ae: false,
+        forwarded: false,
         ecn: to_wire(packet.ecn),
         gso_size: tcp.gso_size,
         options: tcp.options,

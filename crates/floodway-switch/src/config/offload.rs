@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{BufferPolicy, Config};
+use floodway_core::offload::{BufferPolicy, Config, LocalFlows};
 
 use super::error::Fault;
 use super::section::Section;
@@ -16,6 +16,7 @@ use super::section::Section;
 pub(super) const KEYS: &[&str] = &[
     "transmit",
     "receive",
+    "local",
     "congestion",
     "initial_window",
     "buffer",
@@ -45,9 +46,11 @@ pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     };
     section.allow(KEYS)?;
     let congestion: Vec<_> = Algorithm::ALL.map(|a| (a.name(), a)).into();
+    let local: Vec<_> = LocalFlows::ALL.map(|l| (l.name(), l)).into();
     let buffer: Vec<_> = BufferPolicy::ALL.map(|p| (p.name(), p)).into();
     set(&mut config.transmit, section.boolean("transmit")?);
     set(&mut config.receive, section.boolean("receive")?);
+    set(&mut config.local, section.choice("local", &local)?);
     set(&mut config.congestion, section.choice("congestion", &congestion)?);
     set(&mut config.initial_window, section.integer("initial_window", INITIAL_WINDOW)?);
     set(&mut config.buffer, section.choice("buffer", &buffer)?);

@@ -39,6 +39,7 @@ worker = 1
 [port.offload]
 transmit = true
 receive = true
+local = "any"
 congestion = "vegas"
 initial_window = 64
 buffer = "fair"
@@ -119,6 +120,7 @@ fn every_key_reaches_the_configuration() {
         receive: true,
         congestion: Algorithm::Vegas,
         initial_window: 64,
+        local: floodway_core::offload::LocalFlows::Any,
         buffer: BufferPolicy::Fair,
         budget: 65_536,
         receive_budget: 1_000_000,
@@ -528,6 +530,8 @@ fn faults_of_an_offload_name_key_value_and_fix() {
              \"dctcp\"; did you mean \"cubic\"?"
                 .into(),
         ),
+        ("local = true", "local = true: must be a string in quotes".to_owned()),
+        ("local = \"all\"", "local = \"all\": must be \"own\" or \"any\"".into()),
         (
             "buffer = \"best\"",
             "buffer = \"best\": must be \"none\" or \"fair\" or \"prioritised\"".into(),

@@ -53,6 +53,7 @@ impl Operator for Fixed {
         Ok(OffloadSettings {
             transmit: change.transmit.unwrap_or_default(),
             receive: false,
+            local: "own".into(),
             congestion: change.congestion.clone().unwrap_or_default(),
             initial_window: 10,
             buffer: "fair".into(),

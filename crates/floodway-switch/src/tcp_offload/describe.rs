@@ -60,12 +60,22 @@ pub(crate) fn describe(frame: &Frame<'_>, direction: Direction) -> Option<Descri
         len: meta.payload_len,
         window: fields.window,
         flags: fields.flags,
+        forwarded: false,
         ae: fields.flags.contains(tcp::Flags::SYN) && has_ae(frame.prefix, &meta),
         ecn: Ecn(meta.traffic_class & 3),
         gso_size: if is_super { gso_size } else { 0 },
         options: OptionSummary::parse(options).ok()?,
     };
     Some(Described { meta, link, segment, trust })
+}
+
+/// Returns the TTL or hop limit.
+pub(super) fn hops(prefix: &[u8], meta: &Meta) -> Option<u8> {
+    let header = prefix.get(usize::from(meta.network_offset)..)?;
+    match meta.network {
+        Network::Ipv4 => ipv4::Header::parse(header).ok().map(|header| header.ttl()),
+        _ => ipv6::Header::parse(header).ok().map(|header| header.hop_limit()),
+    }
 }
 
 /// Returns `true` if the TCP header has the AE flag.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{BufferPolicy, Config, FlowSummary};
+use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
 use super::{PortOffload, Session};
@@ -51,6 +51,7 @@ impl PortOffload {
         OffloadSettings {
             transmit: config.transmit,
             receive: config.receive,
+            local: config.local.name().to_owned(),
             congestion: config.congestion.name().to_owned(),
             initial_window: config.initial_window,
             buffer: config.buffer.name().to_owned(),
@@ -182,6 +183,9 @@ fn changed(config: &Config, change: &OffloadChange) -> Result<Config, Refused> {
     Ok(Config {
         transmit: change.transmit.unwrap_or(config.transmit),
         receive: change.receive.unwrap_or(config.receive),
+        local: change.local.as_ref().map_or(Ok(config.local), |name| {
+            choose("local", name, &LocalFlows::ALL, LocalFlows::name)
+        })?,
         congestion: change.congestion.as_ref().map_or(Ok(config.congestion), |name| {
             choose("congestion", name, &Algorithm::ALL, Algorithm::name)
         })?,

@@ -3,11 +3,13 @@
 use std::sync::{Arc, MutexGuard};
 
 use floodway_core::flow_table::FlowId;
+use floodway_core::l2::origin::is_first_hop;
 use floodway_core::offload::{Config, Packet, Refusal, Side, Verdict};
 use floodway_core::time::Instant;
-use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+use floodway_wire::{FiveTuple, Meta};
 
-use super::describe::{Described, Direction, Trust, describe, is_intact};
+use super::describe::{Described, Direction, Trust, describe, hops, is_intact};
 use super::egress::Egress;
 use super::headers::with_edit;
 use super::held::Held;
@@ -55,8 +57,11 @@ impl<'a> Session<'a> {
         let mut shown = 0;
         for ((expected, flow), frame) in expected.iter_mut().zip(&mut flows).zip(frames) {
             expected.described = describe(&frame, Direction::FromGuest);
-            if let Some(described) = &expected.described {
+            if let Some(described) = &mut expected.described {
                 *flow = described.meta.flow;
+                if described.segment.has(Flags::SYN) {
+                    described.segment.forwarded = self.is_forwarded(&frame, &described.meta);
+                }
             }
             shown += 1;
         }
@@ -67,6 +72,13 @@ impl<'a> Session<'a> {
             expected.found = found;
         }
         expected
+    }
+
+    /// Returns `true` if a packet of the guest comes from another host behind it.
+    #[cold]
+    fn is_forwarded(&self, frame: &Frame<'_>, meta: &Meta) -> bool {
+        let first_hop = hops(frame.prefix, meta).is_some_and(is_first_hop);
+        !first_hop && !self.port.owns(meta.flow.src_ip())
     }
 
     /// Shows a frame from the guest to the engine, and calls `forward` with what is to go on. `expected` is what

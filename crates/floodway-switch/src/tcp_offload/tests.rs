@@ -116,6 +116,28 @@ fn a_released_range_is_a_frame_of_its_own() {
 }
 
 #[test]
+fn the_ae_flag_of_a_syn_and_unknown_options_are_told() {
+    for v6 in [false, true] {
+        for (flags, kind) in [(Flags::SYN, 30), (Flags::ACK, 30), (Flags::SYN, 1)] {
+            let mut frame = built(v6, true);
+            frame.flags = flags;
+            frame.options = vec![kind, if kind == 1 { 1 } else { 4 }, 1, 1];
+            let mut bytes = frame.build_partial(&[]);
+            let vnet = partial(&bytes, 0);
+            let transport = usize::from(parse(&bytes, bytes.len()).unwrap().transport_offset);
+            for ae in [false, true] {
+                bytes[transport + 12] = bytes[transport + 12] & !1 | u8::from(ae);
+                let segment = frame::with_slice(vnet, &bytes, |frame| {
+                    describe(frame, Direction::FromGuest).unwrap().segment
+                });
+                assert_eq!(segment.ae, ae && flags == Flags::SYN);
+                assert_eq!(segment.options.unknown, kind == 30);
+            }
+        }
+    }
+}
+
+#[test]
 fn urgent_pointers_count_from_their_range() {
     let mut bytes = built(false, false).build_partial(&pattern(1, 4000));
     let transport = usize::from(parse(&bytes, bytes.len()).unwrap().transport_offset);

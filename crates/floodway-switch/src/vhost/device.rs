@@ -65,6 +65,7 @@ impl Device {
     pub fn disconnect(&mut self) {
         self.reset();
         self.port.offload.end_drain();
+        self.port.forget_own();
         self.port.inbound.reset();
         self.vrings.fill_with(Vring::default);
         self.memory = Arc::default();

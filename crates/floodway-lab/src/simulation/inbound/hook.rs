@@ -185,6 +185,7 @@ fn describe(packet: &Packet) -> Option<Segment> {
         window: tcp.window,
         flags: tcp.flags,
         ae: false,
+        forwarded: false,
         ecn,
         gso_size: tcp.gso_size,
         options: tcp.options,

@@ -26,6 +26,8 @@ pub struct TcpConfig {
     pub ecn: bool,
     /// AE flag, and CWR and ECE, of its SYN or SYN-ACK, if not those that follow from `ecn`.
     pub syn_ecn: Option<(bool, Flags)>,
+    /// It is a host behind the guest.
+    pub forwarded: bool,
     /// It echoes CE as DCTCP does: exactly (RFC 8257 section 3.2).
     pub dctcp: bool,
     /// An option that the switch does not know is in its SYN or SYN-ACK, and in all else that it sends.
@@ -61,6 +63,7 @@ impl Default for TcpConfig {
             timestamps: true,
             ecn: false,
             syn_ecn: None,
+            forwarded: false,
             dctcp: false,
             unknown_option: (false, false),
             buffer: 1 << 20,
@@ -262,6 +265,7 @@ impl Endpoint {
             segment.flags = segment.flags.without(Flags::ECE.with(Flags::CWR)).with(bits);
         }
         segment.options.unknown = self.config.unknown_option.0;
+        segment.forwarded = self.config.forwarded;
         self.out.push(packet);
         self.syn_sent = now;
         self.syn_at = now + Duration::from_secs(1 << self.syn_retries.min(6));
