@@ -154,7 +154,9 @@ fn every_byte_arrives_and_every_rule_holds() {
 /// - the peer delays its ACKs by no more than Linux usually does, and does not close its window for that long.
 #[test]
 fn the_guest_never_repairs() {
-    check((setup(50), 1..500_000_i64, 0..200_000_i64), |(mut setup, up, down)| {
+    let case = (setup(50), 1..500_000_i64, 0..200_000_i64, any::<bool>());
+    check(case, |(mut setup, up, down, tlp)| {
+        setup.guest.tlp = tlp;
         setup.peer.buffer = setup.peer.buffer.max(60_000);
         setup.peer.delayed_ack = setup.peer.delayed_ack.min(MS(40));
         setup.offload.min_rto = Config::default().min_rto;

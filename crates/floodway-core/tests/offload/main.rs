@@ -3,6 +3,7 @@
 //! A test that fails leaves captures; see [`harness::pcap`].
 
 mod found;
+mod guest_repairs;
 mod handshake;
 mod harness;
 mod hostile;

@@ -229,7 +229,8 @@ impl Monitor {
             .collect();
         if let Some(reference) = &mut self.reference {
             let duplicate = ack == una && segment.is_pure_ack();
-            let ece = segment.has(Flags::ECE);
+            // On a SYN-ACK, which may come again, it means something else.
+            let ece = segment.has(Flags::ECE) && !segment.has(Flags::SYN);
             reference.ack(now, &Ack { ack, sacks: &blocks, duplicate, ece });
         }
         for sent in &mut self.in_flight {
