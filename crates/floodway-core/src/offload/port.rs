@@ -312,6 +312,7 @@ impl<B: 'static> Flow<B> {
     pub fn acknowledge<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
+        let dsack = rx.take_dsack().filter(|_| tx.agreed.sack());
         let mut outgoing = rx.outgoing();
         outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
         call.sink.to_network(&Made {
@@ -322,7 +323,7 @@ impl<B: 'static> Flow<B> {
             window: outgoing.window,
             flags: rx.ack_flags(),
             timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
-            dsack: None,
+            dsack,
         });
         call.port.counters.acks_sent += 1;
         rx.told();

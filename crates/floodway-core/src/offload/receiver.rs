@@ -26,13 +26,16 @@
 //!   only if it changes nothing of the echo, and with the guest's latest ([`super::echo`]).
 //! - **R7** SYN, FIN, RST and URG are the guest's own business; only a connection that can no longer go on is reset.
 //!
+//! What was acknowledged and comes again is answered by an ACK with a DSACK (RFC 2883), where SACK was agreed: the peer learns that
+//! its repair was needless.
+//!
 //! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
 //! is released in the same batch, which carries the number.
 
 use std::collections::VecDeque;
 
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::counters::Counters;
 use super::echo::Echo;
@@ -85,6 +88,8 @@ pub(super) struct Keeping<B> {
     /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
     /// with a NewReno sender (RFC 6582).
     recover: Option<Seq>,
+    /// What the peer sent again although it was acknowledged: it is to hear that it came twice.
+    repeat: Option<(Seq, Seq)>,
 }
 
 impl<B> Keeping<B> {
@@ -97,6 +102,7 @@ impl<B> Keeping<B> {
         redelivery_due: false,
         all_due: false,
         recover: None,
+        repeat: None,
     };
 }
 
@@ -265,9 +271,15 @@ impl<B: 'static> Receiver<B> {
         bytes.min(u32::from(u16::MAX)) as u16
     }
 
-    /// Something with [`Receiver::outgoing`] has left.
+    /// Returns the range that came twice, if the peer has not heard of it (RFC 2883).
+    pub fn take_dsack(&mut self) -> Option<SackBlock> {
+        let (Seq(left), Seq(right)) = self.keeping.get_mut()?.repeat.take()?;
+        Some(SackBlock { left, right })
+    }
+
+    /// Something with [`Receiver::outgoing`] has left. A DSACK does not ride on it.
     pub fn told(&mut self) {
-        self.ack_due = false;
+        self.ack_due = self.keeping.repeat.is_some();
         let window = u32::from(self.window()) << self.guest_scale;
         self.told_edge = self.told_edge.max(self.acked + window);
     }
@@ -301,6 +313,7 @@ impl<B: 'static> Receiver<B> {
         if !end.after(self.acked) && self.acked.after(self.guest_ack) {
             // Our ACK was lost. The guest's would come late, or was absorbed.
             self.ack_due = true;
+            self.keeping.repeat = Some((start, end));
             return if segment.options.unknown { deliver } else { Arrival::Known };
         }
         if start != self.rcv_nxt || self.is_stale(segment) {

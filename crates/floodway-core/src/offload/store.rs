@@ -111,6 +111,8 @@ pub(super) struct Freed {
     pub any_repeated: bool,
     /// The record that was sent last among the freed ones.
     pub latest: Option<(Instant, Seq, bool)>,
+    /// Behind the first record that was sent once and had not been SACKed.
+    pub first_once: Option<Seq>,
 }
 
 impl Freed {
@@ -124,6 +126,7 @@ impl Freed {
         self.delivered += bytes;
         if !sent.repeated {
             self.sent_once_at = self.sent_once_at.max(Some(sent.at));
+            self.first_once = self.first_once.or(Some(end));
         }
         if self.latest.is_none_or(|(at, ..)| at <= sent.at) {
             self.latest = Some((sent.at, end, sent.repeated));

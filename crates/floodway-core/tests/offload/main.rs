@@ -11,6 +11,7 @@ mod invariants;
 mod long;
 mod notices;
 mod plain;
+mod recovery;
 mod scripts;
 mod segments;
 mod stalls;

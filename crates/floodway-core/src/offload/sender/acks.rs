@@ -1,4 +1,11 @@
 //! What an ACK of the peer changes.
+//!
+//! # Theory of operation
+//! The cumulative part of an ACK is taken in before its SACK blocks, as it arrived before them; both are compared with the highest
+//! sequence number that had arrived *before* the ACK (`fack`). Otherwise the ACK of a segment that was delayed until the next
+//! one came out of order would look like reordering (RFC 8985 section 6.2 step 3).
+//!
+//! A DSACK (RFC 2883) counts for [undoing](super::undo) only where it names what was sent again.
 
 use super::loss::Phase;
 use super::{Env, Sender};
@@ -56,10 +63,11 @@ impl<B: 'static> Sender<B> {
             self.rtt.reset_back_off();
         }
         let freed = self.store.acknowledge(segment.ack);
+        let fack = self.recovery.fack;
+        self.note_arrivals(&freed, fack, env.now);
         let reneged = self.check_reneging(env.counters);
-        let sacked = self.take_sack_blocks(segment, una, env.now);
+        let sacked = self.take_sack_blocks(segment, una, fack, env.now);
         let kind = self.kind(segment, una, window_moved);
-        self.note_arrivals(&freed, env.now);
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
         if kind == AckKind::Advanced {
             self.rtt.reset_back_off();
@@ -121,7 +129,8 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Marks what the SACK blocks name (RFC 2018), and notices DSACKs (RFC 2883).
-    fn take_sack_blocks(&mut self, segment: &Segment, una: Seq, now: Instant) -> Sacked {
+    /// `fack` is up to where anything had arrived before.
+    fn take_sack_blocks(&mut self, segment: &Segment, una: Seq, fack: Seq, now: Instant) -> Sacked {
         let mut told = Sacked::default();
         if !self.agreed.sack() {
             return told;
@@ -137,13 +146,13 @@ impl<B: 'static> Sender<B> {
                 // What lies far back was never repaired by us.
                 if !right.before(una - (1 << 30)) {
                     self.wake(&mut Boxes::default());
-                    self.recovery.on_dsack(right.since(left));
+                    self.recovery.on_dsack(left, right);
                 }
                 continue;
             }
             // A peer that had the first byte would have acknowledged it.
             if left.after(self.snd_una()) && !right.after(self.store.snd_nxt()) {
-                self.mark(left, right, now, &mut told);
+                self.mark((left, right), fack, now, &mut told);
             }
         }
         told
@@ -161,7 +170,8 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Marks the segments that lie within `left..right`. What is only partly named stays as it is.
-    fn mark(&mut self, left: Seq, right: Seq, now: Instant, told: &mut Sacked) {
+    fn mark(&mut self, block: (Seq, Seq), fack: Seq, now: Instant, told: &mut Sacked) {
+        let (left, right) = block;
         let Some(first) = self.store.first_from(left) else { return };
         let mut index = first.index + usize::from(first.start.before(left));
         while let Some(place) = self.store.next_unsacked(index)
@@ -171,16 +181,21 @@ impl<B: 'static> Sender<B> {
             let sent = place.sent;
             if !sent.repeated {
                 told.sent_once_at = told.sent_once_at.max(Some(sent.at));
+                self.recovery.note_reordering(sent.end, fack);
             }
-            self.recovery.note_delivered(sent.end, sent.repeated);
+            self.recovery.note_delivered(sent.end);
             self.arrival(sent.at, sent.end, sent.repeated, now);
             index = place.index + 1;
         }
     }
 
-    fn note_arrivals(&mut self, freed: &Freed, now: Instant) {
+    /// What is acknowledged has arrived; before `fack`, behind something that was sent later.
+    fn note_arrivals(&mut self, freed: &Freed, fack: Seq, now: Instant) {
+        if let Some(end) = freed.first_once {
+            self.recovery.note_reordering(end, fack);
+        }
         if let Some((at, end, repeated)) = freed.latest {
-            self.recovery.note_delivered(end, repeated);
+            self.recovery.note_delivered(end);
             self.arrival(at, end, repeated, now);
         }
     }

@@ -5,7 +5,7 @@
 //! by more than the reordering window, has arrived. That finds lost retransmissions, too, and does not
 //! care how many duplicate ACKs there are. The window is a quarter of the smallest round trip once
 //! reordering has been seen; before, three segments' worth of SACKed bytes close it to zero. Each
-//! DSACK, which tells of a needless repair, widens it by one more quarter for a while. The timer is set for the oldest
+//! DSACK that tells of a needless repair widens it by one more quarter. Both last for 16 recoveries. The timer is set for the oldest
 //! range that was overtaken, where RFC 8985 has the latest: so only the oldest has to be looked at. The order of
 //! transmissions is that of the [scoreboard](crate::offload::store).
 //!
@@ -23,13 +23,14 @@
 //! section 5.1 allows to senders that find out about reneging: a receiver that has discarded what it SACKed gives itself away by a
 //! cumulative acknowledgement that stops there, and all SACK marks are lost segments then (`check_reneging`).
 //!
-//! A recovery that DSACKs show to have been needless is undone: `cwnd` and `ssthresh` are as
-//! before (the rule of Linux: as many DSACKed bytes as were repaired).
+//! A recovery that DSACKs show to have been [needless](super::undo) is undone: `cwnd` and `ssthresh` are as
+//! before. Losses that it has not repaired yet stay losses.
 //!
 //! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
 //! two end when what had been sent at their start is acknowledged.
 
 use super::stall::Stall;
+use super::undo::Repairs;
 use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck, Prr};
 use crate::offload::sink::Sink;
@@ -94,7 +95,7 @@ pub(in crate::offload) struct Recovery {
     pub prr: Prr,
     latest: Option<Latest>,
     /// Highest sequence number known to have arrived.
-    fack: Seq,
+    pub fack: Seq,
     learnt: Learnt,
     /// Without SACK: bytes that duplicate ACKs say have arrived.
     pub dup_bytes: u32,
@@ -104,10 +105,8 @@ pub(in crate::offload) struct Recovery {
     probe_lone: bool,
     /// Nothing was acknowledged since, so there will not be another.
     pub probed: bool,
-    /// Bytes sent again in this recovery, less those that DSACKs have shown to be needless.
-    needed: i64,
-    /// A DSACK came in this recovery.
-    dsack_seen: bool,
+    /// What was sent again in this recovery, and not in vain as far as is known.
+    repairs: Repairs,
     pub timer: Option<(Timer, Instant)>,
     /// When the retransmission timeout starts to count.
     pub rto_base: Instant,
@@ -146,8 +145,7 @@ impl Recovery {
             probe_end: None,
             probe_lone: false,
             probed: false,
-            needed: 0,
-            dsack_seen: false,
+            repairs: Repairs::NONE,
             timer: None,
             rto_base: Instant::ZERO,
             dup_acks: 0,
@@ -168,11 +166,16 @@ impl Recovery {
             && self.stall.withheld == 0
     }
 
-    /// `bytes` have left; `again` if not for the first time.
-    pub fn sent(&mut self, bytes: u32, again: bool) {
+    /// `bytes` have left.
+    pub fn sent(&mut self, bytes: u32) {
         self.prr.on_sent(bytes);
-        if again {
-            self.needed += i64::from(bytes);
+    }
+
+    /// `start..end` was sent again, for the first time if `once`.
+    pub fn repaired(&mut self, start: Seq, end: Seq, once: bool) {
+        self.sent(end.since(start));
+        if self.phase != Phase::Open {
+            self.repairs.add(start, end, once);
         }
     }
 
@@ -184,21 +187,25 @@ impl Recovery {
         }
     }
 
-    /// Notes that up to `end` something has arrived, and whether that is out of order.
-    pub fn note_delivered(&mut self, end: Seq, repeated: bool) {
-        if end.after(self.fack) {
-            self.fack = end;
-        } else if !repeated && end.before(self.fack) {
+    /// Notes that up to `end` something has arrived.
+    pub fn note_delivered(&mut self, end: Seq) {
+        self.fack = self.fack.max(end);
+    }
+
+    /// What ends at `end` and was sent once has arrived, after what ends at `fack`.
+    pub fn note_reordering(&mut self, end: Seq, fack: Seq) {
+        if end.before(fack) {
             self.learnt.reordering_seen = true;
+            self.learnt.persist = REORDERING_PERSIST;
         }
     }
 
-    /// The peer got something twice.
-    pub fn on_dsack(&mut self, bytes: u32) {
-        self.learnt.quarters = self.learnt.quarters.saturating_add(1);
-        self.learnt.persist = REORDERING_PERSIST;
-        self.needed -= i64::from(bytes);
-        self.dsack_seen = true;
+    /// The peer got something twice. That is news of the path only if it was sent twice.
+    pub fn on_dsack(&mut self, left: Seq, right: Seq) {
+        if self.repairs.on_dsack(left, right) {
+            self.learnt.quarters = self.learnt.quarters.saturating_add(1);
+            self.learnt.persist = REORDERING_PERSIST;
+        }
     }
 
     /// Begins at `recover`, with `flight` bytes out.
@@ -207,16 +214,16 @@ impl Recovery {
         self.recover = recover;
         self.prr = Prr::new(flight);
         self.probe_end = None;
-        self.needed = 0;
-        self.dsack_seen = false;
+        self.repairs = Repairs::NONE;
     }
 
+    /// What was repaired is remembered.
     fn end(&mut self) {
         self.phase = Phase::Open;
         self.dup_bytes = 0;
         self.learnt.persist = self.learnt.persist.saturating_sub(1);
         if self.learnt.persist == 0 {
-            self.learnt.quarters = 1;
+            (self.learnt.reordering_seen, self.learnt.quarters) = (false, 1);
         }
     }
 }
@@ -355,16 +362,15 @@ impl<B: 'static> Sender<B> {
 
     /// Ends a recovery whose losses have all arrived, or undoes a needless one.
     pub(super) fn leave_recovery<S>(&mut self, kind: AckKind, env: &mut Env<'_, S>) {
-        let recovery = &self.recovery;
-        if recovery.phase == Phase::Open {
-            return;
+        if self.recovery.phase == Phase::Open {
+            return self.undo_past_recovery(env);
         }
+        let recovery = &self.recovery;
         let any_new = kind == AckKind::Advanced
             && recovery.phase == Phase::Fast
             && !self.agreed.sack()
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
-        let needless = recovery.dsack_seen && recovery.needed <= 0;
-        if needless && self.controller.on_spurious(&mut self.window) {
+        if recovery.repairs.are_needless() && self.controller.on_spurious(&mut self.window) {
             if recovery.phase == Phase::Loss {
                 // What the timeout took for lost, nothing has shown to be. Other losses stay what they are.
                 self.store.forget_losses();
@@ -379,6 +385,14 @@ impl<B: 'static> Sender<B> {
         self.recovery.dup_acks = 0;
         if self.state == TxState::PacketLoss {
             self.enter(TxState::Active, Reason::Recovered, env.counters);
+        }
+    }
+
+    /// The DSACKs of a recovery may come when it is over.
+    fn undo_past_recovery<S>(&mut self, env: &mut Env<'_, S>) {
+        if self.recovery.repairs.are_needless() {
+            self.recovery.repairs = Repairs::NONE;
+            env.counters.undone += u64::from(self.controller.on_spurious(&mut self.window));
         }
     }
 
@@ -400,6 +414,7 @@ impl<B: 'static> Sender<B> {
             // The probe repaired a loss that nobody else will see.
             if self.recovery.phase == Phase::Open {
                 let event = self.congestion(env.now, self.window.cwnd);
+                self.recovery.repairs = Repairs::NONE;
                 self.controller.on_loss(&event, &mut self.window);
                 self.window.leave_recovery();
                 self.cwr_due |= self.agreed.ecn();

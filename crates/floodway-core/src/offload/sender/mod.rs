@@ -43,6 +43,7 @@ mod loss;
 mod predict;
 mod pump;
 mod stall;
+mod undo;
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};

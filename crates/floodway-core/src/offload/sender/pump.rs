@@ -99,16 +99,17 @@ impl<B: 'static> Sender<B> {
             return 0;
         };
         self.emit(first.start, last.sent.end, true, env);
+        let mut once = true;
         for index in index..index + records {
+            once &= self.store.place(index).is_some_and(|place| !place.sent.repeated);
             self.store.repaired(index, env.now);
         }
-        let bytes = last.sent.end.since(first.start);
-        self.recovery.sent(bytes, true);
+        self.recovery.repaired(first.start, last.sent.end, once);
         if index == 0 {
             // The answer to the repair is waited for as long as that to anything else.
             self.recovery.rto_base = env.now;
         }
-        bytes
+        last.sent.end.since(first.start)
     }
 
     fn release_new<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
@@ -140,7 +141,7 @@ impl<B: 'static> Sender<B> {
             self.emitted(&release, false, env.counters);
             self.store.released(start + n, env.now, self.window.mss);
             *quota = quota.saturating_sub(n);
-            self.recovery.sent(n, false);
+            self.recovery.sent(n);
             self.last_release = ShortTime::not_before(env.now);
             if idle {
                 self.recovery.rto_base = env.now;

@@ -115,6 +115,9 @@ pub struct Path {
     sent: u64,
     /// The next packets to be dropped, counted from the next one that is sent.
     pub drop_next: Vec<u64>,
+    /// Those that come twice, and those that come later than they should.
+    pub duplicate_next: Vec<u64>,
+    pub late_next: Vec<u64>,
     pub dropped: u64,
     /// Largest payload that it takes, if that is less than what is sent; what is larger is dropped, and said to be.
     pub largest: Option<u32>,
@@ -131,6 +134,8 @@ impl Path {
             under_way: BTreeMap::new(),
             sent: 0,
             drop_next: Vec::new(),
+            duplicate_next: Vec::new(),
+            late_next: Vec::new(),
             dropped: 0,
             largest: None,
             too_large: Vec::new(),
@@ -149,8 +154,9 @@ impl Path {
     fn send_one(&mut self, now: Instant, packet: &Packet, mercy: &mut Mercy) {
         let mut packet = packet.clone();
         let config = self.config.clone();
-        let doomed = self.drop_next.contains(&0);
-        self.drop_next = self.drop_next.iter().filter_map(|n| n.checked_sub(1)).collect();
+        let doomed = is_next(&mut self.drop_next);
+        let twice = is_next(&mut self.duplicate_next);
+        let held_up = is_next(&mut self.late_next);
         let mut at = now;
         if let Some(rate) = config.rate {
             let waiting = self.busy_until.since(now);
@@ -176,9 +182,9 @@ impl Path {
         if packet.segment.ecn != Ecn::NOT_ECT && self.random.permille(config.mark) {
             packet.segment.ecn = Ecn::CE;
         }
-        let late = self.random.permille(config.reorder);
+        let late = self.random.permille(config.reorder) || held_up;
         at += config.delay + if late { config.reorder_by } else { Duration::ZERO };
-        if self.random.permille(config.duplicate) {
+        if self.random.permille(config.duplicate) || twice {
             self.arrives(at + Duration::from_micros(50), packet.clone());
         }
         self.arrives(at, packet);
@@ -199,4 +205,11 @@ impl Path {
         }
         self.under_way.pop_first().map(|(_, packet)| packet)
     }
+}
+
+/// Returns `true` if the packet that is sent now is among those; counts the others down.
+fn is_next(list: &mut Vec<u64>) -> bool {
+    let next = list.contains(&0);
+    *list = list.iter().filter_map(|n| n.checked_sub(1)).collect();
+    next
 }
