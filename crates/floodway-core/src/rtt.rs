@@ -14,7 +14,7 @@
 //!
 //! **Timeout.** `rto = srtt + 4 * rttvar`, held between the limits of [`RtoLimits`] and doubled by each
 //! [`back_off`](RttEstimator::back_off). A sample or [`reset_back_off`](RttEstimator::reset_back_off)
-//! ends the back-off (RFC 6298 section 5.7). Without a sample it is one second. The limits
+//! ends the back-off (RFC 6298 section 5.7; when it should stay, [`is_delay_suspected`](RttEstimator::is_delay_suspected) tells). Without a sample it is one second. The limits
 //! are an argument, since they belong to a port and not to a flow.
 //!
 //! **Minimum.** Two buckets of 5 s: the smallest sample of the current one and of the one before. What
@@ -36,6 +36,8 @@ const UNIT_SHIFT: u32 = 20;
 /// Length of a bucket of the minimum in those units: 5 s.
 const BUCKET_UNITS: u32 = (5_000_000_000_u64 >> UNIT_SHIFT) as u32;
 const NO_SAMPLE: u32 = u32::MAX;
+/// Timeouts without a sample from which on Karn's algorithm keeps the back-off.
+const KARN_TIMEOUTS: u8 = 2;
 
 /// Bounds of the retransmission timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub struct RttEstimator {
     /// When the current bucket began.
     bucket_start: u32,
     backed_off: u8,
+    /// Timeouts since the last sample that a delay of the peer may explain.
+    suspicions: u8,
 }
 
 const _: () = assert!(size_of::<RttEstimator>() <= 24);
@@ -93,6 +97,7 @@ impl RttEstimator {
             previous_min: NO_SAMPLE,
             bucket_start: 0,
             backed_off: 0,
+            suspicions: 0,
         }
     }
 
@@ -102,6 +107,20 @@ impl RttEstimator {
         self.smooth(us);
         self.note_minimum(us, now);
         self.backed_off = 0;
+        self.suspicions = 0;
+    }
+
+    /// The timer has expired, and the peer may only have delayed its ACK.
+    pub fn suspect_delay(&mut self) {
+        self.suspicions = self.suspicions.saturating_add(1);
+    }
+
+    /// Returns `true` if that has happened repeatedly without a sample in between: then the back-off should stay until
+    /// there is one (Karn's algorithm, RFC 6298 section 5).
+    #[must_use]
+    #[inline]
+    pub fn is_delay_suspected(&self) -> bool {
+        self.suspicions >= KARN_TIMEOUTS
     }
 
     /// Smoothed round-trip time, `None` before the first sample.

@@ -36,7 +36,7 @@
 //! (I6, the way back when the switch is gone, is the guest module's.)
 //!
 //! Source: Gamage et al., "Opportunistic Flooding to Improve TCP Transmit Performance in Virtualized
-//! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 5681, 6298, 6582, 6675, 8985.
+//! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 2883, 3708, 5681, 5682, 6298, 6582, 6675, 6937, 7323, 8985.
 
 pub mod budget;
 mod config;

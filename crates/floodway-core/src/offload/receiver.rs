@@ -17,7 +17,8 @@
 //!   that says what one sent now would. If it cannot be delivered any more, both
 //!   ends are reset ([`super::stopped`]).
 //! - **R2** Only in-order data within the window that the guest advertised, and within the port's budget.
-//! - **R3** The window of such an ACK is the guest's right edge less the ACK number.
+//! - **R3** The window of such an ACK is the guest's right edge less the ACK number, in whole units of the guest's scale: never beyond what
+//!   the guest allows, so that the edge may go back by less than a unit (RFC 7323 section 2.4). The guest takes all that it allowed.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
 //! - **R5** An ACK of the guest that tells the peer nothing new is absorbed. What carries SACK blocks of
 //!   use to the peer, another echo of CE than before or an unknown option, is a duplicate, opens a window that was nearly

@@ -173,7 +173,7 @@ fn a_needless_timeout_is_undone() {
         let mut world = spike(sack);
         let (before, counters) =
             (world.switch.summary(&world.flow).unwrap(), *world.switch.offload.counters());
-        write(&mut world, 40);
+        write(&mut world, 100);
         world.run_for(SECONDS(2));
         let after = world.switch.summary(&world.flow).unwrap();
         let now = world.switch.offload.counters();
@@ -208,5 +208,23 @@ fn a_timeout_of_something_lost_is_not_undone() {
             assert!(world.switch.summary(&world.flow).unwrap().ssthresh < u32::MAX);
             world.transfer(0, 0, SECONDS(30));
         }
+    }
+}
+
+#[test]
+fn the_edge_that_the_peer_is_told_goes_back_by_no_whole_unit() {
+    // The guest tells it of an edge that is no whole number of units behind our next ACK. Both rules cannot be kept: not
+    // to go back, and not to go beyond what the guest allows (R3). RFC 7323 section 2.4 allows the former by
+    // less than a unit, since the guest takes all that it has ever allowed.
+    for (scale, unit) in [(None, 1), (Some(0), 1), (Some(7), 128), (Some(10), 1024)] {
+        let mut setup = Setup { name: "edge", ..Setup::default() };
+        (setup.guest.scale, setup.guest.buffer) = (scale, 60_001);
+        setup.cpu.runs = (MS(1), MS(2));
+        setup.cpu.away = (MS(1), MS(20));
+        let mut world = warm(setup, MS(4));
+        world.transfer(0, 1_000_001, SECONDS(30));
+        assert!(world.switch.offload.counters().acks_sent > 50);
+        let back = world.monitor.most_edge_back;
+        assert!(back < unit, "scale {scale:?}: {back} bytes");
     }
 }

@@ -40,6 +40,8 @@ pub(in crate::offload) enum AckKind {
 struct Sacked {
     bytes: u32,
     dsack: bool,
+    /// They name what was sent once, before the latest recovery began.
+    original: bool,
     /// Latest transmission of a range that was sent once.
     sent_once_at: Option<Instant>,
 }
@@ -70,17 +72,23 @@ impl<B: 'static> Sender<B> {
         let kind = self.kind(segment, una, window_moved);
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
         if kind == AckKind::Advanced {
-            self.rtt.reset_back_off();
+            if !self.rtt.is_delay_suspected() {
+                self.rtt.reset_back_off();
+            }
             self.recovery.rto_base = env.now;
             self.recovery.probed = false;
         }
         let rtt = self.measure(&freed, &sacked, env.now);
         self.check_probe(kind, sacked.dsack, env);
         let lost = self.find_losses(kind, env.now) || reneged;
+        // What is outstanding when the loss is found (RFC 5681 section 3.1), so without what this ACK has freed.
+        let out = nxt.since(segment.ack);
         if lost {
             self.enter_fast(out, env);
         }
         let recovering = self.recovery.phase != Phase::Open;
+        let original = freed.first_once.is_some_and(|end| !end.after(self.recovery.recover));
+        self.judge_timeout(kind, original || sacked.original, env);
         self.leave_recovery(kind, env);
         let left = recovering && self.recovery.phase == Phase::Open;
         if left && self.store.lost() > self.store.in_repair() {
@@ -181,6 +189,7 @@ impl<B: 'static> Sender<B> {
             let sent = place.sent;
             if !sent.repeated {
                 told.sent_once_at = told.sent_once_at.max(Some(sent.at));
+                told.original |= !sent.end.after(self.recovery.recover);
                 self.recovery.note_reordering(sent.end, fack);
             }
             self.recovery.note_delivered(sent.end);

@@ -23,6 +23,11 @@
 //! section 5.1 allows to senders that find out about reneging: a receiver that has discarded what it SACKed gives itself away by a
 //! cumulative acknowledgement that stops there, and all SACK marks are lost segments then (`check_reneging`).
 //!
+//! The timeout's back-off ends with an ACK that advances, since the guest's own timer runs (I7). Only where two lone segments
+//! have timed out without a round trip that could be measured between them, the peer may be one that delays its ACKs for
+//! longer than the timeout: then the back-off stays until there is a measure (Karn's algorithm, RFC 6298 section 5). A
+//! timeout that [turns out](super::undo) to have been needless is undone.
+//!
 //! A recovery that DSACKs show to have been [needless](super::undo) is undone: `cwnd` and `ssthresh` are as
 //! before. Losses that it has not repaired yet stay losses.
 //!
@@ -30,7 +35,7 @@
 //! two end when what had been sent at their start is acknowledged.
 
 use super::stall::Stall;
-use super::undo::Repairs;
+use super::undo::{Frto, Repairs};
 use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck, Prr};
 use crate::offload::sink::Sink;
@@ -107,6 +112,9 @@ pub(in crate::offload) struct Recovery {
     pub probed: bool,
     /// What was sent again in this recovery, and not in vain as far as is known.
     repairs: Repairs,
+    pub(super) frto: Frto,
+    /// `snd_una` at the latest timeout of this recovery.
+    timed_out: Option<Seq>,
     pub timer: Option<(Timer, Instant)>,
     /// When the retransmission timeout starts to count.
     pub rto_base: Instant,
@@ -146,6 +154,8 @@ impl Recovery {
             probe_lone: false,
             probed: false,
             repairs: Repairs::NONE,
+            frto: Frto::Off,
+            timed_out: None,
             timer: None,
             rto_base: Instant::ZERO,
             dup_acks: 0,
@@ -215,6 +225,8 @@ impl Recovery {
         self.prr = Prr::new(flight);
         self.probe_end = None;
         self.repairs = Repairs::NONE;
+        self.frto = Frto::Off;
+        self.timed_out = None;
     }
 
     /// What was repaired is remembered.
@@ -381,6 +393,10 @@ impl<B: 'static> Sender<B> {
         } else if recovery.phase == Phase::Fast {
             self.window.leave_recovery();
         }
+        self.end_recovery(env);
+    }
+
+    pub(super) fn end_recovery<S>(&mut self, env: &mut Env<'_, S>) {
         self.recovery.end();
         self.recovery.dup_acks = 0;
         if self.state == TxState::PacketLoss {
@@ -539,7 +555,12 @@ impl<B: 'static> Sender<B> {
         env.counters.timeouts_after_slow_start += u64::from(self.window.ssthresh != u32::MAX);
         let flight = self.store.snd_nxt().since(self.snd_una());
         let event = self.congestion(env.now, flight);
-        let resent = self.rtt.backed_off() > 0;
+        let resent = self.recovery.timed_out == Some(self.snd_una());
+        let first = self.recovery.phase != Phase::Loss;
+        if self.is_lone() && !resent {
+            // A peer that had delayed the ACK of the first would have answered the second at once.
+            self.rtt.suspect_delay();
+        }
         self.controller.on_timeout(&event, resent, &mut self.window);
         self.rtt.back_off();
         self.unanswered = self.unanswered.saturating_add(1);
@@ -547,6 +568,8 @@ impl<B: 'static> Sender<B> {
         self.check_reneging(env.counters);
         self.store.lose_everything();
         self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
+        self.recovery.timed_out = Some(self.snd_una());
+        self.recovery.frto = if first || resent { Frto::Resent } else { Frto::Off };
         self.recovery.dup_bytes = 0;
         self.recovery.dup_acks = 0;
         self.recovery.rto_base = env.now;

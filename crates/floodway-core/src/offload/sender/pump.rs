@@ -7,6 +7,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::undo::Frto;
 use super::{Env, Sender, Timer, initial_window};
 use crate::congestion::{Algorithm, MAX_CWND};
 use crate::offload::counters::Counters;
@@ -28,8 +29,18 @@ impl<B: 'static> Sender<B> {
     pub fn pump<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         self.restart_after_idle(env);
         let mut quota = self.window.cwnd.saturating_sub(self.pipe());
-        self.release_repairs(&mut quota, env);
-        self.release_new(&mut quota, env);
+        if self.recovery.frto == Frto::Probing {
+            let next = self.store.snd_nxt();
+            self.release_new(&mut quota, env);
+            if self.store.snd_nxt() == next && self.pipe() == 0 {
+                // No new bytes: nothing tells whether the timeout was needless.
+                self.recovery.frto = Frto::Off;
+            }
+        }
+        if self.recovery.frto != Frto::Probing {
+            self.release_repairs(&mut quota, env);
+            self.release_new(&mut quota, env);
+        }
         self.set_timer(env);
     }
 

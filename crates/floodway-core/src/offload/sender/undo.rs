@@ -1,16 +1,62 @@
-//! Which repairs have turned out to be needless.
+//! Recoveries that have turned out to be needless.
 //!
 //! # Theory of operation
-//! A recovery is needless if every range that it sent again had arrived before: then the peer has got each of them
+//! **DSACKs.** A recovery is needless if every range that it sent again had arrived before: then the peer has got each of them
 //! twice, and says so by a DSACK (RFC 2883, 3708). Duplicates that the path makes are told by DSACKs too, so only those count that
 //! lie in a range that was sent again in this recovery. (Linux counts bytes, `undo_retrans`, and takes any.)
 //!
 //! The ranges are few: a run of segments that is sent again is one. What cannot be judged undoes nothing: a recovery
 //! with more ranges than there is room for, and one that has sent something for the third time.
 //!
+//! **Timeouts** (F-RTO, RFC 5682; with SACK its section 3). After a timeout only the first segment is sent again. If the next
+//! ACK advances, but not to all that was on its way, new bytes are sent instead of further repairs. If the ACK after
+//! that names a segment from before the timeout that was sent once, it was no repair that has brought it: the path
+//! was slow, and the timeout is undone, with its marks. Any other ACK goes on with the repairs. So does the absence of new bytes,
+//! since the ACK of a repair may name what had arrived long before. A timeout that repeats another without progress between
+//! them is judged as well, as Linux does; the delay may be several timeouts long. Timestamps (Eifel, RFC 3522) do not help: the
+//! clock on the wire is the guest's, and stands while the guest has nothing to say, so that the repair has that of the original.
+//!
 //! Invariant: the ranges are not empty and do not touch each other.
 
+use super::{AckKind, Env, Sender};
 use crate::seq::Seq;
+
+/// How far it is known whether a timeout was needless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frto {
+    /// It is not asked, or it was not.
+    Off,
+    /// The first segment was sent again.
+    Resent,
+    /// The first ACK has advanced; new bytes instead of repairs are sent until the next.
+    Probing,
+}
+
+impl<B: 'static> Sender<B> {
+    /// What an ACK says of the timeout before it; `original` if it names a segment from before the timeout that was sent once.
+    pub(super) fn judge_timeout<S>(&mut self, kind: AckKind, original: bool, env: &mut Env<'_, S>) {
+        let partial = self.snd_una().before(self.recovery.recover);
+        let says = matches!(kind, AckKind::Advanced | AckKind::Duplicate);
+        let next = match self.recovery.frto {
+            Frto::Resent if kind == AckKind::Advanced && partial => Frto::Probing,
+            Frto::Probing if original => return self.undo_timeout(env),
+            Frto::Resent | Frto::Probing if says => Frto::Off,
+            same => same,
+        };
+        if next != self.recovery.frto {
+            self.recovery.frto = next;
+        }
+    }
+
+    fn undo_timeout<S>(&mut self, env: &mut Env<'_, S>) {
+        self.recovery.frto = Frto::Off;
+        if self.controller.on_spurious(&mut self.window) {
+            self.store.forget_losses();
+            env.counters.undone += 1;
+            self.end_recovery(env);
+        }
+    }
+}
 
 /// Ranges that are remembered.
 const MOST: usize = 8;

@@ -75,6 +75,8 @@ pub struct Monitor {
     peer_ranges: Vec<(Position, Position)>,
     guest_ack: Position,
     guest_edge: Position,
+    /// As its latest segment has it: it may take back what it allowed.
+    guest_edge_now: Position,
     wire_ack: Position,
     wire_edge: Position,
     peer_fin: Option<Position>,
@@ -88,6 +90,8 @@ pub struct Monitor {
     /// What had been sent at the time of each tail loss probe whose answer is not known.
     probes: Vec<Position>,
     pub most_in_flight: i64,
+    /// By how much the right edge that the peer is told has gone back.
+    pub most_edge_back: i64,
     pub ce_to_guest: u64,
     pub ce_bytes_to_guest: i64,
     pub ece_from_switch: u64,
@@ -169,6 +173,7 @@ impl Monitor {
                 self.guest_ack = ack;
                 let edge = ack + (i64::from(segment.window) << scale);
                 self.guest_edge = self.guest_edge.max(edge);
+                self.guest_edge_now = edge;
             }
         }
     }
@@ -392,6 +397,12 @@ impl Monitor {
         self.wire_ack = self.wire_ack.max(ack);
         let edge = ack + (i64::from(segment.window) << self.scale(&self.guest));
         assert!(edge <= self.guest_edge, "R3: {edge} beyond the guest's edge {}", self.guest_edge);
+        if involved {
+            // Windows are whole units; RFC 7323 section 2.4 lets the edge go back by less than one.
+            let back = self.wire_edge.min(self.guest_edge_now) - edge;
+            assert!(back < 1 << self.scale(&self.guest), "R3: the edge goes back by {back}");
+            self.most_edge_back = self.most_edge_back.max(back);
+        }
         self.wire_edge = self.wire_edge.max(edge);
         if segment.has(Flags::ECE) {
             self.ece_from_switch += 1;
