@@ -272,6 +272,10 @@ impl<B: 'static> Flow<B> {
     ) -> Arrival {
         let Phase::Established(connection) = &mut self.phase else { return Arrival::Deliver };
         let port = &mut *call.port;
+        if connection.tx.agreed.timestamps() && segment.options.timestamps.is_none() {
+            // The guest may drop it (RFC 7323 section 3.2).
+            connection.rx.leave_to_guest(segment, &mut port.counters);
+        }
         let room = port.receive_room();
         let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
         if connection.rx.ack_due {

@@ -296,6 +296,13 @@ impl<B: 'static> Receiver<B> {
         self.ack_due && self.echo.differs(segment)
     }
 
+    /// Acknowledges nothing from `segment` on, if it has data, before the guest has: only the guest knows whether it takes it.
+    pub fn leave_to_guest(&mut self, segment: &Segment, counters: &mut Counters) {
+        if segment.seq_len() > 0 && self.state == RxState::Active {
+            self.enter(RxState::UnexpectedSeq, counters);
+        }
+    }
+
     /// Takes in a segment from the peer. `room` is what the port may keep in addition.
     pub fn on_segment(
         &mut self,
