@@ -132,6 +132,7 @@ impl Case {
             guest_connects: random.permille(500),
             super_frames: random.permille(500),
             gro: None,
+            queue_drops: 0,
             toggle: random.permille(150).then_some(ms(100)),
         };
         // Every third guest, and every third peer, reads so slowly that its window closes.
@@ -155,6 +156,7 @@ impl Case {
             end.mtu = if v6 { end.mtu.max(1280) } else { end.mtu };
         }
         setup.gro = random.permille(300).then_some(Duration::from_micros(200));
+        setup.queue_drops = random.pick(&[0, 0, 10, 30]);
         Self { setup, guest: (guest, ends.0), peer: (peer, ends.1) }
     }
 
@@ -191,6 +193,7 @@ struct Totals {
     retransmitted: u64,
     acknowledged: u64,
     window_updates: u64,
+    redelivered: u64,
     /// Segments by which the ends closed their windows.
     closed_by_guest: u64,
     closed_by_peer: u64,
@@ -203,6 +206,7 @@ impl Totals {
         self.retransmitted += counters.retransmitted;
         self.acknowledged += counters.acknowledged_bytes;
         self.window_updates += counters.window_updates;
+        self.redelivered += counters.redelivered;
         self.closed_by_guest += world.wire.closed_by_guest;
         self.closed_by_peer += world.wire.closed_by_peer;
     }
@@ -210,8 +214,8 @@ impl Totals {
     /// Sweeps over paths that harm nothing would prove nothing.
     fn check(&self) {
         let done = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
-        let closed = [self.closed_by_guest, self.closed_by_peer];
-        let all = done.into_iter().chain(closed).all(|n| n > 0);
+        let more = [self.redelivered, self.closed_by_guest, self.closed_by_peer];
+        let all = done.into_iter().chain(more).all(|n| n > 0);
         assert!(all, "the offload had nothing to do: {self:?}");
     }
 }
@@ -290,7 +294,7 @@ fn upload(guest: Kind, peer: Kind, seed: u64) -> Case {
     (case.setup.guest.bytes, case.setup.peer.bytes) = (500_000, 0);
     (case.setup.guest.reading, case.setup.peer.reading) = (Reading::AtOnce, Reading::AtOnce);
     (case.setup.guest.close, case.setup.peer.close) = (Close::WhenWritten, Close::AfterPeer);
-    case.setup.toggle = None;
+    (case.setup.toggle, case.setup.queue_drops) = (None, 0);
     case
 }
 

@@ -46,6 +46,8 @@ pub struct Setup {
     /// Frames from the network come this often, those that fit together as super-frames: moderated interrupts, and
     /// GRO.
     pub gro: Option<Duration>,
+    /// Frames to the guest that its queue drops, also those that the switch has acknowledged, in 1/1000.
+    pub queue_drops: u32,
     /// The offload is switched off and on again each time that this has passed.
     pub toggle: Option<Duration>,
 }
@@ -321,7 +323,9 @@ impl World {
                 Sent::ToGuest(frame) => {
                     self.trace("switch > guest ", &frame);
                     self.wire.guest_gets(&frame);
-                    self.inbox.push_back(frame);
+                    if !self.random.permille(self.setup.queue_drops) {
+                        self.inbox.push_back(frame);
+                    }
                 }
             }
         }
