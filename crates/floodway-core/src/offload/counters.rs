@@ -89,6 +89,9 @@ counters! {
     acks_unsent,
     /// Frames passed in which the peer acknowledged what the switch has not sent.
     acks_unseen,
+    /// Segments from the network that changed nothing, because of their numbers or their clock: keepalives, very late
+    /// ones, and blind ones.
+    unacceptable,
     /// Flows whose segments became smaller because a router said so.
     mss_lowered,
     /// Such messages that named nothing under way, or said nothing new.

@@ -5,13 +5,13 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::{Flow, Phase};
+use super::flow::Flow;
 use super::port::{Call, Port};
 use super::segment::{Packet, Segment, Side};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::spare::Spare;
-use super::summary::{FlowSummary, Reason, TxState};
+use super::summary::{FlowSummary, Reason};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -249,6 +249,9 @@ impl<B: 'static> Offload<B> {
         let Some(id) = self.find_or_open(now, packet, Side::Peer) else {
             return Verdict::PASS;
         };
+        if let Some(verdict) = self.screen(id, packet, now, sink) {
+            return verdict;
+        }
         self.wake(id, packet.segment, Side::Peer);
         let free = self.port.pool.budget.free();
         let Some(outcome) = self
@@ -351,7 +354,7 @@ impl<B: 'static> Offload<B> {
 
     /// Removes a flow that is over. A SYN uses its ports again for another.
     #[cold]
-    fn end(
+    pub(super) fn end(
         &mut self,
         id: FlowId,
         packet: &Packet<'_>,
@@ -559,42 +562,12 @@ impl<B: 'static> Offload<B> {
     /// is one.
     #[must_use]
     pub fn flows(&self, from: u32, limit: u32) -> (Vec<FlowSummary>, Option<u32>) {
-        let page = self.flows.iter_from(from, limit).map(|found| summary(&found)).collect();
+        let page = self
+            .flows
+            .iter_from(from, limit)
+            .map(|found| found.flow.summary(found.tuple))
+            .collect();
         let next = from.saturating_add(limit);
         (page, (next < self.flows.slots()).then_some(next))
     }
-}
-
-fn summary<B: 'static>(found: &FlowRef<'_, Flow<B>>) -> FlowSummary {
-    let mut summary = FlowSummary {
-        flow: *found.tuple,
-        tx: TxState::Offline,
-        rx: super::summary::RxState::Offline,
-        reason: Reason::Opened,
-        cwnd: 0,
-        ssthresh: 0,
-        held: 0,
-        in_flight: 0,
-        granted: 0,
-        srtt: None,
-        kept: found.flow.holdings().kept,
-    };
-    if let Phase::Excluded(exclusion) = &found.flow.phase {
-        summary.reason = exclusion.reason;
-    }
-    if let Some(connection) = found.flow.connection() {
-        let (tx, rx) = (&connection.tx, &connection.rx);
-        summary.tx = tx.state;
-        summary.rx = rx.state;
-        summary.reason = tx.reason;
-        summary.cwnd = tx.window.cwnd;
-        summary.ssthresh = tx.window.ssthresh;
-        summary.srtt = tx.rtt.srtt();
-        if tx.is_online() {
-            summary.held = tx.held();
-            summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
-            summary.granted = tx.granted(tx.snd_max);
-        }
-    }
-    summary
 }

@@ -4,6 +4,7 @@
 
 use floodway_wire::tcp::Flags;
 
+use super::acceptance::Age;
 use super::handshake::{Exclusion, Handshake};
 use super::port::Port;
 use super::receiver::Receiver;
@@ -48,15 +49,18 @@ pub(super) struct Flow<B> {
     pub fires: ShortTime,
     /// Bytes that the pool has counted for it.
     pub charged: u32,
-    /// Behind the guest's FIN, and the peer's, where [`Flow::fin_seen`].
+    /// Behind the guest's FIN, and the peer's, where [`Flow::marks`] has it.
     fin: [Seq; 2],
     /// When the module is told once more that the flow is managed; when a leaving flow may go offline.
     pub notice_at: ShortTime,
     /// When the guest hears of the ACKs that were merged so far.
     pub ack_at: ShortTime,
-    fin_seen: [bool; 2],
-    /// What the flow's state lets be predicted of a segment of the guest.
-    pub steady: Steady,
+    /// Largest window that the peer has advertised, in units of its scale (RFC 5961: `MAX.SND.WND`).
+    pub peer_window: u16,
+    /// When the peer's clock was noted.
+    pub clock_noted: Age,
+    /// FINs seen, and what the flow's state lets be predicted of a segment of the guest.
+    marks: Marks,
     /// Managed notices since it came online.
     pub names: u8,
     /// It is on the list of flows that have something to send at the end of the batch.
@@ -87,6 +91,25 @@ pub(super) struct Steady {
     pub quiet: bool,
 }
 
+/// Bits of [`Flow::marks`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks(u8);
+
+impl Marks {
+    const GUEST_FIN: u8 = 1;
+    const PEER_FIN: u8 = 2;
+    const FINS: u8 = Self::GUEST_FIN | Self::PEER_FIN;
+    const PLAIN: u8 = 4;
+    const QUIET: u8 = 8;
+
+    const fn fin(side: Side) -> u8 {
+        match side {
+            Side::Guest => Self::GUEST_FIN,
+            Side::Peer => Self::PEER_FIN,
+        }
+    }
+}
+
 /// However many flows a port has, their state has to stay small: four cache lines.
 const _: () = assert!(size_of::<Flow<[u8; 64]>>() <= 256);
 
@@ -98,14 +121,15 @@ impl<B: 'static> Flow<B> {
             fires: ShortTime::NEVER,
             charged: 0,
             fin: [Seq(0); 2],
-            fin_seen: [false; 2],
+            peer_window: 0,
+            clock_noted: Age::default(),
+            marks: Marks::default(),
             notice_at: ShortTime::NEVER,
             ack_at: ShortTime::NEVER,
             names: 0,
             flagged: false,
             update_due: false,
             waiting: false,
-            steady: Steady::default(),
         }
     }
 
@@ -123,11 +147,22 @@ impl<B: 'static> Flow<B> {
     /// Notes what may be predicted from here on.
     #[inline]
     pub fn note_steady(&mut self, port: &Port) {
-        self.steady = self.steady(port);
+        let Steady { plain, quiet } = self.steady_now(port);
+        let fins = self.marks.0 & Marks::FINS;
+        self.marks = Marks(
+            fins | if plain { Marks::PLAIN } else { 0 } | if quiet { Marks::QUIET } else { 0 },
+        );
     }
 
+    /// What was noted of what may be predicted.
     #[inline]
-    pub fn steady(&self, port: &Port) -> Steady {
+    pub fn steady(&self) -> Steady {
+        Steady { plain: self.marks.0 & Marks::PLAIN != 0, quiet: self.marks.0 & Marks::QUIET != 0 }
+    }
+
+    /// What may be predicted.
+    #[inline]
+    pub fn steady_now(&self, port: &Port) -> Steady {
         let Phase::Established(Connection { tx, rx }) = &self.phase else {
             return Steady::default();
         };
@@ -232,7 +267,7 @@ impl<B: 'static> Flow<B> {
     /// Both sides have closed and acknowledged each other's FIN.
     pub fn is_closed(&self) -> bool {
         let [_, peer] = self.fin;
-        self.fin_seen == [true; 2]
+        self.has_both_fins()
             && self.guest_is_done()
             && self.connection().is_some_and(|c| !c.rx.guest_ack().before(peer))
     }
@@ -247,27 +282,31 @@ impl<B: 'static> Flow<B> {
 
     /// Returns `true` if it is excluded and both sides have sent a FIN: there is nothing left to show.
     pub fn is_over_unseen(&self) -> bool {
-        matches!(self.phase, Phase::Excluded(_)) && self.fin_seen == [true; 2]
+        matches!(self.phase, Phase::Excluded(_)) && self.has_both_fins()
+    }
+
+    fn has_both_fins(&self) -> bool {
+        self.marks.0 & Marks::FINS == Marks::FINS
     }
 
     /// Notes a FIN.
     pub fn note_fin(&mut self, side: Side, segment: &Segment) {
         if segment.has(Flags::FIN) {
             self.fin[side as usize] = segment.end();
-            self.fin_seen[side as usize] = true;
+            self.marks.0 |= Marks::fin(side);
         }
     }
 
     /// That side has closed.
     #[inline]
     pub fn has_closed(&self, side: Side) -> bool {
-        self.fin_seen[side as usize]
+        self.marks.0 & Marks::fin(side) != 0
     }
 
     /// One side has closed, or both.
     #[inline]
     pub fn is_closing(&self) -> bool {
-        self.fin_seen != [false; 2]
+        self.marks.0 & Marks::FINS != 0
     }
 
     /// What of the port's it holds.

@@ -214,6 +214,13 @@ impl<B: 'static> Sender<B> {
         units as u16
     }
 
+    /// The window field of an ACK that repeats the latest that the guest was shown. Never more than was granted, nor
+    /// less than the guest knows.
+    pub fn told_window(&self) -> u16 {
+        let units = self.granted(self.told_una) >> self.agreed.peer_scale();
+        units.min(MAX_UNITS) as u16
+    }
+
     /// Half of the flow's portion is used: it is time for the next.
     #[inline]
     pub fn wants_more(&self, pool: &Pool) -> bool {

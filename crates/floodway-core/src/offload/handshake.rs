@@ -27,6 +27,7 @@
 
 use floodway_wire::tcp::{Flags, OptionSummary};
 
+use super::acceptance::Age;
 use super::config::{Config, LocalFlows};
 use super::counters::Counters;
 use super::ecn::SynEcn;
@@ -135,6 +136,25 @@ impl Handshake {
         }
     }
 
+    /// Returns `true` if a segment from the peer may go on with the handshake ([`acceptance`](super::acceptance)).
+    pub fn is_acceptable(&self, segment: &Segment) -> bool {
+        if segment.has(Flags::RST) || !segment.has(Flags::ACK) {
+            return segment.has(Flags::SYN) && !segment.has(Flags::RST);
+        }
+        let Some(guest) = self.guest else { return false };
+        let Some(peer) = self.peer else {
+            return segment.has(Flags::SYN) && segment.ack == guest.next;
+        };
+        if segment.has(Flags::SYN) {
+            return segment.ack == guest.next;
+        }
+        // What the guest may have sent by now, past the switch, is within the peer's first window.
+        let (last, edge) =
+            (guest.next + u32::from(peer.window), peer.next + u32::from(guest.window));
+        let in_window = !segment.end().before(peer.next) && !segment.seq.after(edge);
+        in_window && !segment.ack.before(guest.next) && !segment.ack.after(last)
+    }
+
     /// Returns why the connection cannot be offloaded, as far as the SYNs that were seen tell.
     pub fn exclusion(&self, local: LocalFlows) -> Option<Reason> {
         let any = |what: fn(&Syn) -> bool| self.guest.iter().chain(&self.peer).any(what);
@@ -227,10 +247,10 @@ impl<B: 'static> Flow<B> {
         Verdict::PASS.into()
     }
 
-    /// A SYN that comes again. The guest may have lost the first, so its window is no larger than the grant.
-    pub fn on_late_syn(&mut self, segment: &Segment) -> Verdict {
-        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
-        let tx = &connection.tx;
+    /// A SYN of an established connection. A blind one is answered by the guest's challenge ACK (RFC 5961 section 4). A
+    /// SYN-ACK may come again, and the guest may have lost the first, so its window is no larger than the grant.
+    pub fn on_late_syn(&self, segment: &Segment) -> Verdict {
+        let Some(Connection { tx, .. }) = self.connection() else { return Verdict::PASS };
         if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
             return Verdict::PASS;
         }
@@ -280,6 +300,7 @@ impl<B: 'static> Flow<B> {
                     connection.rx.start(&mut call.port.counters);
                 }
                 self.phase = Phase::Established(connection);
+                self.clock_noted = Age::at(call.now);
             }
             None if handshake.is_over(segment.ack) => {
                 self.exclude(Reason::PartialHandshake, &mut call.port.counters);

@@ -17,6 +17,7 @@
 //!
 //! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. Neither are those whose SYNs
 //! agree on something that the switch does not know ([`handshake`]). All else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
+//! A segment from the network changes a flow only if its numbers and its clock are acceptable ([`acceptance`]).
 //!
 //! # Time
 //! Each call carries the time. [`Offload::next_timeout`] says when [`Offload::handle_timeout`] has to be
@@ -38,6 +39,7 @@
 //! Source: Gamage et al., "Opportunistic Flooding to Improve TCP Transmit Performance in Virtualized
 //! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 2883, 3708, 5681, 5682, 6298, 6582, 6675, 6937, 7323, 8985.
 
+mod acceptance;
 pub mod budget;
 mod config;
 mod counters;

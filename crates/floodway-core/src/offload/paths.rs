@@ -3,6 +3,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::acceptance::Age;
 use super::flow::{Connection, Flow, Phase};
 use super::port::Call;
 use super::receiver::{Arrival, Own};
@@ -41,10 +42,11 @@ impl<B: 'static> Flow<B> {
     #[inline]
     pub fn predict<S>(&self, segment: &Segment, call: &Call<'_, S>) -> Option<Predicted> {
         let Phase::Established(Connection { tx, rx }) = &self.phase else { return None };
-        debug_assert_eq!(self.steady, self.steady(call.port));
+        let steady = self.steady();
+        debug_assert_eq!(steady, self.steady_now(call.port));
         let data = segment.len > 0 && segment.flags.without(Flags::PSH) == Flags::ACK;
         // Few branches: nearly always all of it holds.
-        let expected = self.steady.plain
+        let expected = steady.plain
             & data
             & rx.is_unmoved(segment)
             & tx.is_next(segment)
@@ -52,7 +54,7 @@ impl<B: 'static> Flow<B> {
         if !expected {
             return None;
         }
-        tx.predict(segment, self.steady.quiet, call.now, &call.port.config)
+        tx.predict(segment, steady.quiet, call.now, &call.port.config)
     }
 
     /// Stores a predicted segment, and releases it if it may leave.
@@ -120,6 +122,7 @@ impl<B: 'static> Flow<B> {
             return self.on_syn(Side::Guest, segment, call);
         }
         self.note_fin(Side::Guest, segment);
+        self.clock_noted.keep_over(call.now);
         let Phase::Established(connection) = &mut self.phase else {
             let over = segment.has(Flags::RST) || self.is_over_unseen();
             return Outcome { over, ..Verdict::PASS.into() };
@@ -215,17 +218,13 @@ impl<B: 'static> Flow<B> {
         Verdict::Absorb
     }
 
-    /// A segment from the peer.
+    /// A segment from the peer, which may change the flow ([`super::acceptance`]).
     pub fn on_network<S: Sink<B>>(
         &mut self,
         segment: &Segment,
         keep: impl FnOnce() -> Option<B>,
         call: &mut Call<'_, S>,
     ) -> Outcome {
-        if segment.has(Flags::SYN) && self.connection().is_some() {
-            // The guest answers a blind SYN with a challenge ACK (RFC 5961).
-            return self.on_late_syn(segment).into();
-        }
         if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment, call.now, call.port) {
             return OVER;
         }
@@ -238,27 +237,21 @@ impl<B: 'static> Flow<B> {
             }
             return Outcome { over: self.is_over_unseen(), ..Verdict::PASS.into() };
         };
-        if !segment.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::SYN)) {
-            // The guest drops it (RFC 9293 section 3.10.7.4).
-            return Verdict::PASS.into();
-        }
-        if connection.rx.is_acceptable(segment) {
-            self.note_fin(Side::Peer, segment);
-        }
-        let Phase::Established(connection) = &mut self.phase else {
-            return Verdict::PASS.into();
-        };
-        if segment.has(Flags::RST) {
-            // One that the guest might not accept must not end what we do for it.
-            let (peer, guest) = (connection.rx.peer.nxt, connection.rx.guest_ack());
-            let exact = segment.seq == peer || segment.seq == guest;
-            return Outcome { over: exact, ..Verdict::PASS.into() };
-        }
+        let past_us = connection.tx.is_online() && segment.ack.after(connection.tx.next_seq());
+        self.note_fin(Side::Peer, segment);
+        self.note_peer_window(segment);
         if segment.has(Flags::SYN) {
             return self.on_syn_ack(segment, call).into();
         }
+        if past_us {
+            self.on_unsent(segment, call);
+        }
         let arrival = self.receive(segment, keep, call);
-        let verdict = self.on_peer_ack(segment, arrival, call);
+        let verdict = if past_us {
+            passes(arrival, Edit::default())
+        } else {
+            self.on_peer_ack(segment, arrival, call)
+        };
         self.note_idle(call);
         Outcome { verdict, over: self.is_closed() }
     }
@@ -278,6 +271,9 @@ impl<B: 'static> Flow<B> {
         }
         let room = port.receive_room();
         let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
+        if segment.options.timestamps.is_some_and(|t| t.value == connection.rx.peer.tsval) {
+            self.clock_noted = Age::at(call.now);
+        }
         if connection.rx.ack_due {
             self.flag(call.id, call.port);
         }
@@ -291,21 +287,14 @@ impl<B: 'static> Flow<B> {
         arrival: Arrival,
         call: &mut Call<'_, S>,
     ) -> Verdict {
-        let passes = |edit| match arrival {
-            Arrival::Deliver | Arrival::Unheard => Verdict::Pass(edit),
-            Arrival::Known => Verdict::Absorb,
-        };
-        if !segment.has(Flags::ACK) {
-            return passes(Edit::default());
-        }
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         if !connection.tx.is_online() {
             let edge = connection.tx.edge_of(segment.ack, segment.window);
             connection.tx.follow_ack(segment.ack, edge);
             if !self.try_online(call) {
-                return passes(Edit::default());
+                return passes(arrival, Edit::default());
             }
-            return passes(self.edit_for_guest(segment));
+            return passes(arrival, self.edit_for_guest(segment));
         }
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         let outgoing = rx.outgoing();
@@ -315,9 +304,6 @@ impl<B: 'static> Flow<B> {
         if env.counters.released != released && rx.ack_due {
             rx.told();
             env.counters.acks_piggybacked += 1;
-        }
-        if kind == AckKind::Unsent {
-            return self.on_unsent(segment, call).unwrap_or_else(|| passes(Edit::default()));
         }
         let due = kind != AckKind::Old && self.note_heard(una, call.now);
         self.regrant(call);
@@ -332,7 +318,7 @@ impl<B: 'static> Flow<B> {
             // A window that is none of the guest's: beside data that the guest is about to send, it
             // would look like a duplicate.
             AckKind::Same => self.is_no_news(segment, told_edge),
-            AckKind::Advanced | AckKind::Unsent => false,
+            AckKind::Advanced => false,
         };
         if says_nothing && !due && absorbable {
             call.port.counters.absorbed_dup_acks += 1;
@@ -348,30 +334,17 @@ impl<B: 'static> Flow<B> {
             self.update_due = true;
             self.flag(call.id, call.port);
         }
-        passes(self.edit_for_guest(segment))
+        passes(arrival, self.edit_for_guest(segment))
     }
 
-    /// The peer acknowledges what the switch has not sent. If it does so blindly the segment is refused. Else bytes
-    /// went to the peer past us, or it is nonsense, which the guest drops; in either case it passes. What the
-    /// guest has sent, by its own numbers, and we have not, shows that we are not its only way: it goes on alone.
-    fn on_unsent<S: Sink<B>>(
-        &mut self,
-        segment: &Segment,
-        call: &mut Call<'_, S>,
-    ) -> Option<Verdict> {
-        let Phase::Established(connection) = &mut self.phase else { return None };
-        if !connection.rx.is_acceptable(segment) {
-            call.port.counters.acks_unsent += 1;
-            return Some(Verdict::Drop(Refusal::AcksUnsent));
-        }
+    /// The peer acknowledges what the guest has sent, by its own numbers, and the switch has not: bytes went to the peer
+    /// past us. We are not its only way, so it goes on alone.
+    fn on_unsent<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
         call.port.counters.acks_unseen += 1;
-        if !connection.tx.is_behind(segment.ack) {
-            self.give_up(Reason::Gap, call);
-            let Phase::Established(connection) = &mut self.phase else { return None };
-            let edge = connection.tx.edge_of(segment.ack, segment.window);
-            connection.tx.follow_ack(segment.ack, edge);
-        }
-        None
+        self.give_up(Reason::Gap, call);
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let edge = connection.tx.edge_of(segment.ack, segment.window);
+        connection.tx.follow_ack(segment.ack, edge);
     }
 
     /// An ACK has come for a flow that is online: its module is to be told of it again some time.
@@ -497,6 +470,14 @@ impl<B: 'static> Flow<B> {
         if !transmit {
             self.leave(reason, call);
         }
+    }
+}
+
+/// What becomes of a segment from the peer that is not absorbed for what it acknowledges.
+fn passes(arrival: Arrival, edit: Edit) -> Verdict {
+    match arrival {
+        Arrival::Deliver | Arrival::Unheard => Verdict::Pass(edit),
+        Arrival::Known => Verdict::Absorb,
     }
 }
 

@@ -303,7 +303,7 @@ impl<B: 'static> Receiver<B> {
         }
     }
 
-    /// Takes in a segment from the peer. `room` is what the port may keep in addition.
+    /// Takes in an [acceptable](super::acceptance) segment from the peer. `room` is what the port may keep in addition.
     pub fn on_segment(
         &mut self,
         segment: &Segment,
@@ -312,7 +312,7 @@ impl<B: 'static> Receiver<B> {
         now: Instant,
         counters: &mut Counters,
     ) -> Arrival {
-        let deliver = if self.is_heard(segment) { Arrival::Deliver } else { Arrival::Unheard };
+        let deliver = if self.is_old(segment) { Arrival::Unheard } else { Arrival::Deliver };
         self.note_peer(segment);
         if segment.seq_len() == 0 {
             return deliver;
@@ -324,7 +324,9 @@ impl<B: 'static> Receiver<B> {
             self.keeping.repeat = Some((start, end));
             return if segment.options.unknown { deliver } else { Arrival::Known };
         }
-        if start != self.rcv_nxt || self.is_stale(segment) {
+        // The guest has no room for what begins beyond its window, like a byte that probes it.
+        let beyond = segment.len > 0 && !start.before(self.guest_edge);
+        if start != self.rcv_nxt || beyond {
             if !start.before(self.rcv_nxt) && !end.after(self.guest_edge) {
                 self.highest = self.highest.max(end);
                 self.echo.on_data(segment);
@@ -348,44 +350,40 @@ impl<B: 'static> Receiver<B> {
         deliver
     }
 
-    /// It begins within what the guest has not acknowledged and may take, or is a keepalive.
-    pub fn is_acceptable(&self, segment: &Segment) -> bool {
-        let start = segment.seq + 1;
-        !start.before(self.guest_ack) && !segment.seq.after(self.guest_edge.max(self.rcv_nxt))
+    /// Its sequence numbers are acceptable ([`super::acceptance`]).
+    #[inline]
+    pub fn is_in_window(&self, segment: &Segment) -> bool {
+        !segment.end().before(self.guest_ack)
+            && !segment.seq.after(self.guest_edge.max(self.rcv_nxt))
     }
 
-    /// The guest takes the acknowledgement in it: the segment is neither old as a whole (RFC 9293 section
-    /// 3.10.7.4) nor by its clock.
-    fn is_heard(&self, segment: &Segment) -> bool {
-        let old = if segment.seq_len() == 0 {
+    /// It has nothing that the guest has not got by the time it reads it, so that the guest may drop it with the
+    /// acknowledgement in it (RFC 9293 section 3.10.7.4).
+    fn is_old(&self, segment: &Segment) -> bool {
+        if segment.seq_len() == 0 {
             segment.seq.before(self.peer.nxt)
         } else {
             !segment.end().after(self.peer.nxt)
-        };
-        !old && !self.is_stale(segment)
-    }
-
-    /// The guest will drop it by PAWS (RFC 7323 section 5), so it must come again from the peer.
-    fn is_stale(&self, segment: &Segment) -> bool {
-        segment.options.timestamps.is_some_and(|t| Seq(t.value).before(Seq(self.peer.tsval)))
+        }
     }
 
     fn note_peer(&mut self, segment: &Segment) {
-        if !self.is_acceptable(segment) {
-            return;
-        }
         // As the guest itself (RFC 7323 section 4.3): the clock of what is out of order is not used. In a segment
         // that we make it would let the guest take what fills the gap for old.
         if let Some(timestamps) = segment.options.timestamps
             && !segment.seq.after(self.rcv_nxt)
-            && !Seq(timestamps.value).before(Seq(self.peer.tsval))
         {
+            if Seq(timestamps.value).before(Seq(self.peer.tsval)) {
+                // The clock has gone half a turn since it was heard last. What is echoed begins anew.
+                self.ts_recent = timestamps.value;
+            }
             self.peer.tsval = timestamps.value;
             self.peer.tsecr = timestamps.echo;
         }
         let end = segment.end();
         if !segment.seq.after(self.rcv_nxt) {
-            self.peer.nxt = self.peer.nxt.max(end);
+            // What the switch makes has to begin within the guest's window.
+            self.peer.nxt = self.peer.nxt.max(end.min(self.guest_edge));
         }
     }
 

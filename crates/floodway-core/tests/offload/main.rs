@@ -2,6 +2,7 @@
 //!
 //! A test that fails leaves captures; see [`harness::pcap`].
 
+mod acceptance;
 mod found;
 mod guest_repairs;
 mod handshake;

@@ -31,8 +31,6 @@ pub(in crate::offload) enum AckKind {
     Duplicate,
     /// It is older than the latest.
     Old,
-    /// It acknowledges what was never sent.
-    Unsent,
 }
 
 /// What the SACK blocks of an ACK told.
@@ -47,12 +45,10 @@ struct Sacked {
 }
 
 impl<B: 'static> Sender<B> {
-    /// Takes in an ACK while online, and releases what it makes room for.
+    /// Takes in an ACK of what was sent, while online, and releases what it makes room for.
     pub fn on_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
         let (una, nxt) = (self.snd_una(), self.store.snd_nxt());
-        if segment.ack.after(nxt) {
-            return AckKind::Unsent;
-        }
+        debug_assert!(!segment.ack.after(nxt), "an ACK of what was not sent");
         if segment.ack.before(una) {
             return AckKind::Old;
         }
@@ -249,7 +245,7 @@ impl<B: 'static> Sender<B> {
                 self.recovery.dup_bytes += arrived;
                 arrived
             }
-            AckKind::Same | AckKind::Old | AckKind::Unsent => sacked.bytes,
+            AckKind::Same | AckKind::Old => sacked.bytes,
         }
     }
 

@@ -472,6 +472,33 @@ impl World {
         verdict
     }
 
+    /// A packet comes from the network that the peer has not sent. What becomes of it goes to the guest if `deliver`; the
+    /// monitor, which takes all that it sees for the peer's, does not see it.
+    pub fn forged_packet(&mut self, packet: &Packet, deliver: bool) -> Verdict {
+        let (now, flow) = (self.now, self.flow);
+        let verdict = self.switch.peer_sends(now, &flow, packet);
+        if let Verdict::Pass(_) = verdict {
+            let passed = self.switch.actions.0.pop();
+            let Some(Action::ToGuest(passed)) = passed else { panic!("{passed:?} was passed") };
+            if deliver {
+                self.queue_for_guest(passed);
+            }
+        }
+        self.carry_out();
+        self.flush();
+        verdict
+    }
+
+    /// What the peer has acknowledged, by what has come to the switch.
+    pub fn wire_una(&self) -> Seq {
+        self.guest.seq(self.monitor.wire_una())
+    }
+
+    /// All that the network and the guest have seen.
+    pub fn captures(&self) -> (&Capture, &Capture) {
+        (&self.wire_capture, &self.guest_capture)
+    }
+
     fn note(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Absorb => self.absorbed += 1,

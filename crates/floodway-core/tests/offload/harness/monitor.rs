@@ -134,6 +134,11 @@ impl Monitor {
         self.last_counters = *counters;
     }
 
+    /// What the peer has acknowledged.
+    pub fn wire_una(&self) -> Position {
+        self.wire_una
+    }
+
     fn scale(&self, side: &Side) -> u8 {
         if self.guest.scale.is_some() && self.peer.scale.is_some() {
             side.scale.unwrap_or(0).min(14)

@@ -19,7 +19,7 @@ use super::packet::Packet;
 /// Packets that a capture keeps.
 const MOST: usize = 100_000;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Capture {
     packets: Vec<(Instant, bool, Packet)>,
 }

@@ -14,6 +14,9 @@ pub use receiving::Digest;
 use receiving::Receiving;
 use sending::{Range, Sending, Word};
 
+/// The other side's clock means nothing any more after this long (RFC 7323 section 5.5).
+const CLOCK_LIFETIME: Duration = Duration::from_secs(24 * 86_400);
+
 /// What an endpoint is and offers.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
@@ -111,8 +114,12 @@ pub struct Endpoint {
     syn_sent: Instant,
     syn_retries: u32,
     out: Vec<Packet>,
-    /// What comes beyond the window is dropped; it would be an error otherwise.
+    /// What comes beyond the window is dropped, and what it has is not looked at again: it may be wrong.
     pub tolerant: bool,
+    /// Largest window that the other side has advertised.
+    max_window: i64,
+    /// When the other side's clock was noted.
+    clock_at: Instant,
 }
 
 impl Endpoint {
@@ -130,6 +137,8 @@ impl Endpoint {
             syn_retries: 0,
             out: Vec::new(),
             tolerant: false,
+            max_window: 0,
+            clock_at: Instant::ZERO,
             config,
         }
     }
@@ -388,8 +397,10 @@ impl Endpoint {
         }
         self.rx.nxt = 1;
         self.rx.ts_recent = options.timestamps.map_or(0, |t| t.value);
+        self.clock_at = now;
         self.tx.nxt = 1;
         self.tx.edge = 1 + i64::from(segment.window);
+        self.max_window = i64::from(segment.window);
         if answered {
             self.tx.una = 1;
             self.rx.edge = 1 + i64::from(self.config.buffer.min(65_535));
@@ -417,6 +428,7 @@ impl Endpoint {
         if let Some(timestamps) = segment.options.timestamps
             && self.config.timestamps
             && Seq(timestamps.value).before(Seq(self.rx.ts_recent))
+            && now.since(self.clock_at) < CLOCK_LIFETIME
             && !segment.has(Flags::RST)
         {
             // PAWS (RFC 7323 section 5.3).
@@ -458,6 +470,7 @@ impl Endpoint {
             && start <= self.rx.acked.max(1)
         {
             self.rx.ts_recent = timestamps.value;
+            self.clock_at = now;
         }
         if !segment.has(Flags::SYN) {
             if end > self.rx.edge {
@@ -485,17 +498,17 @@ impl Endpoint {
     /// What comes twice is answered by an ACK.
     fn take_unacceptable(&mut self, packet: &Packet, start: Position, now: Instant) {
         let segment = &packet.segment;
-        if segment.seq_len() > 0 && start < self.rx.nxt {
+        if segment.seq_len() > 0 && start < self.rx.nxt && !self.tolerant {
             self.rx.take(start, packet, &self.config, now);
         }
         self.ack(now);
     }
 
-    /// False for an ACK of what was never sent.
+    /// False for an ACK of what was never sent, or one that is too old (RFC 5961 section 5).
     fn take_ack(&mut self, packet: &Packet, now: Instant) -> bool {
         let segment = &packet.segment;
         let ack = unwrap(self.tx.una, self.config.isn, segment.ack);
-        if ack > self.tx.nxt {
+        if ack > self.tx.nxt || ack < self.tx.una - self.max_window {
             self.ack(now);
             return false;
         }
@@ -509,6 +522,7 @@ impl Endpoint {
         }
         let scale = if segment.has(Flags::SYN) { 0 } else { self.peer_scale };
         let edge = ack + (i64::from(segment.window) << scale);
+        self.max_window = self.max_window.max(edge - ack);
         let una = self.tx.una;
         let sacks: Vec<_> = segment
             .options
