@@ -127,6 +127,7 @@ impl<B: 'static> Flow<B> {
             let over = segment.has(Flags::RST) || self.is_over_unseen();
             return Outcome { over, ..Verdict::PASS.into() };
         };
+        connection.tx.forget_old_release(call.now);
         if segment.has(Flags::RST) {
             let next = connection.tx.next_seq();
             let seq = segment.seq.after(next).then_some(next);

@@ -23,6 +23,8 @@ use crate::timer::ShortTime;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// The guest is given this long to send again what we could not store: more than two timeouts of its own.
 const GAP_PATIENCE: Duration = Duration::from_millis(1000);
+/// Longer than any retransmission timeout, and short beside the 39 hours in which a [`ShortTime`] is unmistakable.
+const LONG_IDLE: Duration = Duration::from_secs(3600);
 
 impl<B: 'static> Sender<B> {
     /// Releases all that may leave, and sets the timer.
@@ -56,6 +58,16 @@ impl<B: 'static> Sender<B> {
         };
         let initial = initial_window(self.window.mss, env.config);
         self.controller.on_idle(idle, rto, initial, &mut self.window);
+    }
+
+    /// Forgets when something was released last, before a [`ShortTime`] means another time: the window is restarted then.
+    /// Called while the flow is used, more often than every 38 hours.
+    #[inline]
+    pub fn forget_old_release(&mut self, now: Instant) {
+        let last = self.last_release;
+        if !last.is_never() && now.since(last.near(now)) > LONG_IDLE {
+            self.last_release = ShortTime::NEVER;
+        }
     }
 
     fn release_repairs<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
