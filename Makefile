@@ -11,6 +11,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 LAB := $(ROOT) $(TARGET)/release/floodway-lab
 # Seconds that each fuzz target runs.
 FUZZ_SECONDS ?= 600
+# Minutes that all property tests and fuzz targets share.
+SOAK_MINUTES ?= 30
 FUZZ_TARGETS = $(shell cd fuzz && $(CARGO) +nightly fuzz list)
 
 # Tests that boot VMs run as root, too.
@@ -18,7 +20,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo test test-ray lint unit bench bench-sim fuzz docs experiments build compiler ready
+.PHONY: help demo test test-ray lint unit bench bench-sim fuzz soak docs experiments build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +62,9 @@ fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fu
 	for target in $(FUZZ_TARGETS); do \
 	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 	  (cd fuzz && $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)); done
+
+soak: compiler ## All property tests and fuzz targets on fresh seeds for SOAK_MINUTES
+	CARGO=$(CARGO) tools/soak $(SOAK_MINUTES)
 
 docs: compiler ## API documentation, and the book in docs/ if mdbook is there
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
