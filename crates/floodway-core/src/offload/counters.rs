@@ -96,6 +96,10 @@ counters! {
     mss_lowered,
     /// Such messages that named nothing under way, or said nothing new.
     too_big_ignored,
+    /// Times that segments became smaller because none came through.
+    mss_fallbacks,
+    /// Times that they became as large as before.
+    mss_restored,
     /// Window updates sent to the guest.
     window_updates,
     /// Managed notices sent to the guest.

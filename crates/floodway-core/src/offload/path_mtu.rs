@@ -11,7 +11,9 @@
 //! Anybody can send such messages. One counts only if it names a sequence number that is on its way (RFC 5927
 //! section 7.2), and none makes the MTU smaller than what every path is believed to take.
 //!
-//! The MTU never grows again in the life of a flow: the guest, which probes for that (RFC 8201 section 4),
+//! Routers that say nothing, and drop: `sender::black_hole`.
+//!
+//! What a router has said never grows again in the life of a flow: the guest, which probes for that (RFC 8201 section 4),
 //! would do it with segments of its own, and the size of those is a limit, not an order.
 
 use super::flow::{Flow, Phase};
@@ -27,16 +29,23 @@ const MIN_MTU_V6: u32 = 1280;
 const HEADERS_V4: u32 = 40;
 const HEADERS_V6: u32 = 60;
 
+/// Bytes of the headers of IP and TCP without options.
+pub(super) const fn headers_len(is_ipv6: bool) -> u32 {
+    if is_ipv6 { HEADERS_V6 } else { HEADERS_V4 }
+}
+
+/// Smallest MTU that is believed.
+pub(super) const fn least_mtu(is_ipv6: bool) -> u32 {
+    if is_ipv6 { MIN_MTU_V6 } else { MIN_MTU_V4 }
+}
+
 impl<B: 'static> Flow<B> {
     /// A router dropped the segment at `seq`: its path takes packets of `mtu` bytes.
     pub fn on_too_big<S: Sink<B>>(&mut self, seq: Seq, mtu: u32, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let tx = &mut connection.tx;
-        let payload = if call.tuple.is_ipv6 {
-            mtu.max(MIN_MTU_V6) - HEADERS_V6
-        } else {
-            mtu.max(MIN_MTU_V4) - HEADERS_V4
-        };
+        let ipv6 = call.tuple.is_ipv6;
+        let payload = mtu.max(least_mtu(ipv6)) - headers_len(ipv6);
         if !tx.is_online() || !tx.lower_mss(seq, payload) {
             call.port.counters.too_big_ignored += 1;
             return;
@@ -57,6 +66,7 @@ impl<B: 'static> Sender<B> {
             return false;
         }
         self.window.mss = mss;
+        self.forget_full_size();
         for index in 0..self.store.records() {
             let place = self.store.place(index);
             if place.is_some_and(|place| place.sent.end.since(place.start) > mss) {

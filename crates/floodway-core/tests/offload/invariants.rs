@@ -356,6 +356,26 @@ fn stalls_lose_nothing() {
     });
 }
 
+/// A path that begins to drop large segments, silently, and perhaps takes them again, loses nothing.
+#[test]
+fn black_holes_lose_nothing() {
+    let case = (setup(20), 512..1448_u32, 0..300_u64, 0..20_000_u64, 1..600_000_i64);
+    check(case, |(mut setup, largest, before, after, up)| {
+        // Below 1280 bytes it is the guest that finds out.
+        setup.guest.mtu_probing = up % 2 == 0 || largest < 1240;
+        let mut world = start("black-holes", setup, false);
+        world.guest.write(up, world.now);
+        world.run_for(MS(before));
+        (world.to_peer.largest, world.to_peer.silent) = (Some(largest), true);
+        world.guest.write(up / 2, world.now);
+        world.run_for(MS(after));
+        if after % 3 == 0 {
+            world.to_peer.largest = None;
+        }
+        world.transfer(up, 0, LONG);
+    });
+}
+
 /// I5: what is off changes nothing.
 #[test]
 fn offline_flows_pass_byte_for_byte() {

@@ -3,6 +3,7 @@
 //! A test that fails leaves captures; see [`harness::pcap`].
 
 mod acceptance;
+mod black_hole;
 mod found;
 mod guest_repairs;
 mod handshake;

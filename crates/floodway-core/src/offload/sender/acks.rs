@@ -73,6 +73,7 @@ impl<B: 'static> Sender<B> {
             }
             self.recovery.rto_base = env.now;
             self.recovery.probed = false;
+            self.check_raise(env);
         }
         let rtt = self.measure(&freed, &sacked, env.now);
         self.check_probe(kind, sacked.dsack, env);

@@ -34,6 +34,7 @@
 //! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
 //! two end when what had been sent at their start is acknowledged.
 
+use super::black_hole::BlackHole;
 use super::stall::Stall;
 use super::undo::{Frto, Repairs};
 use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
@@ -126,6 +127,8 @@ pub(in crate::offload) struct Recovery {
     pub repeat: Option<(Seq, Seq)>,
     /// What the guest is not told of because the receiver's window is closed.
     pub stall: Stall,
+    /// What size segments had before none came through.
+    pub black_hole: BlackHole,
 }
 
 impl Part for Recovery {
@@ -162,6 +165,7 @@ impl Recovery {
             gap_until: Instant::NEVER,
             repeat: None,
             stall: Stall::NONE,
+            black_hole: BlackHole::NONE,
         }
     }
 
@@ -174,6 +178,7 @@ impl Recovery {
             && self.gap_until == Instant::NEVER
             && self.repeat.is_none()
             && self.stall.withheld == 0
+            && self.black_hole.full == 0
     }
 
     /// `bytes` have left.
@@ -542,6 +547,7 @@ impl<B: 'static> Sender<B> {
         self.recovery.rto_base = env.now;
         let Some(mut last) = self.store.last_unsacked() else { return };
         if last.len() > self.window.mss {
+            self.end_raise(env.now);
             self.store.cut(self.window.mss);
             last = self.store.last_unsacked().unwrap_or(last);
         }
@@ -567,6 +573,7 @@ impl<B: 'static> Sender<B> {
         // The left edge is sent again whether or not it is SACKed (RFC 2018 section 8).
         self.check_reneging(env.counters);
         self.store.lose_everything();
+        self.fall_back(env);
         self.recovery.begin(Phase::Loss, self.store.snd_nxt(), flight);
         self.recovery.timed_out = Some(self.snd_una());
         self.recovery.frto = if first || resent { Frto::Resent } else { Frto::Off };

@@ -37,6 +37,7 @@
 //! `snd_una <= snd_nxt <= snd_max <= told_edge`, but for a FIN, which may lie one beyond `told_edge`.
 
 mod acks;
+mod black_hole;
 #[cfg(test)]
 mod cost;
 mod loss;
@@ -345,6 +346,7 @@ impl<B: 'static> Sender<B> {
         }
         if new == 0 {
             env.counters.absorbed_stored += 1;
+            self.learn_from_repeat(segment, env);
             self.note_repeat(segment);
             return Stored::Known;
         }
@@ -352,7 +354,11 @@ impl<B: 'static> Sender<B> {
         env.counters.stored_bytes += u64::from(new);
         if segment.gso_size > 0 {
             // The guest knows the path's MTU; a smaller segment than ours is a reason to follow.
-            self.window.mss = self.window.mss.min(u32::from(segment.gso_size)).max(MIN_MSS);
+            let gso = u32::from(segment.gso_size).max(MIN_MSS);
+            self.window.mss = self.window.mss.min(gso);
+            if gso < self.recovery.black_hole.full {
+                self.forget_full_size();
+            }
         }
         // What lies behind a chunk that the segment spans is not stored: the guest has it still.
         let end = self.store.last().map_or(end, |last| end.min(last.end()));
@@ -412,6 +418,7 @@ impl<B: 'static> Sender<B> {
         self.store = Store::new(self.snd_una());
         self.snd_max = self.snd_max.max(self.guest_nxt);
         self.told_edge = self.told_edge.max(self.rwnd_edge).max(self.snd_max);
+        self.restore_full_size();
         self.recovery = Slot::EMPTY;
         self.rtt.reset_back_off();
         self.unanswered = 0;

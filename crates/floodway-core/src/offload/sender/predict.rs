@@ -38,7 +38,8 @@ impl<B: 'static> Sender<B> {
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let open = self.recovery.phase == Phase::Open && self.recovery.dup_bytes == 0;
-        open && self.store.is_quiet() && !self.cwr_due
+        let full_sized = self.recovery.black_hole.full == 0;
+        open && full_sized && self.store.is_quiet() && !self.cwr_due
     }
 
     /// A segment with data is the next in order, within the grant, and no reason for a smaller MSS.

@@ -74,6 +74,7 @@ impl<B: 'static> Sender<B> {
         while let Some(first) = self.store.next_lost() {
             if first.len() > self.window.mss {
                 // The MSS has become smaller since.
+                self.end_raise(env.now);
                 self.store.cut(self.window.mss);
                 continue;
             }
@@ -155,14 +156,22 @@ impl<B: 'static> Sender<B> {
             if n < len && in_rwnd >= len {
                 self.cwnd_limited = true;
             }
+            let most = if urgent { 0 } else { len.min(*quota).min(in_rwnd) };
+            let raised = self.raised_size(env.now).filter(|&full| full <= most);
+            let mss = raised.unwrap_or(self.window.mss);
+            n = raised.unwrap_or(n);
             if n == 0 {
                 break;
             }
-            let release = self.header(chunk, start, start + n, false, env);
+            let mut release = self.header(chunk, start, start + n, false, env);
+            release.mss = mss.min(u32::from(u16::MAX)) as u16;
             let idle = self.store.records() == 0;
             env.sink.release(&chunk.frame, &release);
             self.emitted(&release, false, env.counters);
-            self.store.released(start + n, env.now, self.window.mss);
+            self.store.released(start + n, env.now, mss);
+            if raised.is_some() {
+                self.note_raise(start + n);
+            }
             *quota = quota.saturating_sub(n);
             self.recovery.sent(n);
             self.last_release = ShortTime::not_before(env.now);

@@ -121,6 +121,8 @@ pub struct Path {
     pub dropped: u64,
     /// Largest payload that it takes, if that is less than what is sent; what is larger is dropped, and said to be.
     pub largest: Option<u32>,
+    /// Nobody says so.
+    pub silent: bool,
     pub too_large: Vec<Seq>,
 }
 
@@ -138,6 +140,7 @@ impl Path {
             late_next: Vec::new(),
             dropped: 0,
             largest: None,
+            silent: false,
             too_large: Vec::new(),
         }
     }
@@ -171,7 +174,9 @@ impl Path {
         }
         let unlucky = self.random.permille(config.loss);
         if self.largest.is_some_and(|largest| packet.segment.len > largest) {
-            self.too_large.push(packet.segment.seq);
+            if !self.silent {
+                self.too_large.push(packet.segment.seq);
+            }
             self.dropped += 1;
             return;
         }
@@ -193,6 +198,11 @@ impl Path {
     fn arrives(&mut self, at: Instant, packet: Packet) {
         self.sent += 1;
         self.under_way.insert((at, self.sent), packet);
+    }
+
+    /// Packets that have come through, or will.
+    pub const fn sent(&self) -> u64 {
+        self.sent
     }
 
     pub fn next(&self) -> Instant {

@@ -54,6 +54,8 @@ pub struct TcpConfig {
     pub retries2: u32,
     /// It opens its window by however little, against RFC 9293 section 3.8.6.2.2.
     pub silly: bool,
+    /// Linux `tcp_mtu_probing`: its segments become smaller with the third timeout in a row and each after it.
+    pub mtu_probing: bool,
 }
 
 impl Default for TcpConfig {
@@ -80,6 +82,7 @@ impl Default for TcpConfig {
             clock: 77_000,
             retries2: 15,
             silly: false,
+            mtu_probing: false,
         }
     }
 }
@@ -236,6 +239,12 @@ impl Endpoint {
             State::Established => {}
         }
         self.rx.on_time(&self.config, now);
+        if self.config.mtu_probing
+            && let Some(retries) = self.tx.retries_with_timeout(now).filter(|&n| n >= 3)
+        {
+            let smaller = if retries == 3 { 1024 } else { self.config.mss / 2 };
+            self.config.mss = self.config.mss.min(smaller.max(48));
+        }
         if let Some(range) = self.tx.on_time(&self.config, now) {
             self.send_range(range, now);
         }

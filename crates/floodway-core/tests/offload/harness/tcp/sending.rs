@@ -199,6 +199,11 @@ impl Sending {
         self.retries > 0 && since >= Self::patience(config.retries2)
     }
 
+    /// The timer has run out: for the how manieth time in a row.
+    pub fn retries_with_timeout(&self, now: Instant) -> Option<u32> {
+        (self.rto_at <= now && self.tlp_at > now).then_some(self.retries + 1)
+    }
+
     fn again(&mut self, index: usize, mss: i64, now: Instant) -> Range {
         self.first_repeat = self.first_repeat.or(Some(now));
         let start = self.start_of(index);
