@@ -2,6 +2,7 @@
 
 mod bars;
 mod distributions;
+mod lines;
 mod values;
 
 use anyhow::{Context, Result};
@@ -53,6 +54,7 @@ fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
     let mut charts = bars::charts(samples, report.seed)?;
     charts.extend(values::charts(samples)?);
     charts.extend(distributions::charts(samples)?);
+    charts.extend(lines::charts(samples)?);
     Ok(html! {
         (DOCTYPE)
         html lang="en" {

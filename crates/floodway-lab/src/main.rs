@@ -31,6 +31,12 @@ enum Command {
         /// Measure less, for a look at whether all works. The report says so
         #[arg(long)]
         quick: bool,
+        /// Only cells with such names, for example "reno * deep" (friendliness)
+        #[arg(long)]
+        cells: Option<String>,
+        /// Go on with what an interrupted run has left in the output directory (friendliness)
+        #[arg(long)]
+        resume: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -123,10 +129,14 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Real { file, quick, output } => {
+        Command::Real { file, quick, cells, resume, output } => {
             let mut experiment = Experiment::load(&file)?;
             if quick {
                 experiment.quicken()?;
+            }
+            if cells.is_some() || resume {
+                let dir = directory(&experiment.name, false, &output);
+                experiment.select(cells.as_deref(), resume.then_some(&*dir))?;
             }
             real(&[experiment], &output)
         }

@@ -208,6 +208,10 @@ pub enum Drawn {
     Values,
     /// Cumulative distributions, that of the baseline, too.
     Distribution,
+    /// Lines over time: a sample of each second, of value and baseline.
+    OverTime,
+    /// A point for each label, which is a number, on logarithmic axes; the baseline is a line through its own.
+    Points,
 }
 
 impl Samples {

@@ -11,6 +11,7 @@
 //! ([`testbed`]), and the arms take turns within each round, so that both see the same machine.
 
 pub mod all_pairs;
+pub mod friendliness;
 pub mod host;
 pub mod idle;
 pub mod inbound;
@@ -39,6 +40,7 @@ use crate::progress::Progress;
 use crate::report::{self, Report, Row, Samples, World};
 
 pub use all_pairs::AllPairs;
+pub use friendliness::Friendliness;
 pub use idle::Idle;
 pub use inbound::Inbound;
 pub use integrity::Integrity;
@@ -88,6 +90,8 @@ pub enum Scenario {
     AllPairs(AllPairs),
     /// What the switch uses while nobody sends.
     Idle(Idle),
+    /// Offloaded flows beside those of Linux hosts.
+    Friendliness(Friendliness),
     /// Connections into several VMs behind one port of an emulated switch.
     Inbound(Inbound),
     /// Streams over a path that harms packets, compared at the ends.
@@ -163,6 +167,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.steps(),
             Self::AllPairs(scenario) => scenario.steps(),
             Self::Idle(scenario) => scenario.steps(),
+            Self::Friendliness(scenario) => scenario.steps(),
             Self::Inbound(scenario) => scenario.steps(),
             Self::Integrity(scenario) => scenario.steps(),
             Self::Migration(scenario) => scenario.steps(),
@@ -182,6 +187,7 @@ impl Scenario {
             Self::VmRestart(scenario) => scenario.run(run),
             Self::AllPairs(scenario) => scenario.run(run),
             Self::Idle(scenario) => scenario.run(run),
+            Self::Friendliness(scenario) => scenario.run(run),
             Self::Inbound(scenario) => scenario.run(run),
             Self::Integrity(scenario) => scenario.run(run),
             Self::Migration(scenario) => scenario.run(run),
@@ -227,6 +233,7 @@ impl Experiment {
     pub fn quicken(&mut self) -> Result<()> {
         let note = match &mut self.scenario {
             Scenario::Transfer(scenario) => scenario.quicken(),
+            Scenario::Friendliness(scenario) => scenario.quicken(),
             Scenario::Inbound(scenario) => scenario.quicken(),
             Scenario::Integrity(scenario) => scenario.quicken(),
             Scenario::Migration(scenario) => scenario.quicken(),
@@ -237,6 +244,18 @@ impl Experiment {
             _ => bail!("experiment `{}` has no quick form", self.name),
         };
         self.notes.push(note);
+        Ok(())
+    }
+
+    /// Restricts it to the cells that `pattern` names, and lets it go on with what an earlier run has left in `dir`.
+    ///
+    /// # Errors
+    /// When its scenario has no such choice.
+    pub fn select(&mut self, pattern: Option<&str>, dir: Option<&Path>) -> Result<()> {
+        match &mut self.scenario {
+            Scenario::Friendliness(scenario) => scenario.select(pattern, dir),
+            _ => bail!("experiment `{}` has no cells to choose or resume", self.name),
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use super::friendliness::Friendliness;
 use super::grid::Grid;
 use super::{Measurement, Run, Transfers};
 use crate::experiment;
@@ -23,6 +24,7 @@ pub struct Experiment {
 enum Form {
     Transfers(Box<Transfers>),
     Grid(Box<Grid>),
+    Friendliness(Box<Friendliness>),
 }
 
 impl Experiment {
@@ -37,7 +39,11 @@ impl Experiment {
         let Some(table) = experiment.sim.clone() else {
             bail!("{}: has no table [sim], so no simulated form; try `floodway-lab real`", at())
         };
+        let kind = &experiment.scenario;
         let form = match table.contains_key("scene") {
+            false if matches!(kind, experiment::Scenario::Friendliness(_)) => {
+                Form::Friendliness(Box::new(Friendliness::load(path).with_context(at)?))
+            }
             true => {
                 let grid = Grid::load(path, &experiment.name, table);
                 Form::Grid(Box::new(grid.with_context(|| format!("{}: sim", at()))?))
@@ -52,6 +58,7 @@ impl Experiment {
     pub fn is_long(&self) -> bool {
         match &self.form {
             Form::Transfers(_) => false,
+            Form::Friendliness(form) => form.is_long(),
             Form::Grid(form) => form.settings.long,
         }
     }
@@ -61,6 +68,7 @@ impl Experiment {
         match &mut self.form {
             Form::Transfers(form) => form.set_seed(seed),
             Form::Grid(form) => form.set_seed(seed),
+            Form::Friendliness(form) => form.set_seed(seed),
         }
     }
 
@@ -69,6 +77,7 @@ impl Experiment {
         match &mut self.form {
             Form::Transfers(form) => form.quicken(),
             Form::Grid(form) => form.quicken(),
+            Form::Friendliness(form) => form.quicken(),
         }
     }
 
@@ -80,6 +89,7 @@ impl Experiment {
         match &self.form {
             Form::Transfers(form) => form.runs(),
             Form::Grid(form) => form.runs(),
+            Form::Friendliness(form) => form.runs(),
         }
     }
 
@@ -91,6 +101,7 @@ impl Experiment {
         match &self.form {
             Form::Transfers(form) => form.report(measurements),
             Form::Grid(form) => form.report(measurements),
+            Form::Friendliness(form) => form.report(measurements),
         }
     }
 }

@@ -207,6 +207,9 @@ pub struct Tcp {
     pub hystart: bool,
     /// SACK.
     pub sack: bool,
+    /// Lost retransmissions are found by time (RACK, Linux since 4.4), not by the timer only.
+    #[serde(default)]
+    pub rack: bool,
     /// Timestamps.
     pub timestamps: bool,
     /// Longest delay of an ACK, in ms.
@@ -223,6 +226,9 @@ pub struct Tcp {
     pub send_buffer: [u32; 2],
     /// Largest super-frame in bytes; 0 for none.
     pub gso_max: u32,
+    /// Super-frames hold a millisecond of the rate, not as much as fits (Linux since 3.12).
+    #[serde(default)]
+    pub gso_autosize: bool,
     /// Bytes of a connection in the queues of its own host (TCP small queues); 0: any number.
     #[serde(default)]
     pub limit_output_bytes: u32,
@@ -418,6 +424,11 @@ impl Host {
         }
     }
 
+    /// Rate of the local network's links, in bit/s.
+    pub(super) const fn network_rate(&self) -> u64 {
+        self.network.rate_mbit * 1_000_000
+    }
+
     pub(super) fn rtt(&self) -> Duration {
         US(self.network.rtt_us)
     }
@@ -433,6 +444,7 @@ impl Tcp {
             initial_window: self.initial_window.into(),
             slow_start_limit: self.slow_start_limit,
             sack: self.sack,
+            rack: self.rack,
             timestamps: self.timestamps,
             rto: RtoLimits { min: MS(self.min_rto_ms), ..RtoLimits::LINUX },
             syn_rto: MS(self.syn_rto_ms),
@@ -441,6 +453,7 @@ impl Tcp {
             receive: Buffer { initial: self.receive_buffer[0], max: self.receive_buffer[1] },
             send: Buffer { initial: self.send_buffer[0], max: self.send_buffer[1] },
             gso_max: self.gso_max,
+            gso_autosize: self.gso_autosize,
             limit_output: self.limit_output_bytes,
             spares_queued: self.spares_queued,
             ..TcpConfig::linux()

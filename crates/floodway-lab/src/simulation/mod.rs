@@ -16,6 +16,7 @@ mod completion;
 pub mod fat_tree;
 mod figures;
 mod form;
+pub mod friendliness;
 pub mod grid;
 mod grid_figures;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::fat_tree::FatTree;
+use super::friendliness;
 use super::inbound::Inbound;
 use super::testbed::Testbed;
 use super::transfer::Case;
@@ -37,6 +38,8 @@ pub enum Work {
     Transfer(Box<Case>),
     /// Transfers between many hosts.
     FatTree(Box<FatTree>),
+    /// An offloaded flow beside another, or alone.
+    Friendliness(Box<friendliness::Case>),
     /// Connections into the VMs of one host.
     Inbound(Box<Inbound>),
     /// A few machines with VMs that disturb each other.
@@ -52,6 +55,7 @@ impl Work {
         match self {
             Self::Transfer(case) => case.effort(),
             Self::FatTree(scene) => scene.effort(),
+            Self::Friendliness(case) => case.effort(),
             Self::Inbound(scene) => scene.effort(),
             Self::Testbed(scene) => scene.effort(),
             Self::Web(scene) => scene.effort(),
@@ -114,6 +118,7 @@ impl Run {
         match &self.work {
             Work::Transfer(case) => case.execute(self.seed, &mut recorder)?,
             Work::FatTree(scene) => scene.execute(self.seed, &mut recorder)?,
+            Work::Friendliness(case) => case.execute(self.seed, &mut recorder)?,
             Work::Inbound(scene) => scene.execute(self.seed, &mut recorder)?,
             Work::Testbed(scene) => scene.execute(self.seed, &mut recorder)?,
             Work::Web(scene) => scene.execute(self.seed, &mut recorder)?,

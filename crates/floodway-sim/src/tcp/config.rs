@@ -23,6 +23,9 @@ pub struct TcpConfig {
     pub slow_start_limit: u32,
     /// Offers and uses SACK.
     pub sack: bool,
+    /// Finds lost retransmissions by what was sent after them and has arrived (RFC 8985, Linux since 4.4), not by the timer only, and
+    /// sends nothing again in doubt. A loss in what recovery has sent begins the next recovery.
+    pub rack: bool,
     /// Offers and uses timestamps.
     pub timestamps: bool,
     /// Offers and uses ECN.
@@ -43,6 +46,9 @@ pub struct TcpConfig {
     pub send: Buffer,
     /// Largest super-frame in bytes of payload; zero or one MSS: none.
     pub gso_max: u32,
+    /// A super-frame holds what is sent in about a millisecond, and at least two segments (Linux `tcp_tso_autosize`, without
+    /// what it adds for round trips of some ms), and nothing waits to fill it; otherwise it holds as much as fits.
+    pub gso_autosize: bool,
     /// Bytes that may wait in queues of the sender's host (Linux, `tcp_limit_output_bytes`); zero: any number, as
     /// before Linux 3.6.
     pub limit_output: u32,
@@ -66,6 +72,7 @@ impl TcpConfig {
             initial_window: 10,
             slow_start_limit: 0,
             sack: true,
+            rack: false,
             timestamps: true,
             ecn: false,
             rto: RtoLimits::LINUX,
@@ -76,6 +83,7 @@ impl TcpConfig {
             receive: Buffer { initial: 65_535, max: 6 << 20 },
             send: Buffer { initial: 87_380, max: 4 << 20 },
             gso_max: 0,
+            gso_autosize: false,
             limit_output: 1 << 20,
             spares_queued: true,
             idle_restart: true,

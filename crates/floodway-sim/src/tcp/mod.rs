@@ -19,8 +19,9 @@
 //! | ECN; DCTCP's echo | RFC 3168; RFC 8257 section 3.2 |
 //! | what waits below TCP | Linux, TCP small queues |
 //! | window auto-tuning | Fisk and Feng, "Dynamic right-sizing in TCP", 2001, with Linux's numbers |
+//! | lost retransmissions, if wanted | RFC 8985, the rule of its section 6.2 without a reordering window |
 //!
-//! Not modelled: RACK and tail-loss probe, F-RTO, Nagle, urgent data, simultaneous open, SYN cookies. A
+//! Not modelled: the rest of RACK, tail-loss probe, F-RTO, Nagle, urgent data, simultaneous open, SYN cookies. A
 //! side that has closed answers a repeated FIN until the other side has closed, too, so TIME-WAIT needs no timer.
 
 mod autotune;

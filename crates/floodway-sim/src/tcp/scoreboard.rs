@@ -65,6 +65,8 @@ pub(super) struct News {
     pub first_sent: Option<Instant>,
     /// When the latest was sent.
     pub last_sent: Option<Instant>,
+    /// When the latest was sent, repetitions included.
+    pub latest: Option<Instant>,
     /// It covers something that had been sent more than once.
     pub repeated: bool,
     /// Bytes newly sacked.
@@ -74,6 +76,7 @@ pub(super) struct News {
 impl News {
     fn add(&mut self, entry: &Entry) {
         self.delivered += entry.len;
+        self.latest = self.latest.max(Some(entry.sent));
         self.repeated |= entry.repeated;
         if !entry.repeated {
             self.first_sent = self.first_sent.or(Some(entry.sent));
@@ -185,6 +188,24 @@ impl Scoreboard {
         marked
     }
 
+    /// Marks as lost again what was sent again before `latest`, when something was sent that has arrived (RFC 8985 without a
+    /// reordering window). Returns how many bytes that is.
+    pub(super) fn find_lost_repairs(&mut self, latest: Instant) -> u32 {
+        if self.resent == 0 {
+            return 0;
+        }
+        let mut marked = 0;
+        for entry in &mut self.entries {
+            if entry.mark == Mark::Resent && entry.sent < latest {
+                entry.mark = Mark::Lost;
+                marked += entry.len;
+                self.resend_from = self.resend_from.min(entry.start);
+            }
+        }
+        self.resent -= marked;
+        marked
+    }
+
     /// Marks the first segment as lost, if it is not sacked; says how many bytes that is.
     pub(super) fn first_is_lost(&mut self) -> u32 {
         match self.entries.front() {
@@ -223,6 +244,11 @@ impl Scoreboard {
         }
         self.resend_from = 0;
         self.examined = examined.unwrap_or_else(|| self.entries.back().map_or(0, Entry::end));
+    }
+
+    /// Something is marked as lost, sent again or not.
+    pub(super) const fn has_losses(&self) -> bool {
+        self.lost > 0
     }
 
     /// The first segment that is lost and was not sent again.
@@ -311,6 +337,25 @@ mod tests {
         let mut news = News::default();
         board.sack(left, right, &mut news);
         news
+    }
+
+    #[test]
+    fn a_repair_that_something_sent_later_has_overtaken_is_lost_again() {
+        let mut board = board(10);
+        sack(&mut board, 200, 500);
+        board.find_losses(MSS);
+        board.resent(0, Instant::from_nanos(20));
+        board.resent(100, Instant::from_nanos(30));
+        let pipe = board.pipe(1000);
+        assert_eq!(sack(&mut board, 500, 600).latest, Some(Instant::from_nanos(5)));
+        assert_eq!(board.find_lost_repairs(Instant::from_nanos(5)), 0);
+        // The second repair has arrived: the first was sent before it.
+        let latest = sack(&mut board, 100, 200).latest;
+        assert_eq!(latest, Some(Instant::from_nanos(30)));
+        assert_eq!(board.find_lost_repairs(latest.unwrap()), 100);
+        assert_eq!(board.next_lost(), Some((0, 100)));
+        assert_eq!(board.pipe(1000), pipe - 300);
+        assert_eq!(board.find_lost_repairs(Instant::from_nanos(99)), 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! by then; *loss*, the same after a timeout.
 //!
 //! **Detection.** With SACK by the scoreboard (RFC 6675), or by three duplicate ACKs, so that few large losses are
-//! found, too. Without SACK by three duplicates; each stands for one segment that has left the network, which
+//! found, too. What was sent again and is lost again is found by RACK's rule ([`TcpConfig::rack`]), or by the timer. Without SACK by three duplicates; each stands for one segment that has left the network, which
 //! makes the arithmetic of `pipe` the same. A partial ACK then means that the next segment is lost (RFC 6582),
 //! or ends recovery (Reno).
 //!
@@ -298,7 +298,7 @@ impl Sender {
             snd_una: wire(self.una),
             snd_nxt: wire(self.nxt),
         };
-        let marked = self.detect(&event, advanced);
+        let marked = self.detect(&event, advanced) + self.find_lost_repairs(&news, now);
         self.steer(&event, advanced, &news, pipe, feedback.ece);
         self.pace_recovery(news.delivered, advanced > 0 && marked == 0);
         match (advanced > 0, self.una == self.nxt) {
@@ -367,7 +367,12 @@ impl Sender {
         match self.phase {
             Phase::Open => {
                 let mut marked = if self.sack { self.board.find_losses(self.mss) } else { 0 };
+                // Linux begins the next recovery while anything is marked: it was sent in the last one.
+                let known = self.config.rack && self.board.has_losses();
                 if marked == 0 && self.dupacks < DUP_THRESH {
+                    if known {
+                        self.enter_recovery(event);
+                    }
                     return 0;
                 }
                 marked += self.board.first_is_lost();
@@ -386,6 +391,17 @@ impl Sender {
             Phase::Recovery { .. } => 0,
             Phase::Loss { .. } if self.sack => self.board.find_losses(self.mss),
             Phase::Loss { .. } => 0,
+        }
+    }
+
+    /// Finds lost repairs, if the stack does; says how many bytes were newly marked.
+    fn find_lost_repairs(&mut self, news: &News, now: Instant) -> u32 {
+        let repairing = self.sack && self.config.rack && self.phase != Phase::Open;
+        // What comes sooner than any round trip may be the answer to the original.
+        let soon = |at: &Instant| self.rtt.min_rtt().is_some_and(|min| now.since(*at) < min);
+        match news.latest.filter(|at| !(news.repeated && soon(at))) {
+            Some(latest) if repairing => self.board.find_lost_repairs(latest),
+            _ => 0,
         }
     }
 

@@ -24,7 +24,7 @@
 use crate::Duration;
 
 /// A limit of about a millisecond: `sk_pacing_shift` is 10, so it is 1/1024 s.
-const PER_SECOND: u64 = 1024;
+pub(super) const PER_SECOND: u64 = 1024;
 
 /// Bytes per second by which Linux would pace.
 pub(super) fn pacing_rate(window: u64, slow_start: bool, srtt: Duration) -> u64 {

@@ -14,7 +14,7 @@
 
 mod figures;
 mod schedule;
-mod traffic;
+pub(super) mod traffic;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -136,13 +136,18 @@ fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
 }
 
 /// Lets the socket end with a reset when it is closed.
-fn reset(socket: &TcpStream) -> io::Result<()> {
+pub(in crate::experiment) fn reset(socket: &TcpStream) -> io::Result<()> {
     // A `struct linger`: on, for no time.
     let linger = [1_i32, 0].map(i32::to_ne_bytes).concat();
     set_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &linger)
 }
 
-fn set_option(socket: &TcpStream, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
+pub(in crate::experiment) fn set_option(
+    socket: &TcpStream,
+    level: i32,
+    option: i32,
+    value: &[u8],
+) -> io::Result<()> {
     let len = value.len() as libc::socklen_t;
     // SAFETY: the descriptor is open as long as the socket is borrowed, and the pointer leads to `len` bytes.
     let rc =
@@ -180,7 +185,7 @@ impl Counts {
 }
 
 /// A counter of `/proc/net/netstat`: a line of names, and one of values, for each protocol.
-fn counter(text: &str, protocol: &str, name: &str) -> Option<u64> {
+pub(in crate::experiment) fn counter(text: &str, protocol: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(protocol));
     let (names, values) = (lines.next()?, lines.next()?);
     let mut pairs = names.split_whitespace().zip(values.split_whitespace());

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! **Order**: lost segments first, then new ones, then, in recovery with SACK, doubtful ones (RFC 6675, `NextSeg`
-//! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it).
+//! rules 3 and 4: at the end of a transfer too little comes after a loss to prove it), but not with RACK, as in Linux.
 //!
 //! **Room**: `pipe` leaves room in `cwnd` (set by PRR in recovery), and the peer's window, the send buffer and the host's own
 //! queues ([`SmallQueue`](crate::tcp::small_queue)) have room. Duplicates shrink `pipe`, so limited transmit
@@ -10,13 +10,14 @@
 //!
 //! **Size.** A piece that is smaller than an MSS for want of window waits while anything is outstanding (silly-window avoidance).
 //! Who makes super-frames waits for them: until a third of the window or a whole super-frame may go (Linux,
-//! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones.
+//! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones. Super-frames of a millisecond do not wait
+//! ([`TcpConfig::gso_autosize`](crate::tcp::TcpConfig::gso_autosize)).
 //!
 //! Invariant: what [`Sender::next`] returns is in the scoreboard and counts as sent.
 
 use super::{Phase, Sender};
 use crate::Instant;
-use crate::tcp::small_queue::pacing_rate;
+use crate::tcp::small_queue::{PER_SECOND, pacing_rate};
 
 /// The part of a window that a super-frame waits for at most (Linux, `tcp_tso_win_divisor`).
 const TSO_WIN_DIVISOR: u64 = 3;
@@ -75,7 +76,7 @@ impl Sender {
     /// last segment, whose SACK tells of all below.
     fn next_doubtful(&mut self, now: Instant) -> Option<Range> {
         let Phase::Recovery { point } = self.phase else { return None };
-        if !self.sack {
+        if !self.sack || self.config.rack {
             return None;
         }
         let hole = self.board.first_hole();
@@ -165,7 +166,7 @@ impl Sender {
             self.limited_at = self.nxt;
             return None;
         }
-        let most = most.min(u64::from(self.config.gso_max).max(mss));
+        let most = most.min(self.gso_goal().max(mss));
         if most == unsent || most < mss {
             let silly = most < one && self.una < self.nxt && most < self.largest_window / 2;
             // Only the tail of the data may be smaller than a segment.
@@ -174,11 +175,23 @@ impl Sender {
         Some((most - most % mss) as u32)
     }
 
+    /// Bytes of a super-frame that is worth waiting for.
+    fn gso_goal(&self) -> u64 {
+        let most = u64::from(self.config.gso_max);
+        let srtt = self.rtt.srtt().filter(|_| self.config.gso_autosize && !self.floods);
+        let Some(srtt) = srtt else { return most };
+        let starts = self.window.cwnd < self.window.ssthresh / 2;
+        let rate = pacing_rate(u64::from(self.window.cwnd).max(self.nxt - self.una), starts, srtt);
+        let mss = u64::from(self.mss);
+        (rate / PER_SECOND / mss * mss).max(2 * mss).min(most)
+    }
+
     /// More may go soon, in one super-frame with these bytes.
     fn defers(&self, most: u64, unsent: u64) -> bool {
-        let whole = u64::from(self.config.gso_max);
+        let whole = self.gso_goal();
         let window = self.cwnd().min(self.right_edge.saturating_sub(self.una));
-        let more = whole > u64::from(self.mss) && most < unsent && self.una < self.nxt;
+        let waits = whole > u64::from(self.mss) && !self.config.gso_autosize;
+        let more = waits && most < unsent && self.una < self.nxt;
         more && self.phase == Phase::Open && most < whole.min(window / TSO_WIN_DIVISOR)
     }
 
