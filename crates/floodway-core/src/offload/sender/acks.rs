@@ -83,17 +83,15 @@ impl<B: 'static> Sender<B> {
         if lost {
             self.enter_fast(out, env);
         }
-        let before = self.recovery.phase;
+        let recovering = self.recovery.phase != Phase::Open;
         let original = freed.first_once.is_some_and(|end| !end.after(self.recovery.recover));
         self.judge_timeout(kind, original || sacked.original, env);
         self.leave_recovery(kind, env);
-        let left = before != Phase::Open && self.recovery.phase == Phase::Open;
+        let left = recovering && self.recovery.phase == Phase::Open;
         if left && self.store.lost() > self.store.in_repair() {
             // Sent after the recovery point and lost: another congestion (RFC 6675 section 5).
             self.enter_fast(out, env);
         }
-        // The ACK that ends fast recovery sets `cwnd` and does not grow it (RFC 5681 section 3.2 step 6).
-        let repairing = before == Phase::Fast || self.recovery.phase == Phase::Fast;
         let ece = self.agreed.ecn() && segment.has(Flags::ECE);
         let ack = Ack {
             now: env.now,
@@ -105,7 +103,7 @@ impl<B: 'static> Sender<B> {
             snd_nxt: nxt,
             ecn_bytes: if ece { segment.ack.since(una) } else { 0 },
             ece,
-            cwnd_limited: !repairing && self.was_limited(flight),
+            cwnd_limited: self.recovery.phase != Phase::Fast && self.was_limited(flight),
         };
         self.grow(&ack, delivered, lost, env);
         self.pump(env);
