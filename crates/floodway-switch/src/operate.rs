@@ -102,6 +102,9 @@ pub struct FlowStatus {
     pub guest: String,
     /// Address and port of its peer.
     pub peer: String,
+    /// VLAN that the flow is in; none without a tag.
+    #[serde(default)]
+    pub vlan: Option<u16>,
     /// State of the transmit side.
     pub tx: String,
     /// State of the receive side.

@@ -1,4 +1,4 @@
-//! The 5-tuple that names a flow, and its hash.
+//! The 5-tuple that names a flow, with the VLAN that it is in, and its hash.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,6 +23,9 @@ pub struct FiveTuple {
     pub protocol: u8,
     /// The packet is IPv6.
     pub is_ipv6: bool,
+    /// VLAN identifier of the outermost tag; 0 without one, or with a priority tag. The same addresses in two VLANs are those
+    /// of different hosts.
+    pub vlan: u16,
 }
 
 impl FiveTuple {
@@ -34,6 +37,7 @@ impl FiveTuple {
         dst_port: 0,
         protocol: 0,
         is_ipv6: false,
+        vlan: 0,
     };
 
     /// The tuple of a flow over IPv4 addresses.
@@ -47,6 +51,7 @@ impl FiveTuple {
             dst_port: 0,
             protocol,
             is_ipv6: false,
+            vlan: 0,
         }
     }
 
@@ -54,7 +59,7 @@ impl FiveTuple {
     #[must_use]
     #[inline]
     pub const fn v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8) -> Self {
-        Self { src, dst, src_port: 0, dst_port: 0, protocol, is_ipv6: true }
+        Self { src, dst, src_port: 0, dst_port: 0, protocol, is_ipv6: true, vlan: 0 }
     }
 
     /// The tuple with ports.
@@ -63,6 +68,14 @@ impl FiveTuple {
     pub const fn with_ports(mut self, src_port: u16, dst_port: u16) -> Self {
         self.src_port = src_port;
         self.dst_port = dst_port;
+        self
+    }
+
+    /// The tuple in VLAN `vlan`.
+    #[must_use]
+    #[inline]
+    pub const fn in_vlan(mut self, vlan: u16) -> Self {
+        self.vlan = vlan;
         self
     }
 
@@ -114,7 +127,8 @@ impl FiveTuple {
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
         let (src, dst) = (self.src.to_bits(), self.dst.to_bits());
-        let last = u64::from(self.src_port) << 32
+        let last = u64::from(self.vlan) << 48
+            | u64::from(self.src_port) << 32
             | u64::from(self.dst_port) << 16
             | u64::from(self.protocol) << 8
             | u64::from(self.is_ipv6);
@@ -142,7 +156,8 @@ impl fmt::Display for FiveTuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let src = SocketAddr::new(self.src_ip(), self.src_port);
         let dst = SocketAddr::new(self.dst_ip(), self.dst_port);
-        write!(f, "{src} > {dst} protocol {}", self.protocol)
+        write!(f, "{src} > {dst} protocol {}", self.protocol)?;
+        if self.vlan == 0 { Ok(()) } else { write!(f, " vlan {}", self.vlan) }
     }
 }
 
@@ -170,6 +185,8 @@ mod tests {
             base.with_ports(1025, 80),
             base.with_ports(1024, 81),
             FiveTuple { protocol: 17, ..base },
+            base.in_vlan(1),
+            base.in_vlan(0xfff),
             mapped_on_the_wire,
         ];
         for other in others {
@@ -206,5 +223,7 @@ mod tests {
     #[test]
     fn shown_in_its_own_family() {
         assert_eq!(tuple().to_string(), "10.0.0.1:1024 > 10.0.0.2:80 protocol 6");
+        let tagged = tuple().in_vlan(7).to_string();
+        assert_eq!(tagged, "10.0.0.1:1024 > 10.0.0.2:80 protocol 6 vlan 7");
     }
 }

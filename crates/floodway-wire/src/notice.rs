@@ -181,7 +181,7 @@ fn parse_flow(body: &[u8]) -> Result<FiveTuple, Error> {
         family => return Err(Error::field(Layer::Notice, "address family", family)),
     };
     let (src_port, dst_port) = (be16(b, 48), be16(b, 50));
-    Ok(FiveTuple { src, dst, src_port, dst_port, protocol: PROTOCOL_TCP, is_ipv6 })
+    Ok(FiveTuple { src, dst, src_port, dst_port, protocol: PROTOCOL_TCP, is_ipv6, vlan: 0 })
 }
 
 #[cfg(test)]

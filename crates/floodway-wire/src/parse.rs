@@ -86,7 +86,7 @@ pub struct Meta {
     pub payload_len: u32,
     /// Where the network packet ends and Ethernet padding, if any, starts.
     pub packet_end: u32,
-    /// Addresses, protocol and ports; [`FiveTuple::NONE`] if not IP.
+    /// Addresses, protocol, ports and VLAN; [`FiveTuple::NONE`] if not IP.
     pub flow: FiveTuple,
     /// Destination MAC address.
     pub dst_mac: MacAddr,
@@ -281,6 +281,12 @@ fn opaque(link: &ethernet::Header, frame_len: usize, ethertype: u16) -> Packet {
     }
 }
 
+/// VLAN of a frame, as [`FiveTuple::vlan`] has it.
+#[inline(always)]
+fn vid(link: &ethernet::Header) -> u16 {
+    link.vlan.outer_vid().unwrap_or(0)
+}
+
 #[inline(always)]
 fn parse_ipv4(link: &ethernet::Header, prefix: &[u8], frame_len: usize) -> Result<Packet, Error> {
     let start = usize::from(link.len);
@@ -291,7 +297,7 @@ fn parse_ipv4(link: &ethernet::Header, prefix: &[u8], frame_len: usize) -> Resul
     }
     Ok(Packet {
         network: Network::Ipv4,
-        flow: FiveTuple::v4(ip.src(), ip.dst(), ip.protocol()),
+        flow: FiveTuple::v4(ip.src(), ip.dst(), ip.protocol()).in_vlan(vid(link)),
         traffic_class: ip.traffic_class(),
         is_fragment: ip.is_fragment(),
         header_end: start + usize::from(ip.header_len()),
@@ -319,7 +325,7 @@ fn parse_ipv6(link: &ethernet::Header, prefix: &[u8], frame_len: usize) -> Resul
     };
     Ok(Packet {
         network: Network::Ipv6,
-        flow: FiveTuple::v6(ip.src(), ip.dst(), upper.protocol),
+        flow: FiveTuple::v6(ip.src(), ip.dst(), upper.protocol).in_vlan(vid(link)),
         traffic_class: ip.traffic_class(),
         is_fragment: upper.is_fragment,
         header_end: behind + usize::from(upper.offset),

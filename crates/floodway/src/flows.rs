@@ -56,7 +56,10 @@ fn render(flows: &[FlowStatus], more: bool) -> String {
     let row = |flow: &FlowStatus| {
         [
             flow.port.clone(),
-            flow.guest.clone(),
+            match flow.vlan {
+                None => flow.guest.clone(),
+                Some(vlan) => format!("{} vlan {vlan}", flow.guest),
+            },
             flow.peer.clone(),
             flow.tx.clone(),
             flow.reason.clone(),
@@ -89,6 +92,7 @@ mod tests {
             port: "vm1".into(),
             guest: "10.0.0.1:40000".into(),
             peer: "10.0.0.9:80".into(),
+            vlan: None,
             tx: "ACTIVE".into(),
             rx: "OFFLINE".into(),
             reason: "opened".into(),

@@ -220,6 +220,7 @@ fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
         port: port.to_owned(),
         guest: endpoint(flow.flow.src_ip(), src_port),
         peer: endpoint(flow.flow.dst_ip(), dst_port),
+        vlan: (flow.flow.vlan != 0).then_some(flow.flow.vlan),
         tx: flow.tx.name().to_owned(),
         rx: flow.rx.name().to_owned(),
         reason: flow.reason.name().to_owned(),

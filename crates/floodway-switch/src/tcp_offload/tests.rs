@@ -116,6 +116,42 @@ fn a_released_range_is_a_frame_of_its_own() {
 }
 
 #[test]
+fn what_comes_with_a_bad_ip_header_is_none_of_the_offloads_business() {
+    // The guest drops it: acknowledged and kept, it would be delivered again and again.
+    let vnet = VnetHdr { flags: vnet::F_DATA_VALID, ..VnetHdr::default() };
+    for tagged in [false, true] {
+        let mut bytes = built(false, tagged).build(&pattern(1, 100));
+        let described = |bytes: &[u8], direction| {
+            frame::with_slice(vnet, bytes, |frame| describe(frame, direction).is_some())
+        };
+        assert!(described(&bytes, Direction::FromNetwork));
+        let at = usize::from(verified(&bytes).network_offset) + 10;
+        bytes[at] ^= 1;
+        assert!(!described(&bytes, Direction::FromNetwork));
+        assert!(described(&bytes, Direction::FromGuest), "a guest may harm itself");
+    }
+}
+
+#[test]
+fn the_same_addresses_in_two_vlans_are_two_flows() {
+    for v6 in [false, true] {
+        let flow = |tci: Option<u16>| {
+            let mut frame = built(v6, false);
+            frame.link = tci.map_or(frame.link, |tci| frame.link.tagged(ethernet::TYPE_VLAN, tci));
+            let bytes = frame.build(&pattern(1, 100));
+            frame::with_slice(VnetHdr::default(), &bytes, |frame| {
+                describe(frame, Direction::FromNetwork).unwrap().meta.flow
+            })
+        };
+        let [plain, first, second] = [None, Some(0x2064), Some(0x0065)].map(flow);
+        assert!(plain != first && first != second && plain != second);
+        assert_ne!(first.hash(1), second.hash(1));
+        // The priority is no part of the name, and neither is a tag with nothing but a priority.
+        assert_eq!((flow(Some(0x4064)), flow(Some(0x2000))), (first, plain));
+    }
+}
+
+#[test]
 fn the_ae_flag_of_a_syn_and_unknown_options_are_told() {
     for v6 in [false, true] {
         for (flags, kind) in [(Flags::SYN, 30), (Flags::ACK, 30), (Flags::SYN, 1)] {

@@ -50,6 +50,8 @@ impl TooBig {
         }
         let &[a, b, c, d, e, f, g, h] = transport.first_chunk()?;
         let flow = flow.with_ports(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        // The router answers in the VLAN in which it was asked.
+        let flow = flow.in_vlan(meta.flow.vlan);
         let &[_, _, _, _, i, j, k, l] = message.first_chunk()?;
         let mtu = if v6 {
             u32::from_be_bytes([i, j, k, l])
