@@ -503,8 +503,6 @@ fn forge(world: &World, forgery: &Forgery) -> Packet {
 /// Both directions of a transfer, with or without forgeries in it. `deliver`: the guest gets what is passed.
 fn run(setup: &Setup, forgeries: &[Forgery], forge_them: bool, deliver: bool) -> World {
     let mut world = connected_with(setup.clone());
-    // What is forged is not shown to the monitor.
-    world.monitor.reference_off = true;
     // It does not take what it refuses for the peer's.
     world.guest.tolerant = true;
     world.guest.write(300_000, world.now);
