@@ -41,6 +41,7 @@ fn every_part_of_the_tuple_counts() {
         base.with_ports(1025, 80),
         base.with_ports(1024, 81),
         FiveTuple { protocol: 17, ..base },
+        base.in_vlan(5),
         FiveTuple { is_ipv6: true, ..base },
     ];
     for (n, other) in others.iter().enumerate() {

@@ -83,6 +83,24 @@ fn open(switch: &mut Switch, now: Instant, port: u16, window: u16, scale: u8) {
 }
 
 #[test]
+fn the_same_addresses_in_two_vlans_are_two_connections() {
+    let config = Config { transmit: true, receive: true, ..Config::default() };
+    let (mut switch, now) = (Switch::new(config), Instant::from_millis(1));
+    let mut syn = Packet { segment: Segment { flags: Flags::SYN, ..Segment::default() }, at: 0 };
+    for (vlan, seq) in [(0, 1000), (5, 2000), (6, 3000)] {
+        syn.segment.seq = Seq(seq);
+        switch.guest_sends(now, &flow(1).in_vlan(vlan), &syn);
+    }
+    assert_eq!(switch.offload.len(), 3);
+    // An answer in one of them is none to the others.
+    syn.segment.flags = Flags::SYN.with(Flags::ACK);
+    syn.segment.ack = Seq(2001);
+    switch.peer_sends(now, &flow(1).in_vlan(5), &syn);
+    let online = |vlan| switch.summary(&flow(1).in_vlan(vlan)).unwrap().tx == TxState::Active;
+    assert_eq!([0, 5, 6].map(online), [false, true, false]);
+}
+
+#[test]
 fn many_connections_of_a_guest_share_one_budget() {
     let config = Config {
         transmit: true,

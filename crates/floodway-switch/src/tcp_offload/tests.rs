@@ -137,7 +137,9 @@ fn the_same_addresses_in_two_vlans_are_two_flows() {
     for v6 in [false, true] {
         let flow = |tci: Option<u16>| {
             let mut frame = built(v6, false);
-            frame.link = tci.map_or(frame.link, |tci| frame.link.tagged(ethernet::TYPE_VLAN, tci));
+            if let Some(tci) = tci {
+                frame.link = frame.link.tagged(ethernet::TYPE_VLAN, tci);
+            }
             let bytes = frame.build(&pattern(1, 100));
             frame::with_slice(VnetHdr::default(), &bytes, |frame| {
                 describe(frame, Direction::FromNetwork).unwrap().meta.flow
@@ -256,7 +258,7 @@ fn made_segments_are_whole_frames() {
         [(false, None, None), (true, Some(7), Some(TIMESTAMPS)), (false, Some(7), Some(TIMESTAMPS))]
     {
         let template = built(v6, false).build(&[]);
-        let flow = verified(&template).flow;
+        let flow = verified(&template).flow.in_vlan(vlan.unwrap_or(0));
         let link = Link { guest: mac(1), peer: mac(2), vlan };
         let flags = Flags::ACK.with(Flags::ECE);
         let dsack = vlan.map(|_| SackBlock { left: 3, right: 5 });

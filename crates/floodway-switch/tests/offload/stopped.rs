@@ -33,6 +33,7 @@ fn with_owed_bytes(test: impl FnOnce(&Scene, TcpStream, TcpStream) + Send) {
         let (mut guest, mut host) = scene.connection(false);
         transfer(&mut guest, &mut host, 100_000);
         transfer(&mut host, &mut guest, 100_000);
+        wait_until("the guest's own acknowledgements", || scene.flows()[0].kept == 0);
         scene.vm.set_deaf(true);
         host.write_all(&bytes(OWED)).expect("write");
         wait_until("all of it to be acknowledged", || scene.flows()[0].kept as usize >= OWED);
