@@ -53,6 +53,7 @@ mod path_mtu;
 mod paths;
 mod port;
 mod receiver;
+mod redelivery;
 mod segment;
 mod sender;
 mod sink;

@@ -33,101 +33,24 @@
 //! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
 //! is released in the same batch, which carries the number.
 
-use std::collections::VecDeque;
-
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::counters::Counters;
 use super::echo::Echo;
+use super::redelivery::{self, Keeping};
 use super::segment::Segment;
 use super::sender::{Outgoing, PeerSide};
-use super::sink::{Edit, Sink};
-use super::spare::{Boxes, Part, Slot};
-use super::stopped::GuestState;
+use super::spare::Slot;
 use super::summary::RxState;
 use crate::seq::Seq;
-use crate::time::{Duration, Instant};
-
-/// The guest is given this long to acknowledge before kept data is delivered again; doubles.
-const REDELIVERY: Duration = Duration::from_secs(1);
-/// Doublings of it.
-const MAX_REDELIVERY_SHIFT: u8 = 6;
-/// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
-/// keep millions of frames.
-const LEAST_FRAME: u32 = 512;
-/// Duplicate ACKs of the guest that mean a loss on its side.
-const DUP_THRESH: u8 = 3;
-/// A longer list is not kept for later.
-const MAX_SPARE_FRAMES: usize = 256;
-
-#[derive(Debug)]
-struct Kept<B> {
-    frame: B,
-    end: Seq,
-    /// What it counts for.
-    charge: u32,
-    flags: Flags,
-    has_timestamps: bool,
-}
-
-/// What the guest has not acknowledged itself.
-#[derive(Debug)]
-pub(super) struct Keeping<B> {
-    kept: VecDeque<Kept<B>>,
-    /// Bytes that the kept frames count for.
-    kept_bytes: u32,
-    /// Duplicate ACKs of the guest in a row.
-    dup_acks: u8,
-    /// Redeliveries in a row.
-    redeliveries: u8,
-    redeliver_at: Instant,
-    /// The first kept frame has to be delivered again.
-    redelivery_due: bool,
-    /// The next redelivery is of all kept frames: the guest was stopped, and what waited for it may be lost.
-    all_due: bool,
-    /// The guest has lost something before this: what it acknowledges next ends where the next gap begins, as
-    /// with a NewReno sender (RFC 6582).
-    recover: Option<Seq>,
-    /// What the peer sent again although it was acknowledged: it is to hear that it came twice.
-    repeat: Option<(Seq, Seq)>,
-}
-
-impl<B> Keeping<B> {
-    const EMPTY: Self = Self {
-        kept: VecDeque::new(),
-        kept_bytes: 0,
-        dup_acks: 0,
-        redeliveries: 0,
-        redeliver_at: Instant::NEVER,
-        redelivery_due: false,
-        all_due: false,
-        recover: None,
-        repeat: None,
-    };
-}
-
-impl<B: 'static> Part for Keeping<B> {
-    const REST: &'static Self = &Self::EMPTY;
-
-    fn new() -> Self {
-        Self::EMPTY
-    }
-
-    fn clear(&mut self) -> bool {
-        let mut kept = std::mem::take(&mut self.kept);
-        kept.clear();
-        let small = kept.capacity() <= MAX_SPARE_FRAMES;
-        *self = Self { kept, ..Self::EMPTY };
-        small
-    }
-}
+use crate::time::Instant;
 
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Receiver<B> {
     /// Absent while nothing is kept.
-    keeping: Slot<Keeping<B>>,
+    pub(super) keeping: Slot<Keeping<B>>,
     /// Latest word of the peer on its own side.
     pub peer: PeerSide,
     /// Latest acknowledgement number on the wire, the guest's or ours.
@@ -137,7 +60,7 @@ pub(super) struct Receiver<B> {
     /// Behind the highest byte seen.
     highest: Seq,
     /// What the guest itself has acknowledged.
-    guest_ack: Seq,
+    pub(super) guest_ack: Seq,
     /// Right edge of the guest's window.
     guest_edge: Seq,
     /// Right edge that the peer was told.
@@ -223,14 +146,14 @@ impl<B: 'static> Receiver<B> {
 
     /// All that was acknowledged for the guest it has acknowledged itself.
     pub fn is_settled(&self) -> bool {
-        self.keeping.kept.is_empty()
+        self.keeping.is_empty()
     }
 
     pub fn next_timeout(&self) -> Instant {
         self.keeping.redeliver_at
     }
 
-    fn enter(&mut self, state: RxState, counters: &mut Counters) {
+    pub(super) fn enter(&mut self, state: RxState, counters: &mut Counters) {
         if self.state == state {
             return;
         }
@@ -396,24 +319,13 @@ impl<B: 'static> Receiver<B> {
         counters: &mut Counters,
     ) {
         let end = segment.end();
-        let charge = segment.len.max(LEAST_FRAME);
+        let charge = redelivery::charge(segment);
         let fits = charge <= room && !end.after(self.guest_edge);
         let special = segment.flags.intersects(Flags::URG.with(Flags::RST).with(Flags::SYN));
         let Some(frame) = (fits && !special).then(keep).flatten() else {
             return self.enter(RxState::NoBuffer, counters);
         };
-        if self.keeping.kept.is_empty() {
-            self.keeping.redeliver_at = now + REDELIVERY;
-        }
-        let has_timestamps = segment.options.timestamps.is_some();
-        self.keeping.kept.push_back(Kept {
-            frame,
-            end,
-            charge,
-            flags: segment.flags,
-            has_timestamps,
-        });
-        self.keeping.kept_bytes += charge;
+        self.keeping.push(frame, segment, now);
         counters.acknowledged_bytes += u64::from(segment.len);
         self.acked = end;
         if let Some(timestamps) = segment.options.timestamps {
@@ -496,115 +408,5 @@ impl<B: 'static> Receiver<B> {
     fn opens_window(&self) -> bool {
         let (told, is) = (self.told_edge.since(self.acked), self.guest_edge.since(self.acked));
         is > told && told < is / 2
-    }
-
-    fn forget_kept(&mut self, now: Instant) {
-        let Some(keeping) = self.keeping.get_mut() else { return };
-        keeping.dup_acks = 0;
-        keeping.redeliveries = 0;
-        keeping.recover = keeping.recover.filter(|&recover| self.guest_ack.before(recover));
-        while let Some(first) = keeping.kept.front()
-            && !first.end.after(self.guest_ack)
-        {
-            keeping.kept_bytes -= first.charge;
-            keeping.kept.pop_front();
-        }
-        let any = !keeping.kept.is_empty();
-        keeping.redeliver_at = if any { now + REDELIVERY } else { Instant::NEVER };
-    }
-
-    /// Makes sure that there is a place for what will be kept.
-    #[inline]
-    pub fn wake(&mut self, spare: &mut Boxes<Keeping<B>>) {
-        if self.state == RxState::Active {
-            self.keeping.fill(spare);
-        }
-    }
-
-    /// Gives up what a receiver does not need while it keeps nothing.
-    #[inline]
-    pub fn rest(&mut self, spare: &mut Boxes<Keeping<B>>) {
-        if self.keeping.kept.is_empty() && !self.keeping.redelivery_due {
-            self.keeping.give(spare);
-        }
-    }
-
-    /// Gives up all that is kept.
-    pub fn give(&mut self, spare: &mut Boxes<Keeping<B>>) {
-        self.keeping.give(spare);
-    }
-
-    /// The first kept frame has to be delivered again.
-    #[inline]
-    pub fn owes_redelivery(&self) -> bool {
-        self.keeping.redelivery_due
-    }
-
-    /// The guest asks for kept data again.
-    fn on_guest_duplicate(&mut self, holes: bool) {
-        let keeping = &mut *self.keeping;
-        keeping.dup_acks = keeping.dup_acks.saturating_add(1);
-        if keeping.dup_acks == DUP_THRESH || (holes && keeping.dup_acks == 1) {
-            keeping.redelivery_due = true;
-            keeping.recover = keeping.kept.back().map(|last| last.end).or(keeping.recover);
-        }
-    }
-
-    /// Delivers the first kept frame again. Its header says what one sent now would: `edit` is for an
-    /// ACK, without flags.
-    pub fn redeliver<S: Sink<B>>(
-        &mut self,
-        edit: &Edit,
-        now: Instant,
-        counters: &mut Counters,
-        sink: &mut S,
-    ) {
-        let Some(keeping) = self.keeping.get_mut() else { return };
-        keeping.redelivery_due = false;
-        let frames = if std::mem::take(&mut keeping.all_due) { keeping.kept.len() } else { 1 };
-        for kept in keeping.kept.iter().take(frames) {
-            let timestamps = edit.timestamps.filter(|_| kept.has_timestamps);
-            // An echo of congestion from back then is no news.
-            let flags = kept.flags.without(Flags::ECE);
-            let flags = Some(flags).filter(|&flags| flags != kept.flags);
-            sink.redeliver(&kept.frame, &Edit { timestamps, flags, ..*edit });
-            counters.redelivered += 1;
-        }
-        keeping.redeliveries += 1;
-        let shift = keeping.redeliveries.min(MAX_REDELIVERY_SHIFT);
-        keeping.redeliver_at = now + REDELIVERY * (1 << shift);
-    }
-
-    /// Does what is due. Returns `true` if what is kept can no longer be delivered.
-    pub fn handle_timeout(&mut self, now: Instant, guest: GuestState) -> bool {
-        let Some(keeping) = self.keeping.get_mut() else { return false };
-        if keeping.redeliver_at > now {
-            return false;
-        }
-        if let Some(limit) = guest.redeliveries() {
-            keeping.redelivery_due = keeping.redeliveries < limit;
-            keeping.all_due |= guest == GuestState::Moved;
-            !keeping.redelivery_due
-        } else {
-            keeping.redeliver_at = Instant::NEVER;
-            false
-        }
-    }
-
-    /// The guest can be delivered to again, here or elsewhere: all that is kept is due at `at`.
-    pub fn redeliver_all_at(&mut self, at: Instant) {
-        let Some(keeping) = self.keeping.get_mut() else { return };
-        if !keeping.kept.is_empty() {
-            keeping.all_due = true;
-            keeping.redeliveries = 0;
-            keeping.redeliver_at = at;
-            keeping.recover = keeping.kept.back().map(|last| last.end).or(keeping.recover);
-        }
-    }
-
-    /// Forgets what is kept.
-    pub fn abandon(&mut self, counters: &mut Counters) {
-        self.keeping = Slot::EMPTY;
-        self.enter(RxState::Offline, counters);
     }
 }

@@ -10,7 +10,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::receiver::Keeping;
+use super::redelivery::Keeping;
 use super::sender::Recovery;
 use super::store::Lists;
 
