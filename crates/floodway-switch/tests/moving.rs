@@ -162,9 +162,12 @@ fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtake
             let sender = scope.spawn(|| send(a, &done));
             receive(&mut b, &mut numbers, |n| n.len() > 1000);
             leave(far);
+            // What came there is no frame of the channel.
+            receive(&mut b, &mut numbers, |_| true);
             let _near = hosts.attach(0, 0, &b);
             let before = numbers.len();
-            receive(&mut b, &mut numbers, |n| n.len() > before + 1000);
+            // The first host may have sent some more the other way.
+            receive(&mut b, &mut numbers, |n| n.len() > before + 1500);
             done.store(true, Ordering::Relaxed);
             let sent = sender.join().expect("the sender");
             receive(&mut b, &mut numbers, |n| n.last() == Some(&(sent - 1)));
