@@ -10,12 +10,15 @@
 //! A stream that runs when offload is switched off goes on as plain TCP, and stays so unless it falls idle. So that switching
 //! meets connections in all their states, cells that switch use many short streams.
 //!
+//! A cell may also pause the VM again and again ([`pauses`]): what was acknowledged for it must survive that.
+//!
 //! What proves that the experiment was one: the emulator's own counts of lost, doubled and reordered packets each way, and
 //! the share of the bytes that the offload handled, by the switch's counters. While offload is on, the
 //! guest's kernel must count no retransmission and no timeout: losses are the switch's to repair.
 
 mod flips;
 pub(super) mod lanes;
+mod pauses;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,6 +36,7 @@ use crate::kernel::Series;
 use crate::vm::Vm;
 use flips::Flips;
 use lanes::{Ends, Outcome};
+use pauses::Pause;
 
 /// What the guest is prepared for; cells that switch do so behind its back.
 const COLUMNS: [Column; 1] = [Column::Offload];
@@ -72,6 +76,8 @@ pub struct Cell {
     pub stream_mb: u64,
     /// Time between two switches of the offload, off or on, in ms; on all the time without it.
     pub flip_ms: Option<u64>,
+    /// Pauses of the VM; none without it.
+    pub pause: Option<Pause>,
 }
 
 /// Which way the bytes go, seen from the VM.
@@ -112,6 +118,7 @@ impl Integrity {
             ensure!((1..=16).contains(&streams), "streams = {streams}: must be 1 to 16");
             ensure!(cell.stream_mb >= 1, "stream_mb = 0: must be at least 1");
             ensure!(cell.flip_ms != Some(0), "flip_ms = 0: must be at least 1");
+            cell.pause.map_or(Ok(()), |pause| pause.check())?;
         }
         Ok(())
     }
@@ -152,7 +159,15 @@ impl Cell {
         let flips = flips.transpose()?;
         let started = Instant::now();
         let ends = Ends { guest, far: end, direction: self.direction, patience: PATIENCE };
-        let outcome = lanes::run(&ends, &self.lanes(total_mb), seed)?;
+        let transfer = || lanes::run(&ends, &self.lanes(total_mb), seed);
+        let outcome = match &self.pause {
+            None => transfer(),
+            Some(pause) => {
+                let (outcome, count) = pause.during(guest, transfer)?;
+                measured.add_value(self.row("pauses"), "pauses", figure(count));
+                outcome
+            }
+        }?;
         let elapsed = started.elapsed();
         if let Some(flips) = flips {
             let count = flips.stop()?;
@@ -324,6 +339,8 @@ mod tests {
         assert!(refused("= 3", "= 17").starts_with("streams = 17"));
         assert!(refused("= 40", "= 0").starts_with("stream_mb = 0"));
         assert!(refused("= 100", "= 0").starts_with("flip_ms = 0"));
+        let pause = "= 100\npause = { every_ms = 5, for_ms = 0 }";
+        assert!(refused("= 100", pause).starts_with("pause.for_ms = 0"));
         assert!(refused("\"out\"\n        streams", "\"up\"\n        streams").contains("up"));
     }
 }
