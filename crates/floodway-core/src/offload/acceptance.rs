@@ -219,7 +219,7 @@ impl<B: 'static> Flow<B> {
             counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;
         }
-        Verdict::Pass(edit_to_known(tx, segment))
+        Verdict::Pass(edit_to_told(tx, segment, tx.told_window()))
     }
 
     /// Notes the window of an acceptable segment.
@@ -233,9 +233,9 @@ impl<B: 'static> Flow<B> {
     }
 }
 
-/// A header that tells the guest nothing that it was not told before.
-fn edit_to_known<B: 'static>(tx: &Sender<B>, segment: &Segment) -> Edit {
-    let window = tx.told_window();
+/// The header that a guest sees of a segment of its peer while the flow is online: it acknowledges what the guest was told last,
+/// with `window` as its window field.
+pub(super) fn edit_to_told<B: 'static>(tx: &Sender<B>, segment: &Segment, window: u16) -> Edit {
     let ece = tx.agreed.ecn() && segment.has(Flags::ECE);
     Edit {
         ack: (segment.ack != tx.told_una).then_some(tx.told_una),

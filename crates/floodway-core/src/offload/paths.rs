@@ -3,7 +3,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::acceptance::Age;
+use super::acceptance::{Age, edit_to_told};
 use super::flow::{Connection, Flow, Phase};
 use super::port::Call;
 use super::receiver::{Arrival, Own};
@@ -447,14 +447,7 @@ impl<B: 'static> Flow<B> {
         let window = tx.window_field();
         tx.told_una = tx.una_for_guest();
         self.ack_at = ShortTime::NEVER;
-        let ece = tx.agreed.ecn() && segment.has(Flags::ECE);
-        Edit {
-            ack: (segment.ack != tx.told_una).then_some(tx.told_una),
-            window: (segment.window != window).then_some(window),
-            flags: ece.then(|| segment.flags.without(Flags::ECE)),
-            strip_sack: !segment.options.sack_blocks().is_empty(),
-            ..Edit::default()
-        }
+        edit_to_told(tx, segment, window)
     }
 
     /// Applies a change of the configuration.

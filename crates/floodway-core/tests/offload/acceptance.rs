@@ -276,6 +276,7 @@ fn data_beyond_the_window_moves_nothing() {
     world.run_for(SECONDS(3));
     assert_eq!(world.guest.rx.nxt, world.guest.rx.edge, "the guest's window is closed");
     (world.guest.tolerant, world.monitor.off) = (true, true);
+    world.guest.expects_forgeries = true;
     // As BSD probes a closed window, and as no sender does: one byte after the other.
     for n in 0..5000 {
         let mut packet = world.peer_segment(1);
@@ -505,6 +506,7 @@ fn run(setup: &Setup, forgeries: &[Forgery], forge_them: bool, deliver: bool) ->
     let mut world = connected_with(setup.clone());
     // It does not take what it refuses for the peer's.
     world.guest.tolerant = true;
+    world.guest.expects_forgeries = true;
     world.guest.write(300_000, world.now);
     world.peer.write(300_000, world.now);
     for forgery in forgeries {

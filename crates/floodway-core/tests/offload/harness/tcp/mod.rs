@@ -117,8 +117,10 @@ pub struct Endpoint {
     syn_sent: Instant,
     syn_retries: u32,
     out: Vec<Packet>,
-    /// What comes beyond the window is dropped, and what it has is not looked at again: it may be wrong.
+    /// What comes beyond the window is dropped; it would be an error otherwise.
     pub tolerant: bool,
+    /// Segments may be forged: the bytes of what is refused are not those that the other side wrote.
+    pub expects_forgeries: bool,
     /// Largest window that the other side has advertised.
     max_window: i64,
     /// When the other side's clock was noted.
@@ -140,6 +142,7 @@ impl Endpoint {
             syn_retries: 0,
             out: Vec::new(),
             tolerant: false,
+            expects_forgeries: false,
             max_window: 0,
             clock_at: Instant::ZERO,
             config,
@@ -507,7 +510,7 @@ impl Endpoint {
     /// What comes twice is answered by an ACK.
     fn take_unacceptable(&mut self, packet: &Packet, start: Position, now: Instant) {
         let segment = &packet.segment;
-        if segment.seq_len() > 0 && start < self.rx.nxt && !self.tolerant {
+        if segment.seq_len() > 0 && start < self.rx.nxt && !self.expects_forgeries {
             self.rx.take(start, packet, &self.config, now);
         }
         self.ack(now);
