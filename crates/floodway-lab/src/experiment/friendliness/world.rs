@@ -196,7 +196,6 @@ impl Stage<'_> {
             initial_window: Some(INITIAL_WINDOW),
         };
         self.testbed.switch()?.set_offload(self.guest.name(), &offload)?;
-        tcp::set_loss_probes(place, !transmit)?;
         tcp::set_congestion_control(place, if transmit { OFFLOADED } else { congestion })
     }
 

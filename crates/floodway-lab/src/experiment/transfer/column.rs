@@ -137,7 +137,6 @@ pub fn activate(
             .set_offload(guest.name(), &column.offload(profile))
             .with_context(|| format!("column `{}`", column.name()))?;
     }
-    tcp::set_loss_probes(Place::Guest(guest), !column.transmits())?;
     let algorithm = if column.transmits() { OFFLOADED } else { profile.congestion_control() };
     tcp::set_congestion_control(Place::Guest(guest), algorithm)
 }

@@ -45,14 +45,6 @@ pub fn set_congestion_control(place: Place<'_>, name: &str) -> Result<()> {
     place.set("net.ipv4.tcp_congestion_control", name)
 }
 
-/// Turns tail loss probes on (the kernel's default) or off.
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn set_loss_probes(place: Place<'_>, on: bool) -> Result<()> {
-    place.set("net.ipv4.tcp_early_retrans", if on { "3" } else { "0" })
-}
-
 /// Lets every connection start alike: the kernel would else remember the slow-start threshold and round
 /// trip of the last one to the same place, across columns.
 ///
