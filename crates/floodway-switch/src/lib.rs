@@ -49,6 +49,10 @@ pub mod vcpu;
 pub mod vhost;
 pub mod virtqueue;
 pub mod vnet_offload;
+#[cfg(any(test, fuzzing))]
+pub mod work;
+#[cfg(not(any(test, fuzzing)))]
+mod work;
 pub mod worker;
 
 #[cfg(any(test, feature = "testing"))]

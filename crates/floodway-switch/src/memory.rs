@@ -7,12 +7,18 @@
 //! makes a new list and swaps it under each queue's lock, and the old mappings go when their last
 //! user lets go of them: nothing that a batch has translated can be unmapped under it.
 //!
+//! Regions consist of whole pages, do not overlap and are sorted by guest address. Looking an address up
+//! (`lookup`) is a comparison with the region of the last hit, or else a binary search: at most 9 comparisons
+//! with the most regions that there can be. As no region is smaller than a page, a buffer crosses at most one border for each page.
+//!
 //! Translation answers with a raw pointer and the number of bytes that are contiguous there. The
 //! bounds are checked here, once per descriptor, and nowhere else.
 //!
 //! A guest can only name addresses inside its own regions. The front-end process is trusted a
 //! little more than its guest: it could truncate a file that we have mapped, which the kernel
 //! answers with `SIGBUS` for us. QEMU seals its memory files against that.
+
+mod lookup;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -24,6 +30,9 @@ use crate::dirty_log::DirtyLog;
 
 /// Most regions that one front-end may share.
 pub const MAX_REGIONS: usize = 256;
+
+/// What addresses and sizes of regions are multiples of, in bytes.
+pub const PAGE_SIZE: u64 = 4096;
 
 /// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +62,21 @@ pub enum MemoryError {
         gpa: u64,
         /// Its size in bytes.
         size: u64,
+    },
+    /// Not made of whole pages. With regions of a few bytes a guest could have a buffer cut into any number of pieces.
+    #[error(
+        "guest memory region at {gpa:#x} of {size:#x} bytes: its {field} {value:#x} is not a multiple of the page size \
+         ({PAGE_SIZE:#x}); the VMM has to share whole pages"
+    )]
+    Unaligned {
+        /// Guest physical address of the region.
+        gpa: u64,
+        /// Its size in bytes.
+        size: u64,
+        /// Which number is wrong.
+        field: &'static str,
+        /// The number.
+        value: u64,
     },
     /// Two regions share guest addresses.
     #[error("guest memory region at {gpa:#x} overlaps another region")]
@@ -86,6 +110,18 @@ pub struct RegionLayout {
     pub file_offset: u64,
 }
 
+impl RegionLayout {
+    /// Checks that the region is made of whole pages.
+    fn check_alignment(&self) -> Result<(), MemoryError> {
+        let Self { gpa, size, file_offset, .. } = *self;
+        let fields = [("guest address", gpa), ("size", size), ("offset in its file", file_offset)];
+        match fields.into_iter().find(|(_, value)| !value.is_multiple_of(PAGE_SIZE)) {
+            Some((field, value)) => Err(MemoryError::Unaligned { gpa, size, field, value }),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Region {
     layout: RegionLayout,
@@ -103,7 +139,10 @@ unsafe impl Sync for Region {}
 /// The memory of one guest, as it was at one moment. See the module's theory of operation.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
+    /// Sorted by guest address.
     regions: Vec<Region>,
+    /// Indices of `regions`, sorted by where they are mapped here.
+    by_host: Vec<u16>,
     /// Where writes are noted, while the VM migrates.
     log: Option<Arc<DirtyLog>>,
 }
@@ -131,10 +170,12 @@ impl GuestMemory {
         let (Some(end), Ok(len)) = (end, usize::try_from(size)) else {
             return Err(MemoryError::Size { gpa, size });
         };
+        layout.check_alignment()?;
         if self.regions.len() >= MAX_REGIONS {
             return Err(MemoryError::TooMany);
         }
-        if self.regions.iter().any(|r| gpa < r.layout.gpa + r.layout.size && r.layout.gpa < end) {
+        let at = self.regions.partition_point(|r| r.layout.gpa < end);
+        if self.regions[..at].last().is_some_and(|r| gpa < r.layout.gpa + r.layout.size) {
             return Err(MemoryError::Overlap { gpa });
         }
         if !holds(&file, layout.file_offset, size) {
@@ -147,30 +188,15 @@ impl GuestMemory {
             .build()
             .map_err(|source| MemoryError::Map { gpa, size, source })?;
         let mut regions = self.regions.clone();
-        regions.push(Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) });
-        Ok(Self { regions, log: self.log.clone() })
+        let region = Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) };
+        regions.insert(at, region);
+        Ok(Self::of(regions, self.log.clone()))
     }
 
     /// The same memory, whose writes are noted in `log`, or nowhere.
     #[must_use]
     pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
-        Self { regions: self.regions.clone(), log }
-    }
-
-    /// Writes have to be noted.
-    #[must_use]
-    pub fn is_logged(&self) -> bool {
-        self.log.is_some()
-    }
-
-    /// Notes that `len` bytes at `host`, an address of ours that lies in this memory, have been written.
-    #[cold]
-    pub fn note_write(&self, host: *const u8, len: usize) {
-        let Some(log) = &self.log else { return };
-        let offset = |r: &Region| (host as usize).wrapping_sub(r.host as usize) as u64;
-        if let Some(region) = self.regions.iter().find(|r| offset(r) < r.layout.size) {
-            log.mark(region.layout.gpa + offset(region), len as u64);
-        }
+        Self { log, ..self.clone() }
     }
 
     /// The same memory without the region at `gpa` of `size` bytes.
@@ -183,42 +209,14 @@ impl GuestMemory {
             return Err(MemoryError::Unknown { gpa, size });
         }
         let regions = self.regions.iter().filter(|r| !is_it(r)).cloned().collect();
-        Ok(Self { regions, log: self.log.clone() })
+        Ok(Self::of(regions, self.log.clone()))
     }
 
-    /// Our address of guest physical address `gpa`, and how many of `len` bytes are contiguous
-    /// there (at least 1). `None` if the address is in no region.
-    ///
-    /// `hint` is the region of the caller's last hit; almost every guest has its buffers in one.
-    #[inline]
-    #[must_use]
-    pub fn translate(&self, hint: &mut usize, gpa: u64, len: u32) -> Option<(*mut u8, u32)> {
-        let region = match self.regions.get(*hint) {
-            Some(r) if gpa.wrapping_sub(r.layout.gpa) < r.layout.size => r,
-            _ => self.find(hint, gpa)?,
-        };
-        let offset = gpa - region.layout.gpa;
-        let contiguous = (region.layout.size - offset).min(u64::from(len)) as u32;
-        // SAFETY: offset < size, and the mapping is `size` bytes long.
-        Some((unsafe { region.host.add(offset as usize) }, contiguous))
-    }
-
-    #[cold]
-    fn find(&self, hint: &mut usize, gpa: u64) -> Option<&Region> {
-        let hit = |r: &Region| gpa.wrapping_sub(r.layout.gpa) < r.layout.size;
-        *hint = self.regions.iter().position(hit)?;
-        self.regions.get(*hint)
-    }
-
-    /// Our address of `len` bytes at the front-end's address `addr`, if they lie inside one region.
-    #[must_use]
-    pub fn translate_frontend(&self, addr: u64, len: u64) -> Option<*mut u8> {
-        self.regions.iter().find_map(|r| {
-            let offset = addr.checked_sub(r.layout.frontend_addr)?;
-            let room = r.layout.size.checked_sub(offset)?;
-            // SAFETY: offset <= size, and the mapping is `size` bytes long.
-            (len <= room).then(|| unsafe { r.host.add(offset as usize) })
-        })
+    /// Memory of `regions`, which are sorted by guest address.
+    fn of(regions: Vec<Region>, log: Option<Arc<DirtyLog>>) -> Self {
+        let mut by_host: Vec<u16> = (0..regions.len() as u16).collect();
+        by_host.sort_unstable_by_key(|&i| regions[usize::from(i)].host);
+        Self { regions, by_host, log }
     }
 
     /// Bytes mapped.
@@ -238,8 +236,9 @@ fn holds(file: &File, offset: u64, size: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work;
 
-    const PAGE: u64 = 4096;
+    const PAGE: u64 = PAGE_SIZE;
 
     fn layout(gpa: u64, pages: u64) -> RegionLayout {
         RegionLayout {
@@ -273,6 +272,31 @@ mod tests {
     }
 
     #[test]
+    fn a_look_up_takes_nine_comparisons_whatever_the_order_of_the_regions() {
+        let at = |i: u64| 3 * PAGE * (i * 37 % MAX_REGIONS as u64);
+        let regions = (0..MAX_REGIONS as u64).map(|i| (layout(at(i), 2), file(2)));
+        let memory = GuestMemory::map(regions).unwrap();
+        assert!(matches!(
+            memory.with_region(layout(1 << 40, 1), file(1)),
+            Err(MemoryError::TooMany)
+        ));
+        for page in 0..3 * MAX_REGIONS as u64 {
+            for hint in [0, 77, MAX_REGIONS - 1, usize::MAX] {
+                let (mut hint, gpa) = (hint, page * PAGE);
+                let _ = work::take();
+                let found = memory.translate(&mut hint, gpa + 5, 2 * PAGE as u32);
+                assert!(work::take() <= 9);
+                let contiguous = (2 * PAGE).checked_sub(page % 3 * PAGE + 5);
+                assert_eq!(found.map(|(_, n)| u64::from(n)), contiguous);
+                assert_eq!(
+                    found.map(|(host, _)| host),
+                    memory.translate_frontend(0x7000_0000 + gpa + 5, 1)
+                );
+            }
+        }
+    }
+
+    #[test]
     fn impossible_regions_are_refused() {
         let memory = GuestMemory::map([(layout(0, 2), file(2))]).unwrap();
         assert!(matches!(
@@ -292,6 +316,18 @@ mod tests {
             matches!(beyond_the_file, Err(MemoryError::Short { .. })),
             "a mapping past the end of its file"
         );
+        for (field, wrong) in [
+            ("size", RegionLayout { size: 1, ..layout(8 * PAGE, 1) }),
+            ("size", RegionLayout { size: PAGE + 512, ..layout(8 * PAGE, 1) }),
+            ("guest address", layout(8 * PAGE + 8, 1)),
+            ("offset in its file", RegionLayout { file_offset: 100, ..layout(8 * PAGE, 1) }),
+        ] {
+            let refused = memory.with_region(wrong, file(2));
+            assert!(
+                matches!(refused, Err(MemoryError::Unaligned { field: named, .. }) if named == field),
+                "{field}: {refused:?}"
+            );
+        }
         assert!(matches!(memory.without_region(PAGE, PAGE), Err(MemoryError::Unknown { .. })));
         assert_eq!(memory.without_region(0, 2 * PAGE).unwrap().size(), 0);
     }
