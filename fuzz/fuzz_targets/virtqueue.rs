@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use floodway_switch::memory::GuestMemory;
-use floodway_switch::segment::Segment;
+use floodway_switch::segment::{GuestIoVecs, Segment};
 use floodway_switch::testing::{DriverQueue, RawDescriptor, TestMemory};
 use floodway_switch::virtqueue::{Access, Pop, Virtqueue};
 use libfuzzer_sys::fuzz_target;
@@ -18,6 +18,8 @@ struct Input {
     size_log2: u8,
     event_idx: bool,
     write: bool,
+    /// Bytes that a chain may have, or that are to be written.
+    bytes: u32,
     start: u16,
     steps: Vec<Step>,
 }
@@ -51,7 +53,7 @@ struct Device {
     queue: Virtqueue,
     access: Access,
     taken: Vec<u16>,
-    pieces: Vec<Segment<'static>>,
+    pieces: GuestIoVecs,
 }
 
 impl Device {
@@ -59,9 +61,10 @@ impl Device {
         self.pieces.clear();
         match self.queue.pop(self.access, &mut self.pieces) {
             Ok(Pop::Chain(chain)) => {
-                let sum: u64 = self.pieces.iter().map(|p| p.len() as u64).sum();
+                let segments = self.pieces.as_segments();
+                let sum: u64 = segments.iter().map(|p| p.len() as u64).sum();
                 assert_eq!(sum, u64::from(chain.len));
-                self.pieces.iter().for_each(|piece| self.touch(*piece));
+                segments.iter().for_each(|piece| self.touch(*piece));
                 Some(chain.head)
             }
             Ok(Pop::Malformed { head, .. }) => {
@@ -74,7 +77,7 @@ impl Device {
     }
 
     /// A piece lies inside one region that is mapped.
-    fn touch(&self, piece: Segment<'static>) {
+    fn touch(&self, piece: Segment<'_>) {
         let at = piece.as_ptr().addr();
         let inside = [0, REGION].iter().any(|&gpa| {
             self.queue.memory().translate(&mut 0, gpa, 1).is_some_and(|(base, _)| {
@@ -86,7 +89,7 @@ impl Device {
         unsafe {
             let last = piece.as_mut_ptr().add(piece.len() - 1);
             let byte = last.read_volatile();
-            if self.access == Access::Write {
+            if matches!(self.access, Access::Write { .. }) {
                 last.write_volatile(byte);
             }
         }
@@ -113,9 +116,13 @@ fuzz_target!(|input: Input| {
     };
     let mut device = Device {
         queue: open(&whole, &driver),
-        access: if input.write { Access::Write } else { Access::Read },
+        access: if input.write {
+            Access::Write { need: input.bytes.max(1) }
+        } else {
+            Access::Read { max: input.bytes }
+        },
         taken: Vec::new(),
-        pieces: Vec::new(),
+        pieces: GuestIoVecs::default(),
     };
     for step in input.steps {
         match step {

@@ -26,6 +26,9 @@
 //! **Invariants**: `pending` holds at most its bound; every frame handed to [`RxQueue::deliver`]
 //! is placed, pending, or counted as dropped.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use floodway_core::time::Instant;
@@ -35,7 +38,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 use crate::frame::{self, Frame};
 use crate::moderation::{Delivered, Moderation};
 use crate::ring::{Interrupts, Ring};
-use crate::segment::Segment;
+use crate::segment::{GuestIoVecs, Segment};
 use crate::stats::{DropReason, Traffic};
 use crate::virtqueue::{Access, Chain, Pop, RingBroken};
 use crate::vnet_offload::{self, Offloads};
@@ -142,9 +145,9 @@ pub struct RxQueue {
     moderation: Moderation,
     /// Packets and bytes of `traffic` that the guest can see.
     visible: (u64, u64),
-    /// Scratch of `place`: chains taken and their pieces. Empty between calls.
+    /// Scratch of `place`: chains taken and where in them it writes. Of no meaning between calls.
     chains: Vec<Chain>,
-    pieces: Vec<Segment<'static>>,
+    pieces: GuestIoVecs,
     /// Traffic to the guest through this queue.
     pub traffic: Traffic,
     /// Interrupts of this queue.
@@ -163,7 +166,7 @@ impl RxQueue {
             moderation: Moderation::default(),
             visible: (0, 0),
             chains: Vec::new(),
-            pieces: Vec::new(),
+            pieces: GuestIoVecs::default(),
             traffic: Traffic::default(),
             interrupts: Interrupts::default(),
         }
@@ -174,6 +177,7 @@ impl RxQueue {
         // The guest may have missed an interrupt of a back-end that died.
         ring.interrupt();
         self.ring = Some(ring);
+        self.pieces.release();
         self.stopped = false;
         self.moderation = Moderation::default();
         if features != self.features {
@@ -187,6 +191,7 @@ impl RxQueue {
     pub fn stop(&mut self) -> Option<Ring> {
         self.flush();
         self.stopped |= self.ring.is_some();
+        self.pieces.release();
         self.ring.take()
     }
 
@@ -413,7 +418,8 @@ impl RxQueue {
         self.chains.clear();
         self.pieces.clear();
         while room < need {
-            let chain = match queue.pop(Access::Write, &mut self.pieces)? {
+            let access = Access::Write { need: (need - room) as u32 };
+            let chain = match queue.pop(access, &mut self.pieces)? {
                 Pop::Chain(chain) => chain,
                 Pop::Malformed { .. } => return Err(RingBroken),
                 Pop::Empty => {
@@ -437,16 +443,15 @@ impl RxQueue {
             ..frame.vnet
         };
         let hdr = vnet.to_bytes();
-        write(&self.pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        let pieces = self.pieces.as_segments();
+        write(pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
         if queue.is_logged() {
+            // The pieces have `need` bytes together: all of them, and nothing else, were written.
             let memory = queue.memory();
-            self.pieces.iter().for_each(|piece| memory.note_write(piece.as_ptr(), piece.len()));
+            pieces.iter().for_each(|piece| memory.note_write(piece.as_ptr(), piece.len()));
         }
-        let mut left = need as u32;
         for chain in &self.chains {
-            let written = chain.len.min(left);
-            left -= written;
-            queue.push_used(chain.head, written);
+            queue.push_used(chain.head, chain.len);
         }
         self.traffic.count(u64::from(frame.len));
         if frame.vnet.is_gso() {
@@ -458,7 +463,7 @@ impl RxQueue {
 
 /// Writes `hdr` and then `parts` into `pieces`, which are long enough together.
 #[inline]
-fn write(pieces: &[Segment<'static>], hdr: &[u8], parts: &[Segment<'_>]) {
+fn write(pieces: &[Segment<'_>], hdr: &[u8], parts: &[Segment<'_>]) {
     let mut pieces = pieces.iter().copied();
     let mut to = Segment::from_slice(&[]);
     for from in std::iter::once(&Segment::from_slice(hdr)).chain(parts) {

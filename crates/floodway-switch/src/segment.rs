@@ -1,6 +1,9 @@
 //! A piece of a frame where it lies: in guest memory or in a buffer of ours.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::memory::GuestMemory;
 
 /// A readable range of bytes, at most as long-lived as `'a`, that somebody else may be writing to.
 ///
@@ -76,5 +79,105 @@ impl<'a> Segment<'a> {
     pub fn as_iovecs<'s>(segments: &'s [Segment<'a>]) -> &'s [libc::iovec] {
         // SAFETY: `Segment` is `repr(transparent)` over `iovec` (`PhantomData` has no size).
         unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
+    }
+}
+
+/// Iovecs of one guest's memory, and a hold on its mappings: what is listed stays mapped.
+///
+/// Segments are only lent, so none outlives the list that keeps its memory:
+///
+/// ```compile_fail
+/// let mut iovecs = floodway_switch::segment::GuestIoVecs::default();
+/// let segments = iovecs.as_segments();
+/// iovecs.release();
+/// assert!(segments.is_empty());
+/// ```
+#[derive(Default)]
+pub struct GuestIoVecs {
+    memory: Option<Arc<GuestMemory>>,
+    /// Good while `memory` is held. Handed out with shorter lifetimes only.
+    iovecs: Vec<Segment<'static>>,
+}
+
+impl GuestIoVecs {
+    /// What is listed, while the list does not change.
+    #[inline]
+    #[must_use]
+    pub fn as_segments(&self) -> &[Segment<'_>] {
+        &self.iovecs
+    }
+
+    /// Iovecs in the list.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.iovecs.len()
+    }
+
+    /// Nothing is listed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iovecs.is_empty()
+    }
+
+    /// Empties the list. The memory stays mapped, for the next chains are most likely in the same.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.iovecs.clear();
+    }
+
+    /// Empties the list and lets go of the memory.
+    pub fn release(&mut self) {
+        self.iovecs.clear();
+        self.memory = None;
+    }
+
+    /// Holds on to `memory`, instead of what was held before.
+    ///
+    /// # Panics
+    /// Iovecs of another memory are listed.
+    #[inline]
+    pub fn hold(&mut self, memory: &Arc<GuestMemory>) {
+        if !self.memory.as_ref().is_some_and(|held| Arc::ptr_eq(held, memory)) {
+            self.hold_another(memory);
+        }
+    }
+
+    #[cold]
+    fn hold_another(&mut self, memory: &Arc<GuestMemory>) {
+        assert!(self.iovecs.is_empty(), "iovecs of two memories in one list");
+        self.memory = Some(Arc::clone(memory));
+    }
+
+    /// Forgets all but the first `len` iovecs.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.iovecs.truncate(len);
+    }
+
+    /// Appends `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// They lie in the memory that is held.
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, ptr: *const u8, len: usize) {
+        // SAFETY: the range stays mapped while the list holds its memory, and copies live as long as a borrow of the list.
+        self.iovecs.push(unsafe { Segment::from_raw(ptr, len) });
+    }
+
+    /// Appends an iovec without bytes, to be set later.
+    #[inline]
+    pub(crate) fn push_empty(&mut self) {
+        self.iovecs.push(Segment::from_slice(&[]));
+    }
+
+    /// The list, to change it.
+    ///
+    /// # Safety
+    /// What is put in stays readable until the list is next changed, and nothing is copied out for longer than that.
+    #[inline]
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [Segment<'static>] {
+        &mut self.iovecs
     }
 }

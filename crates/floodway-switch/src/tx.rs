@@ -14,6 +14,7 @@
 //! **Invariants**: a batch keeps the guest memory alive that its frames point into. Every chain
 //! that was taken is given back, forwarded or not; every frame is forwarded or its drop counted.
 
+use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 use floodway_core::time::Instant;
@@ -24,7 +25,7 @@ use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
 use crate::moderation::{Completed, Completions};
 use crate::ring::{Interrupts, Ring};
-use crate::segment::Segment;
+use crate::segment::{GuestIoVecs, Segment};
 use crate::stats::{DropReason, Traffic};
 use crate::virtqueue::{self, Access, Pop, RingBroken};
 use crate::vnet_offload::Offloads;
@@ -48,23 +49,53 @@ struct TxFrame {
     vnet: VnetHdr,
     /// Bytes of the frame.
     len: u32,
-    /// Its pieces are `batch.segments[parts.0..parts.1]`; the first is the prefix.
+    /// Its pieces are `batch.iovecs[parts.0..parts.1]`; the first is the prefix.
     parts: (u32, u32),
     dropped: Option<DropReason>,
-    prefix: [u8; PREFIX_LEN],
+}
+
+/// Copies of the first bytes of a batch's frames.
+///
+/// Pointers to them stand in the batch's iovecs. All access is by pointers that are derived from the vector's own, never by
+/// a reference to a whole frame or to the vector's contents: no use of the batch makes those in the iovecs stale.
+struct Prefixes(Vec<UnsafeCell<[u8; PREFIX_LEN]>>);
+
+impl Prefixes {
+    fn as_ptr(&self, i: usize) -> *mut [u8; PREFIX_LEN] {
+        assert!(i < self.0.len(), "one for each frame of a batch");
+        // SAFETY: i < len.
+        UnsafeCell::raw_get(unsafe { self.0.as_ptr().add(i) })
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> &[u8; PREFIX_LEN] {
+        // SAFETY: inside the vector; it changes only through `get_mut`.
+        unsafe { &*self.as_ptr(i) }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, i: usize) -> &mut [u8; PREFIX_LEN] {
+        // SAFETY: inside the vector, and nobody else reads or writes it for the lifetime of `self`'s borrow.
+        unsafe { &mut *self.as_ptr(i) }
+    }
 }
 
 /// Frames taken from a transmit queue and not yet given back.
 pub struct Batch {
     frames: Vec<TxFrame>,
-    segments: Vec<Segment<'static>>,
-    /// Keeps mapped what `segments` point into.
-    memory: Option<Arc<GuestMemory>>,
+    prefixes: Prefixes,
+    /// Also keeps the guest's memory mapped.
+    iovecs: GuestIoVecs,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { frames: Vec::with_capacity(BATCH), segments: Vec::new(), memory: None }
+        let prefixes = (0..BATCH).map(|_| UnsafeCell::new([0; PREFIX_LEN])).collect();
+        Self {
+            frames: Vec::with_capacity(BATCH),
+            prefixes: Prefixes(prefixes),
+            iovecs: GuestIoVecs::default(),
+        }
     }
 }
 
@@ -89,10 +120,10 @@ impl Batch {
         if f.dropped.is_some() {
             return None;
         }
-        let parts = &self.segments[f.parts.0 as usize..f.parts.1 as usize];
+        let parts = &self.iovecs.as_segments()[f.parts.0 as usize..f.parts.1 as usize];
         Some(Frame {
             vnet: f.vnet,
-            prefix: &f.prefix[..usize::from(f.prefix_len)],
+            prefix: &self.prefixes.get(i)[..usize::from(f.prefix_len)],
             parts,
             len: f.len,
         })
@@ -106,16 +137,13 @@ impl Batch {
     /// Lets go of the guest's memory, which else stays mapped until another guest sends.
     pub fn release(&mut self) {
         self.frames.clear();
-        self.segments.clear();
-        self.memory = None;
+        self.iovecs.release();
     }
 
     fn reset(&mut self, memory: &Arc<GuestMemory>) {
         self.frames.clear();
-        self.segments.clear();
-        if !self.memory.as_ref().is_some_and(|m| Arc::ptr_eq(m, memory)) {
-            self.memory = Some(Arc::clone(memory));
-        }
+        self.iovecs.clear();
+        self.iovecs.hold(memory);
     }
 }
 
@@ -208,11 +236,12 @@ impl TxQueue {
         let queue = &mut ring.queue;
         batch.reset(queue.memory());
         queue.prefetch(BATCH as u16);
+        let access = Access::Read { max: MAX_FRAME_LEN + self.features.hdr_len as u32 };
         while batch.frames.len() < BATCH {
             // Room for the prefix, which takes the place of what it copies.
-            let start = batch.segments.len();
-            batch.segments.push(Segment::from_slice(&[]));
-            let (head, len, dropped) = match queue.pop(Access::Read, &mut batch.segments) {
+            let start = batch.iovecs.len();
+            batch.iovecs.push_empty();
+            let (head, len, dropped) = match queue.pop(access, &mut batch.iovecs) {
                 Ok(Pop::Chain(chain)) => (chain.head, chain.len, None),
                 Ok(Pop::Malformed { head, error }) => {
                     tracing::debug!(%error, "malformed transmit descriptor chain");
@@ -223,7 +252,7 @@ impl TxQueue {
                 Err(RingBroken) if !batch.frames.is_empty() => break,
                 Err(RingBroken) => return Err(RingBroken),
             };
-            if let Some(first) = batch.segments.get(start + 1) {
+            if let Some(first) = batch.iovecs.as_segments().get(start + 1) {
                 virtqueue::prefetch(first.as_ptr());
             }
             batch.frames.push(TxFrame {
@@ -231,16 +260,18 @@ impl TxQueue {
                 prefix_len: 0,
                 vnet: VnetHdr::default(),
                 len,
-                parts: (start as u32, batch.segments.len() as u32),
+                parts: (start as u32, batch.iovecs.len() as u32),
                 dropped,
-                prefix: [0; PREFIX_LEN],
             });
         }
         let features = self.features;
-        for frame in &mut batch.frames {
+        // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
+        let iovecs = unsafe { batch.iovecs.as_mut_slice() };
+        for (i, frame) in batch.frames.iter_mut().enumerate() {
             let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
             if frame.dropped.is_none()
-                && let Err(reason) = frame.read_headers(&mut batch.segments[start..end], &features)
+                && let Err(reason) =
+                    frame.read_headers(&mut iovecs[start..end], &mut batch.prefixes, i, &features)
             {
                 frame.dropped = Some(reason);
             }
@@ -329,20 +360,19 @@ impl TxQueue {
 }
 
 impl TxFrame {
-    /// Copies the virtio-net header and the prefix out of the frame's pieces, of which the first is
+    /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's pieces, of which the first is
     /// spare, and makes the pieces start with the prefix.
     #[inline]
     fn read_headers(
         &mut self,
         pieces: &mut [Segment<'static>],
+        prefixes: &mut Prefixes,
+        i: usize,
         features: &TxFeatures,
     ) -> Result<(), DropReason> {
         let hdr_len = features.hdr_len;
         let len = self.len.checked_sub(hdr_len as u32).ok_or(DropReason::BadDescriptor)?;
         self.len = len;
-        if len > MAX_FRAME_LEN {
-            return Err(DropReason::BadDescriptor);
-        }
         if (len as usize) < ethernet::HEADER_LEN {
             return Err(DropReason::Runt);
         }
@@ -350,16 +380,15 @@ impl TxFrame {
         let mut reader = Reader { pieces: &mut pieces[1..], next: 0 };
         reader.read(&mut hdr[..hdr_len]);
         let prefix_len = (len as usize).min(PREFIX_LEN);
-        reader.read(&mut self.prefix[..prefix_len]);
+        let prefix = &mut prefixes.get_mut(i)[..prefix_len];
+        reader.read(prefix);
         self.prefix_len = prefix_len as u8;
         // `next` pieces are used up; the one before the rest becomes the prefix.
         let at = reader.next;
-        // SAFETY: the prefix is part of the batch, whose frames do not move until it is refilled:
-        // its vector has room for a whole batch from the start. It is only read while the batch is.
-        pieces[at] = unsafe { Segment::from_raw(self.prefix.as_ptr(), prefix_len) };
+        self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
+        // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
+        pieces[at] = unsafe { Segment::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
         self.parts.0 += at as u32;
-        self.vnet =
-            features.offloads.check(VnetHdr::from_bytes(&hdr), &self.prefix[..prefix_len], len)?;
         Ok(())
     }
 }

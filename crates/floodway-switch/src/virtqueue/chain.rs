@@ -1,14 +1,19 @@
 //! Descriptor chains: from a head index to the pieces of guest memory that it stands for.
+//!
+//! What a chain costs is bounded while it is walked, not after: at most [`MAX_CHAIN`] descriptors are read, [`MAX_CHAIN`] iovecs
+//! appended, and as many bytes taken as [`Access`] allows. Each descriptor is read once, volatile, so that what is checked is what
+//! is used, whatever the guest writes there meanwhile.
 
 use super::{RingBroken, Virtqueue};
 use crate::memory::GuestMemory;
-use crate::segment::Segment;
+use crate::segment::GuestIoVecs;
+use crate::work;
 
 const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;
 const F_INDIRECT: u16 = 4;
 
-/// Most pieces of one chain: what the kernel takes in one `writev`, less our own piece.
+/// Most descriptors, and most iovecs, of one chain: what the kernel takes in one `writev`, less our own piece.
 pub const MAX_CHAIN: usize = 1023;
 
 /// One entry of a descriptor table, as the guest lays it out.
@@ -21,13 +26,19 @@ pub(super) struct Descriptor {
     next: u16,
 }
 
-/// What a queue's chains must allow.
+/// What a queue's chains must allow, and how many bytes of a chain are of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// We read (transmit queues).
-    Read,
+    Read {
+        /// Most bytes of a chain; one with more is malformed.
+        max: u32,
+    },
     /// We write (receive queues).
-    Write,
+    Write {
+        /// Bytes that are going to be written, at least 1. The walk ends where the chain has them, and its iovecs are cut there.
+        need: u32,
+    },
 }
 
 /// A chain that was taken from the avail ring and has to be given back.
@@ -35,14 +46,14 @@ pub enum Access {
 pub struct Chain {
     /// Its head, to give back.
     pub head: u16,
-    /// Bytes of all its pieces.
+    /// Bytes of all its iovecs.
     pub len: u32,
 }
 
 /// What came of taking a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pop {
-    /// A chain; its pieces were appended to the caller's list.
+    /// A chain; its iovecs were appended to the caller's list.
     Chain(Chain),
     /// A malformed chain: give `head` back with length 0. Nothing was appended.
     Malformed {
@@ -61,7 +72,7 @@ pub enum ChainError {
     /// `next` is not an index of the table.
     #[error("descriptor index past the end of its table")]
     Index,
-    /// More descriptors than the table has, or than [`MAX_CHAIN`].
+    /// More descriptors than the table has, or more descriptors or iovecs than [`MAX_CHAIN`].
     #[error("descriptor chain loops or is too long")]
     TooLong,
     /// A buffer or an indirect table is outside guest memory.
@@ -73,25 +84,22 @@ pub enum ChainError {
     /// An indirect table inside an indirect table, with `next`, or of an impossible size.
     #[error("malformed indirect descriptor")]
     Indirect,
-    /// The lengths add up to more than 32 bits hold, or a writable descriptor has none.
-    #[error("descriptor length zero where we write, or lengths that overflow")]
+    /// The lengths add up to more than the longest frame, or a writable descriptor has none.
+    #[error("descriptor length zero where we write, or lengths beyond the longest frame")]
     Length,
 }
 
 impl Virtqueue {
-    /// Takes the next available chain and appends its pieces to `pieces`.
-    ///
-    /// The pieces name guest memory without a lifetime: they are good while
-    /// [`Virtqueue::memory`], as it is now, is kept alive.
+    /// Takes the next available chain and appends its iovecs to `iovecs`, which holds on to
+    /// [`Virtqueue::memory`] from now on.
     ///
     /// # Errors
     /// The avail index or a head is impossible.
+    ///
+    /// # Panics
+    /// `iovecs` has iovecs of another memory: the caller has not cleared it.
     #[inline]
-    pub fn pop(
-        &mut self,
-        access: Access,
-        pieces: &mut Vec<Segment<'static>>,
-    ) -> Result<Pop, RingBroken> {
+    pub fn pop(&mut self, access: Access, iovecs: &mut GuestIoVecs) -> Result<Pop, RingBroken> {
         if self.available_cached() == 0 && self.available()? == 0 {
             return Ok(Pop::Empty);
         }
@@ -100,43 +108,42 @@ impl Virtqueue {
             return Err(RingBroken);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
-        let start = pieces.len();
-        let walked = self.walk(head, access, pieces);
-        let crossings_fit = pieces.len() - start <= MAX_CHAIN;
-        Ok(
-            match walked
-                .and_then(|len| if crossings_fit { Ok(len) } else { Err(ChainError::TooLong) })
-            {
-                Ok(len) => Pop::Chain(Chain { head, len }),
-                Err(error) => {
-                    pieces.truncate(start);
-                    Pop::Malformed { head, error }
-                }
-            },
-        )
+        iovecs.hold(&self.memory);
+        let start = iovecs.len();
+        Ok(match self.walk(head, access, iovecs) {
+            Ok(len) => Pop::Chain(Chain { head, len }),
+            Err(error) => {
+                iovecs.truncate(start);
+                Pop::Malformed { head, error }
+            }
+        })
     }
 
+    /// Appends the iovecs of the chain at `head`; returns their bytes.
     #[inline]
     fn walk(
         &mut self,
         head: u16,
         access: Access,
-        pieces: &mut Vec<Segment<'static>>,
+        iovecs: &mut GuestIoVecs,
     ) -> Result<u32, ChainError> {
+        work::count(1);
         // SAFETY: head < size, so the descriptor is inside the table that `new` checked. The copy
         // is what is checked and used; the guest may change its own as it likes.
         let first = unsafe { self.desc.add(usize::from(head)).read_volatile() };
+        let (Access::Read { max: left } | Access::Write { need: left }) = access;
+        let end = iovecs.len() + MAX_CHAIN;
         let hint = &mut self.region_hint;
+        let mut walk = Walk { memory: &self.memory, hint, access, left, iovecs, end };
         if first.flags & (F_NEXT | F_INDIRECT) == 0 {
-            return append(&self.memory, hint, first, access, pieces);
+            walk.append(first)?;
+        } else if first.flags & F_INDIRECT == 0 {
+            walk.follow(Table { base: self.desc, len: u32::from(self.size) }, first)?;
+        } else {
+            let table = walk.indirect_table(first)?;
+            walk.follow(table, table.get(0).ok_or(ChainError::Indirect)?)?;
         }
-        if first.flags & F_INDIRECT == 0 {
-            let table = Table { base: self.desc, len: u32::from(self.size) };
-            return walk_table(&self.memory, hint, table, first, access, pieces);
-        }
-        let table = indirect_table(&self.memory, hint, first)?;
-        let first = table.get(0).ok_or(ChainError::Indirect)?;
-        walk_table(&self.memory, hint, table, first, access, pieces)
+        Ok(left - walk.left)
     }
 }
 
@@ -147,80 +154,106 @@ struct Table {
     len: u32,
 }
 
+/// A guest may place an indirect table at any address.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Unaligned(Descriptor);
+
 impl Table {
     fn get(self, index: u32) -> Option<Descriptor> {
-        // SAFETY: index < len, and whoever made the table checked `len` entries from `base` on.
-        // A guest may place an indirect table at any address.
-        (index < self.len).then(|| unsafe { self.base.add(index as usize).read_unaligned() })
-    }
-}
-
-fn indirect_table(
-    memory: &GuestMemory,
-    hint: &mut usize,
-    desc: Descriptor,
-) -> Result<Table, ChainError> {
-    const ENTRY: u32 = size_of::<Descriptor>() as u32;
-    if desc.flags & F_NEXT != 0 || desc.len == 0 || !desc.len.is_multiple_of(ENTRY) {
-        return Err(ChainError::Indirect);
-    }
-    match memory.translate(hint, desc.addr, desc.len) {
-        Some((base, contiguous)) if contiguous == desc.len => {
-            Ok(Table { base: base.cast_const().cast(), len: desc.len / ENTRY })
+        if index >= self.len {
+            return None;
         }
-        _ => Err(ChainError::Address),
+        work::count(1);
+        let entry = self.base.cast::<Unaligned>().wrapping_add(index as usize);
+        // SAFETY: index < len, and whoever made the table checked `len` entries from `base` on. Volatile: it is read
+        // once, here, and the copy is what is checked and used.
+        Some(unsafe { entry.read_volatile() }.0)
     }
 }
 
-fn walk_table(
-    memory: &GuestMemory,
-    hint: &mut usize,
-    table: Table,
-    first: Descriptor,
+/// A chain that is being walked.
+struct Walk<'a> {
+    memory: &'a GuestMemory,
+    hint: &'a mut usize,
     access: Access,
-    pieces: &mut Vec<Segment<'static>>,
-) -> Result<u32, ChainError> {
-    let mut desc = first;
-    let mut total = 0u32;
-    // A chain longer than its table visits a descriptor twice.
-    for _ in 0..table.len.min(MAX_CHAIN as u32) {
-        if desc.flags & F_INDIRECT != 0 {
+    /// Bytes that the chain may still have, or that are still needed.
+    left: u32,
+    iovecs: &'a mut GuestIoVecs,
+    /// Where `iovecs` ends at the latest.
+    end: usize,
+}
+
+impl Walk<'_> {
+    fn indirect_table(&mut self, desc: Descriptor) -> Result<Table, ChainError> {
+        const ENTRY: u32 = size_of::<Descriptor>() as u32;
+        if desc.flags & F_NEXT != 0 || desc.len == 0 || !desc.len.is_multiple_of(ENTRY) {
             return Err(ChainError::Indirect);
         }
-        let len = append(memory, hint, desc, access, pieces)?;
-        total = total.checked_add(len).ok_or(ChainError::Length)?;
-        if desc.flags & F_NEXT == 0 {
-            return Ok(total);
+        match self.memory.translate(self.hint, desc.addr, desc.len) {
+            Some((base, contiguous)) if contiguous == desc.len => {
+                Ok(Table { base: base.cast_const().cast(), len: desc.len / ENTRY })
+            }
+            _ => Err(ChainError::Address),
         }
-        desc = table.get(u32::from(desc.next)).ok_or(ChainError::Index)?;
     }
-    Err(ChainError::TooLong)
-}
 
-/// Appends the buffer of one descriptor: one piece, or more where it crosses regions.
-#[inline]
-fn append(
-    memory: &GuestMemory,
-    hint: &mut usize,
-    desc: Descriptor,
-    access: Access,
-    pieces: &mut Vec<Segment<'static>>,
-) -> Result<u32, ChainError> {
-    if (desc.flags & F_WRITE != 0) != (access == Access::Write) {
-        return Err(ChainError::Direction);
+    /// Appends `first` and the descriptors of `table` that follow it.
+    fn follow(&mut self, table: Table, first: Descriptor) -> Result<(), ChainError> {
+        let mut desc = first;
+        // A chain longer than its table visits a descriptor twice.
+        for _ in 0..table.len.min(MAX_CHAIN as u32) {
+            if desc.flags & F_INDIRECT != 0 {
+                return Err(ChainError::Indirect);
+            }
+            self.append(desc)?;
+            if desc.flags & F_NEXT == 0 || self.is_enough() {
+                return Ok(());
+            }
+            desc = table.get(u32::from(desc.next)).ok_or(ChainError::Index)?;
+        }
+        Err(ChainError::TooLong)
     }
-    if desc.len == 0 && access == Access::Write {
-        // Of no use to anyone, and a ring full of chains of them would cost much to walk.
-        return Err(ChainError::Length);
+
+    /// Returns `true` if nothing that follows in the chain is going to be written.
+    fn is_enough(&self) -> bool {
+        self.left == 0 && matches!(self.access, Access::Write { .. })
     }
-    let mut addr = desc.addr;
-    let mut left = desc.len;
-    while left > 0 {
-        let (ptr, contiguous) = memory.translate(hint, addr, left).ok_or(ChainError::Address)?;
-        // SAFETY: `translate` checked the range; the caller of `pop` keeps the memory alive.
-        pieces.push(unsafe { Segment::from_raw(ptr, contiguous as usize) });
-        left -= contiguous;
-        addr = addr.wrapping_add(u64::from(contiguous));
+
+    /// Appends the buffer of one descriptor: one iovec, or more where it crosses regions.
+    #[inline]
+    fn append(&mut self, desc: Descriptor) -> Result<(), ChainError> {
+        let mut rest = self.take(desc)?;
+        let mut addr = desc.addr;
+        while rest > 0 {
+            if self.iovecs.len() == self.end {
+                return Err(ChainError::TooLong);
+            }
+            work::count(1);
+            let (ptr, contiguous) =
+                self.memory.translate(self.hint, addr, rest).ok_or(ChainError::Address)?;
+            // SAFETY: `translate` checked the range in the memory that `iovecs` holds.
+            unsafe { self.iovecs.push(ptr, contiguous as usize) };
+            rest -= contiguous;
+            addr = addr.wrapping_add(u64::from(contiguous));
+        }
+        Ok(())
     }
-    Ok(desc.len)
+
+    /// Returns how many bytes of the descriptor's buffer are of use, and counts them.
+    #[inline]
+    fn take(&mut self, desc: Descriptor) -> Result<u32, ChainError> {
+        let is_writable = desc.flags & F_WRITE != 0;
+        let len = match self.access {
+            Access::Read { .. } if is_writable => return Err(ChainError::Direction),
+            Access::Read { .. } if desc.len > self.left => return Err(ChainError::Length),
+            Access::Read { .. } => desc.len,
+            Access::Write { .. } if !is_writable => return Err(ChainError::Direction),
+            // Of no use to anyone, and a ring full of chains of them would cost much to walk.
+            Access::Write { .. } if desc.len == 0 => return Err(ChainError::Length),
+            Access::Write { .. } => desc.len.min(self.left),
+        };
+        self.left -= len;
+        Ok(len)
+    }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::segment::Segment;
+use crate::segment::{GuestIoVecs, Segment};
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory, Used};
+use crate::work;
 
 const PAGE: u64 = 4096;
 /// Two adjacent regions with a hole behind the second.
@@ -19,11 +20,15 @@ const END: u64 = 128 * PAGE;
 const BUFFERS: u64 = 32 * PAGE;
 const TABLE: u64 = 24 * PAGE;
 
+/// Whole chains, whatever their length.
+const READ: Access = Access::Read { max: u32::MAX };
+const WRITE: Access = Access::Write { need: u32::MAX };
+
 struct Pair {
     memory: Arc<TestMemory>,
     driver: DriverQueue,
     device: Virtqueue,
-    pieces: Vec<Segment<'static>>,
+    pieces: GuestIoVecs,
 }
 
 fn device(memory: &TestMemory, driver: &DriverQueue, event_idx: bool) -> Virtqueue {
@@ -39,7 +44,7 @@ impl Pair {
         let memory = TestMemory::new(&REGIONS);
         let driver = DriverQueue::new(Arc::clone(&memory), 0, size, event_idx).starting_at(index);
         let device = device(&memory, &driver, event_idx);
-        Self { memory, driver, device, pieces: Vec::new() }
+        Self { memory, driver, device, pieces: GuestIoVecs::default() }
     }
 
     /// A ring of 8 whose head 0 is `first`, with `others` behind it in the table.
@@ -59,7 +64,7 @@ impl Pair {
 
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for piece in &self.pieces {
+        for piece in self.pieces.as_segments() {
             // SAFETY: `device` keeps the memory of the pieces mapped; nobody writes meanwhile.
             bytes.extend(unsafe { std::slice::from_raw_parts(piece.as_ptr(), piece.len()) });
         }
@@ -104,11 +109,11 @@ fn every_shape_of_chain_reads_the_same_bytes() {
                 pair.driver.post(&buffers)
             };
             let head = head.unwrap();
-            assert_eq!(pair.pop(Access::Read), Pop::Chain(Chain { head, len: 6000 }));
+            assert_eq!(pair.pop(READ), Pop::Chain(Chain { head, len: 6000 }));
             assert_eq!(pair.bytes(), data, "{lens:?} indirect={indirect}");
             // The border of the regions cuts a buffer in two, or lies between two.
             assert_eq!(pair.pieces.len(), if lens.len() == 4 { 4 } else { lens.len() + 1 });
-            assert_eq!(pair.pop(Access::Read), Pop::Empty);
+            assert_eq!(pair.pop(READ), Pop::Empty);
         }
     }
 }
@@ -119,7 +124,7 @@ fn zero_length_pieces_and_unaligned_tables_are_fine() {
     let buffers =
         [Buffer::readable(u64::MAX, 0), Buffer::readable(BUFFERS, 5), Buffer::readable(0, 0)];
     let head = pair.driver.post_indirect(TABLE + 3, &buffers).unwrap();
-    assert_eq!(pair.pop(Access::Read), Pop::Chain(Chain { head, len: 5 }));
+    assert_eq!(pair.pop(READ), Pop::Chain(Chain { head, len: 5 }));
     assert_eq!(pair.pieces.len(), 1);
 }
 
@@ -147,12 +152,12 @@ fn malformed_chains_are_named() {
     ];
     for (what, error, first, others) in cases {
         let mut pair = Pair::with_table(*first, others);
-        assert_eq!(pair.malformed(Access::Read), *error, "{what}");
+        assert_eq!(pair.malformed(READ), *error, "{what}");
     }
     let mut readable = Pair::with_table(ok(0, 0), &[]);
-    assert_eq!(readable.malformed(Access::Write), Direction);
+    assert_eq!(readable.malformed(WRITE), Direction);
     let mut empty = Pair::with_table(ok(F_WRITE | F_NEXT, 1), &[raw(BUFFERS, 0, F_WRITE, 0)]);
-    assert_eq!(empty.malformed(Access::Write), Length);
+    assert_eq!(empty.malformed(WRITE), Length);
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn indirect_tables_are_walked_as_carefully() {
         let mut pair = Pair::with_table(raw(TABLE, 32, F_INDIRECT, 0), &[]);
         pair.driver.write_indirect(TABLE, 0, first);
         pair.driver.write_indirect(TABLE, 1, inner(0, 0));
-        assert_eq!(pair.malformed(Access::Read), error, "{what}");
+        assert_eq!(pair.malformed(READ), error, "{what}");
     }
 }
 
@@ -182,8 +187,49 @@ fn lengths_that_overflow_32_bits_are_refused() {
     let big = Buffer::readable(PAGE, 2 << 30);
     driver.post(&[big, big]).unwrap();
     let mut device = device(&memory, &driver, true);
-    let popped = device.pop(Access::Read, &mut Vec::new()).unwrap();
+    let popped = device.pop(READ, &mut GuestIoVecs::default()).unwrap();
     assert_eq!(popped, Pop::Malformed { head: 0, error: ChainError::Length });
+}
+
+#[test]
+fn a_chain_to_read_has_no_more_bytes_than_allowed() {
+    let chain = [Buffer::readable(BUFFERS, 60), Buffer::readable(BUFFERS, 40)];
+    for (max, fits) in [(101, true), (100, true), (99, false), (60, false), (59, false), (0, false)]
+    {
+        for indirect in [false, true] {
+            let mut pair = Pair::new(8, true);
+            let head = match indirect {
+                true => pair.driver.post_indirect(TABLE, &chain),
+                false => pair.driver.post(&chain),
+            };
+            let head = head.unwrap();
+            let expected = match fits {
+                true => Pop::Chain(Chain { head, len: 100 }),
+                false => Pop::Malformed { head, error: ChainError::Length },
+            };
+            assert_eq!(pair.pop(Access::Read { max }), expected, "max {max}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_to_write_is_walked_as_far_as_it_is_needed() {
+    let chain = [Buffer::writable(BUFFERS, 60), Buffer::writable(BUFFERS + 4096, 40)];
+    for need in [1, 59, 60, 61, 99, 100, 101] {
+        let mut pair = Pair::new(8, true);
+        let head = pair.driver.post(&chain).unwrap();
+        let popped = pair.pop(Access::Write { need });
+        assert_eq!(popped, Pop::Chain(Chain { head, len: need.min(100) }));
+        let lens: Vec<_> = pair.pieces.as_segments().iter().map(Segment::len).collect();
+        let n = need as usize;
+        assert_eq!(lens, if n <= 60 { vec![n] } else { vec![60, (n - 60).min(40)] });
+    }
+    // What follows is not looked at.
+    let first = raw(BUFFERS, 60, F_WRITE | F_NEXT, 1);
+    let mut pair = Pair::with_table(first, &[raw(END, 40, F_WRITE, 0)]);
+    assert_eq!(pair.pop(Access::Write { need: 60 }), Pop::Chain(Chain { head: 0, len: 60 }));
+    let mut pair = Pair::with_table(first, &[raw(END, 40, F_WRITE, 0)]);
+    assert_eq!(pair.malformed(Access::Write { need: 61 }), ChainError::Address);
 }
 
 #[test]
@@ -191,15 +237,53 @@ fn chains_longer_than_the_limit_are_refused() {
     let mut pair = Pair::new(8, true);
     let longest = vec![Buffer::readable(BUFFERS, 1); MAX_CHAIN];
     pair.driver.post_indirect(TABLE, &longest).unwrap();
-    assert!(matches!(pair.pop(Access::Read), Pop::Chain(Chain { len: 1023, .. })));
+    assert!(matches!(pair.pop(READ), Pop::Chain(Chain { len: 1023, .. })));
     let longer = vec![Buffer::readable(BUFFERS, 1); MAX_CHAIN + 1];
     pair.driver.post_indirect(TABLE, &longer).unwrap();
-    assert_eq!(pair.malformed(Access::Read), ChainError::TooLong);
+    assert_eq!(pair.malformed(READ), ChainError::TooLong);
+}
+
+/// A ring of 8 in memory that ends in 254 regions of a page each, from `SHREDS` on.
+fn shredded() -> Pair {
+    let shreds = (0..254).map(|i| (SHREDS + i * PAGE, PAGE));
+    let regions: Vec<_> = std::iter::once((0, SHREDS)).chain(shreds).collect();
+    let memory = TestMemory::new(&regions);
+    let driver = DriverQueue::new(Arc::clone(&memory), 0, 8, true);
+    let device = device(&memory, &driver, true);
+    Pair { memory, driver, device, pieces: GuestIoVecs::default() }
+}
+
+const SHREDS: u64 = 64 * PAGE;
+
+/// Units of work that a chain may cost: each descriptor and each piece is looked up once, by 9 comparisons at most.
+const CHAIN_COST: u64 = 2 * MAX_CHAIN as u64 * (1 + 9);
+
+#[test]
+fn a_chain_costs_no_more_than_its_limits_allow() {
+    let all = 254 * PAGE as u32;
+    let buffer = |addr, len, access| match access {
+        Access::Read { .. } => Buffer::readable(addr, len),
+        Access::Write { .. } => Buffer::writable(addr, len),
+    };
+    for access in [READ, WRITE] {
+        let crossing = vec![buffer(SHREDS, all, access); MAX_CHAIN];
+        let hopping: Vec<_> = (0..MAX_CHAIN as u64)
+            .map(|i| buffer(SHREDS + i * 37 % 254 * PAGE + PAGE - 1, 2, access))
+            .collect();
+        for buffers in [crossing, hopping] {
+            let mut pair = shredded();
+            pair.driver.post_indirect(TABLE, &buffers).unwrap();
+            let _ = work::take();
+            pair.pop(access);
+            let units = work::take();
+            assert!(units <= CHAIN_COST, "{units} units for {access:?} {:?}", buffers[0]);
+        }
+    }
 }
 
 #[test]
 fn impossible_indices_break_the_ring() {
-    let mut pieces = Vec::new();
+    let mut pieces = GuestIoVecs::default();
     for jump in [9, 100, 32768, 65535] {
         let mut pair = Pair::new(8, true);
         pair.driver.set_avail_idx(jump);
@@ -209,7 +293,7 @@ fn impossible_indices_break_the_ring() {
     for head in [8, 9, 0xffff] {
         let mut pair = Pair::new(8, true);
         pair.driver.offer_raw(head);
-        assert_eq!(pair.device.pop(Access::Read, &mut pieces), Err(RingBroken), "head {head}");
+        assert_eq!(pair.device.pop(READ, &mut pieces), Err(RingBroken), "head {head}");
         assert!(pieces.is_empty());
     }
     // Exactly full is fine.
@@ -256,24 +340,24 @@ fn a_device_after_a_crash_goes_on_where_used_entries_end() {
     let heads: Vec<u16> =
         (0..16).map(|i| pair.driver.post(&[Buffer::readable(BUFFERS + i, 1)]).unwrap()).collect();
     for head in &heads[..5] {
-        assert_eq!(pair.pop(Access::Read), Pop::Chain(Chain { head: *head, len: 1 }));
+        assert_eq!(pair.pop(READ), Pop::Chain(Chain { head: *head, len: 1 }));
         pair.device.push_used(*head, 0);
     }
     pair.device.publish();
     // Two more are used, not published; three more are taken and not used. Then it dies.
     for head in &heads[5..7] {
-        pair.pop(Access::Read);
+        pair.pop(READ);
         pair.device.push_used(*head, 0);
     }
-    (0..3).for_each(|_| assert_ne!(pair.pop(Access::Read), Pop::Empty));
+    (0..3).for_each(|_| assert_ne!(pair.pop(READ), Pop::Empty));
 
     pair.device = device(&pair.memory, &pair.driver, true);
     assert_eq!(pair.device.next_avail(), 65535);
     for head in &heads[5..] {
-        assert_eq!(pair.pop(Access::Read), Pop::Chain(Chain { head: *head, len: 1 }));
+        assert_eq!(pair.pop(READ), Pop::Chain(Chain { head: *head, len: 1 }));
         pair.device.push_used(*head, 0);
     }
-    assert_eq!(pair.pop(Access::Read), Pop::Empty);
+    assert_eq!(pair.pop(READ), Pop::Empty);
     pair.device.publish();
     let reaped: Vec<u16> =
         std::iter::from_fn(|| pair.driver.reap()).map(|used| used.head).collect();
@@ -291,9 +375,9 @@ fn a_device_that_stops_polling_is_kicked_for_more_than_it_has_seen() {
         }
         pair.driver.needs_kick();
         let mark = pair.device.next_avail();
-        pair.pop(Access::Write);
-        pair.pop(Access::Write);
-        assert_eq!(pair.pop(Access::Write), Pop::Empty);
+        pair.pop(WRITE);
+        pair.pop(WRITE);
+        assert_eq!(pair.pop(WRITE), Pop::Empty);
         pair.device.rewind(mark);
         assert_eq!(pair.device.enable_kick(), Ok(true));
         pair.driver.post(&[Buffer::writable(BUFFERS, 64)]).unwrap();
@@ -390,7 +474,7 @@ impl Model {
     }
 
     fn serve_one(&mut self) {
-        let popped = self.pair.pop(Access::Write);
+        let popped = self.pair.pop(WRITE);
         let Some(&(head, len)) = self.posted.get(self.served) else {
             return assert_eq!(popped, Pop::Empty);
         };
@@ -467,7 +551,7 @@ proptest! {
         for (i, &(addr, len, flags, next)) in descriptors.iter().enumerate() {
             pair.driver.write_descriptor(i as u16, raw(addr, len, flags, next));
         }
-        let access = if write { Access::Write } else { Access::Read };
+        let access = if write { WRITE } else { READ };
         heads.iter().for_each(|&head| pair.driver.offer_raw(head));
         let mapped = Arc::clone(pair.device.memory());
         let inside = |piece: &Segment<'_>| {
@@ -481,8 +565,8 @@ proptest! {
             pair.pieces.clear();
             match pair.device.pop(access, &mut pair.pieces) {
                 Ok(Pop::Chain(chain)) => {
-                    prop_assert!(pair.pieces.iter().all(inside));
-                    prop_assert_eq!(pair.pieces.iter().map(|p| p.len() as u64).sum::<u64>(), u64::from(chain.len));
+                    prop_assert!(pair.pieces.as_segments().iter().all(inside));
+                    prop_assert_eq!(pair.pieces.as_segments().iter().map(|p| p.len() as u64).sum::<u64>(), u64::from(chain.len));
                     pair.device.push_used(chain.head, 0);
                 }
                 Ok(Pop::Malformed { head, .. }) => pair.device.push_used(head, 0),

@@ -1,0 +1,155 @@
+//! What is noted in the dirty log is what was written.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dirty_log::DirtyLog;
+use crate::testing::memory::FRONTEND_BASE;
+use crate::testing::{Buffer, DriverQueue, TestMemory};
+use crate::virtqueue::Virtqueue;
+use crate::work;
+
+const PAGE: u64 = 4096;
+const RING: u16 = 16;
+/// A page ends within the used ring.
+const RING_AT: u64 = PAGE - 368;
+/// Buffers lie from here on; the ring is in pages of its own.
+const BUFFERS: u64 = 16 * PAGE;
+const TABLES: u64 = 8 * PAGE;
+
+/// A receive queue of a guest that migrates.
+struct Scene {
+    memory: Arc<TestMemory>,
+    driver: DriverQueue,
+    rx: RxQueue,
+    log: File,
+}
+
+impl Scene {
+    fn new(regions: &[(u64, u64)], mergeable: bool) -> Self {
+        let memory = TestMemory::new(regions);
+        let driver = DriverQueue::new(Arc::clone(&memory), RING_AT, RING, true);
+        let log = tempfile::tempfile().unwrap();
+        let bytes =
+            regions.iter().map(|&(gpa, size)| (gpa + size).div_ceil(8 * PAGE)).max().unwrap();
+        log.set_len(bytes).unwrap();
+        let dirty = DirtyLog::map(log.try_clone().unwrap(), 0, bytes).unwrap();
+        let mapped = Arc::new(memory.map().with_log(Some(Arc::new(dirty))));
+        let queue = Virtqueue::new(mapped, RING, driver.addresses(), true).unwrap();
+        let mut rx = RxQueue::new(1 << 20);
+        let features = RxFeatures { mergeable, hdr_len: 12, offloads: Offloads::default() };
+        rx.start(Ring { queue, call: None }, features);
+        Self { memory, driver, rx, log }
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) {
+        frame::with_slice(VnetHdr::default(), bytes, |frame| self.rx.deliver(frame));
+        self.rx.flush();
+    }
+
+    /// Pages that were noted since this was last called.
+    fn noted(&self) -> BTreeSet<u64> {
+        let mut bits = vec![0; self.log.metadata().unwrap().len() as usize];
+        self.log.read_exact_at(&mut bits, 0).unwrap();
+        self.log.write_all_at(&vec![0; bits.len()], 0).unwrap();
+        let is_set = |page: &u64| bits[*page as usize / 8] >> (page % 8) & 1 == 1;
+        (0..8 * bits.len() as u64).filter(is_set).collect()
+    }
+}
+
+fn pages(gpa: u64, len: u64) -> std::ops::Range<u64> {
+    if len == 0 { 0..0 } else { gpa / PAGE..(gpa + len).div_ceil(PAGE) }
+}
+
+#[test]
+fn a_small_frame_in_a_large_buffer_marks_the_page_that_it_is_in() {
+    let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+    scene.driver.post(&[Buffer::writable(BUFFERS, 64 << 10)]).unwrap();
+    scene.noted();
+    scene.deliver(&[7; 60]);
+    assert_eq!(scene.rx.traffic.packets.get(), 1);
+    assert_eq!(scene.noted(), BTreeSet::from([0, BUFFERS / PAGE]));
+}
+
+#[test]
+fn a_stopped_queue_keeps_no_memory_mapped() {
+    let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+    scene.driver.post(&[Buffer::writable(BUFFERS, 2048)]).unwrap();
+    scene.deliver(&[7; 60]);
+    let ring = scene.rx.stop().unwrap();
+    let memory = Arc::clone(ring.queue.memory());
+    drop(ring);
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn what_a_frame_costs_does_not_depend_on_how_large_the_buffer_is() {
+    const SIZE: u64 = 4 << 30;
+    let cost = |len| {
+        let mut scene = Scene::new(&[(0, BUFFERS), (BUFFERS, SIZE)], true);
+        scene.driver.post(&[Buffer::writable(BUFFERS, len)]).unwrap();
+        let _ = work::take();
+        scene.deliver(&[7; 60]);
+        assert_eq!(scene.rx.traffic.packets.get(), 1);
+        work::take()
+    };
+    assert_eq!(cost(u32::MAX), cost(2048));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Pages that frames, the used ring's entries and its index were written to, and no others.
+    #[test]
+    fn exactly_the_pages_that_are_written_are_noted(
+        chains in prop::collection::vec(
+            (prop::collection::vec((0u64..6 * PAGE, 1u32..3 * PAGE as u32), 1..4), any::<bool>()),
+            1..RING as usize,
+        ),
+        lens in prop::collection::vec(1usize..5000, 1..4),
+    ) {
+        // Two regions, adjacent for the guest.
+        let border = BUFFERS + 4 * PAGE;
+        let mut scene = Scene::new(&[(0, border), (border, 12 * PAGE)], true);
+        let used = scene.driver.addresses().used - FRONTEND_BASE;
+        let mut posted = VecDeque::new();
+        for (i, (pieces, indirect)) in chains.iter().enumerate() {
+            let buffers: Vec<_> =
+                pieces.iter().map(|&(at, len)| Buffer::writable(BUFFERS + at, len)).collect();
+            let head = if *indirect {
+                scene.driver.post_indirect(TABLES + 64 * i as u64, &buffers)
+            } else {
+                scene.driver.post(&buffers)
+            };
+            posted.extend(head.map(|_| buffers));
+        }
+        scene.noted();
+        let mut next_used = 0;
+        for len in lens {
+            let room = |chain: &Vec<Buffer>| chain.iter().map(|b| u64::from(b.len)).sum::<u64>();
+            let mut left = 12 + len as u64;
+            if posted.iter().map(room).sum::<u64>() < left {
+                break;
+            }
+            let mut expected = BTreeSet::from([(used + 2) / PAGE]);
+            while left > 0 {
+                for buffer in posted.pop_front().unwrap() {
+                    let n = left.min(u64::from(buffer.len));
+                    expected.extend(pages(buffer.addr, n));
+                    left -= n;
+                }
+                expected.extend(pages(used + 4 + 8 * next_used, 8));
+                next_used += 1;
+            }
+            scene.deliver(&vec![9; len]);
+            prop_assert_eq!(scene.noted(), expected);
+        }
+        let written = scene.memory.load(used + 2);
+        prop_assert_eq!(u64::from(written), next_used);
+    }
+}
