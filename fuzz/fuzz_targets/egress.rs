@@ -10,7 +10,7 @@ use floodway_core::l2::PortId;
 use floodway_core::qdisc::{self, Kind};
 use floodway_core::time::{Duration, Instant};
 use floodway_switch::config::{MeterConfig, QueueConfig};
-use floodway_switch::egress::{Egress, LinkRate, Settings};
+use floodway_switch::egress::{Egress, LinkRate, Settings, SharedEgress};
 use floodway_switch::frame;
 use floodway_switch::segment::Segment;
 use floodway_switch::stats::{DropReason, Traffic};
@@ -34,12 +34,14 @@ enum Step<'a> {
     /// As a guest sends it, if its header passes the check that every guest's does.
     Send { source: u8, hdr: [u8; 12], bytes: &'a [u8], ip: Option<bool>, repeat: u8 },
     Wait { us: u16 },
-    Room { frames: Option<u8> },
+    Room { frames: Option<u8>, refuses: Option<u8> },
 }
 
 #[derive(Default)]
 struct Wire {
     room: Option<usize>,
+    /// It refuses frames whose first octet is a multiple of this.
+    refuses: Option<u8>,
     frames: u64,
 }
 
@@ -53,16 +55,20 @@ impl Sender for Device {
 
     fn send(&mut self, _: &VnetHdr, parts: &[Segment<'_>]) -> Result<(), SendError> {
         let mut wire = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if wire.room == Some(0) {
-            return Err(SendError::Full);
-        }
-        wire.room = wire.room.map(|room| room - 1);
-        wire.frames += 1;
         let len = parts.iter().map(Segment::len).sum::<usize>();
         let mut bytes = vec![0; len];
         let whole =
             frame::Frame { vnet: VnetHdr::default(), prefix: &[], parts, len: len as u32 };
         whole.copy_to(&mut bytes);
+        let first = bytes.first().copied().unwrap_or_default();
+        if wire.refuses.is_some_and(|n| first.is_multiple_of(n)) {
+            return Err(SendError::Refused);
+        }
+        if wire.room == Some(0) {
+            return Err(SendError::Full);
+        }
+        wire.room = wire.room.map(|room| room - 1);
+        wire.frames += 1;
         if let Some(class) = traffic_class(&bytes) {
             assert!([0, 46].contains(&(class >> 2)), "a guest's code point has left");
         }
@@ -85,7 +91,9 @@ fuzz_target!(|input: Input<'_>| {
         guests: 256,
         seed: 1,
     };
-    let mut egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
+    let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
+    let egress = SharedEgress::new(egress);
+    let next_look = || egress.with(|egress| egress.next_look());
     let sent = Traffic::default();
     let (mut now, mut offered) = (Instant::ZERO, 0_u64);
     for step in input.steps {
@@ -104,23 +112,24 @@ fuzz_target!(|input: Input<'_>| {
                 offered += u64::from(!vnet.is_gso());
                 frame::with_slice(vnet, &bytes, |frame| {
                     let frames = std::iter::once(*frame);
-                    egress.send(PortId(source.into()), now, frames, &sent);
+                    egress.send(PortId(source.into()), now, frames, &sent, |_| ());
                 });
             }
             Step::Wait { us } => {
                 now += Duration::from_micros(us.into());
-                egress.pump(now, &sent);
+                egress.with(|egress| egress.pump(now, &sent));
             }
-            Step::Room { frames } => {
-                device.0.lock().unwrap_or_else(PoisonError::into_inner).room =
-                    frames.map(usize::from);
+            Step::Room { frames, refuses } => {
+                let mut wire = device.0.lock().unwrap_or_else(PoisonError::into_inner);
+                wire.room = frames.map(usize::from);
+                wire.refuses = refuses;
             }
         }
     }
     device.0.lock().unwrap_or_else(PoisonError::into_inner).room = None;
-    while egress.next_look() < Instant::NEVER {
-        now = now.max(egress.next_look());
-        egress.pump(now, &sent);
+    while next_look() < Instant::NEVER {
+        now = now.max(next_look());
+        egress.with(|egress| egress.pump(now, &sent));
     }
     let dropped: u64 = DropReason::ALL.iter().map(|&reason| sent.drops(reason)).sum();
     let left = device.0.lock().unwrap_or_else(PoisonError::into_inner).frames;

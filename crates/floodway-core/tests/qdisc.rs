@@ -252,3 +252,34 @@ fn a_full_queue_is_its_owners_problem() {
         assert!(lost.len() >= 9900 && lost.iter().all(|&source| source == 1), "{kind:?}");
     }
 }
+
+/// Nobody waits for a paused source, not even the low class for the high one; what it has is there when it is resumed.
+#[test]
+fn a_paused_source_keeps_its_packets_and_holds_up_nobody() {
+    let mut scheduler = Scheduler::new(Config { kind: Kind::Fifo, ..Config::default() });
+    let mut none = |_: Packet<u32>, _| {};
+    let packet = |handle| Packet { handle, len: 1500, flow: 0, ecn_capable: false };
+    let mut put = |scheduler: &mut Scheduler<u32>, class, source, n| {
+        scheduler.enqueue(class, source, packet(n), Instant::ZERO, &mut none);
+    };
+    put(&mut scheduler, Class::High, 1, 1);
+    scheduler.pause(Class::High, 1);
+    scheduler.pause(Class::High, 7);
+    put(&mut scheduler, Class::High, 1, 2);
+    assert!(!scheduler.is_empty() && !scheduler.has_ready());
+    put(&mut scheduler, Class::Low, 1, 3);
+    put(&mut scheduler, Class::High, 2, 4);
+    let take = |scheduler: &mut Scheduler<u32>| {
+        let served = scheduler.dequeue(Instant::ZERO, &mut |_, _| {})?;
+        Some(served.departure.packet.handle)
+    };
+    assert!(scheduler.has_ready());
+    assert_eq!([4, 3].map(Some), [take(&mut scheduler), take(&mut scheduler)]);
+    assert_eq!((take(&mut scheduler), scheduler.is_empty()), (None, false));
+    scheduler.trim();
+    scheduler.trim();
+    scheduler.resume(Class::High, 1);
+    scheduler.resume(Class::High, 7);
+    assert_eq!([1, 2].map(Some), [take(&mut scheduler), take(&mut scheduler)]);
+    assert_eq!((take(&mut scheduler), scheduler.is_empty()), (None, true));
+}

@@ -106,7 +106,7 @@ impl Delivery {
         self.learn(mac, port.id, true, now);
         let is_here = self.shared.table().lookup(mac) == Some(port.id);
         // A guest that starts its driver again and again must not have us flood the network, either.
-        if !is_here || !lock(&port.storm).admit(now) {
+        if !is_here || !lock(&port.storm).admit(1, now) {
             return;
         }
         let request = arp::Packet {

@@ -4,7 +4,7 @@
 //! **Classify**: each frame of a batch gets a verdict: the source is checked against the
 //! port's policy and the table, and the destination is looked up, under one shared hold of the
 //! table's lock. Only sources that are new or have moved need the lock for themselves, once a batch.
-//! Group addresses and unknown destinations are flooded, within the port's storm limit.
+//! Group addresses and unknown destinations are flooded, within the storm limit of the port or uplink that they come from.
 //!
 //! **Deliver** ([`crate::delivery`]): frames of a batch that go to the same place are delivered together, in order, under
 //! one hold of that receive queue's lock, and the guest hears of them once. Between co-resident
@@ -239,7 +239,7 @@ impl Forwarder {
     fn judge(&self, table: &MacTable, ingress: &Port, frame: &Frame<'_>, now: Instant) -> Verdict {
         let verdict = self.towards(table, ingress.id, frame);
         if verdict == Verdict::Flood {
-            if !lock(&ingress.storm).admit(now) {
+            if !lock(&ingress.storm).admit(frame.segments(), now) {
                 return Verdict::Drop(DropReason::Storm);
             }
             ingress.learn_own(frame.prefix);
@@ -260,7 +260,14 @@ impl Forwarder {
             Ok(Source::Changed) => self.delivery.learn(src, ingress, announcement, now),
             Err(reason) => return Verdict::Drop(reason),
         }
-        self.towards(&self.delivery.shared.table(), ingress, frame)
+        let verdict = self.towards(&self.delivery.shared.table(), ingress, frame);
+        let uplink = self.delivery.shared.uplink(ingress).filter(|_| verdict == Verdict::Flood);
+        match uplink {
+            Some(uplink) if !lock(&uplink.storm).admit(frame.segments(), now) => {
+                Verdict::Drop(DropReason::Storm)
+            }
+            _ => verdict,
+        }
     }
 
     #[inline]

@@ -44,13 +44,19 @@ impl Frame<'_> {
     #[inline]
     #[must_use]
     pub fn wire_len(&self) -> u32 {
-        if !self.vnet.is_gso() {
-            return self.len;
-        }
         let headers = u32::from(self.vnet.hdr_len);
-        let segments =
-            self.len.saturating_sub(headers).div_ceil(u32::from(self.vnet.gso_size).max(1));
-        self.len.saturating_add(segments.saturating_sub(1).saturating_mul(headers))
+        self.len.saturating_add((self.segments() - 1).saturating_mul(headers))
+    }
+
+    /// Frames that it becomes where super-frames are not taken; at least one.
+    #[inline]
+    #[must_use]
+    pub fn segments(&self) -> u32 {
+        if !self.vnet.is_gso() {
+            return 1;
+        }
+        let payload = self.len.saturating_sub(self.vnet.hdr_len.into());
+        payload.div_ceil(u32::from(self.vnet.gso_size).max(1)).max(1)
     }
 
     /// A TCP segment that acknowledges and says nothing else. Those with VLAN tags or IPv6 extension headers are not recognized.
@@ -157,6 +163,7 @@ mod tests {
                 sum += len as u32;
             }
             with_slice(partial(&bytes, gso_size), &bytes, |frame| {
+                assert_eq!(frame.segments() as usize, payload.div_ceil(gso_size.into()).max(1));
                 assert_eq!(frame.wire_len(), sum);
             });
             with_slice(VnetHdr::default(), &bytes, |frame| assert_eq!(frame.wire_len(), frame.len));

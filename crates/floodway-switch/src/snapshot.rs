@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind, PortId};
 
-use crate::egress::Egress;
 use crate::pairs::PairTraffic;
 use crate::port::{Port, QueuePair, lock};
 use crate::ring::Interrupts;
@@ -146,6 +145,6 @@ fn uplink(slot: &UplinkSlot) -> UplinkStatus {
         device: slot.config.device.clone(),
         rx: (&slot.received).into(),
         tx: (&slot.sent).into(),
-        egress: slot.with_egress(Egress::status),
+        egress: slot.egress().with(|egress| egress.status()),
     }
 }

@@ -64,7 +64,7 @@ drop_reasons! {
     Reflected = "reflected",
     /// The source IP address is not one of the port's.
     SpoofedIp = "spoofed_ip",
-    /// The port's broadcast storm limit.
+    /// The storm limit of the port or uplink that the frame came from.
     Storm = "storm",
     /// The destination's bounded queue was full: its guest gives no buffers back.
     QueueFull = "queue_full",
@@ -90,6 +90,8 @@ drop_reasons! {
     UplinkAqm = "uplink_aqm",
     /// The uplink's device did not take the frame.
     UplinkFull = "uplink_full",
+    /// The uplink's device refused the frame again and again: its own queue was full, or a filter of the host drops it.
+    UplinkRefused = "uplink_refused",
     /// The uplink's device failed.
     UplinkError = "uplink_error",
 }

@@ -3,16 +3,19 @@
 mod netns;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use floodway_switch::Switch;
 use floodway_switch::config::Config;
 use floodway_switch::operate::PairQuery;
+use floodway_switch::segment::Segment;
 use floodway_switch::testing::frames::{
     ipv4, mac, number_of, numbered, partial, pattern, tcp, verified,
 };
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
-use floodway_switch::uplink::packet::{self, PacketReceiver};
+use floodway_switch::uplink::Sender;
+use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};
 use floodway_wire::traffic_class::{set_dscp, traffic_class};
 use floodway_wire::vnet::VnetHdr;
 
@@ -36,6 +39,8 @@ struct Scene {
     switch: Switch,
     vms: [Vm; 2],
     far: PacketReceiver,
+    /// The other direction of the far end.
+    speak: PacketSender,
 }
 
 impl Scene {
@@ -73,15 +78,13 @@ fn within(extra: &str, test: impl FnOnce(&mut Scene) + Send) {
             Vm { guest, _frontend: frontend }
         });
         // So that the switch knows where the far end is, and need not flood.
-        use floodway_switch::segment::Segment;
-        use floodway_switch::uplink::Sender;
         let hello = numbered(FAR, 1, 0, 60);
         wait("the far end in the table", || {
             let _ = speak.send(&VnetHdr::default(), &[Segment::from_slice(&hello)]);
             let status = switch.status_source().status();
             status.l2.iter().any(|entry| entry.mac == mac(FAR).to_string()).then_some(())
         });
-        test(&mut Scene { switch, vms, far });
+        test(&mut Scene { switch, vms, far, speak });
     });
 }
 
@@ -179,5 +182,59 @@ fn what_waits_leaves_by_itself() {
         }
         std::thread::sleep(Duration::from_millis(1));
         assert_eq!(scene.switch.status_source().status().uplinks[0].tx.dropped(), 0);
+    });
+}
+
+#[test]
+fn what_the_network_floods_is_limited() {
+    // The limit belongs to the uplink, which is the last section so far.
+    within("storm_pps = 1\n", |scene| {
+        for number in 0..200 {
+            let frame = numbered(FAR, 77, number, 100);
+            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+        }
+        let drops = || scene.switch.status_source().status().uplinks[0].rx.drops["storm"];
+        wait_until("most of it dropped", || drops() >= 150);
+        let known = numbered(FAR, 2, 7, 100);
+        scene.vms[1].send(&VnetHdr::default(), &numbered(2, FAR, 0, 60));
+        scene.frame();
+        scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&known)]).expect("send");
+        wait("a frame to a known address", || {
+            scene.vms[1].guest.recv(0).filter(|(_, frame)| *frame == known)
+        });
+    });
+}
+
+/// Lets the egress filter of `device` drop what goes to host `n`. The sender sees ENOBUFS.
+fn filter_out(device: &str, n: u8) {
+    let drop = format!("4,32 0 0 2,21 0 1 {n},6 0 0 2,6 0 0 4294967295");
+    let filter = format!("filter add dev {device} egress bpf da bytecode");
+    let tc = |args: &str, last: Option<&str>| {
+        let status = Command::new("tc").args(args.split_whitespace()).args(last).status();
+        assert!(status.is_ok_and(|status| status.success()), "tc {args}");
+    };
+    tc(&format!("qdisc add dev {device} clsact"), None);
+    tc(&filter, Some(&drop));
+}
+
+#[test]
+fn a_destination_that_the_host_filters_out_stalls_nobody_else() {
+    within("", |scene| {
+        filter_out("v0", 8);
+        for number in 0..20 {
+            scene.vms[0].send(&VnetHdr::default(), &numbered(1, 8, number, 100));
+        }
+        let status = || scene.switch.status_source().status();
+        wait_until("the filtered frames on their way", || status().ports[0].tx().packets == 20);
+        for number in 0..20 {
+            scene.vms[1].send(&VnetHdr::default(), &numbered(2, FAR, number, 100));
+        }
+        for number in 0..20 {
+            let frame = netns::receive(&mut scene.far, |_, frame| frame[6..11] == mac(1).0[..5]).1;
+            assert_eq!((frame[11], number_of(&frame)), (2, Some(number)));
+        }
+        wait_until("all refused", || status().uplinks[0].tx.drops["uplink_refused"] == 20);
+        scene.vms[0].send(&VnetHdr::default(), &numbered(1, FAR, 99, 100));
+        assert_eq!(number_of(&scene.frame()), Some(99), "the guest's other destinations are open");
     });
 }

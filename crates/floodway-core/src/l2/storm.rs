@@ -1,8 +1,11 @@
 //! Broadcast storm limit.
 //!
-//! A frame to a group address or to an unknown address is copied to every port, so what one guest
-//! sends costs all the others. Each port has a budget of such frames per second, with a burst of
+//! A frame to a group address or to an unknown address is copied to every port, so what one guest or
+//! the network sends costs all the others. Each port and uplink has a budget of such frames per second, with a burst of
 //! one second's worth; beyond it they are dropped (and counted by the caller).
+//!
+//! What counts is the number of frames that each receiver gets if it does not take super-frames: one of 1365 segments is
+//! 1365 frames, and one of more segments than the burst never passes.
 
 use crate::time::Instant;
 use crate::token_bucket::TokenBucket;
@@ -19,10 +22,10 @@ impl StormLimit {
         Self(limited.then(|| TokenBucket::new(frames_per_second, frames_per_second, now)))
     }
 
-    /// Whether one more such frame may pass at `now`.
+    /// Returns `true` if a frame of `segments` segments may pass at `now`; one that is no super-frame has one.
     #[inline]
-    pub fn admit(&mut self, now: Instant) -> bool {
-        self.0.as_mut().is_none_or(|bucket| bucket.take(1, now))
+    pub fn admit(&mut self, segments: u32, now: Instant) -> bool {
+        self.0.as_mut().is_none_or(|bucket| bucket.take(segments.into(), now))
     }
 }
 
@@ -33,10 +36,20 @@ mod tests {
     #[test]
     fn a_second_of_frames_then_the_rate() {
         let mut limit = StormLimit::new(1000, Instant::ZERO);
-        let admitted = |limit: &mut StormLimit, at| (0..5000).filter(|_| limit.admit(at)).count();
+        let admitted =
+            |limit: &mut StormLimit, at| (0..5000).filter(|_| limit.admit(1, at)).count();
         assert_eq!(admitted(&mut limit, Instant::ZERO), 1000);
         assert_eq!(admitted(&mut limit, Instant::from_millis(5)), 5);
         let mut unlimited = StormLimit::new(0, Instant::ZERO);
         assert_eq!(admitted(&mut unlimited, Instant::ZERO), 5000);
+    }
+
+    #[test]
+    fn a_super_frame_counts_as_the_frames_that_it_becomes() {
+        let mut limit = StormLimit::new(1000, Instant::ZERO);
+        let admitted = (0..5000).filter(|_| limit.admit(45, Instant::ZERO)).count();
+        assert_eq!(admitted, 1000 / 45);
+        assert!(limit.admit(10, Instant::ZERO) && !limit.admit(1, Instant::ZERO));
+        assert!(!limit.admit(1001, Instant::from_millis(10_000)));
     }
 }

@@ -13,10 +13,13 @@
 //! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends
 //! a super-frame each time its queue is empty would get 64 KB per round where others get a quantum.
 //!
+//! A source can be *paused* in a class: somebody holds its first packet and cannot pass it on. It keeps its queue and its debt and
+//! takes no turns until it is resumed; all others go on.
+//!
 //! A discipline is made when its source first has a packet of its class, and let go of when it was not used between two calls
 //! of [`Scheduler::trim`]: a thousand flow queues are 100 KB. A source is a small integer (a port).
 //!
-//! **Invariants**: no low packet leaves while a high one waits; two sources of a class that both have packets all the time
+//! **Invariants**: no low packet leaves while a high one waits that is not of a paused source; two sources of a class that both have packets all the time
 //! differ by less than a quantum and two of the largest packets in what they have sent.
 
 use super::{Backlog, Cause, Config, Departure, Discipline, Dropped, Packet};
@@ -85,9 +88,20 @@ pub struct Served<H> {
 struct Source<H> {
     discipline: Box<dyn Discipline<H> + Send>,
     deficit: i64,
-    in_round: bool,
+    place: Place,
     /// Had a packet since the last trim.
     used: bool,
+}
+
+/// Where a source is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It has neither packets nor debts.
+    Idle,
+    /// It takes turns.
+    Round,
+    /// It takes none until it is resumed.
+    Paused,
 }
 
 /// The sources of one class.
@@ -148,6 +162,30 @@ impl<H: Send + 'static> Scheduler<H> {
         Some(Served { departure, class, source })
     }
 
+    /// Gives no packet of `source` in `class` until [`resume`](Self::resume).
+    pub fn pause(&mut self, class: Class, source: u16) {
+        let config = self.config;
+        self.sources_mut(class).pause(&config, source);
+    }
+
+    /// Lets a paused source take turns again.
+    pub fn resume(&mut self, class: Class, source: u16) {
+        self.sources_mut(class).resume(source);
+    }
+
+    /// Returns `true` if a packet waits whose source is not paused.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.high.has_ready() || self.low.has_ready()
+    }
+
+    fn sources_mut(&mut self, class: Class) -> &mut Sources<H> {
+        match class {
+            Class::High => &mut self.high,
+            Class::Low => &mut self.low,
+        }
+    }
+
     /// Lets go of disciplines that nothing came to since this was last called, and that are empty. To be called once a
     /// second or so: what a discipline knows of its queue's recent past goes with it.
     pub fn trim(&mut self) {
@@ -201,33 +239,46 @@ impl<H: Send + 'static> Sources<H> {
         now: Instant,
         dropped: &mut Dropped<'_, H>,
     ) {
-        let index = usize::from(number);
-        if self.all.len() <= index {
-            self.all.resize_with(index + 1, || None);
-        }
-        let Some(place) = self.all.get_mut(index) else { return };
-        let source = place.get_or_insert_with(|| Source {
-            discipline: config.build(),
-            deficit: 0,
-            in_round: false,
-            used: false,
-        });
+        let Some(source) = source(&mut self.all, config, number) else { return };
         source.used = true;
         let before = source.discipline.backlog();
         source.discipline.enqueue(packet, now, dropped);
         self.backlog.replace(before, source.discipline.backlog());
-        if !source.in_round && source.discipline.backlog().packets > 0 {
-            source.in_round = true;
+        if source.place == Place::Idle && source.discipline.backlog().packets > 0 {
+            source.place = Place::Round;
             source.deficit = quantum;
             self.round.push_back(number);
         }
+    }
+
+    fn pause(&mut self, config: &Config, number: u16) {
+        let Some(source) = source(&mut self.all, config, number) else { return };
+        source.place = Place::Paused;
+        self.round.retain(|&other| other != number);
+    }
+
+    fn resume(&mut self, number: u16) {
+        let Some(Some(source)) = self.all.get_mut(usize::from(number)) else { return };
+        if source.place == Place::Paused {
+            // Without a packet it leaves the round at its turn, when it has paid its debt.
+            source.place = Place::Round;
+            self.round.push_back(number);
+        }
+    }
+
+    fn has_ready(&self) -> bool {
+        let has_packets = |&number: &u16| {
+            let source = self.all.get(usize::from(number)).and_then(Option::as_ref);
+            source.is_some_and(|source| source.discipline.backlog().packets > 0)
+        };
+        self.round.iter().any(has_packets)
     }
 
     fn trim(&mut self) {
         for place in &mut self.all {
             if let Some(source) = place
                 && !std::mem::take(&mut source.used)
-                && !source.in_round
+                && source.place == Place::Idle
             {
                 *place = None;
             }
@@ -255,10 +306,25 @@ impl<H: Send + 'static> Sources<H> {
                 source.deficit -= i64::from(departure.packet.len);
                 return Some((number, departure));
             }
-            source.in_round = false;
+            source.place = Place::Idle;
             self.round.pop_front();
         }
     }
+}
+
+/// The source with this number, made if it is not there.
+fn source<'a, H: Send + 'static>(
+    all: &'a mut Vec<Option<Source<H>>>,
+    config: &Config,
+    number: u16,
+) -> Option<&'a mut Source<H>> {
+    let index = usize::from(number);
+    if all.len() <= index {
+        all.resize_with(index + 1, || None);
+    }
+    let source =
+        || Source { discipline: config.build(), deficit: 0, place: Place::Idle, used: false };
+    Some(all.get_mut(index)?.get_or_insert_with(source))
 }
 
 impl Backlog {

@@ -75,7 +75,7 @@ impl Device {
     pub fn send(&mut self, frame: &[u8]) {
         match self.halves.1.send(&VnetHdr::default(), &[Segment::from_slice(frame)]) {
             Ok(()) => self.counters.sent += 1,
-            Err(SendError::Full) => self.counters.refused_full += 1,
+            Err(SendError::Full | SendError::Refused) => self.counters.refused_full += 1,
             Err(SendError::Failed(_)) => self.counters.refused_failed += 1,
         }
     }

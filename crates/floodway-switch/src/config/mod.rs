@@ -115,8 +115,8 @@ pub struct PortConfig {
     /// Bound in bytes of the queue of frames that wait for the guest's receive buffers,
     /// 128 KiB (two super-frames) to 1 GiB. Default 4 MiB.
     pub queue_bytes: usize,
-    /// Frames per second from this guest that may be broadcast, multicast or flooded; the burst is the
-    /// same number. Zero is no limit. Default 1000.
+    /// Frames per second from this guest that may be broadcast, multicast or flooded, each segment of a super-frame
+    /// counted; the burst is the same number. Zero is no limit. Default 1000.
     pub storm_pps: u32,
     /// Index of the worker that serves the port. Default 0.
     pub worker: usize,
@@ -146,6 +146,9 @@ pub struct UplinkConfig {
     pub kind: UplinkKind,
     /// Name of the network interface, 1 to 15 bytes; unique among the uplinks.
     pub device: String,
+    /// Frames per second from the network that may be broadcast, multicast or flooded; the burst is the
+    /// same number. Zero is no limit. Default 10 000.
+    pub storm_pps: u32,
     /// Index of the worker that serves the uplink. Default 0.
     pub worker: usize,
     /// What happens to frames on their way out: the section `[uplink.queue]`.

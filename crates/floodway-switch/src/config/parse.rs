@@ -35,7 +35,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "offload",
     "vcpu",
 ];
-pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "worker", "queue"];
+pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "storm_pps", "worker", "queue"];
 
 /// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -154,6 +154,7 @@ fn uplink(
         name,
         kind,
         device: device.to_owned(),
+        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(10_000),
         worker: worker(section, workers)?,
         queue: queue::section(section)?,
     })

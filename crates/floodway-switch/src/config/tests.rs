@@ -53,6 +53,8 @@ name = "up0"
 kind = "packet"
 device = "eth0"
 worker = 1
+storm_pps = 20000
+
 [uplink.queue]
 discipline = "codel"
 segment = false
@@ -132,6 +134,7 @@ fn every_key_reaches_the_configuration() {
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
+    assert_eq!(uplink.storm_pps, 20_000);
     let us = Duration::from_micros;
     let (target, interval, ce_threshold) = (us(500), us(9000), Some(us(60)));
     let queue = QueueConfig {
@@ -179,7 +182,7 @@ fn defaults_are_the_documented_ones() {
         (46, 0, 30_000)
     );
     let uplink = parse(&uplink_with("fw0")).unwrap().uplinks.remove(0);
-    assert_eq!(uplink.queue, QueueConfig::default());
+    assert_eq!((&uplink.queue, uplink.storm_pps), (&QueueConfig::default(), 10_000));
     assert_eq!((uplink.queue.discipline.kind.name(), uplink.queue.segment), ("fq_codel", None));
 }
 

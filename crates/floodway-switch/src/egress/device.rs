@@ -16,7 +16,7 @@ use crate::vnet_offload::{self, Offloads};
 
 /// When a device that was full, or held as much as it may, is looked at again. At 10 Gbit/s it sends 62 KB in this
 /// time, and the limit grows until that is enough.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// What may leave at a rate is let collect for this long: a wake-up for each frame would cost more than the frames do. The
 /// high class is not let wait.
 const RELEASE: Duration = Duration::from_micros(250);
@@ -61,6 +61,17 @@ impl LinkRate {
     pub fn is_slow(self) -> bool {
         self.0.is_some_and(|bits| bits < FAST)
     }
+}
+
+/// What became of a frame that was offered to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// It left, or was dropped and counted.
+    Done,
+    /// The device takes no frame now.
+    Full,
+    /// The device does not take this frame now.
+    Refused,
 }
 
 /// A device under its limits.
@@ -132,28 +143,29 @@ impl Device {
         self.retry_at.max(paced).max(full)
     }
 
-    /// Sends a frame; false if the device is full, and the frame is the caller's again. A frame that the device
-    /// refuses for good is counted.
+    /// Offers a frame, which is the caller's again unless that is [`Offered::Done`].
     #[inline]
-    pub(super) fn send(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> bool {
+    pub(super) fn send(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> Offered {
         if self.offloads.allow(&frame.vnet) {
             return self.send_one(frame, now, sent);
         }
         let finished = vnet_offload::finish(frame, self.offloads, |vnet, bytes| {
             frame::with_slice(vnet, bytes, |frame| {
                 // In the middle of a super-frame there is no going back.
-                if !self.send_one(frame, now, sent) {
-                    sent.count_drop(DropReason::UplinkFull, 1);
+                match self.send_one(frame, now, sent) {
+                    Offered::Done => {}
+                    Offered::Full => sent.count_drop(DropReason::UplinkFull, 1),
+                    Offered::Refused => sent.count_drop(DropReason::UplinkRefused, 1),
                 }
             });
         });
         if let Err(reason) = finished {
             sent.count_drop(reason, 1);
         }
-        true
+        Offered::Done
     }
 
-    fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> bool {
+    fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> Offered {
         match self.sender.send(&frame.vnet, frame.parts) {
             Ok(()) => {
                 self.note_sent(frame, now);
@@ -161,16 +173,17 @@ impl Device {
                 if frame.vnet.is_gso() {
                     sent.gso_packets.add(1);
                 }
-                true
+                Offered::Done
             }
             Err(SendError::Full) => {
                 self.retry_at = now + LOOK_AGAIN;
-                false
+                Offered::Full
             }
+            Err(SendError::Refused) => Offered::Refused,
             Err(SendError::Failed(error)) => {
                 tracing::debug!(%error, "an uplink cannot send");
                 sent.count_drop(DropReason::UplinkError, 1);
-                true
+                Offered::Done
             }
         }
     }

@@ -4,11 +4,12 @@
 //! **Goal**: what a guest asks in small messages leaves at once, whatever else the host sends, and the
 //! network knows which frames those are.
 //!
-//! A frame to an uplink goes through five steps, all under the lock of that uplink:
+//! A frame to an uplink goes through five steps, all but the second under the lock of that uplink:
 //!
 //! 1. [`tagger`]: core's [meter](floodway_core::meter) says whether the pair of guest and destination is a small
 //!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
-//! 2. [`segments`]: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours.
+//! 2. [`segments`]: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
+//!    the lock, [`PIECE`] at a time.
 //! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
 //! 4. Otherwise it is copied and queued ([`queue`]): core's [scheduler](floodway_core::qdisc::scheduler) with two
 //!    classes, turns of VMs, and a discipline for each VM's flows.
@@ -18,8 +19,11 @@
 //! **Who empties the queue**: whoever sends next, and the uplink's worker at the time that [`Egress::next_look`] says. That
 //! time is known outside of the lock, and the worker is woken if it would sleep past it ([`crate::worker`]).
 //!
-//! **Invariants**: a frame is never handed to the device past one that waits; every frame leaves, waits, or is counted as
-//! dropped; memory is bounded by the limits of the queues. Frames between guests never come here.
+//! **Who waits**: nobody holds the lock for more than [`PIECE`] frames, or [`PIECE_BYTES`] and a frame, at a time. A device that is full lets all wait; one that refuses a
+//! frame lets its sender wait ([`queue`]).
+//!
+//! **Invariants**: a frame is never handed to the device past one that waits, unless that was refused and is of another source or class;
+//! every frame leaves, waits, or is counted as dropped; memory is bounded by the limits of the queues. Frames between guests never come here.
 //!
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.2 and 4.3.
 
@@ -27,6 +31,7 @@ mod device;
 pub mod pairs;
 mod queue;
 mod segments;
+mod shared;
 mod tagger;
 #[cfg(test)]
 mod tests;
@@ -37,15 +42,19 @@ use floodway_core::time::Instant;
 
 use crate::config::{MeterConfig, QueueConfig};
 use crate::frame::{self, Frame, PREFIX_LEN};
-use crate::stats::{DropReason, Traffic};
+use crate::stats::Traffic;
 use crate::uplink::Sender;
-use device::Device;
-use queue::Queue;
-use segments::Segments;
+use device::{Device, Offered};
+use queue::{Owned, Queue};
 use tagger::{Seen, Tagger};
 
 pub use device::LinkRate;
+pub use shared::SharedEgress;
 
+/// Most frames that are dealt with under one hold of the lock.
+const PIECE: usize = 32;
+/// Bytes after which the lock is let go of.
+const PIECE_BYTES: usize = 1 << 16;
 /// Most waiting frames that are handed to the device before others have their turn.
 const BATCH: usize = 64;
 
@@ -88,6 +97,16 @@ struct Pass<'a> {
     sent: &'a Traffic,
 }
 
+/// A super-frame that is to be cut.
+struct Uncut<'f> {
+    frame: Frame<'f>,
+    class: Class,
+    seen: Option<Seen>,
+    /// Its first bytes with the code point of its class, if they are not right as they are, and their number.
+    headers: [u8; PREFIX_LEN],
+    retagged: Option<usize>,
+}
+
 impl Egress {
     /// An empty queue in front of `sender`.
     #[must_use]
@@ -104,22 +123,28 @@ impl Egress {
         }
     }
 
-    /// Sends frames of `source`, or lets them wait. What is dropped is counted in `sent`, and so is what leaves.
-    pub fn send<'f>(
+    /// Sends frames of `source`, or lets them wait, up to [`PIECE`] of them or [`PIECE_BYTES`], or the first one that has to be cut, which is
+    /// returned. What is dropped is counted in `sent`, and so is what leaves.
+    fn send<'f>(
         &mut self,
         source: PortId,
         now: Instant,
-        frames: impl Iterator<Item = Frame<'f>>,
+        frames: &mut impl Iterator<Item = Frame<'f>>,
         sent: &Traffic,
-    ) {
+    ) -> Option<Uncut<'f>> {
         let now = self.tick(now);
-        // Others may get the same frame, with the tags that it came with: its own bytes stay as they are.
-        let mut headers = [0; PREFIX_LEN];
-        for frame in frames {
+        let mut bytes = 0;
+        for frame in frames.take(PIECE) {
+            // Others may get the same frame, with the tags that it came with: its own bytes stay as they are.
+            let mut headers = [0; PREFIX_LEN];
             let (class, seen) = self.tagger.classify(source, &frame, now);
             let pass = Pass { source, class, seen, now, hash_seed: self.hash_seed, sent };
             let retagged =
                 seen.and_then(|seen| self.tagger.retag(source, class, &seen, &frame, &mut headers));
+            if self.segment && frame.vnet.is_gso() {
+                self.pump(now, sent);
+                return Some(Uncut { frame, class, seen, headers, retagged });
+            }
             match retagged {
                 None => self.admit(&pass, &frame),
                 Some(len) => {
@@ -127,6 +152,33 @@ impl Egress {
                         self.admit(&pass, frame);
                     });
                 }
+            }
+            bytes += frame.len as usize;
+            if bytes >= PIECE_BYTES {
+                break;
+            }
+        }
+        self.pump(now, sent);
+        None
+    }
+
+    /// Sends segments that `uncut` was cut into, or lets them wait.
+    fn send_segments(
+        &mut self,
+        source: PortId,
+        now: Instant,
+        uncut: &Uncut<'_>,
+        segments: &mut [Option<Owned>],
+        sent: &Traffic,
+    ) {
+        let now = self.tick(now);
+        let (class, seen, hash_seed) = (uncut.class, uncut.seen, self.hash_seed);
+        let pass = Pass { source, class, seen, now, hash_seed, sent };
+        for segment in segments.iter_mut().filter_map(Option::take) {
+            match segment.with_frame(|frame| self.offer(&pass, frame)) {
+                Offered::Done => {}
+                Offered::Full => self.queue.push_owned(&pass, segment),
+                Offered::Refused => self.queue.push_refused(&pass, segment),
             }
         }
         self.pump(now, sent);
@@ -143,8 +195,10 @@ impl Egress {
                 return;
             }
             let Some(waiting) = self.queue.next(now, sent) else { return };
-            if !waiting.with_frame(|frame| self.device.send(frame, now, sent)) {
-                return self.queue.put_back(waiting);
+            match waiting.owned.with_frame(|frame| self.device.send(frame, now, sent)) {
+                Offered::Done => self.queue.done(&waiting),
+                Offered::Full => return self.queue.put_back(waiting),
+                Offered::Refused => self.queue.refuse(waiting, now, sent),
             }
         }
     }
@@ -153,10 +207,10 @@ impl Egress {
     #[must_use]
     pub fn next_look(&self) -> Instant {
         if self.queue.is_empty() {
-            Instant::NEVER
-        } else {
-            self.device.next_look(self.queue.patient(), self.latest)
+            return Instant::NEVER;
         }
+        let look = self.device.next_look(self.queue.patient(), self.latest);
+        self.queue.next_retry().map_or(look, |retry| retry.max(look))
     }
 
     /// The device was opened anew.
@@ -177,37 +231,24 @@ impl Egress {
     }
 
     fn admit(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
-        if self.segment && frame.vnet.is_gso() {
-            self.cut(pass, frame);
-        } else if !self.send_now(pass, frame) {
-            self.queue.push(pass, frame);
+        match self.offer(pass, frame) {
+            Offered::Done => {}
+            Offered::Full => self.queue.push(pass, frame),
+            Offered::Refused => self.queue.push_refused_copy(pass, frame),
         }
     }
 
-    /// Hands the frame to the device if nothing waits and the device is ready; answers whether it went.
-    fn send_now(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) -> bool {
-        if !self.queue.is_empty() {
-            return false;
+    /// Hands the frame to the device if nothing waits that is to leave before it, and the device is ready.
+    fn offer(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) -> Offered {
+        if !self.queue.may_pass(pass) {
+            return Offered::Full;
         }
-        self.device.idle(pass.now);
-        self.device.is_ready(pass.now) && self.device.send(frame, pass.now, pass.sent)
-    }
-
-    /// Sends a super-frame in frames.
-    fn cut(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
-        let Ok(mut segments) = Segments::new(frame) else {
-            return pass.sent.count_drop(DropReason::BadOffload, 1);
-        };
-        loop {
-            match segments.next(self.queue.pool()) {
-                Ok(None) => return,
-                Ok(Some(segment)) => {
-                    if !segment.with_frame(|frame| self.send_now(pass, frame)) {
-                        self.queue.push_owned(pass, segment);
-                    }
-                }
-                Err(reason) => return pass.sent.count_drop(reason, 1),
-            }
+        if self.queue.is_empty() {
+            self.device.idle(pass.now);
         }
+        if !self.device.is_ready(pass.now) {
+            return Offered::Full;
+        }
+        self.device.send(frame, pass.now, pass.sent)
     }
 }

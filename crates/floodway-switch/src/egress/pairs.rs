@@ -98,7 +98,7 @@ impl UplinkSlot {
         limit: u32,
         now: Instant,
     ) -> (Vec<PairSummary>, Option<u32>) {
-        self.with_egress(|egress| match egress.tagger.meter_of(guest) {
+        self.egress().with(|egress| match egress.tagger.meter_of(guest) {
             None => (Vec::new(), None),
             Some(meter) => {
                 let (pairs, next) = meter.pairs(from, limit, now);

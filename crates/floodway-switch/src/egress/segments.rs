@@ -30,11 +30,26 @@ impl<'a> Segments<'a> {
         Ok(Self { plan, next: 0, payload })
     }
 
+    /// Fills `piece` with the next frames. Returns `true` if there are more.
+    ///
+    /// # Errors
+    /// There is no buffer: [`DropReason::UplinkFull`]. What was made before is in `piece`.
+    pub(super) fn fill(
+        &mut self,
+        piece: &mut [Option<Owned>],
+        pool: &Arc<Pool>,
+    ) -> Result<bool, DropReason> {
+        for place in piece {
+            *place = self.next(pool)?;
+        }
+        Ok(self.next < self.plan.count())
+    }
+
     /// The next frame, finished; `None` after the last.
     ///
     /// # Errors
     /// There is no buffer: [`DropReason::UplinkFull`].
-    pub(super) fn next(&mut self, pool: &Arc<Pool>) -> Result<Option<Owned>, DropReason> {
+    fn next(&mut self, pool: &Arc<Pool>) -> Result<Option<Owned>, DropReason> {
         if self.next >= self.plan.count() {
             return Ok(None);
         }

@@ -13,6 +13,7 @@ use floodway_wire::{parse, traffic_class};
 use super::*;
 use crate::port::lock;
 use crate::segment::Segment;
+use crate::stats::DropReason;
 use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};
 use crate::uplink::{Capabilities, SendError};
 
@@ -24,6 +25,10 @@ struct Wire {
     room: Option<usize>,
     /// What it says that it holds.
     outstanding: Option<u64>,
+    /// It refuses frames to the VM of this number.
+    refused: Option<u8>,
+    /// Frames that it was offered.
+    offered: u64,
 }
 
 #[derive(Clone, Default)]
@@ -40,6 +45,12 @@ impl Sender for Device {
 
     fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
         let mut wire = lock(&self.0);
+        wire.offered += 1;
+        let mut start = [0; 14];
+        Frame { vnet: *vnet, prefix: &[], parts: frame, len: 14 }.copy_to(&mut start);
+        if wire.refused == Some(start[5]) {
+            return Err(SendError::Refused);
+        }
         if wire.room == Some(0) {
             return Err(SendError::Full);
         }
@@ -55,7 +66,7 @@ impl Sender for Device {
 }
 
 struct Scene {
-    egress: Egress,
+    egress: SharedEgress,
     device: Device,
     sent: Traffic,
     now: Instant,
@@ -73,7 +84,20 @@ impl Scene {
         };
         change(&mut settings, &mut lock(&device.0));
         let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
+        let egress = SharedEgress::new(egress);
         Self { egress, device, sent: Traffic::default(), now: Instant::ZERO }
+    }
+
+    fn next_look(&self) -> Instant {
+        self.egress.with(|egress| egress.next_look())
+    }
+
+    fn pump(&self) {
+        self.egress.with(|egress| egress.pump(self.now, &self.sent));
+    }
+
+    fn status(&self) -> crate::status::EgressStatus {
+        self.egress.with(|egress| egress.status())
     }
 
     fn plain() -> Self {
@@ -83,7 +107,7 @@ impl Scene {
     fn send(&mut self, source: u16, vnet: VnetHdr, bytes: &[u8]) {
         let Self { egress, sent, now, .. } = self;
         frame::with_slice(vnet, bytes, |frame| {
-            egress.send(PortId(source), *now, std::iter::once(*frame), sent);
+            egress.send(PortId(source), *now, std::iter::once(*frame), sent, |_| ());
         });
     }
 
@@ -100,9 +124,9 @@ impl Scene {
     /// Looks when it is time, until nothing waits.
     fn drain(&mut self) -> Vec<Vec<u8>> {
         let mut all = self.wire();
-        while self.egress.next_look() < Instant::NEVER {
-            self.now = self.now.max(self.egress.next_look());
-            self.egress.pump(self.now, &self.sent);
+        while self.next_look() < Instant::NEVER {
+            self.now = self.now.max(self.next_look());
+            self.pump();
             all.extend(self.wire());
         }
         all
@@ -199,7 +223,7 @@ fn frames_of_other_uplinks_and_without_a_meter_keep_their_tags() {
     let mut off = Scene::new(|settings, _| settings.meter.enabled = false);
     off.send(0, VnetHdr::default(), &frame);
     assert_eq!(off.wire(), [frame]);
-    assert!(off.egress.status().meter.is_none());
+    assert!(off.status().meter.is_none());
 }
 
 /// Cut frames are those that any segmentation makes of the tagged super-frame, from however many pieces.
@@ -224,7 +248,7 @@ fn super_frames_are_cut_into_the_right_frames() {
                 .collect();
             let frame = Frame { vnet, prefix, parts: &parts, len: original.len() as u32 };
             let Scene { egress, sent, .. } = &mut scene;
-            egress.send(PortId(0), Instant::ZERO, std::iter::once(frame), sent);
+            egress.send(PortId(0), Instant::ZERO, std::iter::once(frame), sent, |_| ());
             assert!(scene.wire() == expected, "pieces of {piece}");
             assert_eq!(scene.sent.packets.get(), expected.len() as u64);
         }
@@ -241,13 +265,13 @@ fn a_full_device_is_waited_for_and_order_is_kept() {
         scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 100));
     }
     assert_eq!(scene.wire().len(), 3);
-    assert_eq!(scene.egress.status().high.packets, 17);
-    assert!(scene.egress.next_look() > scene.now);
+    assert_eq!(scene.status().high.packets, 17);
+    assert!(scene.next_look() > scene.now);
     scene.set_room(None);
     let numbers: Vec<_> = scene.drain().iter().map(|frame| number_of(frame).unwrap()).collect();
     assert_eq!(numbers, (3..20).collect::<Vec<_>>());
     assert_eq!(scene.sent.packets.get(), 20);
-    assert_eq!(scene.egress.next_look(), Instant::NEVER);
+    assert_eq!(scene.next_look(), Instant::NEVER);
 }
 
 #[test]
@@ -276,12 +300,12 @@ fn the_device_holds_no_more_than_it_may() {
     assert_eq!(scene.wire().len(), 3, "1500 bytes each");
     for left in [7, 6, 5] {
         lock(&scene.device.0).outstanding = Some(3000);
-        scene.now = scene.egress.next_look();
-        scene.egress.pump(scene.now, &scene.sent);
+        scene.now = scene.next_look();
+        scene.pump();
         assert_eq!(scene.wire().len(), 1);
-        assert_eq!(scene.egress.status().high.packets, left - 1);
+        assert_eq!(scene.status().high.packets, left - 1);
     }
-    let status = scene.egress.status();
+    let status = scene.status();
     assert_eq!((status.device_limit, status.device_bytes), (Some(4000), Some(4500)));
 }
 
@@ -334,9 +358,9 @@ fn what_is_paced_is_looked_at_rarely_and_what_is_urgent_leaves_at_once() {
     scene.wire();
     let (start, mut looks, mut left) = (scene.now, 0, 0);
     while left < 400 {
-        assert!(scene.egress.next_look() > scene.now);
-        scene.now = scene.egress.next_look();
-        scene.egress.pump(scene.now, &scene.sent);
+        assert!(scene.next_look() > scene.now);
+        scene.now = scene.next_look();
+        scene.pump();
         left += scene.wire().len();
         looks += 1;
     }
@@ -344,7 +368,7 @@ fn what_is_paced_is_looked_at_rarely_and_what_is_urgent_leaves_at_once() {
     assert!((80..=100).contains(&looks), "{looks}");
     assert!(scene.now.since(start) <= Duration::from_micros(24_300), "{:?}", scene.now);
     // Half of the time until the next look has made room for a frame: the neighbour's takes it.
-    let half = scene.egress.next_look().since(scene.now) / 2;
+    let half = scene.next_look().since(scene.now) / 2;
     scene.now += half;
     scene.send(1, VnetHdr::default(), &numbered(2, 9, 7, 100));
     let first = scene.wire().swap_remove(0);
@@ -367,7 +391,7 @@ fn marks_are_written() {
     let classes: Vec<_> =
         scene.drain().iter().map(|frame| verified(frame).traffic_class & 3).collect();
     assert_eq!(classes, [0, 3, 3, 3]);
-    assert_eq!(scene.egress.status().marked, 3);
+    assert_eq!(scene.status().marked, 3);
 }
 
 #[test]
@@ -402,4 +426,71 @@ fn defaults_follow_the_link() {
     assert_eq!(meter.pair(None).rate, 1_250_000);
     let own = MeterConfig { rate: Some(8_000_000), ..meter };
     assert_eq!(own.pair(gigabit.bits_per_second()).rate, 1_000_000);
+}
+
+/// The frames of one guest to one destination are refused: nobody else waits, in its own class or the other, and its
+/// other frames leave afterwards, in order.
+#[test]
+fn a_frame_that_the_device_refuses_delays_its_sender_only() {
+    let mut scene = Scene::new(|_, wire| wire.refused = Some(8));
+    for n in 0..3 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 8, n, 100));
+    }
+    scene.send(0, VnetHdr::default(), &numbered(1, 9, 3, 100));
+    for n in 0..100 {
+        scene.send(1, VnetHdr::default(), &numbered(2, 9, n, 1400));
+    }
+    let left = scene.wire();
+    assert!(
+        left.iter().map(|frame| (frame[11], number_of(frame))).eq((0..100).map(|n| (2, Some(n))))
+    );
+    assert_eq!(lock(&scene.device.0).offered, 101, "the refused frame once");
+    let late = scene.drain();
+    assert_eq!((late.len(), number_of(&late[0])), (1, Some(3)));
+    assert_eq!(scene.sent.drops(DropReason::UplinkRefused), 3);
+    assert_eq!(scene.now, Instant::from_micros(3 * 750));
+    assert_eq!(lock(&scene.device.0).offered, 100 + 3 * u64::from(queue::MAX_REFUSALS) + 1);
+}
+
+/// A device whose own queue was full for a moment loses nothing, and order holds.
+#[test]
+fn a_device_that_refuses_for_a_moment_loses_nothing() {
+    let mut scene = Scene::new(|_, wire| wire.refused = Some(9));
+    for n in 0..50 {
+        scene.send(0, VnetHdr::default(), &numbered(1, 9, n, 100));
+    }
+    let bulk = tcp(1, 9, false).build_partial(&pattern(4, 60_000));
+    scene.send(0, partial(&bulk, 1400), &bulk);
+    scene.now = scene.next_look();
+    scene.pump();
+    assert!(scene.wire().is_empty());
+    lock(&scene.device.0).refused = None;
+    let left = scene.drain();
+    let udp = left.iter().filter(|frame| frame[23] == 17);
+    let numbers: Vec<_> = udp.map(|frame| number_of(frame).unwrap()).collect();
+    assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+    let tcp: Vec<_> =
+        left.iter().filter_map(|frame| verified(frame).tcp().map(|t| t.sequence)).collect();
+    assert!(tcp.is_sorted() && tcp.len() == 43, "the low class in order, too");
+    assert_eq!((left.len(), scene.sent.drops(DropReason::UplinkRefused)), (50 + 43, 0));
+}
+
+/// However many segments a super-frame has, who sends meanwhile waits for few of them.
+#[test]
+fn the_lock_is_held_for_a_piece_of_a_super_frame_at_a_time() {
+    let scene = Scene::plain();
+    let original = tcp(1, 9, false).build_partial(&pattern(4, 60_000));
+    let (left, most) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let note = |_: &Egress| {
+        let now = scene.sent.packets.get();
+        most.set(most.get().max(now - left.get()));
+        left.set(now);
+    };
+    for frames in [1, 40] {
+        frame::with_slice(partial(&original, 48), &original, |frame| {
+            let frames = std::iter::repeat_n(*frame, frames);
+            scene.egress.send(PortId(0), scene.now, frames, &scene.sent, note);
+        });
+    }
+    assert_eq!((left.get(), most.get()), (41 * 1250, PIECE as u64));
 }

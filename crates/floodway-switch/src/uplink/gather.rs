@@ -52,7 +52,8 @@ impl Gather {
 
 fn refused(error: io::Error) -> SendError {
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => SendError::Full,
+        Some(libc::EAGAIN) => SendError::Full,
+        Some(libc::ENOBUFS | libc::ENOMEM) => SendError::Refused,
         _ => SendError::Failed(error),
     }
 }

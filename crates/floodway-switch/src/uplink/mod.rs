@@ -11,8 +11,8 @@
 //!
 //! A device that fails, goes down (packet) or is removed makes [`Receiver::recv`] return an error
 //! from then on or for that call; the uplink is of no more use, and the way back is to [`open`] it
-//! again. A frame that a device refuses is gone: a network drops. One that it has no room for is the caller's; holding
-//! frames for a device is the job of [`crate::egress`]. Sending half and receiving half name the device in errors.
+//! again. A frame that a device fails to send is gone: a network drops. One that it has no room for, or refuses for now, is the
+//! caller's; holding frames for a device is the job of [`crate::egress`]. Sending half and receiving half name the device in errors.
 
 mod error;
 mod gather;
@@ -56,8 +56,11 @@ pub struct Received<'a> {
 /// Why a frame was not sent.
 #[derive(Debug)]
 pub enum SendError {
-    /// The device's queue is full; the frame was not taken.
+    /// The device's queue is full; the frame was not taken, and no other one would be.
     Full,
+    /// The system has dropped this frame for want of room or memory, or because a filter of the host's says so
+    /// (`ENOBUFS` stands for all of them); it may take others, and this one later.
+    Refused,
     /// The device failed or refused the frame (it is down, the frame is longer than its MTU, the
     /// offload state contradicts the frame); the frame is gone.
     Failed(io::Error),

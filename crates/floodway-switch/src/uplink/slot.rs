@@ -10,15 +10,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
-use floodway_core::l2::PortId;
+use floodway_core::l2::{PortId, StormLimit};
 use floodway_core::time::Instant;
 use floodway_wire::vnet::VnetHdr;
 
 use super::{OpenError, Received, Receiver, Sender};
 use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
-use crate::egress::{Egress, LinkRate, Settings};
+use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
-use crate::port::lock;
 use crate::stats::{DropReason, Traffic};
 use crate::worker::Waker;
 
@@ -28,11 +27,13 @@ pub struct UplinkSlot {
     pub id: PortId,
     /// As configured.
     pub config: UplinkConfig,
-    egress: Mutex<Egress>,
+    egress: SharedEgress,
     /// When the egress has something to do, in nanoseconds.
     deadline: AtomicU64,
     /// The worker that owns the receiving half and looks at the deadline.
     waker: Arc<Waker>,
+    /// Flooded frames that may come from the network.
+    pub storm: Mutex<StormLimit>,
     /// Frames that left. Written under the egress's lock.
     pub sent: Traffic,
     /// Frames that arrived. Written by the worker that owns the receiving half.
@@ -65,10 +66,12 @@ impl UplinkSlot {
         waker: Arc<Waker>,
     ) -> Self {
         let settings = shape.settings(&config);
+        let storm = Mutex::new(StormLimit::new(config.storm_pps.into(), Instant::ZERO));
         Self {
             id,
             config,
-            egress: Mutex::new(Egress::new(sender, &settings, Instant::ZERO)),
+            storm,
+            egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
             waker,
             sent: Traffic::default(),
@@ -78,9 +81,7 @@ impl UplinkSlot {
 
     /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted.
     pub fn send<'f>(&self, source: PortId, now: Instant, frames: impl Iterator<Item = Frame<'f>>) {
-        let mut egress = lock(&self.egress);
-        egress.send(source, now, frames, &self.sent);
-        self.publish(&egress);
+        self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress));
     }
 
     /// When [`run_timer`](Self::run_timer) is due.
@@ -96,26 +97,28 @@ impl UplinkSlot {
         if self.next_timeout() > now {
             return false;
         }
-        let mut egress = lock(&self.egress);
-        egress.pump(now, &self.sent);
-        self.publish(&egress);
+        self.egress.with(|egress| {
+            egress.pump(now, &self.sent);
+            self.publish(egress);
+        });
         true
     }
 
     /// What is done once a second.
     pub fn keep_house(&self, now: Instant) {
-        lock(&self.egress).keep_house(now);
+        self.egress.with(|egress| egress.keep_house(now));
     }
 
-    /// Calls `f` with what is before the device. The packet path waits meanwhile.
-    pub fn with_egress<R>(&self, f: impl FnOnce(&Egress) -> R) -> R {
-        f(&lock(&self.egress))
+    /// What is before the device.
+    pub fn egress(&self) -> &SharedEgress {
+        &self.egress
     }
 
     fn replace_sender(&self, sender: Box<dyn Sender>) {
-        let mut egress = lock(&self.egress);
-        egress.replace_sender(sender);
-        self.publish(&egress);
+        self.egress.with(|egress| {
+            egress.replace_sender(sender);
+            self.publish(egress);
+        });
     }
 
     /// Makes known when the worker has to look.

@@ -138,7 +138,7 @@ impl Direction<'_> {
             let (a, rest) = passing.frame.split_at(5);
             let (b, c) = rest.split_at(rest.len() / 2);
             match self.to.send(&passing.vnet, &[a, b, c].map(Segment::from_slice)) {
-                Ok(()) | Err(SendError::Full) => {}
+                Ok(()) | Err(SendError::Full | SendError::Refused) => {}
                 Err(SendError::Failed(e)) => panic!("cannot pass on {:?}: {e}", passing.vnet),
             }
         }
