@@ -13,7 +13,7 @@
 //! | sequence number | `guest_ack <= end`, `seq <= max(guest_edge, rcv_nxt)` | the same on the left, or less; more on the right if its window has opened |
 //! | clock | not before the latest in-order `TSval` that came by here | more: it may not have seen that `TSval`, if the ACK with it was absorbed |
 //! | acknowledgement | `snd_una - max_window <= ack`, up to what the guest has sent | more: it has heard of less (`told_una`), and of windows larger than the peer's |
-//! | RST | `seq == peer.nxt`, where the guest is once it has read what waits | another one if it has lost frames |
+//! | RST | `seq == peer.nxt`, where the guest is once it has read what waits; the latest ACK number on the wire, which is that of an answer (RFC 9293 section 3.5.2) | another one if it has lost frames |
 //!
 //! The left edge is the guest's own latest ACK number, not the one that the switch has sent for it: it is the test of
 //! Linux (`tcp_sequence`, `rcv_wup`), so that an ACK that arrives after the data behind it is of use to both, and nothing on
@@ -151,7 +151,9 @@ impl<B: 'static> Flow<B> {
         }
         if segment.has(Flags::RST) {
             // One that the guest might not accept must not end what we do for it.
-            return Some(Outcome { over: segment.seq == rx.peer.nxt, ..Verdict::PASS.into() });
+            let answers = segment.seq == rx.outgoing().ack;
+            let over = answers || segment.seq == rx.peer.nxt;
+            return Some(Outcome { over, ..Verdict::PASS.into() });
         }
         counters.unacceptable += 1;
         match fault {

@@ -252,6 +252,25 @@ fn a_reset_ends_a_flow_only_with_the_number_that_the_guest_expects() {
     assert_eq!((world.guest.state, world.guest.rx.bytes()), (State::Reset, 220_000));
 }
 
+/// A host whose application ends while data comes sends a FIN, and answers what comes after it with resets, whose number is the
+/// acknowledgement number of what they answer.
+#[test]
+fn a_reset_that_answers_the_switch_ends_a_flow_whose_fin_the_guest_has_not_acknowledged() {
+    let mut setup = Setup { name: "reset-behind-fin", ..Setup::default() };
+    setup.offload.receive = false;
+    let mut world = connected_with(setup);
+    world.guest.write(300_000, world.now);
+    world.run_for(MS(1));
+    assert!(summary(&world).in_flight >= 10 * MSS);
+    let mut fin = world.peer_segment(0);
+    fin.segment.flags = Flags::ACK.with(Flags::FIN);
+    assert!(matches!(world.forged_packet(&fin, true), Verdict::Pass(_)));
+    let mut reset = fin.clone();
+    reset.segment.flags = Flags::RST;
+    assert_eq!(world.forged_packet(&reset, true), Verdict::PASS);
+    assert!(world.switch.offload.is_empty(), "nothing else would end it");
+}
+
 #[test]
 fn syns_of_an_established_connection_change_nothing() {
     let mut world = sending("late-syn");

@@ -111,8 +111,8 @@ struct Stage<'a> {
 /// A sender under way.
 enum Flow {
     Linux(LinuxSender),
-    /// The switch's counters at the start.
-    Offloaded(Look),
+    /// Where it goes, and the switch's counters at the start.
+    Offloaded(SocketAddr, Look),
     Guest {
         state: Look,
         asked: Option<Instant>,
@@ -150,7 +150,7 @@ impl Stage<'_> {
                         sending =
                             Some(scope.spawn(move || self.guest.agent().transfer_send(&plan)));
                         match sender {
-                            Sender::Offloaded => Flow::Offloaded(self.switch_counters()?),
+                            Sender::Offloaded => Flow::Offloaded(to, self.switch_counters()?),
                             _ => Flow::Guest { state: Look::default(), asked: None },
                         }
                     }
@@ -222,7 +222,9 @@ impl Stage<'_> {
                         look.timeouts = if only { counts[0] - begin[0] } else { 0 };
                         look.recoveries = if only { counts[1] - begin[1] } else { 0 };
                     }
-                    Flow::Offloaded(first) => self.look_at_switch(&client, first, &mut look)?,
+                    Flow::Offloaded(to, first) => {
+                        self.look_at_switch(&client, *to, first, &mut look)?;
+                    }
                     Flow::Guest { state, asked } => {
                         if asked.is_none_or(|at| at.elapsed() >= ASK) {
                             let text = self.guest.agent().exec(&["ss", "-tinH"])?.stdout_text();
@@ -241,14 +243,20 @@ impl Stage<'_> {
         Ok(traces)
     }
 
-    fn look_at_switch(&self, client: &ControlClient, first: &Look, look: &mut Look) -> Result<()> {
+    fn look_at_switch(
+        &self,
+        client: &ControlClient,
+        to: SocketAddr,
+        first: &Look,
+        look: &mut Look,
+    ) -> Result<()> {
         let now = self.counters_by(client)?;
         look.retransmissions = now.retransmissions - first.retransmissions;
         look.timeouts = now.timeouts - first.timeouts;
         look.recoveries = now.recoveries - first.recoveries;
         let flows = client.flows(&FlowQuery::default())?.flows;
-        // Flows of earlier trials have nothing on its way.
-        if let Some(flow) = flows.iter().max_by_key(|flow| (flow.in_flight, flow.held)) {
+        let peer = to.to_string();
+        if let Some(flow) = flows.iter().find(|flow| flow.peer == peer) {
             look.srtt_ms = flow.srtt_us.map_or(0.0, |us| us as f64 / 1e3);
             look.cwnd = f64::from(flow.cwnd) / f64::from(PAYLOAD);
         }
