@@ -168,9 +168,9 @@ impl<B: 'static> Sender<B> {
         let una = self.snd_una();
         if self.rwnd() >= self.window.mss {
             self.disclose();
-            let by_drain = in_window.saturating_add(self.drained());
             let by_portion = self.snd_max.since(una).saturating_add(portion.max(in_window));
-            let units = by_budget.min(by_drain).min(by_portion) >> self.agreed.peer_scale();
+            let bytes = self.limit_by_drain(by_budget.min(by_portion), in_window);
+            let units = bytes >> self.agreed.peer_scale();
             let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
             self.told_edge = self.told_edge.max(edge);
         } else {
@@ -191,13 +191,17 @@ impl<B: 'static> Sender<B> {
         self.rtt.srtt().filter(|_| self.data_measured)
     }
 
-    /// Bytes that leave within [`DRAIN_TIME`].
-    fn drained(&self) -> u32 {
-        let Some(srtt) = self.data_rtt().filter(|rtt| !rtt.is_zero()) else { return u32::MAX };
+    /// Returns `bytes`, less what would not leave within [`DRAIN_TIME`] after `in_window`.
+    fn limit_by_drain(&self, bytes: u32, in_window: u32) -> u32 {
+        let behind = bytes.saturating_sub(in_window);
+        let Some(srtt) = self.data_rtt().filter(|rtt| !rtt.is_zero()) else { return bytes };
         // No sample is longer than 256 s, so neither is cut.
         let (time, srtt) = (DRAIN_TIME.as_micros() as u64, u64::from(micros(srtt).max(1)));
-        let bytes = u64::from(self.window.cwnd) * time / srtt;
-        u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_DRAIN)
+        let in_time = u64::from(self.window.cwnd) * time;
+        if behind <= MIN_DRAIN || u64::from(behind) * srtt <= in_time {
+            return bytes;
+        }
+        in_window.saturating_add(((in_time / srtt) as u32).max(MIN_DRAIN))
     }
 
     /// Counts in the pool what the flow uses now.

@@ -207,6 +207,12 @@ impl<B: 'static> Store<B> {
         self.lists.board.lost
     }
 
+    /// Something is lost and was not sent again.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.lost() != self.in_repair()
+    }
+
     /// Lost bytes that are on their way again.
     #[inline]
     pub fn in_repair(&self) -> u32 {
@@ -252,9 +258,14 @@ impl<B: 'static> Store<B> {
     /// Another segment may be released: there are not too many tiny ones.
     #[inline]
     pub fn has_room(&self, mss: u32) -> bool {
-        let records = self.records();
-        let least = u32::try_from(records).unwrap_or(u32::MAX).saturating_mul(mss / 2);
-        records < MAX_RECORDS || least <= self.nxt.since(self.una)
+        self.records() < MAX_RECORDS || self.is_well_filled(mss)
+    }
+
+    /// The records are as long as half an MSS on average.
+    #[cold]
+    fn is_well_filled(&self, mss: u32) -> bool {
+        let records = u32::try_from(self.records()).unwrap_or(u32::MAX);
+        records.saturating_mul(mss / 2) <= self.nxt.since(self.una)
     }
 
     /// Stores the part of the guest's segment that is neither stored nor before `from`. `keep`
@@ -348,6 +359,7 @@ impl<B: 'static> Store<B> {
     }
 
     /// Frees what is before `ack`, which is not behind [`Store::snd_nxt`].
+    #[inline]
     pub fn acknowledge(&mut self, ack: Seq) -> Freed {
         let Some(lists) = self.lists.get_mut() else { return Freed::default() };
         let (freed, una) = lists.board.acknowledge(self.una, ack);

@@ -46,17 +46,51 @@ struct Sacked {
 
 impl<B: 'static> Sender<B> {
     /// Takes in an ACK of what was sent, while online, and releases what it makes room for.
+    #[inline]
     pub fn on_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
+        debug_assert!(!segment.ack.after(self.store.snd_nxt()), "an ACK of what was not sent");
+        if self.is_plain_ack(segment) {
+            self.on_plain_ack(segment, env);
+            return AckKind::Advanced;
+        }
+        self.on_ack_in_full(segment, env)
+    }
+
+    /// Returns `true` if an ACK says nothing but that bytes have arrived, of which nothing was known before, and what the
+    /// window is. [`on_ack_in_full`](Self::on_ack_in_full) would do the same, only later.
+    #[inline]
+    fn is_plain_ack(&self, segment: &Segment) -> bool {
+        segment.ack.after(self.snd_una())
+            && segment.options.sack_blocks().is_empty()
+            && self.store.is_quiet()
+            && self.recovery.is_calm()
+            && !self.hears_congestion(segment)
+    }
+
+    fn on_plain_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) {
+        let una = self.snd_una();
+        let flight = self.store.snd_nxt().since(una);
+        self.move_window(segment);
+        let freed = self.store.acknowledge(segment.ack);
+        let fack = self.recovery.fack;
+        self.note_arrivals(&freed, fack, env.now);
+        self.note_progress(env.now);
+        let rtt = self.measure(&freed, &Sacked::default(), env.now);
+        let ack = self.ack_event(segment, una, flight, rtt, env.now);
+        self.controller.on_ack(&ack, &mut self.window);
+        self.pump(env);
+    }
+
+    #[inline(never)]
+    fn on_ack_in_full<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
         let (una, nxt) = (self.snd_una(), self.store.snd_nxt());
-        debug_assert!(!segment.ack.after(nxt), "an ACK of what was not sent");
         if segment.ack.before(una) {
             return AckKind::Old;
         }
         let flight = self.pipe();
-        let out = nxt.since(una);
         self.unanswered = 0;
         let window_moved = self.move_window(segment);
-        if window_moved && out == 0 {
+        if window_moved && nxt == una {
             // The probes are over; their back-off says nothing of the path.
             self.rtt.reset_back_off();
         }
@@ -68,11 +102,7 @@ impl<B: 'static> Sender<B> {
         let kind = self.kind(segment, una, window_moved);
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
         if kind == AckKind::Advanced {
-            if !self.rtt.is_delay_suspected() {
-                self.rtt.reset_back_off();
-            }
-            self.recovery.rto_base = env.now;
-            self.recovery.probed = false;
+            self.note_progress(env.now);
             self.check_raise(env);
         }
         let rtt = self.measure(&freed, &sacked, env.now);
@@ -88,26 +118,59 @@ impl<B: 'static> Sender<B> {
         self.judge_timeout(kind, original || sacked.original, env);
         self.leave_recovery(kind, env);
         let left = recovering && self.recovery.phase == Phase::Open;
-        if left && self.store.lost() > self.store.in_repair() {
+        if left && self.store.has_waiting() {
             // Sent after the recovery point and lost: another congestion (RFC 6675 section 5).
             self.enter_fast(out, env);
         }
-        let ece = self.agreed.ecn() && segment.has(Flags::ECE);
-        let ack = Ack {
-            now: env.now,
-            bytes_acked: segment.ack.since(una),
+        let ack = self.ack_event(segment, una, flight, rtt, env.now);
+        self.grow(&ack, delivered, lost, env);
+        self.pump(env);
+        kind
+    }
+
+    /// What congestion control has to know of an ACK, before anything is sent for it. `una` was `snd_una` and `flight` the
+    /// bytes in flight until then.
+    #[inline]
+    fn ack_event(
+        &self,
+        segment: &Segment,
+        una: Seq,
+        flight: u32,
+        rtt: Option<Duration>,
+        now: Instant,
+    ) -> Ack {
+        let ece = self.hears_congestion(segment);
+        let bytes_acked = segment.ack.since(una);
+        Ack {
+            now,
+            bytes_acked,
             rtt,
             min_rtt: self.rtt.min_rtt(),
             flight,
             snd_una: self.snd_una(),
-            snd_nxt: nxt,
-            ecn_bytes: if ece { segment.ack.since(una) } else { 0 },
+            snd_nxt: self.store.snd_nxt(),
+            ecn_bytes: if ece { bytes_acked } else { 0 },
             ece,
             cwnd_limited: self.recovery.phase != Phase::Fast && self.was_limited(flight),
-        };
-        self.grow(&ack, delivered, lost, env);
-        self.pump(env);
-        kind
+        }
+    }
+
+    /// The peer echoes congestion.
+    #[inline]
+    fn hears_congestion(&self, segment: &Segment) -> bool {
+        self.agreed.ecn() && segment.has(Flags::ECE)
+    }
+
+    /// The cumulative acknowledgement has advanced.
+    #[inline]
+    fn note_progress(&mut self, now: Instant) {
+        self.unanswered = 0;
+        if !self.rtt.is_delay_suspected() {
+            self.rtt.reset_back_off();
+        }
+        self.recovery.dup_acks = 0;
+        self.recovery.rto_base = now;
+        self.recovery.probed = false;
     }
 
     /// The window that the ACK advertises; answers whether its right edge is elsewhere now.
@@ -226,7 +289,6 @@ impl<B: 'static> Sender<B> {
     ) -> u32 {
         match kind {
             AckKind::Advanced => {
-                self.recovery.dup_acks = 0;
                 let known = self.recovery.dup_bytes.min(advanced);
                 self.recovery.dup_bytes -= known;
                 (freed.delivered + sacked.bytes).saturating_sub(known)

@@ -169,6 +169,24 @@ impl Recovery {
         }
     }
 
+    /// Forgets all but `learnt`. Of what was repaired, only that there is none is written.
+    #[inline]
+    fn restart(&mut self, next: Seq, learnt: Learnt) {
+        self.repairs.clear();
+        *self = Self { repairs: self.repairs, ..Self::new(next, learnt) };
+    }
+
+    /// An acknowledgement of what is on its way can end, undo or show nothing but that it has arrived.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.phase == Phase::Open
+            && self.frto == Frto::Off
+            && self.dup_bytes == 0
+            && self.probe_end.is_none()
+            && self.black_hole.full == 0
+            && !self.repairs.are_named()
+    }
+
     /// It can be forgotten, if nothing is stored either.
     #[inline]
     fn is_over(&self) -> bool {
@@ -256,7 +274,8 @@ impl<B: 'static> Sender<B> {
     pub fn wake(&mut self, spare: &mut Boxes<Recovery>) {
         if !self.recovery.is_present() {
             self.recovery.fill(spare);
-            *self.recovery = Recovery::new(self.store.snd_una(), self.learnt);
+            let (next, learnt) = (self.store.snd_una(), self.learnt);
+            self.recovery.restart(next, learnt);
         }
     }
 
@@ -487,8 +506,7 @@ impl<B: 'static> Sender<B> {
     /// sent last should have come.
     fn probe_at(&self, now: Instant) -> Option<Instant> {
         let recovery = &*self.recovery;
-        let repaired = self.store.lost() == self.store.in_repair();
-        if recovery.probed || !self.agreed.sack() || !repaired {
+        if recovery.probed || !self.agreed.sack() || self.store.has_waiting() {
             return None;
         }
         let base = recovery.rto_base.max(self.last_release.near(now));

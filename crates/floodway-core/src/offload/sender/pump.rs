@@ -31,17 +31,16 @@ impl<B: 'static> Sender<B> {
     pub fn pump<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         self.restart_after_idle(env);
         let mut quota = self.window.cwnd.saturating_sub(self.pipe());
-        if self.recovery.frto == Frto::Probing {
-            let next = self.store.snd_nxt();
-            self.release_new(&mut quota, env);
-            if self.store.snd_nxt() == next && self.pipe() == 0 {
-                // No new bytes: nothing tells whether the timeout was needless.
-                self.recovery.frto = Frto::Off;
-            }
-        }
-        if self.recovery.frto != Frto::Probing {
+        let probing = self.recovery.frto == Frto::Probing;
+        if !probing && self.store.has_waiting() {
             self.release_repairs(&mut quota, env);
-            self.release_new(&mut quota, env);
+        }
+        let next = self.store.snd_nxt();
+        self.release_new(&mut quota, env);
+        if probing && self.store.snd_nxt() == next && self.pipe() == 0 {
+            // No new bytes: nothing tells whether the timeout was needless.
+            self.recovery.frto = Frto::Off;
+            self.release_repairs(&mut quota, env);
         }
         self.set_timer(env);
     }
@@ -136,6 +135,8 @@ impl<B: 'static> Sender<B> {
         last.sent.end.since(first.start)
     }
 
+    // One call, on the way of every ACK.
+    #[inline(always)]
     fn release_new<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
         self.cwnd_limited = false;
         while self.store.has_room(self.window.mss) {

@@ -84,12 +84,17 @@ impl<B: 'static> Sender<B> {
     /// Decides what to withhold after an ACK of the peer; `before` was `snd_una` until then. `guest_is_done` says that
     /// the peer has acknowledged the guest's FIN. Returns `true` if the guest has to be told of something now: bytes are
     /// disclosed, or a repeat is answered.
+    #[inline]
     pub fn on_peer_heard(&mut self, before: Seq, guest_is_done: bool, now: Instant) -> bool {
-        let mss = self.window.mss;
-        let stalled = self.rwnd() < mss
-            && self.told_edge.after(self.rwnd_edge)
-            && (self.held() > 0 || self.rwnd() == 0);
-        if !stalled || guest_is_done {
+        if self.rwnd() >= self.window.mss || guest_is_done {
+            return self.disclose();
+        }
+        self.on_small_window(before, now)
+    }
+
+    fn on_small_window(&mut self, before: Seq, now: Instant) -> bool {
+        let stalled = self.told_edge.after(self.rwnd_edge) && (self.held() > 0 || self.rwnd() == 0);
+        if !stalled {
             return self.disclose();
         }
         // The guest makes progress with every ACK that makes any.
@@ -105,6 +110,7 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Withholds nothing any more. Returns `true` if something was.
+    #[inline]
     pub fn disclose(&mut self) -> bool {
         let withheld = self.is_withholding();
         if withheld {

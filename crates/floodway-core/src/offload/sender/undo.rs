@@ -76,6 +76,12 @@ impl Repairs {
     pub const NONE: Self =
         Self { ranges: [(Seq(0), Seq(0)); MOST], len: 0, more: false, named: false };
 
+    /// Forgets them.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.len, self.more, self.named) = (0, false, false);
+    }
+
     /// `start..end` was sent again, for the second time if not `once`.
     pub fn add(&mut self, start: Seq, end: Seq, once: bool) {
         self.more |= !once;
@@ -113,6 +119,12 @@ impl Repairs {
         if start.before(end) {
             self.add(start, end, true);
         }
+    }
+
+    /// A DSACK has named some of what was sent again.
+    #[inline]
+    pub fn are_named(&self) -> bool {
+        self.named
     }
 
     /// DSACKs have named all that was sent again.

@@ -8,8 +8,9 @@
 //! the first record. After the MSS has become smaller, all records are cut anew, once, when the first of them has to be
 //! sent again: [`Board::cut`].)
 //!
-//! The work for an ACK is in proportion to the records whose state it changes, times the logarithm of their number. For that, four
-//! indexes are kept beside the ring, which follow from the records' marks and are empty while there are none:
+//! The work for an ACK is in proportion to the records whose state it changes, times the logarithm of their number. Where there
+//! are no more than [`FEW`] records, they are just looked through. For more, four indexes are kept beside the ring from the first
+//! mark on, which follow from the records' marks:
 //! - *sacked*: passes what the peer is known to have in a step, however many records that are.
 //! - *known*: sacked or lost. The first record outside of it is the oldest *first* transmission of which
 //!   nothing is known, since segments are sent first in sequence order.
@@ -28,6 +29,8 @@ use super::{Freed, MAX_SPARE_RECORDS, change, step};
 use crate::seq::Seq;
 use crate::time::Instant;
 
+/// So many records are looked through without an index.
+const FEW: usize = 16;
 /// Smallest capacity of an index.
 const LEAST_INDEX: usize = 64;
 /// Entries of the list of repairs beyond twice the records before it is tidied up.
@@ -79,6 +82,27 @@ struct Repair {
     at: Instant,
 }
 
+/// A set of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    /// The peer has them.
+    Sacked,
+    /// SACKed or lost.
+    Known,
+    /// Lost and not sent again.
+    Waiting,
+}
+
+impl Set {
+    fn has(self, sent: &Sent) -> bool {
+        match self {
+            Self::Sacked => sent.sacked,
+            Self::Known => sent.sacked || sent.lost,
+            Self::Waiting => sent.waits(),
+        }
+    }
+}
+
 /// Records by their marks.
 #[derive(Debug, Default)]
 struct Index {
@@ -93,6 +117,14 @@ impl Index {
         self.sacked.reset(capacity);
         self.known.reset(capacity);
         self.waiting.reset(capacity);
+    }
+
+    fn of(&self, set: Set) -> &Bits {
+        match set {
+            Set::Sacked => &self.sacked,
+            Set::Known => &self.known,
+            Set::Waiting => &self.waiting,
+        }
     }
 
     fn insert(&mut self, number: u32, sent: &Sent) {
@@ -131,7 +163,7 @@ pub(super) struct Board {
     pub in_repair: u32,
     /// Number of the first record. It grows with each that is freed.
     first: u32,
-    /// Absent until something is marked for the first time.
+    /// Absent until a record is marked while there are more than [`FEW`].
     index: Option<Box<Index>>,
 }
 
@@ -175,6 +207,7 @@ impl Board {
     }
 
     /// Frees what lies in `una..ack`; returns what that was and where the first record begins now.
+    #[inline]
     pub fn acknowledge(&mut self, una: Seq, ack: Seq) -> (Freed, Seq) {
         let (mut freed, mut start) = (Freed::default(), una);
         while let Some(sent) = self.sent.front().copied() {
@@ -240,10 +273,6 @@ impl Board {
         Some(Place { index, start, sent })
     }
 
-    fn place_of(&self, una: Seq, number: u32) -> Option<Place> {
-        self.place(una, number.wrapping_sub(self.first) as usize)
-    }
-
     /// The index of the first record that ends behind `seq`.
     pub fn search(&self, seq: Seq) -> usize {
         self.sent.partition_point(|sent| {
@@ -252,9 +281,16 @@ impl Board {
         })
     }
 
-    /// The indexes, with room for all records.
-    fn index(&mut self) -> &mut Index {
-        let index = self.index.get_or_insert_default();
+    /// The indexes, with room for all records, unless these are so few that there is none.
+    fn index(&mut self) -> Option<&mut Index> {
+        if self.index.is_none() {
+            if self.sent.len() <= FEW {
+                return None;
+            }
+            let repairs = self.repairs_in_order();
+            self.index = Some(Box::new(Index { repairs, ..Index::default() }));
+        }
+        let index = self.index.as_deref_mut()?;
         let capacity = self.sent.len().next_power_of_two().max(LEAST_INDEX);
         if index.sacked.capacity() < capacity {
             index.reset(capacity);
@@ -265,7 +301,33 @@ impl Board {
                 }
             }
         }
-        index
+        Some(index)
+    }
+
+    /// What was sent again, by time.
+    fn repairs_in_order(&self) -> VecDeque<Repair> {
+        let numbered = (self.first..=u32::MAX).chain(0..).zip(&self.sent);
+        let mut repairs: Vec<_> = numbered
+            .filter(|(_, sent)| sent.in_repair)
+            .map(|(number, sent)| Repair { number, at: sent.at })
+            .collect();
+        // Stable, so that what was sent at once stays in sequence order.
+        repairs.sort_by_key(|repair| repair.at);
+        repairs.into()
+    }
+
+    /// The index of the first record from `from` on that is in the set, or not in it.
+    fn find(&mut self, from: usize, set: Set, wanted: Wanted) -> Option<usize> {
+        let (start, first, end) = (self.number(from), self.first, self.end());
+        if let Some(index) = self.index() {
+            let found = index.of(set).next(start, end, wanted)?;
+            return Some(found.wrapping_sub(first) as usize);
+        }
+        let is_wanted = |sent: &Sent| {
+            step();
+            set.has(sent) == (wanted == Wanted::Members)
+        };
+        self.sent.iter().skip(from).position(is_wanted).map(|found| from + found)
     }
 
     /// Replaces the record at a place by one with other marks.
@@ -273,9 +335,10 @@ impl Board {
         step();
         change();
         let number = self.number(place.index);
-        let index = self.index();
-        index.remove(number, &place.sent);
-        index.insert(number, &sent);
+        if let Some(index) = self.index() {
+            index.remove(number, &place.sent);
+            index.insert(number, &sent);
+        }
         self.uncount(&place.sent, place.len());
         self.count(&sent, place.len());
         self.sent[place.index] = sent;
@@ -304,20 +367,24 @@ impl Board {
         debug_assert!(place.sent.waits());
         self.mark(place, Sent { in_repair: true, repeated: true, at, ..place.sent });
         let repair = Repair { number: self.number(place.index), at };
-        let (records, first) = (self.sent.len(), self.first);
-        let repairs = &mut self.index().repairs;
+        let most = 2 * self.sent.len() + REPAIRS_SLACK;
+        let Some(Index { repairs, .. }) = self.index() else { return };
         repairs.push_back(repair);
-        if repairs.len() > 2 * records + REPAIRS_SLACK {
-            let mut repairs = std::mem::take(repairs);
-            repairs.retain(|repair| self.is_in_repair(repair, first));
-            self.index().repairs = repairs;
+        if repairs.len() > most {
+            self.tidy_repairs();
         }
     }
 
+    fn tidy_repairs(&mut self) {
+        let Some(mut index) = self.index.take() else { return };
+        index.repairs.retain(|repair| self.is_in_repair(repair));
+        self.index = Some(index);
+    }
+
     /// The record is still on its way as it was sent then.
-    fn is_in_repair(&self, repair: &Repair, first: u32) -> bool {
+    fn is_in_repair(&self, repair: &Repair) -> bool {
         step();
-        let record = self.sent.get(repair.number.wrapping_sub(first) as usize);
+        let record = self.sent.get(repair.number.wrapping_sub(self.first) as usize);
         record.is_some_and(|sent| sent.in_repair && sent.at == repair.at)
     }
 
@@ -333,10 +400,9 @@ impl Board {
 
     /// What the peer was believed to have out of order it has discarded: it has to be sent again.
     pub fn renege(&mut self, una: Seq) {
-        let (first, end) = (self.first, self.end());
         while self.sacked > 0
-            && let Some(found) = self.index().sacked.next(first, end, Wanted::Members)
-            && let Some(place) = self.place_of(una, found)
+            && let Some(found) = self.find(0, Set::Sacked, Wanted::Members)
+            && let Some(place) = self.place(una, found)
         {
             // Whatever the peer says of it next may concern the first transmission, so no round trip is measured on it.
             self.mark(&place, Sent { sacked: false, lost: true, repeated: true, ..place.sent });
@@ -355,9 +421,8 @@ impl Board {
         if self.lost == self.in_repair {
             return None;
         }
-        let (first, end) = (self.first, self.end());
-        let found = self.index().waiting.next(first, end, Wanted::Members)?;
-        self.place_of(una, found)
+        let found = self.find(0, Set::Waiting, Wanted::Members)?;
+        self.place(una, found)
     }
 
     /// The first record from `index` on that the peer is not known to have.
@@ -365,16 +430,21 @@ impl Board {
         if self.sacked == 0 {
             return self.place(una, index);
         }
-        let (from, end) = (self.number(index), self.end());
-        let found = self.index().sacked.next(from, end, Wanted::Others)?;
-        self.place_of(una, found)
+        let found = self.find(index, Set::Sacked, Wanted::Others)?;
+        self.place(una, found)
     }
 
     /// The last record that the peer is not known to have.
     pub fn last_unsacked(&mut self, una: Seq) -> Option<Place> {
         let (first, end) = (self.first, self.end());
-        let found = self.index().sacked.last(first, end, Wanted::Others)?;
-        self.place_of(una, found)
+        let found = match self.index() {
+            Some(index) => {
+                let found = index.sacked.last(first, end, Wanted::Others)?;
+                found.wrapping_sub(first) as usize
+            }
+            None => self.sent.iter().rposition(|sent| !sent.sacked)?,
+        };
+        self.place(una, found)
     }
 
     /// The oldest transmission of which nothing is known, among the first ones of each segment.
@@ -382,18 +452,25 @@ impl Board {
         if self.is_quiet() {
             return self.place(una, 0);
         }
-        let (first, end) = (self.first, self.end());
-        let found = self.index().known.next(first, end, Wanted::Others)?;
-        self.place_of(una, found)
+        let found = self.find(0, Set::Known, Wanted::Others)?;
+        self.place(una, found)
     }
 
     /// The oldest transmission of which nothing is known, among those of what was lost.
     pub fn oldest_repair(&mut self, una: Seq) -> Option<Place> {
+        if self.in_repair == 0 {
+            return None;
+        }
+        if self.index().is_none() {
+            let repairs = self.sent.iter().enumerate().filter(|(_, sent)| sent.in_repair);
+            let (oldest, _) = repairs.min_by_key(|(_, sent)| sent.at)?;
+            return self.place(una, oldest);
+        }
         while let Some(repair) = self.index.as_ref()?.repairs.front().copied() {
-            if self.is_in_repair(&repair, self.first) {
-                return self.place_of(una, repair.number);
+            if self.is_in_repair(&repair) {
+                return self.place(una, repair.number.wrapping_sub(self.first) as usize);
             }
-            self.index().repairs.pop_front();
+            self.index()?.repairs.pop_front();
         }
         None
     }
@@ -420,7 +497,8 @@ impl Board {
             start = sent.end;
         }
         self.push_cut(open, mss);
-        self.rebuild_index();
+        // Made anew when it is needed.
+        self.index = None;
     }
 
     fn push_cut(&mut self, run: Option<(Seq, Sent)>, mss: u32) {
@@ -430,19 +508,6 @@ impl Board {
             self.sent.push_back(Sent { end: start, ..sent });
         }
         self.sent.push_back(sent);
-    }
-
-    fn rebuild_index(&mut self) {
-        self.index = None;
-        let marked = |(_, sent): &(u32, &Sent)| sent.in_repair;
-        let numbered = || (self.first..=u32::MAX).chain(0..).zip(&self.sent);
-        let mut repairs: Vec<_> = numbered()
-            .filter(marked)
-            .map(|(number, sent)| Repair { number, at: sent.at })
-            .collect();
-        // Stable, so that what was sent at once stays in sequence order.
-        repairs.sort_by_key(|repair| repair.at);
-        self.index().repairs = repairs.into();
     }
 }
 
