@@ -20,7 +20,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo test test-ray lint unit bench bench-sim fuzz soak docs experiments build compiler ready
+.PHONY: help demo test test-ray lint unit prove bench bench-sim fuzz soak docs experiments build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: compiler ## Formatting, clippy, licences and sources of dependencies
 
 unit: build ready ## Unit, property, documentation and end-to-end tests
 	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
+
+prove: compiler ## Every table and index that a guest can write into small rings, against slow models
+	$(CARGO) test -p floodway-switch --lib --locked -- --include-ignored exhaustive
 
 bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path
 	$(LAB) doctor --install --bench

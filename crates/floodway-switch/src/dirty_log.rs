@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use vm_memory::FileOffset;
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder, MmapRegionError};
 
-use crate::work;
+use crate::work::{self, Unit};
 
 /// Bytes that a bit stands for.
 const PAGE_SHIFT: u64 = 12;
@@ -53,7 +53,7 @@ impl DirtyLog {
             else {
                 return;
             };
-            work::count(1);
+            work::count(Unit::Page);
             // SAFETY: `byte` is inside the mapping, which lives as long as `self`; the front-end changes it with
             // atomic operations, too.
             let bits = unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(byte)) };

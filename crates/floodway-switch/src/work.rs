@@ -1,25 +1,71 @@
 //! Work that guests cause, counted by what bounds it and not by the clock.
 //!
-//! Tests and fuzz targets check that what a guest writes costs no more than its limits allow. A unit is a descriptor read, a piece
-//! appended, a region compared, or a page marked in a dirty log. Other builds count nothing.
+//! Tests and fuzz targets check that what a guest writes costs no more than its limits allow. Other builds count nothing.
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A descriptor was read.
+    Descriptor,
+    /// A piece of guest memory was appended to a list.
+    Piece,
+    /// A memory region was compared with an address.
+    Comparison,
+    /// A page was marked in a dirty log.
+    Page,
+}
+
+/// Units of each kind.
+#[cfg(any(test, fuzzing))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Descriptors read.
+    pub descriptors: u64,
+    /// Pieces of guest memory appended to a list.
+    pub pieces: u64,
+    /// Memory regions compared with an address.
+    pub comparisons: u64,
+    /// Pages marked in a dirty log.
+    pub pages: u64,
+}
+
+#[cfg(any(test, fuzzing))]
+impl Work {
+    const NONE: Self = Self { descriptors: 0, pieces: 0, comparisons: 0, pages: 0 };
+
+    /// All units, whatever their kind.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.descriptors + self.pieces + self.comparisons + self.pages
+    }
+}
 
 #[cfg(any(test, fuzzing))]
 thread_local! {
-    static UNITS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static WORK: std::cell::Cell<Work> = const { std::cell::Cell::new(Work::NONE) };
 }
 
-/// Counts `units` of work of this thread.
+/// Counts a unit of work of this thread.
 #[inline(always)]
-pub(crate) fn count(units: u64) {
+pub(crate) fn count(unit: Unit) {
     #[cfg(any(test, fuzzing))]
-    UNITS.set(UNITS.get() + units);
+    {
+        let mut work = WORK.get();
+        match unit {
+            Unit::Descriptor => work.descriptors += 1,
+            Unit::Piece => work.pieces += 1,
+            Unit::Comparison => work.comparisons += 1,
+            Unit::Page => work.pages += 1,
+        }
+        WORK.set(work);
+    }
     #[cfg(not(any(test, fuzzing)))]
-    let _ = units;
+    let _ = unit;
 }
 
-/// Takes the number of units that this thread has counted since this was last called.
+/// Takes what this thread has counted since this was last called.
 #[cfg(any(test, fuzzing))]
 #[must_use]
-pub fn take() -> u64 {
-    UNITS.take()
+pub fn take() -> Work {
+    WORK.take()
 }

@@ -1,7 +1,7 @@
 //! Looking up addresses in a guest's memory: the guest's, the front-end's and our own.
 
 use super::{GuestMemory, Region};
-use crate::work;
+use crate::work::{self, Unit};
 
 impl GuestMemory {
     /// Our address of guest physical address `gpa`, and how many of `len` bytes are contiguous
@@ -24,7 +24,7 @@ impl GuestMemory {
     #[cold]
     fn find(&self, hint: &mut usize, gpa: u64) -> Option<&Region> {
         let after = self.regions.partition_point(|r| {
-            work::count(1);
+            work::count(Unit::Comparison);
             r.layout.gpa <= gpa
         });
         let at = after.checked_sub(1)?;
@@ -55,7 +55,7 @@ impl GuestMemory {
     pub fn note_write(&self, host: *const u8, len: usize) {
         let Some(log) = &self.log else { return };
         let after = self.by_host.partition_point(|&i| {
-            work::count(1);
+            work::count(Unit::Comparison);
             self.regions[usize::from(i)].host.cast_const() <= host
         });
         let Some(&i) = after.checked_sub(1).and_then(|at| self.by_host.get(at)) else { return };

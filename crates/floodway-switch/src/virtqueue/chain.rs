@@ -7,7 +7,7 @@
 use super::{RingBroken, Virtqueue};
 use crate::memory::GuestMemory;
 use crate::segment::GuestIoVecs;
-use crate::work;
+use crate::work::{self, Unit};
 
 const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;
@@ -127,7 +127,7 @@ impl Virtqueue {
         access: Access,
         iovecs: &mut GuestIoVecs,
     ) -> Result<u32, ChainError> {
-        work::count(1);
+        work::count(Unit::Descriptor);
         // SAFETY: head < size, so the descriptor is inside the table that `new` checked. The copy
         // is what is checked and used; the guest may change its own as it likes.
         let first = unsafe { self.desc.add(usize::from(head)).read_volatile() };
@@ -164,7 +164,7 @@ impl Table {
         if index >= self.len {
             return None;
         }
-        work::count(1);
+        work::count(Unit::Descriptor);
         let entry = self.base.cast::<Unaligned>().wrapping_add(index as usize);
         // SAFETY: index < len, and whoever made the table checked `len` entries from `base` on. Volatile: it is read
         // once, here, and the copy is what is checked and used.
@@ -229,7 +229,7 @@ impl Walk<'_> {
             if self.iovecs.len() == self.end {
                 return Err(ChainError::TooLong);
             }
-            work::count(1);
+            work::count(Unit::Piece);
             let (ptr, contiguous) =
                 self.memory.translate(self.hint, addr, rest).ok_or(ChainError::Address)?;
             // SAFETY: `translate` checked the range in the memory that `iovecs` holds.

@@ -30,6 +30,8 @@
 
 mod chain;
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -348,7 +350,7 @@ impl Virtqueue {
 
 /// Whether moving the index from `old` to `new` passed `event` (virtio 1.2, section 2.7.7.2).
 #[inline]
-fn need_event(event: u16, new: u16, old: u16) -> bool {
+pub(crate) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
