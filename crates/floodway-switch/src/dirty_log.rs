@@ -11,37 +11,60 @@
 //! Source: vhost-user protocol, section "Migration".
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use vm_memory::FileOffset;
-use vm_memory::mmap::{MmapRegion, MmapRegionBuilder, MmapRegionError};
+use crate::mapping::{MapError, SharedMapping};
+use crate::sigbus::{Faults, Kind};
 
 use crate::work::{self, Unit};
 
 /// Bytes that a bit stands for.
 const PAGE_SHIFT: u64 = 12;
+/// Most bytes of a bitmap: enough for guest physical addresses of 45 bits.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Why a dirty log was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Larger than any guest needs.
+    #[error("dirty log of {size:#x} bytes, more than {MAX_BYTES:#x}")]
+    TooLarge {
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// The file could not be mapped.
+    #[error("cannot map a dirty log of {size:#x} bytes: {source}")]
+    Map {
+        /// Its size in bytes.
+        size: u64,
+        /// Why not.
+        source: MapError,
+    },
+}
 
 /// A bitmap that a front-end shares.
 #[derive(Debug)]
 pub struct DirtyLog {
-    mapping: MmapRegion,
+    mapping: SharedMapping,
 }
 
 impl DirtyLog {
-    /// Maps `size` bytes at `offset` of `file`.
+    /// Maps `size` bytes at `offset` of `file`. Pages of it that go are noted in `faults`.
     ///
     /// # Errors
-    /// The file cannot be mapped, or ends before.
-    pub fn map(file: File, offset: u64, size: u64) -> Result<Self, MmapRegionError> {
-        let too_long = MmapRegionError::MappingPastEof;
-        let end = offset.checked_add(size).ok_or(too_long)?;
-        let fits = file.metadata().is_ok_and(|metadata| end <= metadata.len());
-        let size = usize::try_from(size).ok().filter(|_| fits);
-        let mapping = MmapRegionBuilder::new(size.ok_or(MmapRegionError::MappingPastEof)?)
-            .with_file_offset(FileOffset::new(file, offset))
-            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-            .build()?;
+    /// The file cannot be mapped, ends before, or is larger than a log needs to be.
+    pub fn map(
+        file: &File,
+        offset: u64,
+        size: u64,
+        faults: &Arc<Faults>,
+    ) -> Result<Self, LogError> {
+        if size > MAX_BYTES {
+            return Err(LogError::TooLarge { size });
+        }
+        let mapping = SharedMapping::new(file, offset, size, Kind::DirtyLog, faults)
+            .map_err(|source| LogError::Map { size, source })?;
         Ok(Self { mapping })
     }
 
@@ -68,11 +91,11 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::testing::memory::memfd;
 
     fn log(bytes: u64) -> (File, DirtyLog) {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(4096).unwrap();
-        let log = DirtyLog::map(file.try_clone().unwrap(), 0, bytes).unwrap();
+        let file = memfd(4096);
+        let log = DirtyLog::map(&file, 0, bytes, &Arc::default()).unwrap();
         (file, log)
     }
 
@@ -100,9 +123,10 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_short_is_refused() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(100).unwrap();
-        assert!(DirtyLog::map(file.try_clone().unwrap(), 0, 4096).is_err());
-        assert!(DirtyLog::map(file, u64::MAX, 2).is_err());
+        let map = |offset, size| DirtyLog::map(&memfd(100), offset, size, &Arc::default());
+        let refused = |offset, size| map(offset, size).unwrap_err();
+        assert!(matches!(refused(0, 4096), LogError::Map { source: MapError::Short, .. }));
+        assert!(matches!(refused(u64::MAX, 2), LogError::Map { source: MapError::Short, .. }));
+        assert!(matches!(refused(0, MAX_BYTES + 1), LogError::TooLarge { .. }));
     }
 }

@@ -12,13 +12,14 @@
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
 //! | inbound rates | [`inbound`] | right edges of what leaves, and who gets how much of the link into the host |
 //! | egress | [`egress`] | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
-//! | queues | [`tx`], [`rx`], [`moderation`], [`ring`], [`uplink`] | taking frames and giving them |
-//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`dirty_log`], [`segment`] | vhost-user, rings, addresses |
+//! | queues | [`tx`], [`rx`], [`moderation`], [`ring`], [`call`], [`uplink`] | taking frames and giving them |
+//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`mapping`], [`sigbus`], [`dirty_log`], [`segment`] | vhost-user, rings, addresses, memory that goes away |
 //!
 //! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
+pub mod call;
 pub mod config;
 pub mod control;
 pub mod delivery;
@@ -28,6 +29,7 @@ pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod inbound;
+pub mod mapping;
 pub mod memory;
 pub mod moderation;
 pub mod operate;
@@ -38,6 +40,7 @@ pub mod port;
 pub mod ring;
 pub mod rx;
 pub mod segment;
+pub mod sigbus;
 mod snapshot;
 pub mod stats;
 pub mod status;

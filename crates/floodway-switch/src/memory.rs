@@ -14,22 +14,56 @@
 //! Translation answers with a raw pointer and the number of bytes that are contiguous there. The
 //! bounds are checked here, once per descriptor, and nowhere else.
 //!
-//! A guest can only name addresses inside its own regions. The front-end process is trusted a
-//! little more than its guest: it could truncate a file that we have mapped, which the kernel
-//! answers with `SIGBUS` for us. QEMU seals its memory files against that.
+//! A guest can only name addresses inside its own regions. Its front-end is trusted no more than the guest: it may take the pages
+//! away again ([`crate::sigbus`]), and shares at most what [`Limits`] allow, so that mappings and addresses are left for other ports.
 
 mod lookup;
 
 use std::fs::File;
 use std::sync::Arc;
 
-use vm_memory::FileOffset;
-use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
-
 use crate::dirty_log::DirtyLog;
+use crate::mapping::{MapError, SharedMapping};
+use crate::sigbus::{Faults, Kind};
 
 /// Most regions that one front-end may share.
 pub const MAX_REGIONS: usize = 256;
+/// What every front-end may need: the vhost-user protocol's own table has as many.
+const MIN_REGIONS: usize = 8;
+/// Regions of all ports together: a quarter of the mappings that the kernel allows a process, as a table is mapped while the one before
+/// still is.
+const ALL_REGIONS: usize = 16_384;
+/// Bytes of all ports together: half of a process's addresses.
+const ALL_BYTES: u64 = 64 << 40;
+/// Most bytes of one port.
+const MAX_BYTES: u64 = 16 << 40;
+
+/// How much memory a front-end may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Regions.
+    pub regions: usize,
+    /// Bytes of all regions.
+    pub bytes: u64,
+}
+
+impl Limits {
+    /// A fair share for each of `ports`.
+    #[must_use]
+    pub fn share(ports: usize) -> Self {
+        let ports = ports.max(1);
+        Self {
+            regions: (ALL_REGIONS / ports).clamp(MIN_REGIONS, MAX_REGIONS),
+            bytes: (ALL_BYTES / ports as u64).min(MAX_BYTES),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::share(1)
+    }
+}
 
 /// What addresses and sizes of regions are multiples of, in bytes.
 pub const PAGE_SIZE: u64 = 4096;
@@ -44,16 +78,8 @@ pub enum MemoryError {
         gpa: u64,
         /// Its size in bytes.
         size: u64,
-        /// What the mapping said.
-        source: vm_memory::mmap::MmapRegionError,
-    },
-    /// The file ends before the region does: touching the rest would kill us.
-    #[error("guest memory region at {gpa:#x} of {size:#x} bytes is longer than its file")]
-    Short {
-        /// Guest physical address of the region.
-        gpa: u64,
-        /// Its size in bytes.
-        size: u64,
+        /// Why not.
+        source: MapError,
     },
     /// Size zero, or an end past the end of the address space.
     #[error("guest memory region at {gpa:#x} has an impossible size {size:#x}")]
@@ -84,9 +110,24 @@ pub enum MemoryError {
         /// Guest physical address of the region.
         gpa: u64,
     },
-    /// More than [`MAX_REGIONS`].
-    #[error("more than {MAX_REGIONS} guest memory regions")]
-    TooMany,
+    /// More regions than [`Limits`] allow.
+    #[error("more than {limit} guest memory regions (share fewer and larger ones)")]
+    TooMany {
+        /// What is allowed.
+        limit: usize,
+    },
+    /// More bytes than [`Limits`] allow.
+    #[error(
+        "guest memory of more than {limit:#x} bytes, with the region at {gpa:#x} of {size:#x} bytes"
+    )]
+    TooLarge {
+        /// Guest physical address of the region.
+        gpa: u64,
+        /// Its size in bytes.
+        size: u64,
+        /// What is allowed in all.
+        limit: u64,
+    },
     /// A region to be removed is not there.
     #[error("no guest memory region at {gpa:#x} of {size:#x} bytes")]
     Unknown {
@@ -127,7 +168,7 @@ struct Region {
     layout: RegionLayout,
     host: *mut u8,
     // Keeps `host` mapped.
-    mapping: Arc<MmapRegion>,
+    mapping: Arc<SharedMapping>,
 }
 
 // SAFETY: `host` is the address of a shared mapping that `mapping` (Send + Sync) keeps alive; it is
@@ -145,52 +186,77 @@ pub struct GuestMemory {
     by_host: Vec<u16>,
     /// Where writes are noted, while the VM migrates.
     log: Option<Arc<DirtyLog>>,
+    limits: Limits,
+    /// Where it is noted that pages have gone.
+    faults: Arc<Faults>,
 }
 
 impl GuestMemory {
-    /// Maps `regions`, a whole table.
+    /// Memory without regions, for the connection whose faults are noted in `faults`.
+    #[must_use]
+    pub fn new(limits: Limits, faults: Arc<Faults>) -> Self {
+        Self { limits, faults, ..Self::default() }
+    }
+
+    /// Maps `regions`, a whole table, for tests.
     ///
     /// # Errors
-    /// The first region that cannot be mapped, has an impossible size, or overlaps another.
+    /// As [`GuestMemory::with_table`].
+    #[cfg(any(test, feature = "testing"))]
     pub fn map(
         regions: impl IntoIterator<Item = (RegionLayout, File)>,
     ) -> Result<Self, MemoryError> {
+        Self::default().with_table(regions)
+    }
+
+    /// Memory of the same connection with `regions`, a whole table, in place of its own.
+    ///
+    /// # Errors
+    /// The first region that cannot be mapped, has an impossible size, overlaps another, or is more than is allowed.
+    pub fn with_table(
+        &self,
+        regions: impl IntoIterator<Item = (RegionLayout, File)>,
+    ) -> Result<Self, MemoryError> {
+        let empty = Self::new(self.limits, Arc::clone(&self.faults));
         regions
             .into_iter()
-            .try_fold(Self::default(), |memory, (layout, file)| memory.with_region(layout, file))
+            .try_fold(empty, |memory, (layout, file)| memory.with_region(layout, &file))
     }
 
     /// The same memory and one more region.
     ///
     /// # Errors
-    /// As [`GuestMemory::map`].
-    pub fn with_region(&self, layout: RegionLayout, file: File) -> Result<Self, MemoryError> {
+    /// As [`GuestMemory::with_table`].
+    pub fn with_region(&self, layout: RegionLayout, file: &File) -> Result<Self, MemoryError> {
+        let at = self.place(layout)?;
+        let RegionLayout { gpa, size, file_offset, .. } = layout;
+        let mapping = SharedMapping::new(file, file_offset, size, Kind::GuestMemory, &self.faults)
+            .map_err(|source| MemoryError::Map { gpa, size, source })?;
+        let mut regions = self.regions.clone();
+        let region = Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) };
+        regions.insert(at, region);
+        Ok(self.of(regions))
+    }
+
+    /// Checks a region; returns its place among the others.
+    fn place(&self, layout: RegionLayout) -> Result<usize, MemoryError> {
         let RegionLayout { gpa, size, .. } = layout;
-        let end = gpa.checked_add(size).filter(|_| size > 0);
-        let (Some(end), Ok(len)) = (end, usize::try_from(size)) else {
+        let Some(end) = gpa.checked_add(size).filter(|_| size > 0) else {
             return Err(MemoryError::Size { gpa, size });
         };
         layout.check_alignment()?;
-        if self.regions.len() >= MAX_REGIONS {
-            return Err(MemoryError::TooMany);
+        let Limits { regions, bytes } = self.limits;
+        if self.regions.len() >= regions {
+            return Err(MemoryError::TooMany { limit: regions });
+        }
+        if size > bytes.saturating_sub(self.size()) {
+            return Err(MemoryError::TooLarge { gpa, size, limit: bytes });
         }
         let at = self.regions.partition_point(|r| r.layout.gpa < end);
         if self.regions[..at].last().is_some_and(|r| gpa < r.layout.gpa + r.layout.size) {
             return Err(MemoryError::Overlap { gpa });
         }
-        if !holds(&file, layout.file_offset, size) {
-            return Err(MemoryError::Short { gpa, size });
-        }
-        let mapping = MmapRegionBuilder::new(len)
-            .with_file_offset(FileOffset::new(file, layout.file_offset))
-            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-            .build()
-            .map_err(|source| MemoryError::Map { gpa, size, source })?;
-        let mut regions = self.regions.clone();
-        let region = Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) };
-        regions.insert(at, region);
-        Ok(Self::of(regions, self.log.clone()))
+        Ok(at)
     }
 
     /// The same memory, whose writes are noted in `log`, or nowhere.
@@ -209,14 +275,14 @@ impl GuestMemory {
             return Err(MemoryError::Unknown { gpa, size });
         }
         let regions = self.regions.iter().filter(|r| !is_it(r)).cloned().collect();
-        Ok(Self::of(regions, self.log.clone()))
+        Ok(self.of(regions))
     }
 
-    /// Memory of `regions`, which are sorted by guest address.
-    fn of(regions: Vec<Region>, log: Option<Arc<DirtyLog>>) -> Self {
+    /// The same memory with `regions`, which are sorted by guest address, in place of its own.
+    fn of(&self, regions: Vec<Region>) -> Self {
         let mut by_host: Vec<u16> = (0..regions.len() as u16).collect();
         by_host.sort_unstable_by_key(|&i| regions[usize::from(i)].host);
-        Self { regions, by_host, log }
+        Self { regions, by_host, ..self.clone() }
     }
 
     /// Bytes mapped.
@@ -226,16 +292,10 @@ impl GuestMemory {
     }
 }
 
-/// The file has `size` bytes at `offset`. What is no regular file (a DAX device) has no length to
-/// compare with; mapping it fails by itself.
-fn holds(file: &File, offset: u64, size: u64) -> bool {
-    let Ok(metadata) = file.metadata() else { return false };
-    !metadata.is_file() || offset.checked_add(size).is_some_and(|end| end <= metadata.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::memory::memfd;
     use crate::work;
 
     const PAGE: u64 = PAGE_SIZE;
@@ -250,9 +310,7 @@ mod tests {
     }
 
     fn file(pages: u64) -> File {
-        let f = tempfile::tempfile().unwrap();
-        f.set_len(pages * PAGE).unwrap();
-        f
+        memfd(pages * PAGE)
     }
 
     #[test]
@@ -277,8 +335,8 @@ mod tests {
         let regions = (0..MAX_REGIONS as u64).map(|i| (layout(at(i), 2), file(2)));
         let memory = GuestMemory::map(regions).unwrap();
         assert!(matches!(
-            memory.with_region(layout(1 << 40, 1), file(1)),
-            Err(MemoryError::TooMany)
+            memory.with_region(layout(1 << 40, 1), &file(1)),
+            Err(MemoryError::TooMany { limit: MAX_REGIONS })
         ));
         for page in 0..3 * MAX_REGIONS as u64 {
             for hint in [0, 77, MAX_REGIONS - 1, usize::MAX] {
@@ -300,20 +358,20 @@ mod tests {
     fn impossible_regions_are_refused() {
         let memory = GuestMemory::map([(layout(0, 2), file(2))]).unwrap();
         assert!(matches!(
-            memory.with_region(layout(PAGE, 1), file(1)),
+            memory.with_region(layout(PAGE, 1), &file(1)),
             Err(MemoryError::Overlap { .. })
         ));
         assert!(matches!(
-            memory.with_region(layout(u64::MAX - 5, 1), file(1)),
+            memory.with_region(layout(u64::MAX - 5, 1), &file(1)),
             Err(MemoryError::Size { .. })
         ));
         assert!(matches!(
-            memory.with_region(layout(8 * PAGE, 0), file(1)),
+            memory.with_region(layout(8 * PAGE, 0), &file(1)),
             Err(MemoryError::Size { .. })
         ));
-        let beyond_the_file = memory.with_region(layout(8 * PAGE, 4), file(1));
+        let beyond_the_file = memory.with_region(layout(8 * PAGE, 4), &file(1));
         assert!(
-            matches!(beyond_the_file, Err(MemoryError::Short { .. })),
+            matches!(beyond_the_file, Err(MemoryError::Map { source: MapError::Short, .. })),
             "a mapping past the end of its file"
         );
         for (field, wrong) in [
@@ -322,7 +380,7 @@ mod tests {
             ("guest address", layout(8 * PAGE + 8, 1)),
             ("offset in its file", RegionLayout { file_offset: 100, ..layout(8 * PAGE, 1) }),
         ] {
-            let refused = memory.with_region(wrong, file(2));
+            let refused = memory.with_region(wrong, &file(2));
             assert!(
                 matches!(refused, Err(MemoryError::Unaligned { field: named, .. }) if named == field),
                 "{field}: {refused:?}"
@@ -330,5 +388,24 @@ mod tests {
         }
         assert!(matches!(memory.without_region(PAGE, PAGE), Err(MemoryError::Unknown { .. })));
         assert_eq!(memory.without_region(0, 2 * PAGE).unwrap().size(), 0);
+    }
+    #[test]
+    fn a_port_shares_no_more_regions_and_bytes_than_its_part() {
+        let limits = Limits { regions: 3, bytes: 8 * PAGE };
+        let memory = GuestMemory::new(limits, Arc::default());
+        let regions = |n: u64| (0..n).map(|i| (layout(2 * i * PAGE, 1), file(1)));
+        assert_eq!(memory.with_table(regions(3)).unwrap().size(), 3 * PAGE);
+        assert!(matches!(memory.with_table(regions(4)), Err(MemoryError::TooMany { limit: 3 })));
+        let sparse = [(layout(0, 5), file(5)), (layout(16 * PAGE, 4), file(4))];
+        assert!(matches!(memory.with_table(sparse), Err(MemoryError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn the_parts_of_all_ports_fit_a_process() {
+        for ports in [1, 2, 4, 100, 1000, 2000] {
+            let Limits { regions, bytes } = Limits::share(ports);
+            assert!(ports * regions <= ALL_REGIONS && ports as u64 * bytes <= ALL_BYTES, "{ports}");
+            assert!(regions >= MIN_REGIONS && bytes >= 32 << 30, "{ports}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use floodway_wire::{MacAddr, ethernet};
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::inbound::PortInbound;
+use crate::memory::Limits;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
 use crate::status::VcpuStatus;
@@ -86,6 +87,10 @@ pub struct Port {
     unannounced: Mutex<Option<MacAddr>>,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
+    /// How much memory its front-end may share.
+    pub memory_limits: Limits,
+    /// Why the last front-end was cut off, if it was, until another one comes.
+    pub quarantine: Mutex<Option<String>>,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
     table: Arc<RwLock<MacTable>>,
@@ -122,6 +127,8 @@ impl Port {
             waiting: AtomicBool::new(false),
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
+            memory_limits: Limits::default(),
+            quarantine: Mutex::default(),
             waker,
             table,
             config,

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use vmm_sys_util::eventfd::EventFd;
-
+use crate::call::Call;
 use crate::stats::Counter;
 use crate::virtqueue::Virtqueue;
 
@@ -22,7 +21,7 @@ pub struct Ring {
     /// The ring itself.
     pub queue: Virtqueue,
     /// Where to interrupt the guest; without it the guest polls.
-    pub call: Option<Arc<EventFd>>,
+    pub call: Option<Arc<Call>>,
 }
 
 impl Ring {
@@ -49,11 +48,10 @@ impl Ring {
         wanted
     }
 
-    /// Interrupts the guest.
+    /// Interrupts the guest. Never blocks, whatever the front-end does with the descriptor.
     pub fn interrupt(&self) {
         if let Some(call) = &self.call {
-            // An eventfd write fails only when 2^64 - 2 interrupts are already waiting.
-            let _ = call.write(1);
+            call.signal();
         }
     }
 }

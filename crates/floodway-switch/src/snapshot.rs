@@ -107,6 +107,7 @@ fn port(port: &Port) -> PortStatus {
         undelivered: drops(&lock(&port.undelivered)),
         offload: port.offload.status(),
         vcpu: lock(&port.vcpu).clone(),
+        quarantine: lock(&port.quarantine).clone(),
     }
 }
 

@@ -153,6 +153,9 @@ pub struct PortStatus {
     /// How the VM's CPUs are scheduled; none if nothing is configured.
     #[serde(default)]
     pub vcpu: Option<VcpuStatus>,
+    /// Why its last front-end was cut off; none if it was not, or if another one has come.
+    #[serde(default)]
+    pub quarantine: Option<String>,
 }
 
 /// The vCPU threads of a port's VM.

@@ -10,8 +10,10 @@ use std::time;
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
+use crate::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::inbound::division::Division;
+use crate::memory::Limits;
 use crate::operate::Operator;
 use crate::pairs::Pairs;
 use crate::polling::Polling;
@@ -93,6 +95,9 @@ impl Shared {
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// Guests cannot be interrupted.
+    #[error(transparent)]
+    Interrupts(#[from] call::AioError),
     /// A port's socket cannot be had.
     #[error("port \"{name}\": cannot open socket {}: {source}", path.display())]
     Socket {
@@ -162,6 +167,7 @@ impl Switch {
     /// # Errors
     /// The first thing that cannot be opened or started; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        call::check_aio()?;
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
@@ -277,13 +283,12 @@ fn open(
     receivers: &mut [Vec<UplinkReceiver>],
 ) -> Result<Shared, StartError> {
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
+    let memory_limits = Limits::share(config.ports.len());
     let port = |(i, c): (usize, &PortConfig)| {
-        Arc::new(Port::new(
-            port_id(i),
-            c.clone(),
-            Arc::clone(&wakers[c.worker]),
-            Arc::clone(&table),
-        ))
+        let waker = Arc::clone(&wakers[c.worker]);
+        let mut port = Port::new(port_id(i), c.clone(), waker, Arc::clone(&table));
+        port.memory_limits = memory_limits;
+        Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
     let shape = Shape { meter: &config.meter, guests: ports.len(), seed: hash_seed()[0] };

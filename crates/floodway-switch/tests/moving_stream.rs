@@ -23,6 +23,7 @@ use floodway_switch::config::Config;
 use floodway_switch::segment::Segment;
 use floodway_switch::status::Way;
 use floodway_switch::testing::frames::mac;
+use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, TestMemory, wait, wait_until};
 use floodway_switch::uplink::tap;
@@ -187,8 +188,7 @@ struct Log(File);
 
 impl Log {
     fn start(frontend: &mut Frontend, negotiated: u64) -> Self {
-        let file = tempfile::tempfile().expect("a file");
-        file.set_len(LOG_BYTES).expect("a larger file");
+        let file = memfd(LOG_BYTES);
         frontend.set_log_base(&file, LOG_BYTES).expect("the switch takes the log");
         let logged = (negotiated | features::LOG_ALL).to_ne_bytes();
         frontend.request(SET_FEATURES, &logged, &[]).expect("offered");

@@ -26,6 +26,7 @@ pub fn render(status: &Status) -> String {
         uplinks(status),
         egress(status),
         vcpus(status),
+        quarantined(status),
         offloads(status),
         drops(status),
         features(status),
@@ -252,6 +253,12 @@ fn egress(status: &Status) -> Option<String> {
     table(header, 4, status.uplinks.iter().map(row).collect())
 }
 
+/// Ports whose front-ends were cut off.
+fn quarantined(status: &Status) -> Option<String> {
+    let row = |port: &PortStatus| Some([port.name.clone(), port.quarantine.clone()?]);
+    table(["QUARANTINED", "REASON"], 2, status.ports.iter().filter_map(row).collect())
+}
+
 /// Ports whose vCPU threads are looked after.
 fn vcpus(status: &Status) -> Option<String> {
     let header = ["VCPUS OF", "POLICY", "PROBLEM", "SLICE", "THREADS"];
@@ -420,13 +427,18 @@ mod tests {
                 threads: 2,
                 problem: None,
             }),
+            quarantine: None,
         }
     }
 
     #[test]
     fn a_switch_with_everything() {
-        let down =
-            PortStatus { name: "database-2".into(), queue_pairs_offered: 1, ..Default::default() };
+        let down = PortStatus {
+            name: "database-2".into(),
+            queue_pairs_offered: 1,
+            quarantine: Some("its guest memory has gone".into()),
+            ..Default::default()
+        };
         let status = Status {
             switch: SwitchStatus { version: "1.2.3".into(), pid: 42, uptime_s: 93_784.5 },
             workers: vec![

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dirty_log::DirtyLog;
 use crate::testing::memory::FRONTEND_BASE;
+use crate::testing::memory::memfd;
 use crate::testing::{Buffer, DriverQueue, TestMemory};
 use crate::virtqueue::Virtqueue;
 use crate::work;
@@ -34,11 +35,10 @@ impl Scene {
     fn new(regions: &[(u64, u64)], mergeable: bool) -> Self {
         let memory = TestMemory::new(regions);
         let driver = DriverQueue::new(Arc::clone(&memory), RING_AT, RING, true);
-        let log = tempfile::tempfile().unwrap();
         let bytes =
             regions.iter().map(|&(gpa, size)| (gpa + size).div_ceil(8 * PAGE)).max().unwrap();
-        log.set_len(bytes).unwrap();
-        let dirty = DirtyLog::map(log.try_clone().unwrap(), 0, bytes).unwrap();
+        let log = memfd(bytes);
+        let dirty = DirtyLog::map(&log, 0, bytes, &Arc::default()).unwrap();
         let mapped = Arc::new(memory.map().with_log(Some(Arc::new(dirty))));
         let queue = Virtqueue::new(mapped, RING, driver.addresses(), true).unwrap();
         let mut rx = RxQueue::new(1 << 20);

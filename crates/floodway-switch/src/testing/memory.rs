@@ -27,7 +27,12 @@ pub struct TestMemory {
     regions: Vec<Region>,
 }
 
-fn memfd(size: u64) -> File {
+/// A memory file of `size` bytes.
+///
+/// # Panics
+/// The system has none left.
+#[must_use]
+pub fn memfd(size: u64) -> File {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"floodway-test".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());

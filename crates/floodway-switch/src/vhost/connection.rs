@@ -18,9 +18,15 @@ use super::device::Device;
 use super::messages;
 use crate::config::SocketMode;
 use crate::port::{Port, lock};
+use crate::sigbus::Kind;
 
 /// How long a client waits before it tries to reach its front-end again.
 const RECONNECT: Duration = Duration::from_millis(100);
+/// How long a port stays without a front-end after the memory of the last one has gone: a front-end that does it again and again
+/// costs workers a few faults a second.
+const QUARANTINE: Duration = Duration::from_secs(1);
+/// How long a front-end may pause inside a message, or leave an answer unread.
+const MESSAGE: Duration = Duration::from_secs(10);
 
 /// A port's socket thread.
 pub struct Connection {
@@ -40,6 +46,7 @@ impl Connection {
     /// The socket cannot be bound, or no thread can be had.
     pub fn start(port: Arc<Port>) -> io::Result<Self> {
         let stop = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
+        let alarm = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
         let listener = match port.config.mode {
             SocketMode::Server => Some(bind(&port.config.socket)?),
             SocketMode::Client => None,
@@ -47,8 +54,9 @@ impl Connection {
         let current = Arc::new(Current::default());
         let server = Server {
             current: Arc::clone(&current),
-            device: Arc::new(Mutex::new(Device::new(Arc::clone(&port)))),
+            device: Arc::new(Mutex::new(Device::new(Arc::clone(&port), Arc::clone(&alarm)))),
             port: Arc::clone(&port),
+            alarm,
             stop: Arc::clone(&stop),
             last_try: Cell::new(None),
         };
@@ -104,6 +112,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 struct Server {
     device: Arc<Mutex<Device>>,
     port: Arc<Port>,
+    /// Signalled when memory of the front-end has gone.
+    alarm: Arc<EventFd>,
     stop: Arc<EventFd>,
     current: Arc<Current>,
     /// When a client last tried to connect.
@@ -121,12 +131,13 @@ impl Server {
             match stream {
                 Ok(Some(stream)) => {
                     tracing::info!(port = name, "front-end connected");
+                    *lock(&self.port.quarantine) = None;
                     self.port.set_connected(true);
                     if let Err(error) = self.serve(stream) {
                         tracing::warn!(port = name, %error, "socket failed");
                     }
                     *lock(&self.current) = None;
-                    lock(&self.device).disconnect();
+                    self.disconnect();
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -135,6 +146,27 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Stops the rings and forgets the front-end, for a while if its memory has gone.
+    fn disconnect(&self) {
+        let mut device = lock(&self.device);
+        let lost = device.lost_memory();
+        device.disconnect();
+        drop(device);
+        if let Some(lost) = lost {
+            self.quarantine(lost);
+        }
+    }
+
+    fn quarantine(&self, lost: Kind) {
+        let reason = format!(
+            "its {} has gone: the file has shrunk, or its file system is full",
+            lost.name()
+        );
+        tracing::warn!(port = self.port.config.name, reason, "front-end cut off");
+        *lock(&self.port.quarantine) = Some(reason);
+        self.wait(None, QUARANTINE);
     }
 
     fn stopped(&self) -> bool {
@@ -181,12 +213,17 @@ impl Server {
     /// Handles messages until the front-end is gone or says something that cannot be understood.
     fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
         let name = &self.port.config.name;
+        stream.set_read_timeout(Some(MESSAGE))?;
+        stream.set_write_timeout(Some(MESSAGE))?;
         *lock(&self.current) = Some(stream.try_clone()?);
         let mut handler =
             BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&self.device));
         loop {
-            if poll(&[self.stop.as_raw_fd(), stream.as_raw_fd()], None) == Some(0) {
-                return Ok(());
+            match poll(&[self.stop.as_raw_fd(), self.alarm.as_raw_fd(), stream.as_raw_fd()], None) {
+                Some(0) => return Ok(()),
+                Some(1) if lock(&self.device).lost_memory().is_some() => return Ok(()),
+                Some(1) => continue,
+                _ => {}
             }
             if messages::handle(&mut stream, &mut lock(&self.device))? {
                 continue;

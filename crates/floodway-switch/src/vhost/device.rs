@@ -14,10 +14,12 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
+use crate::call::{self, Call};
 use crate::dirty_log::DirtyLog;
-use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
+use crate::memory::{GuestMemory, RegionLayout};
 use crate::port::Port;
 use crate::ring::Ring;
+use crate::sigbus::{Faults, Kind};
 use crate::virtqueue::{RingAddresses, Virtqueue};
 
 /// One vring as the front-end has described it so far.
@@ -28,7 +30,7 @@ struct Vring {
     /// The avail index at which the ring goes on, as far as it is known without looking at the ring.
     base: u16,
     kick: Option<Arc<EventFd>>,
-    call: Option<Arc<EventFd>>,
+    call: Option<Arc<Call>>,
     /// `SET_VRING_KICK` has come, with or without a descriptor.
     started: bool,
     enabled: bool,
@@ -51,14 +53,29 @@ pub struct Device {
     /// The virtio device status, as the front-end last told it.
     status: u8,
     vrings: Vec<Vring>,
+    /// What this connection's mappings have done. Each has its own: workers may let go of the last one's a little later.
+    faults: Arc<Faults>,
+    /// Signalled at each fault.
+    alarm: Arc<EventFd>,
 }
 
 impl Device {
-    /// A device that nobody has set up yet.
+    /// A device that nobody has set up yet. `alarm`, which must be non-blocking and nobody else's, is signalled when memory of its
+    /// front-end has gone.
     #[must_use]
-    pub fn new(port: Arc<Port>) -> Self {
+    pub fn new(port: Arc<Port>, alarm: Arc<EventFd>) -> Self {
         let vrings = (0..2 * port.pairs.len()).map(|_| Vring::default()).collect();
-        Self { port, memory: Arc::default(), features: 0, log: None, status: 0, vrings }
+        let faults = Arc::new(Faults::new(Arc::clone(&alarm)));
+        let memory = Arc::new(GuestMemory::new(port.memory_limits, Arc::clone(&faults)));
+        Self { port, memory, features: 0, log: None, status: 0, vrings, faults, alarm }
+    }
+
+    /// What of the front-end's memory has gone since it connected, if any has.
+    #[must_use]
+    pub fn lost_memory(&self) -> Option<Kind> {
+        // Who was signalled looks here: a fault from now on signals again.
+        let _ = self.alarm.read();
+        self.faults.first()
     }
 
     /// Forgets everything that a front-end has set up: it is gone.
@@ -68,7 +85,8 @@ impl Device {
         self.port.forget_own();
         self.port.inbound.reset();
         self.vrings.fill_with(Vring::default);
-        self.memory = Arc::default();
+        self.faults = Arc::new(Faults::new(Arc::clone(&self.alarm)));
+        self.memory = Arc::new(GuestMemory::new(self.port.memory_limits, Arc::clone(&self.faults)));
         self.log = None;
         self.status = 0;
         self.features = 0;
@@ -244,8 +262,7 @@ fn layout(region: &VhostUserMemoryRegion) -> RegionLayout {
 }
 
 fn event_fd(file: File) -> EventFd {
-    // SAFETY: `into_raw_fd` gives up the descriptor, so the EventFd is its only owner. If the
-    // front-end sent something else than an eventfd, reads and writes fail or harm only its file.
+    // SAFETY: `into_raw_fd` gives up the descriptor, so the EventFd is its only owner.
     unsafe { EventFd::from_raw_fd(file.into_raw_fd()) }
 }
 
@@ -296,14 +313,14 @@ impl VhostUserBackendReqHandlerMut for Device {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
-        let memory =
-            GuestMemory::map(regions.iter().map(layout).zip(files)).map_err(|e| self.refuse(&e))?;
+        let table = regions.iter().map(layout).zip(files);
+        let memory = self.memory.with_table(table).map_err(|e| self.refuse(&e))?;
         self.set_memory(&memory);
         Ok(None)
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(MAX_REGIONS as u64)
+        Ok(self.port.memory_limits.regions as u64)
     }
 
     fn add_mem_region(
@@ -312,7 +329,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
-        let memory = self.memory.with_region(layout(region), file).map_err(|e| self.refuse(&e))?;
+        let memory = self.memory.with_region(layout(region), &file).map_err(|e| self.refuse(&e))?;
         self.set_memory(&memory);
         Ok(None)
     }
@@ -364,15 +381,18 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = fd.map(|file| call::require_eventfd(file, "SET_VRING_KICK")).transpose();
+        let kick = kick.map_err(|error| self.refuse(&error))?;
         let (index, vring) = self.vring(u32::from(index))?;
         vring.started = true;
-        self.set_kick(index, fd.map(event_fd));
+        self.set_kick(index, kick.map(event_fd));
         self.update(index)
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = fd.map(Call::new).transpose().map_err(|error| self.refuse(&error))?;
         let (index, vring) = self.vring(u32::from(index))?;
-        let call = fd.map(|file| Arc::new(event_fd(file)));
+        let call = call.map(Arc::new);
         vring.call.clone_from(&call);
         let pair = &self.port.pairs[index / 2];
         let change = |ring: &mut Ring| {
@@ -458,7 +478,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let map = DirtyLog::map(file, log.mmap_offset, log.mmap_size);
+        let map = DirtyLog::map(&file, log.mmap_offset, log.mmap_size, &self.faults);
         self.log = Some(Arc::new(map.map_err(|error| self.refuse(&error))?));
         if self.memory.is_logged() {
             // A larger one in place of the one in use.

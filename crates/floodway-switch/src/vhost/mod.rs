@@ -13,6 +13,10 @@
 //! When the memory table or a ring's addresses change, the ring is set up again where it stood,
 //! which its used ring tells (see [`crate::virtqueue`]).
 //!
+//! Front-ends are not trusted: they may send any descriptor and take shared memory away ([`crate::call`], [`crate::mapping`],
+//! [`crate::sigbus`]). When memory has gone, the connection ends, the port is quarantined for a second, and the reason stands in the status until
+//! another front-end comes.
+//!
 //! Only what works is offered ([`features`]).
 
 pub mod connection;

@@ -10,3 +10,4 @@ mod offloads;
 mod queueing;
 mod reconnect;
 mod residency;
+mod trust;

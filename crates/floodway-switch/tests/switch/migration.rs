@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use floodway_switch::testing::frames::{number_of, numbered};
+use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;
 use floodway_switch::testing::{GuestConfig, TestMemory, wait_until};
 use floodway_switch::vhost::features;
@@ -24,8 +25,7 @@ fn pages(memory: &TestMemory) -> Vec<Vec<u8>> {
 fn pages_that_are_written_are_noted_while_that_is_wanted() {
     let net = Net::of(2);
     let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
-    let log = tempfile::tempfile().expect("a file");
-    log.set_len(1 << 16).expect("a larger file");
+    let log = memfd(1 << 16);
     let noted = || {
         let mut bits = vec![0; 1 << 16];
         log.read_at(&mut bits, 0).expect("the log");
