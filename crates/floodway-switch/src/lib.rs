@@ -5,7 +5,7 @@
 //!
 //! | layer | modules | knows |
 //! |---|---|---|
-//! | operator | [`config`], [`control`], [`operate`], [`status`] | names, units, the control socket |
+//! | operator | [`config`], [`control`], [`operate`], [`status`], [`socket_file`], `log_limit` | names, units, the control socket |
 //! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
 //! | VM scheduling | [`vcpu`] | slices of vCPU threads |
 //! | forwarding | [`forward`], [`delivery`] (and `departure`), [`pairs`], [`frame`], [`vnet_offload`] | frames and where they go |
@@ -29,6 +29,7 @@ pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod inbound;
+mod log_limit;
 pub mod mapping;
 pub mod memory;
 pub mod moderation;
@@ -42,6 +43,7 @@ pub mod rx;
 pub mod segment;
 pub mod sigbus;
 mod snapshot;
+pub mod socket_file;
 pub mod stats;
 pub mod status;
 pub mod switch;

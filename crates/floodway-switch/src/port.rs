@@ -13,6 +13,7 @@ use floodway_wire::{MacAddr, ethernet};
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::inbound::PortInbound;
+use crate::log_limit::{LogLimit, log_limited};
 use crate::memory::Limits;
 use crate::rx::RxQueue;
 use crate::stats::Traffic;
@@ -89,6 +90,8 @@ pub struct Port {
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
     pub memory_limits: Limits,
+    /// What its guest and its front-end may log.
+    pub(crate) log_limit: LogLimit,
     /// Why the last front-end was cut off, if it was, until another one comes.
     pub quarantine: Mutex<Option<String>>,
     /// The worker that serves it.
@@ -128,6 +131,7 @@ impl Port {
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
             memory_limits: Limits::default(),
+            log_limit: LogLimit::default(),
             quarantine: Mutex::default(),
             waker,
             table,
@@ -235,9 +239,28 @@ impl Port {
         self.departed.load(Ordering::Acquire) > 0
     }
 
+    /// Logs which rings the guest has broken since this was last called. Not where a ring breaks: a guest can break them
+    /// as often as its front-end sets them up.
+    fn report_broken(&self) {
+        for (pair, queues) in self.pairs.iter().enumerate() {
+            let broken =
+                [("receive", queues.rx().take_broken()), ("transmit", queues.tx().take_broken())];
+            for (ring, _) in broken.into_iter().filter(|&(_, broken)| broken) {
+                log_limited!(
+                    warn,
+                    self,
+                    pair,
+                    ring,
+                    "the guest broke a ring; it stops until the guest resets it"
+                );
+            }
+        }
+    }
+
     /// Gives up a guest that had stopped already when this was last called. To be called once a second: frames wait
     /// for a second at least, and two at most.
     pub fn give_up(&self) {
+        self.report_broken();
         match self.departed.load(Ordering::Acquire) {
             0 => {}
             1 => self.departed.store(2, Ordering::Release),

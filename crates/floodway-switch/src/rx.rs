@@ -152,6 +152,8 @@ pub struct RxQueue {
     pub traffic: Traffic,
     /// Interrupts of this queue.
     pub interrupts: Interrupts,
+    /// The guest broke its ring since [`RxQueue::take_broken`].
+    broken: bool,
 }
 
 impl RxQueue {
@@ -169,6 +171,7 @@ impl RxQueue {
             pieces: GuestIoVecs::default(),
             traffic: Traffic::default(),
             interrupts: Interrupts::default(),
+            broken: false,
         }
     }
 
@@ -400,9 +403,14 @@ impl RxQueue {
         None
     }
 
+    /// Returns `true` if the guest has broken its ring since this was last called.
+    pub fn take_broken(&mut self) -> bool {
+        std::mem::take(&mut self.broken)
+    }
+
     #[cold]
     fn break_ring(&mut self) {
-        tracing::warn!("a guest broke its receive ring; it stops until the guest resets it");
+        self.broken = true;
         self.stop();
         self.forget();
     }

@@ -18,6 +18,7 @@ use crate::operate::Operator;
 use crate::pairs::Pairs;
 use crate::polling::Polling;
 use crate::port::Port;
+use crate::socket_file::SocketError;
 use crate::status::StatusSource;
 use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
 use crate::vcpu::Keeper;
@@ -99,14 +100,14 @@ pub enum StartError {
     #[error(transparent)]
     Interrupts(#[from] call::AioError),
     /// A port's socket cannot be had.
-    #[error("port \"{name}\": cannot open socket {}: {source}", path.display())]
+    #[error("port \"{name}\": socket = \"{}\": {source}", path.display())]
     Socket {
         /// The port.
         name: String,
         /// Its socket.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// Why not.
+        source: SocketError,
     },
     /// An uplink's device cannot be opened.
     #[error("uplink \"{name}\": {source}")]

@@ -159,6 +159,8 @@ pub struct TxQueue {
     pub traffic: Traffic,
     /// Interrupts of this queue.
     pub interrupts: Interrupts,
+    /// The guest broke its ring since [`TxQueue::take_broken`].
+    broken: bool,
 }
 
 impl TxQueue {
@@ -351,10 +353,15 @@ impl TxQueue {
         self.traffic.gso_packets.add(gso);
     }
 
+    /// Returns `true` if the guest has broken its ring since this was last called.
+    pub fn take_broken(&mut self) -> bool {
+        std::mem::take(&mut self.broken)
+    }
+
     #[cold]
     fn break_ring(&mut self) {
         self.traffic.count_drop(DropReason::BadDescriptor, 1);
-        tracing::warn!("a guest broke its transmit ring; it stops until the guest resets it");
+        self.broken = true;
         self.stop();
     }
 }

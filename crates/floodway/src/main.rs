@@ -7,6 +7,7 @@ mod cli;
 mod drain;
 mod flows;
 mod inbound;
+mod log;
 mod offload;
 mod output;
 mod pairs;

@@ -13,6 +13,7 @@ use signal_hook::low_level::signal_name;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::RunArgs;
+use crate::log::Log;
 
 /// Runs the switch until SIGINT or SIGTERM, or only checks its configuration.
 ///
@@ -28,8 +29,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             summary(&config)
         )?);
     }
+    let (log, _flush) = Log::start(io::stderr())?;
     tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(log)
         .with_ansi(io::stderr().is_terminal())
         .with_env_filter(EnvFilter::try_new(&args.log)?)
         .init();

@@ -8,8 +8,9 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::routes;
-use super::socket::{BindError, ControlListener, SocketFile, failed};
+use super::socket::{BindError, ControlListener, failed};
 use crate::operate::Operator;
+use crate::socket_file::SocketFile;
 
 /// A running control server. Dropping it removes the socket and stops the thread, and with it lets
 /// go of the operator.
@@ -34,12 +35,12 @@ impl ControlServer {
             .enable_io()
             .enable_time()
             .build()
-            .map_err(failed(&file.0, "start its runtime"))?;
+            .map_err(failed(file.path(), "start its runtime"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || serve(&runtime, listener, operator, stopped))
-            .map_err(failed(&file.0, "start its thread"))?;
+            .map_err(failed(file.path(), "start its thread"))?;
         Ok(Self { file: Some(file), stop: Some(stop), thread: Some(thread) })
     }
 }

@@ -1,10 +1,12 @@
-//! The socket file: made, and taken over from a process that died.
+//! The control socket's file, its directory and its mode.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use crate::socket_file::{self, SocketError, SocketFile};
 
 /// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
@@ -54,32 +56,10 @@ impl ControlListener {
             let made = builder.recursive(true).mode(DIRECTORY_MODE).create(directory);
             made.map_err(failed(path, "make its directory"))?;
         }
-        remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
-            // Another process was quicker since `remove_stale`.
-            io::ErrorKind::AddrInUse => BindError::AlreadyRunning(path.to_owned()),
-            _ => failed(path, "listen")(error),
-        })?;
-        let file = SocketFile(path.to_owned());
-        let mode = Permissions::from_mode(SOCKET_MODE);
-        fs::set_permissions(path, mode)
-            .and_then(|()| listener.set_nonblocking(true))
+        let (listener, file) = socket_file::listen(path).map_err(refused(path))?;
+        fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))
             .map_err(failed(path, "set its mode"))?;
         Ok(Self { listener, file })
-    }
-}
-
-/// Our socket's file, removed when dropped.
-#[derive(Debug)]
-pub(super) struct SocketFile(pub(super) PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the control socket");
-        }
     }
 }
 
@@ -88,20 +68,10 @@ pub(super) fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error
     move |source| BindError::Io { path: path.to_owned(), action, source }
 }
 
-/// Removes a socket that nobody listens on.
-fn remove_stale(path: &Path) -> Result<(), BindError> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => {}
-        Ok(_) => return Err(BindError::NotASocket(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed(path, "look at the file")(error)),
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(BindError::AlreadyRunning(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "replacing the control socket of a process that died");
-            fs::remove_file(path).map_err(failed(path, "remove the old socket"))
-        }
-        Err(error) => Err(failed(path, "see whether a process listens there")(error)),
+fn refused(path: &Path) -> impl FnOnce(SocketError) -> BindError {
+    move |error| match error {
+        SocketError::InUse => BindError::AlreadyRunning(path.to_owned()),
+        SocketError::NotASocket => BindError::NotASocket(path.to_owned()),
+        SocketError::System { action, source } => failed(path, action)(source),
     }
 }

@@ -10,15 +10,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use vhost::vhost_user::{BackendReqHandler, Error};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::device::Device;
 use super::messages;
 use crate::config::SocketMode;
+use crate::log_limit::log_limited;
 use crate::port::{Port, lock};
 use crate::sigbus::Kind;
+use crate::socket_file::{self, SocketError, SocketFile, failed};
 
 /// How long a client waits before it tries to reach its front-end again.
 const RECONNECT: Duration = Duration::from_millis(100);
@@ -28,12 +29,17 @@ const QUARANTINE: Duration = Duration::from_secs(1);
 /// How long a front-end may pause inside a message, or leave an answer unread.
 const MESSAGE: Duration = Duration::from_secs(10);
 
+/// How long a stop waits for a port's thread.
+const STUCK: Duration = Duration::from_secs(5);
+
 /// A port's socket thread.
 pub struct Connection {
     port: Arc<Port>,
     stop: Arc<EventFd>,
     current: Arc<Current>,
     thread: Option<JoinHandle<()>>,
+    /// A server's socket, removed at last.
+    _file: Option<SocketFile>,
 }
 
 /// The stream being served, so that a front-end that stops in mid-message cannot hold up a stop.
@@ -43,13 +49,13 @@ impl Connection {
     /// Starts to serve `port`. A server socket is bound before this returns.
     ///
     /// # Errors
-    /// The socket cannot be bound, or no thread can be had.
-    pub fn start(port: Arc<Port>) -> io::Result<Self> {
-        let stop = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
-        let alarm = Arc::new(EventFd::new(libc::EFD_NONBLOCK)?);
-        let listener = match port.config.mode {
-            SocketMode::Server => Some(bind(&port.config.socket)?),
-            SocketMode::Client => None,
+    /// The socket cannot be had, or no thread.
+    pub fn start(port: Arc<Port>) -> Result<Self, SocketError> {
+        let event = || EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"));
+        let (stop, alarm) = (event()?, event()?);
+        let (listener, file) = match port.config.mode {
+            SocketMode::Server => listen(&port.config.socket).map(|(l, f)| (Some(l), Some(f)))?,
+            SocketMode::Client => (None, None),
         };
         let current = Arc::new(Current::default());
         let server = Server {
@@ -62,8 +68,9 @@ impl Connection {
         };
         let thread = thread::Builder::new()
             .name(format!("vhost-{}", port.config.name))
-            .spawn(move || server.run(listener.as_ref()))?;
-        Ok(Self { port, stop, current, thread: Some(thread) })
+            .spawn(move || server.run(listener.as_ref()))
+            .map_err(failed("start its thread"))?;
+        Ok(Self { port, stop, current, thread: Some(thread), _file: file })
     }
 
     /// Ends the connection and the thread, and removes a server's socket.
@@ -74,39 +81,35 @@ impl Connection {
             // Fails when the front-end has hung up already.
             let _ = stream.shutdown(Shutdown::Both);
         }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!(port = self.port.config.name, "the port's socket thread panicked");
-        }
-        if self.port.config.mode == SocketMode::Server {
-            let _ = std::fs::remove_file(&self.port.config.socket);
+        let Some(thread) = self.thread.take() else { return };
+        let name = &self.port.config.name;
+        if !ends_soon(&thread) {
+            tracing::error!(port = name, "the port's socket thread is stuck; it is left behind");
+        } else if thread.join().is_err() {
+            tracing::error!(port = name, "the port's socket thread panicked");
         }
     }
 }
 
-/// Binds a listening socket, in place of one that a dead switch left behind.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
+/// Waits for a thread that was asked to end; returns `false` if it does not. It may be closing a file of a file system that the
+/// front-end serves, and the front-end may not let it.
+fn ends_soon(thread: &JoinHandle<()>) -> bool {
+    let deadline = Instant::now() + STUCK;
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    true
 }
 
-/// Connects without waiting for a listener whose backlog is full: it may never accept.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+/// Listens at `path`, whose directory is made if it is missing.
+fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed("make its directory"))?;
+    }
+    socket_file::listen(path)
 }
 
 struct Server {
@@ -122,7 +125,6 @@ struct Server {
 
 impl Server {
     fn run(&self, listener: Option<&UnixListener>) {
-        let name = &self.port.config.name;
         while !self.stopped() {
             let stream = match listener {
                 Some(listener) => self.accept(listener),
@@ -130,18 +132,18 @@ impl Server {
             };
             match stream {
                 Ok(Some(stream)) => {
-                    tracing::info!(port = name, "front-end connected");
+                    log_limited!(info, self.port, "front-end connected");
                     *lock(&self.port.quarantine) = None;
                     self.port.set_connected(true);
                     if let Err(error) = self.serve(stream) {
-                        tracing::warn!(port = name, %error, "socket failed");
+                        log_limited!(warn, self.port, %error, "socket failed");
                     }
                     *lock(&self.current) = None;
                     self.disconnect();
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(port = name, %error, "socket failed; trying again");
+                    log_limited!(warn, self.port, %error, "socket failed; trying again");
                     self.wait(None, RECONNECT);
                 }
             }
@@ -164,7 +166,7 @@ impl Server {
             "its {} has gone: the file has shrunk, or its file system is full",
             lost.name()
         );
-        tracing::warn!(port = self.port.config.name, reason, "front-end cut off");
+        log_limited!(warn, self.port, reason, "front-end cut off");
         *lock(&self.port.quarantine) = Some(reason);
         self.wait(None, QUARANTINE);
     }
@@ -197,7 +199,7 @@ impl Server {
         // must not keep us busy.
         self.wait(None, self.reconnect_in());
         self.last_try.set(Some(Instant::now()));
-        match connect(&self.port.config.socket) {
+        match socket_file::connect(&self.port.config.socket) {
             Ok(stream) => Ok(Some(stream)),
             // No VM yet, or not any more, or one that does not accept.
             Err(e) if matches!(e.kind(), NotFound | ConnectionRefused | WouldBlock) => Ok(None),
@@ -212,7 +214,6 @@ impl Server {
 
     /// Handles messages until the front-end is gone or says something that cannot be understood.
     fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
-        let name = &self.port.config.name;
         stream.set_read_timeout(Some(MESSAGE))?;
         stream.set_write_timeout(Some(MESSAGE))?;
         *lock(&self.current) = Some(stream.try_clone()?);
@@ -231,7 +232,7 @@ impl Server {
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => {
-                    tracing::info!(port = name, "front-end disconnected");
+                    log_limited!(info, self.port, "front-end disconnected");
                     return Ok(());
                 }
                 // The message was understood and refused; the front-end was told if it asked.
@@ -241,9 +242,9 @@ impl Server {
                     | Error::InactiveFeature(_)
                     | Error::InactiveOperation(_)
                     | Error::ReqHandlerError(_)),
-                ) => tracing::warn!(port = name, %error, "vhost-user request refused"),
+                ) => log_limited!(warn, self.port, %error, "vhost-user request refused"),
                 Err(error) => {
-                    tracing::warn!(port = name, %error, "vhost-user protocol error; disconnecting");
+                    log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
                     return Ok(());
                 }
             }

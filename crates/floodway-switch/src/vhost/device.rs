@@ -16,6 +16,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::features;
 use crate::call::{self, Call};
 use crate::dirty_log::DirtyLog;
+use crate::log_limit::log_limited;
 use crate::memory::{GuestMemory, RegionLayout};
 use crate::port::Port;
 use crate::ring::Ring;
@@ -94,10 +95,10 @@ impl Device {
         self.port.set_connected(false);
     }
 
-    /// The port's name.
+    /// The port.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.port.config.name
+    pub fn port(&self) -> &Port {
+        &self.port
     }
 
     /// The virtio device status, as the front-end last told it.
@@ -139,12 +140,7 @@ impl Device {
     pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let limit = self.port.config.mtu;
         if mtu > u64::from(limit) {
-            tracing::warn!(
-                port = self.port.config.name,
-                mtu,
-                limit,
-                "front-end's MTU is too large"
-            );
+            log_limited!(warn, self.port, mtu, limit, "front-end's MTU is too large");
             return Err(Error::InvalidParam);
         }
         Ok(())
@@ -185,7 +181,7 @@ impl Device {
         let start = || match Virtqueue::new(memory, vring.size, addresses, event_idx) {
             Ok(queue) => Ok(Ring { queue, call }),
             Err(error) => {
-                tracing::warn!(port = self.port.config.name, vring = index, %error, "cannot start");
+                log_limited!(warn, self.port, vring = index, %error, "cannot start");
                 Err(Error::InvalidParam)
             }
         };
@@ -247,7 +243,7 @@ impl Device {
     }
 
     fn refuse(&self, error: &dyn std::error::Error) -> Error {
-        tracing::warn!(port = self.port.config.name, %error, "front-end refused");
+        log_limited!(warn, self.port, %error, "front-end refused");
         Error::InvalidParam
     }
 }

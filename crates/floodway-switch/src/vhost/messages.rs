@@ -16,6 +16,7 @@ use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::FrontendReq;
 
 use super::device::Device;
+use crate::log_limit::log_limited;
 
 const SET_VRING_ENABLE: u32 = 18;
 const SEND_RARP: u32 = 19;
@@ -70,7 +71,7 @@ impl Header {
 pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> {
     let Some(header) = peek(stream)? else { return Ok(false) };
     let request = FrontendReq::try_from(header.request);
-    tracing::debug!(port = device.name(), ?request, "vhost-user message");
+    tracing::debug!(port = device.port().config.name, ?request, "vhost-user message");
     if !header.is_ours() {
         return Ok(false);
     }
@@ -78,31 +79,35 @@ pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> 
     let mut payload = [0; 8];
     stream.read_exact(&mut payload[..header.size as usize])?;
     let value = u64::from_ne_bytes(payload);
-    let reply = match header.request {
+    let done = match header.request {
         SET_VRING_ENABLE => {
             // A vring index and a flag, 32 bits each.
             let [index, enable] = [value.to_ne_bytes(), (value >> 32).to_ne_bytes()]
                 .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-            ack(header, &device.set_vring_enable(index, enable != 0))
+            device.set_vring_enable(index, enable != 0)
         }
-        SEND_RARP => ack(header, &device.send_rarp(value)),
-        NET_SET_MTU => ack(header, &device.set_mtu(value)),
-        SET_STATUS => ack(header, &device.set_status(value)),
-        _ => Some(u64::from(device.status())),
+        SEND_RARP => device.send_rarp(value),
+        NET_SET_MTU => device.set_mtu(value),
+        SET_STATUS => device.set_status(value),
+        _ => {
+            reply(stream, header, u64::from(device.status()))?;
+            return Ok(true);
+        }
     };
-    if let Some(reply) = reply {
-        let head = Header { request: header.request, flags: VERSION | REPLY, size: 8 };
-        stream.write_all(&[&head.to_bytes()[..], &reply.to_ne_bytes()].concat())?;
+    if let Err(error) = &done {
+        let port = device.port();
+        log_limited!(warn, port, request = header.request, %error, "vhost-user request refused");
+    }
+    // Who asks for an acknowledgement gets one: zero is success.
+    if header.flags & NEED_REPLY != 0 {
+        reply(stream, header, u64::from(done.is_err()))?;
     }
     Ok(true)
 }
 
-/// The answer to a request that may ask for one: zero is success.
-fn ack<E: std::fmt::Display>(header: Header, result: &Result<(), E>) -> Option<u64> {
-    if let Err(error) = result {
-        tracing::warn!(request = header.request, %error, "vhost-user request refused");
-    }
-    (header.flags & NEED_REPLY != 0).then_some(u64::from(result.is_err()))
+fn reply(stream: &mut UnixStream, header: Header, value: u64) -> io::Result<()> {
+    let head = Header { request: header.request, flags: VERSION | REPLY, size: 8 };
+    stream.write_all(&[&head.to_bytes()[..], &value.to_ne_bytes()].concat())
 }
 
 /// The next header, still in the socket; `None` if it has not arrived whole.

@@ -10,4 +10,5 @@ mod offloads;
 mod queueing;
 mod reconnect;
 mod residency;
+mod sockets;
 mod trust;

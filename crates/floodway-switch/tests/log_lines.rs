@@ -1,0 +1,79 @@
+//! Log lines that front-ends and guests can cause. Alone in its process, whose log it counts.
+
+#[path = "switch/net.rs"]
+#[allow(dead_code)]
+mod net;
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use floodway_switch::testing::{Frontend, Guest, GuestConfig, message, wait_until};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use net::Net;
+
+/// Counts events that an operator's log shows.
+struct Count;
+
+static LINES: AtomicU64 = AtomicU64::new(0);
+
+impl Subscriber for Count {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        LINES.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// More than this many in a second are too many, after a burst of as many.
+const FEW: u64 = 25;
+
+/// Calls `outsider` many times; returns whether few lines were logged.
+fn is_quiet(what: &str, mut outsider: impl FnMut()) {
+    let (before, started) = (LINES.load(Ordering::Relaxed), Instant::now());
+    (0..200).for_each(|_| outsider());
+    let lines = LINES.load(Ordering::Relaxed) - before;
+    assert!(lines <= FEW * (1 + started.elapsed().as_secs()), "{what}: {lines} lines");
+}
+
+#[test]
+fn outsiders_cause_few_log_lines() {
+    tracing::subscriber::set_global_default(Count).unwrap();
+    let net = Net::of(4);
+
+    let mut vm = net.boot(1, GuestConfig::default());
+    let file = tempfile::tempfile().unwrap();
+    is_quiet("requests that are refused", || {
+        let frontend = vm.frontend();
+        let ring = 0u64.to_ne_bytes();
+        assert!(frontend.request(message::SET_VRING_CALL, &ring, &[file.as_raw_fd()]).is_err());
+    });
+    let silent = LINES.load(Ordering::Relaxed);
+    // One that is quiet is still heard.
+    drop(net.boot(2, GuestConfig::default()));
+    wait_until("a line", || LINES.load(Ordering::Relaxed) >= silent + 2);
+
+    is_quiet("connections", || {
+        drop(Frontend::connect(&net.socket(3)));
+    });
+
+    let mut vm = net.boot(4, GuestConfig::default());
+    is_quiet("rings that break", || {
+        vm.guest = Guest::new(GuestConfig::default());
+        vm.guest.pairs[0].tx.driver.set_avail_idx(1000);
+        vm.guest.pairs[0].rx.driver.set_avail_idx(1000);
+        let frontend = vm.frontend.as_mut().unwrap();
+        frontend.set_up(&vm.guest).unwrap();
+        vm.guest.pairs[0].tx.kick.write(1).unwrap();
+    });
+}
