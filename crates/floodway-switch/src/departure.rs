@@ -6,7 +6,8 @@
 //!
 //! States of a port's guest: *running*; *departed* when its rings have stopped; *gone*.
 //!
-//! - Running to departed: addresses stay in the table, open to everybody ([`MacTable::depart`]). What waits in the port's receive
+//! - Running to departed: addresses stay in the table, and may be learned elsewhere ([`MacTable::depart`]): on the network, and at
+//!   another port of this switch if the address is not configured for this one. What waits in the port's receive
 //!   queues and what comes for these addresses waits in the first one, within the queue's bound.
 //! - Departed to running: the guest is back (its driver or its front-end started anew), and gets what has waited.
 //! - Departed to gone, after one to two seconds ([`Port::give_up`]): addresses are forgotten, what waits is dropped and counted.
@@ -36,7 +37,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use floodway_core::l2::PortId;
+use floodway_core::l2::{Observed, PortId};
 use floodway_core::time::Instant;
 use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
@@ -57,6 +58,9 @@ impl Delivery {
         let owner = shared.table().lookup(mac).filter(|&owner| owner != ingress);
         tracing::debug!(%mac, to = ?ingress, from = ?owner, announcement, "address learned");
         self.move_address(mac, owner, ingress, announcement, now);
+        if shared.table().lookup(mac) != Some(ingress) {
+            return;
+        }
         let owing = |port: &&Arc<Port>| port.id != ingress && port.offload.owes(mac);
         if let Some(port) = shared.ports.iter().find(owing) {
             port.on_guest_moved();
@@ -79,6 +83,10 @@ impl Delivery {
             return;
         };
         let mut rx = port.pairs[0].rx();
+        // What waits for a guest is not for everybody who claims its address.
+        if shared.table().observe(mac, ingress, announcement, now) != Observed::Changed {
+            return;
+        }
         let waiting = rx.take_waiting(mac);
         match shared.uplink(ingress) {
             Some(uplink) => {

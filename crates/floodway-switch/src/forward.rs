@@ -412,6 +412,7 @@ fn observed(observed: Observed) -> Result<Source, DropReason> {
         }
         Observed::Changed => Ok(Source::Changed),
         Observed::Refused(Refusal::Reflected) => Err(DropReason::Reflected),
+        Observed::Refused(Refusal::InUse) => Err(DropReason::MacInUse),
         Observed::Refused(Refusal::Static) => Err(DropReason::SpoofedMac),
         Observed::Refused(Refusal::NotUnicast) => Err(DropReason::InvalidSource),
     }

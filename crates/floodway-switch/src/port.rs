@@ -114,7 +114,12 @@ impl Port {
         };
         Self {
             id,
-            policy: SourcePolicy { mac: config.mac, ips: config.ips.clone() },
+            policy: SourcePolicy {
+                mac: config.mac,
+                ips: config.ips.clone(),
+                router_guard: !config.allow_router,
+                dhcp_guard: !config.allow_dhcp_server,
+            },
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
             offload: PortOffload::new(config.offload.clone()),
             inbound: PortInbound::default(),

@@ -64,6 +64,12 @@ drop_reasons! {
     Reflected = "reflected",
     /// The source IP address is not one of the port's.
     SpoofedIp = "spoofed_ip",
+    /// The source MAC address is in use behind another port.
+    MacInUse = "mac_in_use",
+    /// A router advertisement or a redirect from a port that may send none.
+    RouterGuard = "router_guard",
+    /// A DHCP server's message from a port that may send none.
+    DhcpGuard = "dhcp_guard",
     /// The storm limit of the port or uplink that the frame came from.
     Storm = "storm",
     /// The destination's bounded queue was full: its guest gives no buffers back.
@@ -101,6 +107,8 @@ impl From<Spoof> for DropReason {
         match spoof {
             Spoof::Mac => Self::SpoofedMac,
             Spoof::Ip => Self::SpoofedIp,
+            Spoof::Router => Self::RouterGuard,
+            Spoof::DhcpServer => Self::DhcpGuard,
         }
     }
 }

@@ -310,13 +310,28 @@ fn open(
     let pairs = Pairs::new(ports.len() + uplinks.len());
     let started = time::Instant::now();
     let shared = Shared { ports, uplinks, workers, inbound, pairs, table, started };
+    fill_table(&shared);
+    Ok(shared)
+}
+
+/// Brings ports, uplinks and configured addresses into the forwarding table.
+fn fill_table(shared: &Shared) {
+    let mut table = shared.table_mut();
     for port in &shared.ports {
-        shared.table_mut().add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+        table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+        table.allow_takeover(port.id, port.config.allow_mac_takeover);
+        if let Some(mac) = port.config.mac {
+            table.reserve(mac, port.id);
+        }
     }
     for uplink in &shared.uplinks {
-        shared.table_mut().add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
+        table.add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
+        for &mac in &uplink.config.gateway_macs {
+            if let Err(refusal) = table.pin(mac, uplink.id) {
+                tracing::error!(uplink = uplink.config.name, %mac, ?refusal, "cannot pin the gateway's address");
+            }
+        }
     }
-    Ok(shared)
 }
 
 /// Ports and uplinks are numbered together; the configuration's limits keep the number in range.

@@ -5,6 +5,7 @@
 //! hosts strip priority tags one after the other and would see an IP packet where we saw none.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use crate::bytes::{array, be16, header, tail};
@@ -32,6 +33,9 @@ pub const TYPE_QINQ: u16 = 0x88a8;
 /// Tag protocol identifier of `QinQ` before 802.1ad, still in use.
 pub const TYPE_QINQ_OLD: u16 = 0x9100;
 
+/// The lowest `EtherType`; below it the field is the length of an LLC frame.
+pub const MIN_TYPE: u16 = 0x0600;
+
 /// A 48-bit MAC address in transmission order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MacAddr(pub [u8; 6]);
@@ -57,6 +61,16 @@ impl MacAddr {
     pub const fn to_u64(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+
+    /// The IPv6 link-local address with the modified EUI-64 identifier of this address (RFC 4291 appendix A).
+    #[must_use]
+    pub fn to_link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        let mut octets = [0; 16];
+        octets[..2].copy_from_slice(&[0xfe, 0x80]);
+        octets[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+        octets.into()
     }
 }
 
@@ -234,6 +248,13 @@ mod tests {
         let deep = frame(&[0x81, 0, 0, 0].repeat(4));
         assert!(matches!(Header::parse(&deep), Err(Error::TooMany { .. })));
         assert_eq!(Header::parse(&deep[..13]), Err(Error::Truncated(Layer::Ethernet)));
+    }
+
+    /// The example of RFC 2464 section 4.
+    #[test]
+    fn the_link_local_address_of_a_mac_address() {
+        let mac: MacAddr = "34:56:78:9a:bc:de".parse().unwrap();
+        assert_eq!(mac.to_link_local().to_string(), "fe80::3656:78ff:fe9a:bcde");
     }
 
     #[test]

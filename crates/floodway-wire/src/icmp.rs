@@ -14,10 +14,16 @@ pub const PROTOCOL_V6: u8 = 58;
 /// Bytes that every message has: type, code, checksum and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
+/// `ICMPv6` type: router solicitation.
+pub const ROUTER_SOLICITATION: u8 = 133;
+/// `ICMPv6` type: router advertisement.
+pub const ROUTER_ADVERTISEMENT: u8 = 134;
 /// `ICMPv6` type: neighbour solicitation.
 pub const NEIGHBOUR_SOLICITATION: u8 = 135;
 /// `ICMPv6` type: neighbour advertisement.
 pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// `ICMPv6` type: redirect.
+pub const REDIRECT: u8 = 137;
 
 /// Option: the target's link-layer address.
 const OPTION_TARGET_MAC: u8 = 2;

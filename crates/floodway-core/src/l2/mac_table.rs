@@ -23,29 +23,42 @@
 //!
 //! | from \ to | local port | uplink |
 //! |---|---|---|
-//! | local port, live | moves | moves if the frame is an announcement, else refused |
-//! | local port, expired | moves | moves |
-//! | local port, departed | moves | moves |
-//! | uplink | moves | moves |
-//! | static | refused | refused |
+//! | local port, live | refused, unless the port may take addresses over | moves if the frame is an announcement, else refused |
+//! | local port, expired or departed | moves | moves |
+//! | uplink, live | refused, unless the port may take addresses over | moves |
+//! | uplink, expired | moves | moves |
+//! | static | refused | refused; moves if the port has departed |
+//! | reserved for another port | refused | as if it were not |
 //!
 //! An *announcement* is a gratuitous ARP, a RARP request or an unsolicited neighbour advertisement:
 //! what a guest (or its hypervisor) sends after it moved to another host. Anything else that
 //! arrives from the network under a local guest's address is that guest's own broadcast, reflected.
 //! A port whose guest has just stopped is *departed* ([`depart`](MacTable::depart)): its addresses stay where they
-//! were last seen, so that what comes for them can be kept, and go to whoever uses them next, announced or not.
+//! were last seen, so that what comes for them can be kept, and follow it to where they are used next, announced or not.
+//!
+//! A guest chooses its source addresses, so a live one is not given to another local port: that would be theft of a
+//! co-resident VM's or a gateway's traffic. A guest that has moved in, or takes over for another, and has no configured
+//! address, looks the same; the operator can allow it ([`allow_takeover`](MacTable::allow_takeover)).
 //!
 //! A refused frame should not be delivered either: a guest that sees its own neighbour
-//! solicitation come back believes that its address is a duplicate. The spoof check has been done
-//! before any of this, and a port with a configured address gets a *static* entry
-//! ([`pin`](MacTable::pin)), so that no other guest and nobody on the network can take it over.
+//! solicitation come back believes that its address is a duplicate. The source policy has been checked
+//! before any of this. A configured address is *reserved* ([`reserve`](MacTable::reserve)) for its port, whether or not there is a guest:
+//! no other local port ever gets it. While the guest runs, it is a *static* entry ([`pin`](MacTable::pin)), so
+//! that nobody on the network can take it over either.
+//!
+//! **Cost.** `observe` and `lookup` touch one cluster of slots. A port that departs is marked, not searched; one that is forgotten
+//! costs what it has learned since it last was ([`Journal`]), so a front-end that toggles its rings costs others nothing. Only
+//! uplinks, which do not come and go, are searched.
 //!
 //! Invariants: an address has at most one entry; entries of a port never exceed its limit (static
 //! ones are not counted); an entry belongs to a port that was added and not removed.
 
+use std::collections::BTreeMap;
+
 use floodway_wire::ethernet::MacAddr;
 
 use super::PortId;
+use super::journal::Journal;
 use super::slots::{Slots, Word};
 use crate::time::{Duration, Instant};
 
@@ -53,8 +66,6 @@ use crate::time::{Duration, Instant};
 const TICK_SHIFT: u32 = 30;
 /// "Last seen" of a static entry: later than any time, so it neither ages nor needs a refresh.
 const STATIC: u32 = u32::MAX;
-/// "Last seen" of an entry of a departed port: it does not age, and anybody may take it.
-const DEPARTED: u32 = STATIC - 1;
 /// Slots that one call of [`MacTable::age`] looks at: about a microsecond.
 const SWEEP_SLOTS: usize = 1024;
 
@@ -81,6 +92,8 @@ pub enum Refusal {
     Reflected,
     /// The address is configured for another port.
     Static,
+    /// The address is live behind another port or an uplink, and the port may not take addresses over.
+    InUse,
 }
 
 /// What [`MacTable::observe`] found.
@@ -133,11 +146,16 @@ pub enum EntryKind {
     },
 }
 
-#[derive(Clone, Copy)]
 struct Port {
     kind: PortKind,
     limit: u32,
     learned: u32,
+    pinned: u32,
+    /// Its guest has stopped: nothing behind it is live.
+    departed: bool,
+    may_take_over: bool,
+    /// What is behind it; kept for local ports only.
+    journal: Journal,
 }
 
 enum Decision {
@@ -151,6 +169,8 @@ enum Decision {
 pub struct MacTable {
     slots: Slots,
     ports: Vec<Option<Port>>,
+    /// Addresses that no other local port may have.
+    reserved: BTreeMap<MacAddr, PortId>,
     /// Ticks without a frame after which an entry is dropped.
     max_idle: u32,
     /// Next slot of the sweep; `None` between passes.
@@ -175,37 +195,79 @@ impl MacTable {
         Self {
             slots: Slots::new(seed),
             ports: Vec::new(),
+            reserved: BTreeMap::new(),
             max_idle: u32::try_from(ticks).unwrap_or(STATIC),
             sweep: None,
             swept: 0,
         }
     }
 
-    /// Adds a port that may learn `limit` addresses, or changes kind and limit of one that is
-    /// there; what it has learned stays. A port above [`PortId::MAX`] is left out.
+    /// Adds a port that may learn `limit` addresses, or changes the limit of one that is there. A port whose kind changes forgets
+    /// what is behind it. A port above [`PortId::MAX`] is left out.
     pub fn add_port(&mut self, port: PortId, kind: PortKind, limit: u32) {
         if port > PortId::MAX {
             return;
         }
-        if self.ports.len() <= port.index() {
-            self.ports.resize(port.index() + 1, None);
+        if self.port(port).is_some_and(|known| known.kind != kind) {
+            self.forget_port(port);
         }
-        let learned = self.port(port).map_or(0, |p| p.learned);
-        self.ports[port.index()] = Some(Port { kind, limit, learned });
+        if self.ports.len() <= port.index() {
+            self.ports.resize_with(port.index() + 1, || None);
+        }
+        let entry = self.ports[port.index()].get_or_insert_with(|| Port {
+            kind,
+            limit,
+            learned: 0,
+            pinned: 0,
+            departed: false,
+            may_take_over: false,
+            journal: Journal::default(),
+        });
+        (entry.kind, entry.limit) = (kind, limit);
     }
 
-    /// Forgets a port and everything behind it.
+    /// Lets the guest of a local port take addresses that are live elsewhere, save static and reserved ones.
+    pub fn allow_takeover(&mut self, port: PortId, allowed: bool) {
+        if let Some(port) = self.port_mut(port) {
+            port.may_take_over = allowed;
+        }
+    }
+
+    /// Keeps `mac` from all local ports but `port`, until that is removed.
+    pub fn reserve(&mut self, mac: MacAddr, port: PortId) {
+        self.reserved.insert(mac, port);
+    }
+
+    /// Forgets a port, everything behind it and what is reserved for it.
     pub fn remove_port(&mut self, port: PortId) {
         self.forget_port(port);
+        self.reserved.retain(|_, owner| *owner != port);
         if let Some(entry) = self.ports.get_mut(port.index()) {
             *entry = None;
         }
     }
 
-    /// Drops every entry of a port that went down, static ones too; returns how many. Looks at
-    /// the whole table.
+    /// Drops every entry of a port that went down or is used anew, static ones too; returns how many. For a local port the work is
+    /// bounded by what it has learned since the last time; for an uplink the whole table is searched.
     pub fn forget_port(&mut self, port: PortId) -> usize {
         let before = self.len();
+        let Some(entry) = self.port_mut(port) else { return 0 };
+        entry.departed = false;
+        match entry.kind {
+            PortKind::Local => {
+                for mac in entry.journal.take() {
+                    self.slots
+                        .find_exact(Word::new(mac, port))
+                        .into_iter()
+                        .for_each(|slot| self.remove(slot));
+                }
+            }
+            PortKind::Uplink => self.search_and_forget(port),
+        }
+        before - self.len()
+    }
+
+    fn search_and_forget(&mut self, port: PortId) {
         let mut slot = 0;
         while slot < self.slots.len() {
             if self.slots.get(slot).is_some_and(|word| word.port() == port) {
@@ -214,27 +276,18 @@ impl MacTable {
                 slot += 1;
             }
         }
-        before - self.len()
     }
 
     /// The guest of a port is gone, perhaps to another host: its addresses stay, static ones too, until they show up
-    /// anywhere or [`forget_port`](Self::forget_port). Answers whether there are any. Looks at the whole table.
+    /// elsewhere or [`forget_port`](Self::forget_port). Returns `true` if there are any.
     pub fn depart(&mut self, port: PortId) -> bool {
-        let mut any = false;
-        for slot in 0..self.slots.len() {
-            if self.slots.get(slot).is_some_and(|word| word.port() == port) {
-                if self.slots.seen(slot) == STATIC {
-                    self.count(port, |learned| learned + 1);
-                }
-                self.slots.set_seen(slot, DEPARTED);
-                any = true;
-            }
-        }
-        any
+        let Some(port) = self.port_mut(port) else { return false };
+        port.departed = port.learned + port.pinned > 0;
+        port.departed
     }
 
     /// Puts `mac` behind `port` for good: it does not age, does not move, and does not count for
-    /// the limit. Replaces whatever is known of the address; [`forget_port`](Self::forget_port)
+    /// the limit. Replaces whatever is known of the address; a departed port is back. [`forget_port`](Self::forget_port)
     /// undoes it.
     ///
     /// # Errors
@@ -243,7 +296,7 @@ impl MacTable {
         if !is_source(mac) {
             return Err(Refusal::NotUnicast);
         }
-        self.port(port).ok_or(Refusal::UnknownPort)?;
+        self.port_mut(port).ok_or(Refusal::UnknownPort)?.departed = false;
         if let Some(slot) = self.slots.find(mac) {
             self.remove(slot);
         }
@@ -316,10 +369,11 @@ impl MacTable {
                 Learned::New
             }
             Decision::Move { slot, from } => {
-                self.count(from, |learned| learned - 1);
-                self.count(port, |learned| learned + 1);
+                self.count(from, slot, false);
                 self.slots.set_port(slot, port);
                 self.slots.set_seen(slot, tick);
+                self.count(port, slot, true);
+                self.note(mac, port);
                 Learned::Moved { from }
             }
             Decision::Refuse(reason) => Learned::Refused(reason),
@@ -342,8 +396,8 @@ impl MacTable {
             if slot == self.slots.len() {
                 break;
             }
-            let departed = self.slots.seen(slot) == DEPARTED;
-            if self.slots.get(slot).is_some() && !departed && !self.is_live(slot, tick) {
+            let owner = self.slots.get(slot).and_then(|word| self.port(word.port()));
+            if owner.is_some_and(|owner| !owner.departed) && self.is_expired(slot, tick) {
                 self.remove(slot);
             } else {
                 slot += 1;
@@ -398,8 +452,12 @@ impl MacTable {
         Entry { mac: word.mac(), port: word.port(), kind }
     }
 
-    fn port(&self, port: PortId) -> Option<Port> {
-        self.ports.get(port.index()).copied().flatten()
+    fn port(&self, port: PortId) -> Option<&Port> {
+        self.ports.get(port.index())?.as_ref()
+    }
+
+    fn port_mut(&mut self, port: PortId) -> Option<&mut Port> {
+        self.ports.get_mut(port.index())?.as_mut()
     }
 
     /// The rules of the table in the module's documentation.
@@ -411,25 +469,42 @@ impl MacTable {
             return Decision::Refuse(Refusal::UnknownPort);
         };
         let held = self.slots.find(mac).and_then(|slot| Some((slot, self.slots.get(slot)?.port())));
+        let reserved = arrival.kind == PortKind::Local
+            && self.reserved.get(&mac).is_some_and(|&owner| owner != port);
         let decision = match held {
-            None => Decision::Insert,
             Some((slot, owner)) if owner == port => return Decision::Known(slot),
-            Some((slot, _)) if self.slots.seen(slot) == STATIC => {
-                return Decision::Refuse(Refusal::Static);
-            }
-            Some((slot, from)) => {
-                let from_local = self.port(from).is_some_and(|p| p.kind == PortKind::Local);
-                let to_uplink = arrival.kind == PortKind::Uplink;
-                if from_local && to_uplink && !announcement && self.is_live(slot, tick) {
-                    return Decision::Refuse(Refusal::Reflected);
-                }
-                Decision::Move { slot, from }
-            }
+            _ if reserved => return Decision::Refuse(Refusal::Static),
+            None => Decision::Insert,
+            Some((slot, from)) => match self.objection(slot, from, arrival, announcement, tick) {
+                Some(refusal) => return Decision::Refuse(refusal),
+                None => Decision::Move { slot, from },
+            },
         };
         if arrival.learned >= arrival.limit {
             return Decision::Refuse(Refusal::PortLimit);
         }
         decision
+    }
+
+    /// Returns why the entry in `slot` must not move from port `from` to where a frame has arrived.
+    fn objection(
+        &self,
+        slot: usize,
+        from: PortId,
+        arrival: &Port,
+        announcement: bool,
+        tick: u32,
+    ) -> Option<Refusal> {
+        let owner = self.port(from).filter(|owner| !owner.departed)?;
+        if self.is_expired(slot, tick) {
+            return None;
+        }
+        match (owner.kind, arrival.kind) {
+            _ if self.slots.seen(slot) == STATIC => Some(Refusal::Static),
+            (_, PortKind::Local) => (!arrival.may_take_over).then_some(Refusal::InUse),
+            (PortKind::Local, PortKind::Uplink) => (!announcement).then_some(Refusal::Reflected),
+            (PortKind::Uplink, PortKind::Uplink) => None,
+        }
     }
 
     #[inline(always)]
@@ -439,42 +514,51 @@ impl MacTable {
         }
     }
 
-    /// Static entries are: their time is in the future.
-    fn is_live(&self, slot: usize, tick: u32) -> bool {
-        let seen = self.slots.seen(slot);
-        seen != DEPARTED && tick.saturating_sub(seen) <= self.max_idle
+    /// Static entries never are: their time is in the future.
+    fn is_expired(&self, slot: usize, tick: u32) -> bool {
+        tick.saturating_sub(self.slots.seen(slot)) > self.max_idle
     }
 
     fn insert(&mut self, word: Word, seen: u32) {
-        if seen != STATIC {
-            self.count(word.port(), |learned| learned + 1);
-        }
         if self.slots.insert(word, seen) && self.sweep.is_some() {
             // The slots were reordered: the pass begins again.
             self.sweep = Some(0);
         }
+        if let Some(slot) = self.slots.find_exact(word) {
+            self.count(word.port(), slot, true);
+        }
+        self.note(word.mac(), word.port());
     }
 
     fn remove(&mut self, slot: usize) {
         if let Some(word) = self.slots.get(slot) {
-            if self.slots.seen(slot) != STATIC {
-                self.count(word.port(), |learned| learned - 1);
-            }
+            self.count(word.port(), slot, false);
             self.slots.remove(slot);
         }
     }
 
-    fn count(&mut self, port: PortId, change: impl Fn(u32) -> u32) {
-        if let Some(Some(port)) = self.ports.get_mut(port.index()) {
-            port.learned = change(port.learned);
+    /// Counts the entry in `slot` as one more or one less of `port`.
+    fn count(&mut self, port: PortId, slot: usize, more: bool) {
+        let is_static = self.slots.seen(slot) == STATIC;
+        let Some(port) = self.port_mut(port) else { return };
+        let count = if is_static { &mut port.pinned } else { &mut port.learned };
+        *count = if more { *count + 1 } else { *count - 1 };
+    }
+
+    /// Notes that `mac` is behind a local port now.
+    fn note(&mut self, mac: MacAddr, port: PortId) {
+        let Some(Some(entry)) = self.ports.get_mut(port.index()) else { return };
+        if entry.kind == PortKind::Local {
+            let slots = &self.slots;
+            entry.journal.append(mac, |mac| slots.find_exact(Word::new(mac, port)).is_some());
         }
     }
 }
 
-/// Saturates one below [`DEPARTED`], after 146 years.
+/// Saturates one below [`STATIC`], after 146 years.
 #[inline(always)]
 fn tick(now: Instant) -> u32 {
-    u32::try_from(now.as_nanos() >> TICK_SHIFT).unwrap_or(STATIC).min(DEPARTED - 1)
+    u32::try_from(now.as_nanos() >> TICK_SHIFT).unwrap_or(STATIC).min(STATIC - 1)
 }
 
 fn is_source(mac: MacAddr) -> bool {

@@ -9,7 +9,7 @@
 //! - [`MacTable`] is the forwarding database: address to [`PortId`], learned from source addresses,
 //!   aged, bounded per port, and with rules for moves that keep the network from stealing the
 //!   address of a guest.
-//! - [`SourcePolicy`] says which source addresses a port may use (spoof check).
+//! - [`SourcePolicy`] says which source addresses a port may use, and keeps guests from posing as routers and DHCP servers.
 //! - [`origin`] tells a guest's own addresses from those that it forwards for.
 //! - [`StormLimit`] bounds the frames of a port that are copied to many.
 //!
@@ -19,6 +19,7 @@
 //! Sources: IEEE 802.1Q clause 8.7 and 8.8 (learning, filtering database); the rule for reflected
 //! broadcasts is that of Open vSwitch for bonded uplinks.
 
+mod journal;
 mod mac_table;
 pub mod origin;
 mod policy;

@@ -105,9 +105,15 @@ pub struct PortConfig {
     pub mode: SocketMode,
     /// The guest's unicast address; frames from any other source are dropped. `None` checks nothing.
     pub mac: Option<MacAddr>,
-    /// The guest's addresses; IP packets and ARP from any other source are dropped, save IPv6
-    /// link-local. Empty checks nothing.
+    /// The guest's addresses; IP packets, ARP and neighbour discovery in any other name are dropped, save the EUI-64
+    /// link-local address of its MAC address. Empty checks nothing.
     pub ips: Vec<IpAddr>,
+    /// The guest may send router advertisements and redirects. Default: only if there are no `ips`.
+    pub allow_router: bool,
+    /// The guest may send what only DHCP servers send. Default: only if there are no `ips`.
+    pub allow_dhcp_server: bool,
+    /// The guest may take a MAC address that is in use behind another port or uplink; only without `mac`. Default `false`.
+    pub allow_mac_takeover: bool,
     /// Queue pairs offered to the guest, 1 to 16. Default 1.
     pub queue_pairs: u16,
     /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
@@ -149,6 +155,8 @@ pub struct UplinkConfig {
     /// Frames per second from the network that may be broadcast, multicast or flooded; the burst is the
     /// same number. Zero is no limit. Default 10 000.
     pub storm_pps: u32,
+    /// Unicast addresses that no guest may take, whether or not they were seen: gateways, the host itself. Default none.
+    pub gateway_macs: Vec<MacAddr>,
     /// Index of the worker that serves the uplink. Default 0.
     pub worker: usize,
     /// What happens to frames on their way out: the section `[uplink.queue]`.

@@ -26,6 +26,9 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "mode",
     "mac",
     "ips",
+    "allow_router",
+    "allow_dhcp_server",
+    "allow_mac_takeover",
     "queue_pairs",
     "mtu",
     "queue_bytes",
@@ -35,7 +38,8 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "offload",
     "vcpu",
 ];
-pub(super) const UPLINK_KEYS: &[&str] = &["name", "kind", "device", "storm_pps", "worker", "queue"];
+pub(super) const UPLINK_KEYS: &[&str] =
+    &["name", "kind", "device", "storm_pps", "gateway_macs", "worker", "queue"];
 
 /// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -115,12 +119,18 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
     let socket = socket(section, "socket", section.required("socket", &example)?)?;
     taken.sockets.claim(section, "socket", socket.display().to_string())?;
     let modes = [("server", SocketMode::Server), ("client", SocketMode::Client)];
+    let (mac, ips) = (mac(section, taken)?, ips(section)?);
+    // What checks addresses keeps guests from posing as routers and servers, too.
+    let unguarded = ips.is_empty();
     Ok(PortConfig {
         name,
         socket,
         mode: section.choice("mode", &modes)?.unwrap_or_default(),
-        mac: mac(section, taken)?,
-        ips: ips(section)?,
+        allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
+        allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
+        allow_mac_takeover: allow_mac_takeover(section, mac)?,
+        mac,
+        ips,
         queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(1),
         mtu: section.integer("mtu", 68..=65535)?.unwrap_or(1500),
         queue_bytes: section.integer("queue_bytes", 128 << 10..=1 << 30)?.unwrap_or(4 << 20),
@@ -155,6 +165,7 @@ fn uplink(
         kind,
         device: device.to_owned(),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(10_000),
+        gateway_macs: gateway_macs(section, taken)?,
         worker: worker(section, workers)?,
         queue: queue::section(section)?,
     })
@@ -197,6 +208,27 @@ fn mac(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Option<MacAddr>, 
     }
     taken.macs.claim(section, "mac", mac.to_string())?;
     Ok(Some(mac))
+}
+
+fn gateway_macs(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Vec<MacAddr>, Fault> {
+    let must = "must be a unicast MAC address like \"52:54:00:00:00:01\"";
+    let is_unicast = |mac: &MacAddr| !mac.is_multicast() && !mac.is_zero();
+    let macs = section.parsed_list("gateway_macs", must, is_unicast)?.unwrap_or_default();
+    for mac in &macs {
+        taken.macs.claim(section, "gateway_macs", mac.to_string())?;
+    }
+    Ok(macs)
+}
+
+/// A guest with a configured address has no other to take.
+fn allow_mac_takeover(section: &Section<'_, '_>, mac: Option<MacAddr>) -> Result<bool, Fault> {
+    let allowed = section.boolean("allow_mac_takeover")?.unwrap_or(false);
+    if allowed && mac.is_some() {
+        let problem =
+            "has no effect with mac, which is the guest's only address; remove one of them";
+        return Err(section.fault("allow_mac_takeover", problem));
+    }
+    Ok(allowed)
 }
 
 fn ips(section: &Section<'_, '_>) -> Result<Vec<IpAddr>, Fault> {

@@ -174,6 +174,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((port.mode, port.mac, port.ips.len()), (SocketMode::Server, None, 0));
     assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (1, 1500, 4_194_304));
     assert_eq!((port.storm_pps, port.worker), (1000, 0));
+    assert!(port.allow_router && port.allow_dhcp_server && !port.allow_mac_takeover);
     assert!(!port.offload.transmit && !port.offload.receive);
     assert_eq!(config.meter, MeterConfig::default());
     assert!(config.meter.enabled);
@@ -183,7 +184,43 @@ fn defaults_are_the_documented_ones() {
     );
     let uplink = parse(&uplink_with("fw0")).unwrap().uplinks.remove(0);
     assert_eq!((&uplink.queue, uplink.storm_pps), (&QueueConfig::default(), 10_000));
+    assert!(uplink.gateway_macs.is_empty());
     assert_eq!((uplink.queue.discipline.kind.name(), uplink.queue.segment), ("fq_codel", None));
+}
+
+/// Who is checked for addresses is no router and no DHCP server either, unless the configuration says so.
+#[test]
+fn guards_come_with_addresses_and_can_be_set() {
+    let port = |keys: &str| parse(&port_with(keys)).unwrap().ports.remove(0);
+    let allowed = |keys: &str| {
+        let port = port(keys);
+        (port.allow_router, port.allow_dhcp_server)
+    };
+    assert_eq!(allowed(""), (true, true));
+    let ips = "ips = [\"10.0.0.2\"]";
+    assert_eq!(allowed(ips), (false, false));
+    assert_eq!(allowed(&format!("{ips}\nallow_router = true")), (true, false));
+    assert_eq!(allowed(&format!("{ips}\nallow_dhcp_server = true")), (false, true));
+    assert_eq!(allowed("allow_router = false"), (false, true));
+    assert!(port("allow_mac_takeover = true").allow_mac_takeover);
+    let both = error(&port_with("allow_mac_takeover = true\nmac = \"52:54:00:00:00:01\""));
+    let expected = "f.toml:4: port[0] \"vm1\".allow_mac_takeover = true: has no effect with mac, which \
+                    is the guest's only address; remove one of them";
+    assert_eq!(both, expected);
+}
+
+#[test]
+fn addresses_of_gateways_are_unicast_and_nobody_elses() {
+    let uplink = |macs: &str| format!("{}\ngateway_macs = {macs}", uplink_with("fw0"));
+    let parsed = parse(&uplink("[\"52:54:00:00:00:09\"]")).unwrap().uplinks.remove(0);
+    assert_eq!(parsed.gateway_macs, ["52:54:00:00:00:09".parse().unwrap()]);
+    let fault = |text: &str| error(text).split_once("gateway_macs").unwrap().1.to_owned();
+    let group =
+        "[0] = \"01:00:00:00:00:09\": must be a unicast MAC address like \"52:54:00:00:00:01\"";
+    assert_eq!(fault(&uplink("[\"01:00:00:00:00:09\"]")), group);
+    let port = port_with("mac = \"52:54:00:00:00:09\"");
+    let taken = fault(&format!("{port}\n{}", uplink("[\"52:54:00:00:00:09\"]")));
+    assert!(taken.ends_with("already used by port[0] \"vm1\"; choose another one"), "{taken}");
 }
 
 #[test]
@@ -239,7 +276,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
-             queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
+             allow_router, allow_dhcp_server, allow_mac_takeover, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),
     ];

@@ -1,9 +1,11 @@
 //! Which frames get where.
 
+use std::net::SocketAddr;
+
 use floodway_switch::status::PortState;
 use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
-use floodway_wire::build::Link;
+use floodway_wire::build::{Ip, Link, udp};
 use floodway_wire::{MacAddr, arp, ethernet};
 
 use crate::net::{Net, port};
@@ -98,6 +100,56 @@ fn spoofed_sources_are_dropped() {
     wait_until("counters", || {
         net.tx_drops(1, "spoofed_mac") == 1 && net.tx_drops(1, "spoofed_ip") == 2
     });
+}
+
+/// The pipeline hands the policy enough of the frame, and names what it drops.
+#[test]
+fn what_only_routers_and_dhcp_servers_send_is_dropped() {
+    let guarded = floodway_switch::config::PortConfig {
+        ips: vec![ipv4(1)],
+        allow_router: false,
+        allow_dhcp_server: false,
+        ..port(1)
+    };
+    let net = Net::start(vec![guarded, port(2)]);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    let link = Link::new(mac(1), MacAddr::BROADCAST);
+    let all_nodes = "ff02::1".parse().unwrap();
+    let advertisement = [&[134, 0, 0, 0, 64, 0, 7, 8][..], &[0; 8]].concat();
+    let mut ip = Ip::new(mac(1).to_link_local().into(), all_nodes);
+    ip.ttl = 255;
+    a.send(&ip.frame(&link, 58, &advertisement));
+    let server = SocketAddr::new(ipv4(1), 67);
+    let everybody = SocketAddr::new("255.255.255.255".parse().unwrap(), 68);
+    a.send(&udp(&link, server, everybody, &[2, 1, 6, 0]));
+    let honest = numbered(1, 2, 2, 64);
+    a.send(&honest);
+    b.expect(&honest);
+    wait_until("counters", || {
+        net.tx_drops(1, "router_guard") == 1 && net.tx_drops(1, "dhcp_guard") == 1
+    });
+}
+
+#[test]
+fn a_guest_without_an_address_of_its_own_cannot_take_one_that_is_in_use() {
+    let any = |n| floodway_switch::config::PortConfig { mac: None, ..port(n) };
+    let net = Net::start(vec![port(1), any(2), any(3)]);
+    let [mut a, mut b, mut thief] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    let first = numbered(2, 1, 0, 64);
+    b.send(&first);
+    a.expect(&first);
+    // One that is learned, and one that is configured.
+    thief.send(&numbered(2, 1, 1, 64));
+    thief.send(&numbered(1, 2, 2, 64));
+    let own = numbered(3, 1, 3, 64);
+    thief.send(&own);
+    a.expect(&own);
+    wait_until("counters", || {
+        net.tx_drops(3, "mac_in_use") == 1 && net.tx_drops(3, "spoofed_mac") == 1
+    });
+    let to_b = numbered(1, 2, 4, 64);
+    a.send(&to_b);
+    b.expect(&to_b);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Guests that are neighbours: interrupts of a stream, guests that go and come back, and who sent to whom.
 
 use floodway_switch::status::Way;
-use floodway_switch::testing::frames::{number_of, numbered};
+use floodway_switch::testing::frames::{mac, number_of, numbered};
+use floodway_switch::testing::message::SEND_RARP;
 use floodway_switch::testing::{GuestConfig, wait_until};
 
 use crate::net::{Net, Vm, port};
@@ -63,6 +64,29 @@ fn an_address_that_shows_up_at_another_port_takes_what_waits_with_it() {
     }
     a.send(&numbered(1, 2, 50, 100));
     assert_eq!(number_of(&c.recv().1), Some(50));
+}
+
+/// A front-end may ask for its guest's announcement, but not in another's name.
+#[test]
+fn what_waits_for_a_guest_with_a_configured_address_is_nobody_elses() {
+    let any = |n| floodway_switch::config::PortConfig { mac: None, ..port(n) };
+    let net = Net::start(vec![port(1), port(2), any(3)]);
+    let [mut a, mut b, mut thief] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    a.send(&numbered(1, 2, 0, 100));
+    assert_eq!(number_of(&b.recv().1), Some(0));
+    leave(&mut b);
+    (1..50).for_each(|number| a.send(&numbered(1, 2, number, 100)));
+    wait_until("frames to wait", || net.port(2).pending().0 == 49);
+    let mut victim = [0; 8];
+    victim[..6].copy_from_slice(&mac(2).0);
+    thief.frontend().request(SEND_RARP, &victim, &[]).expect("it is a unicast address");
+    thief.send(&numbered(2, 1, 50, 60));
+    wait_until("the drop", || net.tx_drops(3, "spoofed_mac") == 1);
+    b.reconnect(&net);
+    for number in 1..50 {
+        assert_eq!(number_of(&b.recv().1), Some(number));
+    }
+    assert!(thief.guest.recv(0).is_none());
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl<P: Packet> Fabric<P> {
             egress: Link::new(config.egress, seed, 2 * number + 1),
         };
         for port in (0..=PortId::MAX.0).take(ports.len()) {
-            table.add_port(PortId(port), PortKind::Local, MacTable::DEFAULT_UPLINK_LIMIT);
+            table.add_port(PortId(port), PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
         }
         let ports = (0..).zip(ports).map(links).collect();
         Self { forwarding, table, ports, counters: FabricCounters::default() }

@@ -1,0 +1,192 @@
+//! Source policy: the addresses that a port may use, and the messages that only routers and DHCP servers may send.
+//!
+//! # Theory of operation
+//! **Goal**: what other hosts believe about addresses, routes and configuration on the strength of a frame from this port is
+//! true of this port. With a configured MAC address, every frame must have it as its source: one comparison, the fast
+//! path. With IP addresses or a guard, the frame is looked into, behind its VLAN tags:
+//!
+//! - IPv4: the source is configured. From 0.0.0.0 come only requests of a DHCP client and IGMP reports.
+//! - ARP and RARP: the sender's protocol address is configured, or 0.0.0.0 in a probe for a configured address. The sender's
+//!   hardware address is the frame's source: receivers believe the ARP body, not the Ethernet header.
+//! - IPv6 ([`ipv6`]): the source is configured or the EUI-64 link-local address of the frame's source; other link-local
+//!   addresses (RFC 7217) have to be configured. Neighbour discovery names no other target and no other link-layer address.
+//! - Router guard: no router advertisements and redirects (RFC 6105; ICMP too).
+//! - DHCP guard: nothing that a DHCP server sends to clients or relay agents (RFC 7610 for IPv6).
+//! - LLC frames (SNAP can carry IP) and frames with more than two tags are refused; everything else passes.
+//!
+//! What claims to be one of these and cannot be read to the end is refused: a receiver may be more forgiving than the switch is.
+//! The same holds for fragments: one that starts a packet must show all headers that are needed for the decision (RFC 7113).
+//!
+//! **Invariants**: the decision depends on the given bytes only, which are a copy: a guest cannot change them afterwards. The
+//! work is linear in them and in the number of configured addresses.
+//!
+//! Source: RFC 6105, 7113 (router guard and its evasion), 7610 (DHCPv6 shield), 6980 (no fragments in neighbour discovery), 5227
+//! (ARP probes), 4861, 4862; the port security of OVN.
+
+mod ipv6;
+
+use std::net::IpAddr;
+
+use floodway_wire::ethernet::{self, MacAddr};
+use floodway_wire::{arp, icmp, ipv4, udp};
+
+/// IP protocol number of IGMP.
+const IGMP: u8 = 2;
+/// UDP ports of DHCP servers (and relay agents) and clients.
+const DHCP_SERVER: u16 = 67;
+const DHCP_CLIENT: u16 = 68;
+/// The first byte of what a DHCP server sends.
+const BOOT_REPLY: u8 = 2;
+/// ICMP types of a redirect and a router advertisement (RFC 1256).
+const ICMP_REDIRECT: u8 = 5;
+const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
+
+/// Why a frame failed the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoof {
+    /// The Ethernet source, or a link-layer address in ARP or neighbour discovery, is not the port's.
+    Mac,
+    /// An IP address that the frame claims is not the port's, or could not be read.
+    Ip,
+    /// A router advertisement or a redirect from a port that may send none.
+    Router,
+    /// A DHCP server's message from a port that may send none.
+    DhcpServer,
+}
+
+/// The source addresses that a port may use. The default allows everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourcePolicy {
+    /// The only source MAC address, if there is one.
+    pub mac: Option<MacAddr>,
+    /// The only source IP addresses; empty means any.
+    pub ips: Vec<IpAddr>,
+    /// Refuse router advertisements and redirects.
+    pub router_guard: bool,
+    /// Refuse what only DHCP servers send.
+    pub dhcp_guard: bool,
+}
+
+impl SourcePolicy {
+    /// Checks the Ethernet source alone: all there is to check unless
+    /// [`looks_inside`](Self::looks_inside).
+    ///
+    /// # Errors
+    /// The frame must be dropped.
+    #[inline(always)]
+    pub fn check_mac(&self, src: MacAddr) -> Result<(), Spoof> {
+        if self.mac.is_none_or(|mac| mac == src) { Ok(()) } else { Err(Spoof::Mac) }
+    }
+
+    /// Returns `true` if frames have to go through [`check`](Self::check).
+    #[must_use]
+    #[inline(always)]
+    pub fn looks_inside(&self) -> bool {
+        !self.ips.is_empty() || self.router_guard || self.dhcp_guard
+    }
+
+    /// Checks a frame by its first bytes. 128 hold all headers of ordinary packets; a message that has to be read
+    /// further than the given bytes go is refused.
+    ///
+    /// # Errors
+    /// The frame must be dropped.
+    pub fn check(&self, frame: &[u8]) -> Result<(), Spoof> {
+        let &src = frame.get(6..).and_then(<[u8]>::first_chunk).ok_or(Spoof::Mac)?;
+        let src = MacAddr(src);
+        self.check_mac(src)?;
+        if frame.len() < ethernet::HEADER_LEN {
+            return Err(Spoof::Mac);
+        }
+        if !self.looks_inside() {
+            return Ok(());
+        }
+        let header = ethernet::Header::parse(frame).map_err(|_| Spoof::Ip)?;
+        let payload = frame.get(usize::from(header.len)..).unwrap_or_default();
+        match header.ethertype {
+            ethernet::TYPE_IPV4 => self.check_ipv4(payload),
+            ethernet::TYPE_IPV6 => self.check_ipv6(src, payload),
+            ethernet::TYPE_ARP | ethernet::TYPE_RARP => self.check_arp(src, payload),
+            // A length: an LLC frame.
+            ..ethernet::MIN_TYPE => Err(Spoof::Ip),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_ipv4(&self, packet: &[u8]) -> Result<(), Spoof> {
+        let header = ipv4::Header::parse(packet).map_err(|_| Spoof::Ip)?;
+        let payload = packet.get(usize::from(header.header_len())..).unwrap_or_default();
+        if header.src().is_unspecified() {
+            self.check_unspecified(&header, payload)?;
+        } else {
+            self.check_own(IpAddr::V4(header.src()))?;
+        }
+        if header.fragmentation() & ipv4::OFFSET_MASK != 0 {
+            return Ok(());
+        }
+        match header.protocol() {
+            udp::PROTOCOL if self.dhcp_guard => check_dhcp(payload, header.is_fragment()),
+            icmp::PROTOCOL_V4 if self.router_guard => check_icmp(payload),
+            _ => Ok(()),
+        }
+    }
+
+    /// A packet from 0.0.0.0: a host without an address asks for one, or joins a multicast group.
+    fn check_unspecified(&self, header: &ipv4::Header<'_>, payload: &[u8]) -> Result<(), Spoof> {
+        let asks = match header.protocol() {
+            udp::PROTOCOL if !header.is_fragment() => {
+                udp::Header::parse(payload).is_ok_and(|datagram| {
+                    (datagram.src_port, datagram.dst_port) == (DHCP_CLIENT, DHCP_SERVER)
+                })
+            }
+            IGMP => true,
+            _ => false,
+        };
+        if asks || self.ips.is_empty() { Ok(()) } else { Err(Spoof::Ip) }
+    }
+
+    fn check_arp(&self, src: MacAddr, packet: &[u8]) -> Result<(), Spoof> {
+        if self.ips.is_empty() {
+            return Ok(());
+        }
+        let arp = arp::Packet::parse(packet).map_err(|_| Spoof::Ip)?;
+        if arp.sender_mac != src {
+            return Err(Spoof::Mac);
+        }
+        // Another host that probes for the address itself takes a probe for a conflict (RFC 5227 section 2.1.1).
+        let claimed = if arp.sender_ip.is_unspecified() { arp.target_ip } else { arp.sender_ip };
+        if claimed.is_unspecified() { Ok(()) } else { self.check_own(IpAddr::V4(claimed)) }
+    }
+
+    /// Checks an address that the frame claims.
+    fn check_own(&self, claimed: IpAddr) -> Result<(), Spoof> {
+        if self.ips.is_empty() || self.ips.contains(&claimed) { Ok(()) } else { Err(Spoof::Ip) }
+    }
+}
+
+/// Checks a datagram, or the first fragment of one, that must not be a DHCP server's. No client sends fragments, and the
+/// operation could come with the second one.
+fn check_dhcp(datagram: &[u8], is_fragment: bool) -> Result<(), Spoof> {
+    match udp_dst_port(datagram)? {
+        DHCP_CLIENT => Err(Spoof::DhcpServer),
+        DHCP_SERVER if is_fragment => Err(Spoof::DhcpServer),
+        DHCP_SERVER => match datagram.get(udp::HEADER_LEN) {
+            Some(&BOOT_REPLY) => Err(Spoof::DhcpServer),
+            Some(_) => Ok(()),
+            None => Err(Spoof::Ip),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn check_icmp(message: &[u8]) -> Result<(), Spoof> {
+    match message.first().ok_or(Spoof::Ip)? {
+        &ICMP_REDIRECT | &ICMP_ROUTER_ADVERTISEMENT => Err(Spoof::Router),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the destination port. Fragments have whole headers, their lengths are another fragment's business.
+fn udp_dst_port(datagram: &[u8]) -> Result<u16, Spoof> {
+    let header: &[u8; udp::HEADER_LEN] = datagram.first_chunk().ok_or(Spoof::Ip)?;
+    Ok(u16::from_be_bytes([header[2], header[3]]))
+}
