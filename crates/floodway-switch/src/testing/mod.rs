@@ -16,6 +16,7 @@
 pub mod driver;
 pub mod frames;
 pub mod frontend;
+pub mod fuzz;
 pub mod guest;
 pub mod memory;
 pub mod message;

@@ -1,20 +1,29 @@
 //! The thread that looks for vCPUs, and what it gives back.
+//!
+//! All VMs are looked at by one thread that never waits for any of them: each has its own schedule, and a question that has no answer
+//! yet is a socket that is polled.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::Slices;
+use super::call::Call;
 use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
-use super::{Slices, qmp};
 use crate::config::{VcpuConfig, Vm};
 use crate::port::{Port, lock};
 use crate::status::VcpuStatus;
 
 /// Looks after the vCPU threads of all ports that say so, until it is dropped; then it gives back what it took.
 pub struct Keeper {
-    stop: Option<Sender<()>>,
+    stop: EventFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -24,11 +33,20 @@ struct Kept {
     before: Attributes,
 }
 
+/// What is under way for a VM.
+enum Activity {
+    Resting,
+    Asking(Box<Call>),
+}
+
 /// One port's VM.
 struct Charge {
     port: Arc<Port>,
     config: VcpuConfig,
-    kept: Vec<Kept>,
+    activity: Activity,
+    /// When it is looked at next.
+    due: Instant,
+    kept: BTreeMap<i32, Kept>,
     /// Said last, so as not to say it again every few seconds.
     problem: Option<String>,
 }
@@ -37,30 +55,33 @@ impl Keeper {
     /// Starts looking; `None` if no port wants it.
     ///
     /// # Errors
-    /// There are no threads left.
+    /// There are no threads or descriptors left.
     pub fn start(ports: &[Arc<Port>], slices: Slices) -> io::Result<Option<Self>> {
         let mut charges: Vec<Charge> = ports.iter().filter_map(Charge::new).collect();
         if charges.is_empty() {
             return Ok(None);
         }
-        let (stop, stopped) = mpsc::channel::<()>();
+        let stop = EventFd::new(libc::EFD_NONBLOCK)?;
+        let stopped = stop.try_clone()?;
         let thread = thread::Builder::new().name("vcpu".into()).spawn(move || {
+            let mut buffer = Vec::new();
             loop {
-                charges.iter_mut().for_each(|charge| charge.look(&slices));
-                match stopped.recv_timeout(slices.look_every) {
-                    Err(RecvTimeoutError::Timeout) => {}
-                    _ => break,
+                let now = Instant::now();
+                charges.iter_mut().for_each(|charge| charge.look(&slices, &mut buffer, now));
+                if wait(&stopped, &charges, Instant::now()) {
+                    break;
                 }
             }
             charges.iter_mut().for_each(Charge::restore);
         })?;
-        Ok(Some(Self { stop: Some(stop), thread: Some(thread) }))
+        Ok(Some(Self { stop, thread: Some(thread) }))
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        // Cannot fail: nobody else writes, and one write does not fill an eventfd.
+        let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -69,19 +90,87 @@ impl Drop for Keeper {
     }
 }
 
+/// Waits until a VM has answered or is due. Returns `true` if it is time to stop.
+fn wait(stopped: &EventFd, charges: &[Charge], now: Instant) -> bool {
+    let due = charges.iter().map(Charge::next_event).min().unwrap_or(now);
+    let rest = due.saturating_duration_since(now);
+    let timeout =
+        Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() };
+    // SAFETY: the eventfd is open as long as it is borrowed.
+    let stopped = unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(stopped)) };
+    let asking = charges.iter().filter_map(|charge| match &charge.activity {
+        Activity::Asking(call) => Some(call.as_fd()),
+        Activity::Resting => None,
+    });
+    let mut fds: Vec<_> = (std::iter::once(stopped).chain(asking))
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    // An interrupted wait is looked at like any other.
+    let _ = poll(&mut fds, Some(&timeout));
+    !fds[0].revents().is_empty()
+}
+
 impl Charge {
     fn new(port: &Arc<Port>) -> Option<Self> {
         let config = port.config.vcpu.clone()?;
-        Some(Self { port: Arc::clone(port), config, kept: Vec::new(), problem: None })
+        Some(Self {
+            port: Arc::clone(port),
+            config,
+            activity: Activity::Resting,
+            due: Instant::now(),
+            kept: BTreeMap::new(),
+            problem: None,
+        })
     }
 
-    /// Gives vCPU threads that are new the policy's slice.
-    fn look(&mut self, slices: &Slices) {
-        self.kept.retain(|kept| kept.thread.is_alive());
+    fn next_event(&self) -> Instant {
+        match &self.activity {
+            Activity::Resting => self.due,
+            Activity::Asking(call) => call.deadline,
+        }
+    }
+
+    /// Does what can be done now: begins to look when it is due, goes on with a question, and gives new threads their slice.
+    fn look(&mut self, slices: &Slices, buffer: &mut Vec<u8>, now: Instant) {
+        let found = match &mut self.activity {
+            Activity::Resting if now < self.due => return,
+            Activity::Resting => {
+                self.due = now + slices.look_every;
+                self.begin(now)
+            }
+            Activity::Asking(call) => call.advance(buffer, now),
+        };
+        match found {
+            Ok(None) => {}
+            Ok(Some(threads)) => self.finish(Ok(threads), slices),
+            Err(error) => self.finish(Err(error), slices),
+        }
+    }
+
+    /// Looks for the threads; `None` if the VM has been asked for them.
+    fn begin(&mut self, now: Instant) -> io::Result<Option<Vec<Thread>>> {
+        match &self.config.vm {
+            Vm::Pid(pid) => {
+                let ids = threads::vcpus_of(*pid)?;
+                Ok(Some(ids.into_iter().filter_map(Thread::find).collect()))
+            }
+            Vm::Qmp(socket) => {
+                self.activity = Activity::Asking(Box::new(Call::open(socket, now)?));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Gives vCPU threads that are new the policy's slice, and says how that went.
+    fn finish(&mut self, found: io::Result<Vec<Thread>>, slices: &Slices) {
+        self.activity = Activity::Resting;
+        self.kept.retain(|_, kept| kept.thread.is_alive());
         let slice = slices.of(self.config.policy);
-        let problem = match find(&self.config.vm) {
+        let problem = match found {
             Err(error) => Some(format!("{}: {error}", self.config.vm)),
-            Ok(ids) => ids.into_iter().filter_map(|id| self.keep(id, slice).err()).last(),
+            Ok(threads) => {
+                threads.into_iter().filter_map(|thread| self.keep(thread, slice).err()).last()
+            }
         };
         if problem != self.problem {
             let port = &self.port.config.name;
@@ -99,13 +188,14 @@ impl Charge {
         });
     }
 
-    fn keep(&mut self, id: i32, slice: std::time::Duration) -> Result<(), String> {
-        let Some(thread) = Thread::find(id) else { return Ok(()) };
-        if self.kept.iter().any(|kept| kept.thread == thread) {
+    fn keep(&mut self, thread: Thread, slice: Duration) -> Result<(), String> {
+        if self.kept.get(&thread.id).is_some_and(|kept| kept.thread == thread) {
             return Ok(());
         }
-        match sched::set_slice(id, slice) {
-            Ok(before) => self.kept.push(Kept { thread, before }),
+        match sched::set_slice(thread.id, slice) {
+            // It has ended since it was found, and its number is another's.
+            Ok(before) if !thread.is_alive() => drop(before.apply(thread.id)),
+            Ok(before) => drop(self.kept.insert(thread.id, Kept { thread, before })),
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error.to_string()),
         }
@@ -114,7 +204,7 @@ impl Charge {
 
     /// Gives all threads what they had.
     fn restore(&mut self) {
-        for Kept { thread, before } in self.kept.drain(..) {
+        for Kept { thread, before } in std::mem::take(&mut self.kept).into_values() {
             if thread.is_alive()
                 && let Err(error) = before.apply(thread.id)
             {
@@ -122,12 +212,5 @@ impl Charge {
                 tracing::warn!(port, thread = thread.id, %error, "cannot give a slice back");
             }
         }
-    }
-}
-
-fn find(vm: &Vm) -> io::Result<Vec<i32>> {
-    match vm {
-        Vm::Qmp(socket) => qmp::vcpus(socket),
-        Vm::Pid(pid) => threads::vcpus_of(*pid),
     }
 }

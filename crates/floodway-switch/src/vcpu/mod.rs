@@ -12,6 +12,10 @@
 //! vCPU threads every few seconds, since VMs come and go, and gives those it has not seen the policy's slice
 //! ([`sched`]); nothing else of a thread's scheduling is touched.
 //!
+//! **Trust**: what answers on a QMP socket may be a VMM that its guest has taken over. It is never waited for ([`call`]): a question ends
+//! with the answer, two seconds after it began, or with a megabyte, whichever comes first, and the VMs have schedules of their own. The threads
+//! that it names have to be its own ([`peer`]); if one is not, nothing is changed.
+//!
 //! **Ends**: what a thread had before is noted and given back when the switch stops. A switch that is killed gives
 //! nothing back; the next one takes what it finds for what was before.
 //!
@@ -19,12 +23,14 @@
 //! need `CAP_SYS_NICE`), a kernel before 6.12 (which takes the slice and ignores it: it is read back), a thread
 //! that is not an ordinary one.
 //!
-//! **Invariants**: no thread but a configured VM's is changed; a thread is told from a later one of the same number
+//! **Invariants**: no thread but a configured VM's is changed, whatever its socket says; a thread is told from a later one of the same number
 //! by its start time; what is given back is what was found.
 //!
 //! Source: Linux `kernel/sched/fair.c` and `syscalls.c` (custom slices, 6.12); QEMU `query-cpus-fast`.
 
+mod call;
 mod keeper;
+mod peer;
 pub mod qmp;
 pub mod sched;
 #[cfg(test)]

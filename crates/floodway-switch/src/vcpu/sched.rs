@@ -145,6 +145,9 @@ mod tests {
     #[test]
     fn a_slice_is_set_and_given_back_and_nothing_else_changes() {
         std::thread::spawn(|| {
+            // Also where tests run as SCHED_IDLE.
+            let nice = Attributes::of(0).unwrap().nice;
+            Attributes { nice, ..Attributes::new(libc::SCHED_OTHER) }.apply(0).unwrap();
             let before = Attributes::of(0).unwrap();
             match set_slice(0, Duration::from_millis(7)) {
                 Ok(had) => {

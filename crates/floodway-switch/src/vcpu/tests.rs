@@ -1,6 +1,9 @@
-//! The keeper with a VM that is a few threads of this process.
+//! The keeper with VMs that are a few threads of this process, and with QMP servers that misbehave.
 
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
@@ -71,8 +74,55 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table))))
 }
 
-/// This kernel has slices.
+/// Answers as QEMU does, for ever, with `cpus` as the threads.
+fn serve_qmp(socket: &Path, cpus: &str) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let cpus = cpus.to_owned();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(b"{\"QMP\": {}}\r\n");
+            for command in BufReader::new(stream.try_clone().unwrap()).lines() {
+                let asks = command.unwrap_or_default().contains("query-cpus-fast");
+                let value = if asks { &cpus } else { "{}" };
+                let _ = stream.write_all(format!("{{\"return\": {value}}}\r\n").as_bytes());
+            }
+        }
+    });
+}
+
+/// A process that is no descendant of this one. It ends by itself, soon after the test.
+fn stranger() -> i32 {
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!";
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+/// A child, killed at the end.
+struct Descendant(Child);
+
+impl Descendant {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Descendant {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn problem_of(port: &Port) -> String {
+    wait("a problem", || lock(&port.vcpu).clone().and_then(|status| status.problem))
+}
+
+/// Makes the calling thread, and what it starts, ordinary; returns `true` if this kernel has slices. Tests may run as SCHED_IDLE.
 fn supported() -> bool {
+    let mut ordinary = Attributes::new(libc::SCHED_OTHER);
+    ordinary.nice = Attributes::of(0).unwrap().nice;
+    ordinary.apply(0).unwrap();
     let probe = thread::spawn(|| set_slice(0, Duration::from_millis(1)));
     !matches!(probe.join().unwrap(), Err(SliceError::Unsupported))
 }
@@ -113,4 +163,93 @@ fn a_vm_that_is_not_there_is_said() {
 #[test]
 fn no_port_no_keeper() {
     assert!(Keeper::start(&[], Slices::default()).unwrap().is_none());
+}
+
+#[test]
+fn threads_of_other_processes_are_left_alone_whatever_the_socket_says() {
+    if !supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("qmp");
+    let (own, stranger) = (Vcpu::start(0), stranger());
+    let before = (own.attributes(), Attributes::of(stranger).unwrap());
+    serve_qmp(&socket, &format!("[{{\"thread-id\": {}}}, {{\"thread-id\": {stranger}}}]", own.id));
+    let port = port(Vm::Qmp(socket), Policy::Throughput);
+    let _keeper = Keeper::start(&[Arc::clone(&port)], Slices::default()).unwrap();
+    let problem = problem_of(&port);
+    assert!(problem.contains(&format!("thread {stranger}")), "{problem}");
+    assert!(problem.contains(&format!("process {}", std::process::id())), "{problem}");
+    assert_eq!((own.attributes(), Attributes::of(stranger).unwrap()), before);
+}
+
+#[test]
+fn threads_of_the_peers_process_and_of_its_children_get_slices() {
+    if !supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("qmp");
+    let (own, child) = (Vcpu::start(0), Descendant::start());
+    let child_id = child.0.id().cast_signed();
+    serve_qmp(&socket, &format!("[{{\"thread-id\": {}}}, {{\"thread-id\": {child_id}}}]", own.id));
+    let port = port(Vm::Qmp(socket), Policy::Throughput);
+    let _keeper = Keeper::start(&[Arc::clone(&port)], Slices::default()).unwrap();
+    let slice = Slices::default().throughput;
+    wait("the slices", || {
+        let child = Attributes::of(child_id).unwrap();
+        (own.attributes().slice() == slice && child.slice() == slice).then_some(())
+    });
+    let status = wait("a status", || lock(&port.vcpu).clone());
+    assert_eq!((status.threads, status.problem), (2, None));
+}
+
+/// One does not accept and its backlog is full, one never says anything, one says something all the time.
+#[test]
+fn a_vm_that_is_stuck_delays_no_other_and_not_the_end() {
+    if !supported() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let _full = full_backlog(&path("full"));
+    let _silent = UnixListener::bind(path("silent")).unwrap();
+    let chatty = UnixListener::bind(path("chatty")).unwrap();
+    thread::spawn(move || {
+        for stream in chatty.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || while stream.write_all(b" ").is_ok() {});
+        }
+    });
+    let good = Vcpu::start(0);
+    serve_qmp(&path("good"), &format!("[{{\"thread-id\": {}}}]", good.id));
+    let ports =
+        ["full", "silent", "chatty", "good"].map(|n| port(Vm::Qmp(path(n)), Policy::Throughput));
+    let before = good.attributes();
+    let slices = Slices { look_every: Duration::from_millis(100), ..Slices::default() };
+    let keeper = Keeper::start(&ports, slices).unwrap();
+    wait("the good VM's slice", || (good.attributes().slice() == slices.throughput).then_some(()));
+    assert!(problem_of(&ports[0]).contains("another client"), "{}", problem_of(&ports[0]));
+    assert!(problem_of(&ports[1]).contains("no answer"), "{}", problem_of(&ports[1]));
+    assert!(!problem_of(&ports[2]).is_empty());
+    drop(keeper);
+    assert_eq!(good.attributes(), before);
+}
+
+/// A socket on which a connect(2) that may wait would wait for ever.
+fn full_backlog(path: &Path) -> (UnixListener, Vec<UnixStream>) {
+    let listener = UnixListener::bind(path).unwrap();
+    // SAFETY: listen on a socket that is open; a second call only changes its backlog.
+    assert_eq!(unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) }, 0);
+    let waiting = std::iter::from_fn(|| connect_at_once(path)).collect();
+    (listener, waiting)
+}
+
+/// Connects, unless that would wait.
+fn connect_at_once(path: &Path) -> Option<UnixStream> {
+    use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    net::connect(&fd, &SocketAddrUnix::new(path).unwrap()).ok()?;
+    Some(fd.into())
 }
