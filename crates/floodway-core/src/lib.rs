@@ -19,6 +19,7 @@ pub mod seq;
 pub mod time;
 pub mod timer;
 pub mod token_bucket;
+pub mod work;
 
 // What benches and unit tests share names the crate as the benches do.
 #[cfg(test)]

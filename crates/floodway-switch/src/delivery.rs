@@ -8,6 +8,8 @@
 //! [`Delivery::interrupt`] is where it does. With several receive queues a flow
 //! always takes the same, so frames of one flow stay in order.
 //!
+//! What a delivery costs is charged to the frames' sender ([`crate::ledger`]).
+//!
 //! **Invariant**: every frame that is handed in is in a queue afterwards, or counted as dropped there.
 
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::frame::Frame;
@@ -66,13 +69,21 @@ impl Delivery {
         let i = dst.index();
         let Some(port) = self.shared.ports.get(i) else {
             if let Some(uplink) = self.shared.uplink(dst) {
-                let (mut packets, mut bytes) = (0, 0);
+                let cuts = uplink.cuts_super_frames();
+                let mut work = Work::default();
                 let counted = frames().inspect(|frame| {
-                    packets += 1;
-                    bytes += u64::from(frame.len);
+                    work.copies += 1;
+                    work.bytes += u64::from(frame.len);
+                    work.device += 1;
+                    if cuts && frame.vnet.is_gso() {
+                        let segments = u64::from(frame.segments());
+                        work.segments += segments;
+                        work.device += segments - 1;
+                    }
                 });
                 uplink.send(src, self.shared.now(), counted);
-                self.shared.pairs.count(src, dst, packets, bytes);
+                self.shared.ledger.charge(src, &work);
+                self.shared.pairs.count(src, dst, work.copies, work.bytes);
             }
             return;
         };
@@ -85,10 +96,14 @@ impl Delivery {
                 .count_drop(DropReason::PortDown, frames().count() as u64);
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
-        let (mut packets, mut bytes, mut bare_acks) = (0, 0, 0);
+        let (mut work, mut bytes, mut bare_acks) = (Work::default(), 0, 0);
         for frame in frames() {
-            packets += 1;
+            work.copies += 1;
             bytes += u64::from(frame.len);
+            if rx.needs_software(&frame) {
+                work.bytes += u64::from(frame.len);
+                work.segments += u64::from(frame.segments());
+            }
             bare_acks += u64::from(frame.is_bare_ack());
             if port.admits(&frame) {
                 rx.deliver(&frame);
@@ -96,8 +111,10 @@ impl Delivery {
                 rx.traffic.count_drop(DropReason::Oversize, 1);
             }
         }
-        self.shared.pairs.count(src, dst, packets, bytes);
-        port.count_received(packets - bare_acks);
+        work.bytes += bytes;
+        self.shared.ledger.charge(src, &work);
+        self.shared.pairs.count(src, dst, work.copies, bytes);
+        port.count_received(work.copies - bare_acks);
         match flush {
             Flush::Now => finish(port, &mut rx),
             Flush::Moderated(now) => {

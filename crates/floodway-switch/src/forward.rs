@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use floodway_core::l2::{MacTable, Observed, PortId, Refusal};
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
@@ -36,6 +37,10 @@ use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;
+
+/// What a frame costs that was taken from an uplink.
+const RECEIVED: Work =
+    Work { chains: 1, descriptors: 0, copies: 0, bytes: 0, segments: 0, device: 1 };
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,13 +300,27 @@ impl Forwarder {
         }
     }
 
-    /// Forwards what has arrived on an uplink; answers whether there was anything.
-    pub fn forward_uplink(&mut self, uplink: &mut UplinkReceiver, now: Instant) -> bool {
+    /// Forwards what has arrived on an uplink until that has cost `limit` nanoseconds by the cost model. Returns
+    /// `None` if there was nothing, and else `Some(true)` if there may be more.
+    pub fn forward_uplink(
+        &mut self,
+        uplink: &mut UplinkReceiver,
+        now: Instant,
+        limit: u64,
+    ) -> Option<bool> {
+        let id = uplink.slot().id;
+        let before = self.delivery.shared.ledger.spent(id);
         let mut received = 0;
+        let mut more = true;
         while received < UPLINK_BATCH
-            && let Some(arrived) = uplink.recv()
+            && self.delivery.shared.ledger.spent(id).wrapping_sub(before) < limit
         {
+            let Some(arrived) = uplink.recv() else {
+                more = false;
+                break;
+            };
             received += 1;
+            self.delivery.shared.ledger.charge(id, &RECEIVED);
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
                 let slot = arrived.slot.id;
                 if let Err(reason) = self.forward_received(slot, frame, arrived.frame, now) {
@@ -312,7 +331,7 @@ impl Forwarder {
             });
         }
         self.finish();
-        received > 0
+        (received > 0).then_some(more)
     }
 
     fn forward_received(

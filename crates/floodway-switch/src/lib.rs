@@ -29,6 +29,7 @@ pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod inbound;
+pub mod ledger;
 mod log_limit;
 pub mod mapping;
 pub mod memory;

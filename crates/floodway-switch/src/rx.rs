@@ -267,6 +267,13 @@ impl RxQueue {
         (self.pending.frames.len(), self.pending.charged)
     }
 
+    /// Returns `true` if the guest does not take this frame as it is: it is finished or cut for it.
+    #[inline]
+    #[must_use]
+    pub fn needs_software(&self, frame: &Frame<'_>) -> bool {
+        !self.features.offloads.allow(&frame.vnet)
+    }
+
     /// Delivers one frame: placed, pending, or dropped and counted.
     #[inline]
     pub fn deliver(&mut self, frame: &Frame<'_>) {

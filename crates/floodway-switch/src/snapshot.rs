@@ -11,7 +11,7 @@ use crate::rx::RxQueue;
 use crate::status::{
     L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
     RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
-    WorkerStatus, drops,
+    WorkStatus, WorkerStatus, drops,
 };
 use crate::switch::{Shared, WorkerInfo};
 use crate::tx::TxQueue;
@@ -35,8 +35,8 @@ impl StatusSource for Shared {
                 .enumerate()
                 .map(|(index, info)| worker(index, info, uptime_s))
                 .collect(),
-            ports: self.ports.iter().map(|p| port(p)).collect(),
-            uplinks: self.uplinks.iter().map(|u| uplink(u)).collect(),
+            ports: self.ports.iter().map(|p| port(p, self.work(p.id))).collect(),
+            uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
             l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
             traffic: self.pairs.iter().map(|pair| self.pair(&pair)).collect(),
         }
@@ -66,6 +66,11 @@ impl Shared {
         PairTrafficStatus { from, to, by, packets: pair.packets, bytes: pair.bytes }
     }
 
+    fn work(&self, id: PortId) -> WorkStatus {
+        let seconds = self.ledger.spent(id) as f64 / 1e9;
+        WorkStatus { seconds, share: self.ledger.share(id) }
+    }
+
     /// The name of a port or uplink.
     fn name_of(&self, id: PortId) -> String {
         match self.ports.get(id.index()) {
@@ -88,7 +93,7 @@ fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
     }
 }
 
-fn port(port: &Port) -> PortStatus {
+fn port(port: &Port, work: WorkStatus) -> PortStatus {
     let running = port.rx_running();
     let state = match (running, port.is_connected()) {
         (1.., _) => PortState::Running,
@@ -105,6 +110,7 @@ fn port(port: &Port) -> PortStatus {
         queue_pairs_enabled: running,
         queues: port.pairs.iter().map(queue_pair).collect(),
         undelivered: drops(&lock(&port.undelivered)),
+        work,
         offload: port.offload.status(),
         vcpu: lock(&port.vcpu).clone(),
         quarantine: lock(&port.quarantine).clone(),
@@ -139,13 +145,14 @@ fn notifications(interrupts: &Interrupts) -> Notifications {
     Notifications { sent: interrupts.sent.get(), suppressed: interrupts.suppressed.get() }
 }
 
-fn uplink(slot: &UplinkSlot) -> UplinkStatus {
+fn uplink(slot: &UplinkSlot, work: WorkStatus) -> UplinkStatus {
     UplinkStatus {
         name: slot.config.name.clone(),
         worker: slot.config.worker,
         device: slot.config.device.clone(),
         rx: (&slot.received).into(),
         tx: (&slot.sent).into(),
+        work,
         egress: slot.egress().with(|egress| egress.status()),
     }
 }

@@ -148,6 +148,9 @@ pub struct PortStatus {
     pub queues: Vec<QueuePairStatus>,
     /// Frames to the guest that were dropped before they came to a queue, by reason.
     pub undelivered: Drops,
+    /// What was done for the guest, mostly with what it sent.
+    #[serde(default)]
+    pub work: WorkStatus,
     /// TCP offload.
     pub offload: OffloadStatus,
     /// How the VM's CPUs are scheduled; none if nothing is configured.
@@ -156,6 +159,16 @@ pub struct PortStatus {
     /// Why its last front-end was cut off; none if it was not, or if another one has come.
     #[serde(default)]
     pub quarantine: Option<String>,
+}
+
+/// Work of workers that is charged to a port or uplink: chains, descriptors, copies, bytes and segments by a cost
+/// model, not time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkStatus {
+    /// Seconds that it would have taken on the machine that the model was measured on.
+    pub seconds: f64,
+    /// Share of what its worker's ports and uplinks were charged in the last whole second, 0 to 1.
+    pub share: f64,
 }
 
 /// The vCPU threads of a port's VM.
@@ -249,6 +262,9 @@ pub struct UplinkStatus {
     pub rx: TrafficStatus,
     /// Frames that left through the interface.
     pub tx: TrafficStatus,
+    /// What was done with what came in.
+    #[serde(default)]
+    pub work: WorkStatus,
     /// What waits to leave, and how it is classified.
     #[serde(default)]
     pub egress: EgressStatus,

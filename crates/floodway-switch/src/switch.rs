@@ -13,6 +13,7 @@ use floodway_core::time::Instant;
 use crate::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::inbound::division::Division;
+use crate::ledger::Ledger;
 use crate::memory::Limits;
 use crate::operate::Operator;
 use crate::pairs::Pairs;
@@ -23,7 +24,7 @@ use crate::status::StatusSource;
 use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
 use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
-use crate::worker::{Waker, Worker, WorkerStats};
+use crate::worker::{Schedule, Waker, Worker, WorkerStats};
 
 /// What everybody may know of a worker.
 #[derive(Default)]
@@ -46,6 +47,8 @@ pub struct Shared {
     pub inbound: Division,
     /// Who sends to whom.
     pub pairs: Pairs,
+    /// What the work for each port and uplink has cost.
+    pub ledger: Ledger,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -214,10 +217,12 @@ impl Switch {
             waker.watch_uplink(uplink).map_err(failed)?;
         }
         let mine = |port: &&Arc<Port>| port.config.worker == index;
+        let ports: Vec<_> = self.shared.ports.iter().filter(mine).cloned().collect();
         let worker = Worker {
             shared: Arc::clone(&self.shared),
             waker: Arc::clone(&waker),
-            ports: self.shared.ports.iter().filter(mine).cloned().collect(),
+            schedule: Schedule::of(&ports, &uplinks),
+            ports,
             uplinks,
             polling: Polling::new(config.poll),
             stats: Arc::clone(&self.shared.workers[index].stats),
@@ -308,8 +313,9 @@ fn open(
     let weights = config.ports.iter().map(|port| port.inbound_weight).collect();
     let inbound = Division::new(weights);
     let pairs = Pairs::new(ports.len() + uplinks.len());
+    let ledger = Ledger::new(ports.len() + uplinks.len());
     let started = time::Instant::now();
-    let shared = Shared { ports, uplinks, workers, inbound, pairs, table, started };
+    let shared = Shared { ports, uplinks, workers, inbound, pairs, ledger, table, started };
     fill_table(&shared);
     Ok(shared)
 }

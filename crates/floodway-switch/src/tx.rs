@@ -18,6 +18,7 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 use floodway_core::time::Instant;
+use floodway_core::work::{CostModel, Work};
 use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
@@ -32,6 +33,9 @@ use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from one queue at a time.
 pub const BATCH: usize = 32;
+
+/// Descriptors that a malformed chain is charged with: as many as a walk can take.
+const MALFORMED: u64 = 1024;
 
 /// What the guest negotiated, as far as its transmit queues care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +90,10 @@ pub struct Batch {
     prefixes: Prefixes,
     /// Also keeps the guest's memory mapped.
     iovecs: GuestIoVecs,
+    /// What it took to fill it.
+    taken: Work,
+    /// It ended before the queue did.
+    more: bool,
 }
 
 impl Default for Batch {
@@ -95,6 +103,8 @@ impl Default for Batch {
             frames: Vec::with_capacity(BATCH),
             prefixes: Prefixes(prefixes),
             iovecs: GuestIoVecs::default(),
+            taken: Work::default(),
+            more: false,
         }
     }
 }
@@ -110,6 +120,18 @@ impl Batch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+
+    /// Returns `true` if the queue had more than the batch was to hold, or may have.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Chains and descriptors that were walked to fill it, those included that were left for the next batch.
+    #[must_use]
+    pub const fn taken(&self) -> &Work {
+        &self.taken
     }
 
     /// The `i`-th frame, unless it was dropped.
@@ -219,12 +241,20 @@ impl TxQueue {
     /// Fills `batch` with what the guest has made available.
     #[inline]
     pub fn fill(&mut self, batch: &mut Batch) {
+        self.fill_within(batch, &CostModel::MEASURED, u64::MAX);
+    }
+
+    /// Fills `batch` with what the guest has made available, up to the chain with which it costs more than `limit` nanoseconds by
+    /// `model`, if each super-frame is cut once.
+    #[inline]
+    pub fn fill_within(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) {
         batch.frames.clear();
+        batch.taken = Work::default();
         let Some(ring) = &mut self.ring else { return };
         match ring.queue.available() {
             Ok(0) => {}
             Ok(_) => {
-                if self.take(batch).is_err() {
+                if self.take(batch, model, limit).is_err() {
                     self.break_ring();
                     batch.frames.clear();
                 }
@@ -233,13 +263,15 @@ impl TxQueue {
         }
     }
 
-    fn take(&mut self, batch: &mut Batch) -> Result<(), RingBroken> {
+    fn take(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) -> Result<(), RingBroken> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
         let queue = &mut ring.queue;
         batch.reset(queue.memory());
         queue.prefetch(BATCH as u16);
         let access = Access::Read { max: MAX_FRAME_LEN + self.features.hdr_len as u32 };
-        while batch.frames.len() < BATCH {
+        batch.more = true;
+        let (mut cost, limit_ps) = (0, limit.saturating_mul(1000));
+        while batch.frames.len() < BATCH && cost < limit_ps {
             // Room for the prefix, which takes the place of what it copies.
             let start = batch.iovecs.len();
             batch.iovecs.push_empty();
@@ -247,9 +279,13 @@ impl TxQueue {
                 Ok(Pop::Chain(chain)) => (chain.head, chain.len, None),
                 Ok(Pop::Malformed { head, error }) => {
                     tracing::debug!(%error, "malformed transmit descriptor chain");
+                    batch.taken.descriptors += MALFORMED;
                     (head, 0, Some(DropReason::BadDescriptor))
                 }
-                Ok(Pop::Empty) => break,
+                Ok(Pop::Empty) => {
+                    batch.more = false;
+                    break;
+                }
                 // What came before is good. The ring is found broken again next time.
                 Err(RingBroken) if !batch.frames.is_empty() => break,
                 Err(RingBroken) => return Err(RingBroken),
@@ -257,6 +293,8 @@ impl TxQueue {
             if let Some(first) = batch.iovecs.as_segments().get(start + 1) {
                 virtqueue::prefetch(first.as_ptr());
             }
+            let descriptors = (batch.iovecs.len() - start - 1) as u64;
+            cost += model.chain + model.descriptor * descriptors + model.byte * u64::from(len);
             batch.frames.push(TxFrame {
                 head,
                 prefix_len: 0,
@@ -266,7 +304,10 @@ impl TxQueue {
                 dropped,
             });
         }
-        let features = self.features;
+        let chains = batch.frames.len() as u64;
+        batch.taken.chains = chains;
+        batch.taken.descriptors += batch.iovecs.len() as u64 - chains;
+        let (features, mut any_gso) = (self.features, false);
         // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
         let iovecs = unsafe { batch.iovecs.as_mut_slice() };
         for (i, frame) in batch.frames.iter_mut().enumerate() {
@@ -280,8 +321,31 @@ impl TxQueue {
             if frame.dropped.is_none() && !self.enabled {
                 frame.dropped = Some(DropReason::PortDown);
             }
+            any_gso |= frame.vnet.is_gso();
+        }
+        if any_gso {
+            self.leave_what_costs_too_much(batch, model, limit);
         }
         Ok(())
+    }
+
+    /// Leaves chains for the next batch: those behind the super-frame with which the batch costs more than `limit` to cut.
+    fn leave_what_costs_too_much(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) {
+        let Some(ring) = &mut self.ring else { return };
+        let mut work = Work::default();
+        for i in 0..batch.frames.len() {
+            if model.cost(&work) >= limit {
+                let left = (batch.frames.len() - i) as u16;
+                ring.queue.rewind(ring.queue.next_avail().wrapping_sub(left));
+                batch.frames.truncate(i);
+                batch.more = true;
+                return;
+            }
+            if let Some(frame) = batch.frame(i).filter(|frame| frame.vnet.is_gso()) {
+                work.segments += u64::from(frame.segments());
+                work.bytes += u64::from(frame.len);
+            }
+        }
     }
 
     /// Gives the batch's descriptors back, counts its frames, and interrupts the guest if it wants that.

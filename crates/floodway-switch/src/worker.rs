@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
-//! turn, a batch each, as long as there is something to do, and for a while after that, at most
+//! turn ([`schedule`]) as long as there is something to do, and for a while after that, at most
 //! `poll_us` and less if that does not pay ([`crate::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
@@ -19,6 +19,10 @@
 //! once more; who changes a timer looks at that and wakes the worker if need be ([`Waker::wake_before`]). The
 //! kernel ends a sleep within 0.1 % of its length: the thread's timer slack is set to nothing.
 
+mod schedule;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -26,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -36,6 +41,8 @@ use crate::stats::Counter;
 use crate::switch::Shared;
 use crate::tx::{Batch, TxQueue};
 use crate::uplink::slot::UplinkReceiver;
+
+pub use schedule::Schedule;
 
 /// How often a sleeping worker wakes up for housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -170,6 +177,8 @@ pub struct Worker {
     pub housekeeper: bool,
     /// When some guest may have to hear that frames of its own are sent; [`Instant::NEVER`] if none waits for that.
     pub next_completion: Instant,
+    /// Who may have how much done.
+    pub schedule: Schedule,
 }
 
 impl Worker {
@@ -242,6 +251,7 @@ impl Worker {
 
     /// What is done once a second.
     fn keep_house(&mut self, forwarder: &mut Forwarder, now: Instant) {
+        self.schedule.note_shares(&self.shared.ledger);
         for port in &self.ports {
             forwarder.end_abandoned(port);
             port.offload.trim();
@@ -267,31 +277,73 @@ impl Worker {
     /// One round over everything; answers whether there was something to do.
     fn poll(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) -> bool {
         let mut busy = false;
-        for port in &self.ports {
+        for i in 0..self.ports.len() {
+            let port = &self.ports[i];
             if port.waiting.load(Ordering::Relaxed) {
-                busy |= drain(port);
+                busy |= drain(&self.shared, port);
                 forwarder.settle_guest(port, now);
             }
-            for pair in &port.pairs {
-                let mut tx = pair.tx();
-                tx.fill(batch);
-                if !batch.is_empty() {
-                    forwarder.forward_batch(port, batch, now);
-                    let due = tx.complete_moderated(batch, now, port.sent(), port.received());
-                    self.next_completion = due.unwrap_or(Instant::NEVER).min(self.next_completion);
-                    busy = true;
-                }
-            }
+            busy |= self.serve_port(i, forwarder, batch, now);
         }
-        for uplink in &mut self.uplinks {
-            if uplink.has_failed() {
+        for i in 0..self.uplinks.len() {
+            busy |= self.serve_uplink(i, forwarder, now);
+        }
+        // Who is in debt was not even looked at.
+        busy || self.schedule.skip_rounds()
+    }
+
+    /// The turn of a port: batches of its queue pairs, one after the other, until it has spent its credit or has nothing more.
+    /// Returns `true` if it had anything.
+    fn serve_port(
+        &mut self,
+        index: usize,
+        forwarder: &mut Forwarder,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> bool {
+        let port = &self.ports[index];
+        let ledger = &self.shared.ledger;
+        let (mut busy, mut without) = (false, 0);
+        let mut left = self.schedule.begin(index, ledger);
+        while let Some(limit) = left
+            && without < port.pairs.len()
+        {
+            let mut tx = port.pairs[self.schedule.next_pair(index)].tx();
+            tx.fill_within(batch, ledger.model(), limit);
+            if batch.is_empty() {
+                without += 1;
                 continue;
             }
-            busy |= forwarder.forward_uplink(uplink, now);
-            if uplink.has_failed() {
-                // A failed device stays readable for ever: it must not keep the worker awake.
-                self.waker.unwatch(uplink);
-            }
+            ledger.charge(port.id, batch.taken());
+            without = if batch.has_more() { 0 } else { without + 1 };
+            forwarder.forward_batch(port, batch, now);
+            let due = tx.complete_moderated(batch, now, port.sent(), port.received());
+            self.next_completion = due.unwrap_or(Instant::NEVER).min(self.next_completion);
+            left = self.schedule.settle(index, ledger);
+            busy = true;
+        }
+        self.schedule.end(index);
+        busy
+    }
+
+    /// The turn of an uplink. Returns `true` if it had anything.
+    fn serve_uplink(&mut self, index: usize, forwarder: &mut Forwarder, now: Instant) -> bool {
+        let uplink = &mut self.uplinks[index];
+        let (member, ledger) = (self.ports.len() + index, &self.shared.ledger);
+        if uplink.has_failed() {
+            return false;
+        }
+        let mut busy = false;
+        let mut left = self.schedule.begin(member, ledger);
+        while let Some(limit) = left {
+            let more = forwarder.forward_uplink(uplink, now, limit);
+            busy |= more.is_some();
+            left = self.schedule.settle(member, ledger).filter(|_| more == Some(true));
+        }
+        self.schedule.end(member);
+        if uplink.has_failed() {
+            // A failed device stays readable for ever: it must not keep the worker awake.
+            self.waker.unwatch(uplink);
         }
         busy
     }
@@ -336,19 +388,28 @@ fn end_sleeps_on_time() {
 }
 
 /// Delivers what waits in the port's receive queues; answers whether anything could be.
-fn drain(port: &Port) -> bool {
-    let (mut before, mut after) = (0, 0);
+fn drain(shared: &Shared, port: &Port) -> bool {
+    let (mut before, mut after) = ((0, 0), (0, 0));
     // Cleared first: whoever makes a frame wait from here on sets it again.
     port.waiting.store(false, Ordering::Relaxed);
     for pair in &port.pairs {
         let mut rx = pair.rx();
-        before += rx.pending().0;
+        before = sum(before, rx.pending());
         rx.drain();
         rx.flush();
-        after += rx.pending().0;
+        after = sum(after, rx.pending());
     }
-    if after > 0 {
+    if after.0 > 0 {
         port.waiting.store(true, Ordering::Relaxed);
     }
-    after < before
+    if after.0 >= before.0 {
+        return false;
+    }
+    let (copies, bytes) = ((before.0 - after.0) as u64, (before.1 - after.1) as u64);
+    shared.ledger.charge(port.id, &Work { copies, bytes, ..Work::default() });
+    true
+}
+
+fn sum(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
+    (a.0 + b.0, a.1 + b.1)
 }

@@ -101,6 +101,7 @@ fn ports(status: &Status) -> Option<String> {
         "STATE",
         "MAC",
         "WORKER",
+        "WORK",
         "QUEUES",
         "RX FRAMES",
         "RX BYTES",
@@ -117,6 +118,7 @@ fn ports(status: &Status) -> Option<String> {
             port.state.name().to_owned(),
             port.mac.clone().unwrap_or_else(|| "any".to_owned()),
             port.worker.to_string(),
+            format!("{:.1}%", port.work.share * 100.0),
             format!("{}/{}", port.queue_pairs_enabled, port.queue_pairs_offered),
             rx.packets.to_string(),
             rx.bytes.to_string(),
@@ -192,6 +194,7 @@ fn uplinks(status: &Status) -> Option<String> {
         "UPLINK",
         "DEVICE",
         "WORKER",
+        "WORK",
         "RX FRAMES",
         "RX BYTES",
         "RX DROPS",
@@ -204,6 +207,7 @@ fn uplinks(status: &Status) -> Option<String> {
             uplink.name.clone(),
             uplink.device.clone(),
             uplink.worker.to_string(),
+            format!("{:.1}%", uplink.work.share * 100.0),
             uplink.rx.packets.to_string(),
             uplink.rx.bytes.to_string(),
             uplink.rx.dropped().to_string(),
@@ -373,7 +377,7 @@ fn addresses(status: &Status) -> Option<String> {
 mod tests {
     use floodway_switch::status::{
         ClassStatus, EgressStatus, MeterStatus, OffloadStatus, PortState, QueuePairStatus,
-        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way,
+        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way, WorkStatus,
     };
 
     use super::*;
@@ -413,6 +417,7 @@ mod tests {
                 QueuePairStatus { rx: unused, ..Default::default() },
             ],
             undelivered: Drops::from([("port_down".to_owned(), 4)]),
+            work: WorkStatus { seconds: 1.5, share: 0.625 },
             offload: OffloadStatus {
                 transmit: true,
                 flows: 12,
@@ -456,6 +461,7 @@ mod tests {
                 name: "up0".into(),
                 device: "eth0".into(),
                 worker: 1,
+                work: WorkStatus::default(),
                 rx: traffic(7, 700, &[]),
                 tx: traffic(0, 0, &[("uplink_full", 5)]),
                 egress: EgressStatus {

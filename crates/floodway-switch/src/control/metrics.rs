@@ -43,6 +43,7 @@ impl Collector for Snapshot {
         self.process(&mut metrics)?;
         self.workers(&mut metrics)?;
         self.ports(&mut metrics)?;
+        self.work(&mut metrics)?;
         self.traffic(&mut metrics)?;
         self.pairs(&mut metrics)?;
         self.drops(&mut metrics)?;
@@ -103,6 +104,22 @@ impl Snapshot {
         metrics.gauge("port_pending_frames", help, frames)?;
         let bytes = self.queues().map(|(labels, q)| (labels, q.rx.pending_bytes as f64));
         metrics.gauge("port_pending_bytes", "Bytes of the queue's bound that they take", bytes)
+    }
+
+    fn work(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let all = || {
+            let worker = |index: usize| ("worker", index.to_string());
+            let ports = self.0.ports.iter().map(move |port| {
+                (vec![("port", port.name.clone()), worker(port.worker)], port.work)
+            });
+            ports.chain(self.0.uplinks.iter().map(move |uplink| {
+                (vec![("uplink", uplink.name.clone()), worker(uplink.worker)], uplink.work)
+            }))
+        };
+        let seconds = all().map(|(labels, work)| (labels, work.seconds));
+        metrics.counter("work_seconds", "Work that was done for it, by the cost model", seconds)?;
+        let share = all().map(|(labels, work)| (labels, work.share));
+        metrics.gauge("work_share_ratio", "Share of its worker's work in the last second", share)
     }
 
     fn traffic(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {

@@ -18,7 +18,7 @@ use crate::stats::{DropReason, Traffic};
 use crate::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus,
-    Way, WorkerStatus, drops,
+    Way, WorkStatus, WorkerStatus, drops,
 };
 
 struct Fixed(Status);
@@ -99,6 +99,7 @@ fn sample() -> Status {
             state: PortState::Running,
             queues: vec![queue],
             undelivered: drops(&undelivered),
+            work: WorkStatus { seconds: 2.5, share: 0.75 },
             offload: OffloadStatus {
                 transmit: true,
                 flows: 3,
@@ -158,6 +159,9 @@ fn metrics_are_the_same_counters() {
         "floodway_worker_polls_total{worker=\"0\"} 9",
         "floodway_worker_awake_ratio{worker=\"0\"} 0.25",
         "floodway_port_running{port=\"vm1\"} 1.0",
+        "floodway_work_seconds_total{port=\"vm1\",worker=\"0\"} 2.5",
+        "floodway_work_share_ratio{port=\"vm1\",worker=\"0\"} 0.75",
+        "floodway_work_share_ratio{uplink=\"up0\",worker=\"0\"} 0.0",
         "floodway_port_pending_bytes{port=\"vm1\",queue=\"0\"} 4096.0",
         "floodway_bytes_total{port=\"vm1\",queue=\"0\",direction=\"rx\"} 1500",
         "floodway_bytes_total{uplink=\"up0\",direction=\"tx\"} 0",

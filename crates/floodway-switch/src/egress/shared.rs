@@ -17,6 +17,7 @@ use crate::stats::{DropReason, Traffic};
 pub struct SharedEgress {
     egress: Mutex<Egress>,
     pool: Arc<Pool>,
+    cuts: bool,
 }
 
 impl SharedEgress {
@@ -24,7 +25,13 @@ impl SharedEgress {
     #[must_use]
     pub fn new(egress: Egress) -> Self {
         let pool = Arc::clone(egress.queue.pool());
-        Self { egress: Mutex::new(egress), pool }
+        Self { cuts: egress.segment, egress: Mutex::new(egress), pool }
+    }
+
+    /// Returns `true` if super-frames are cut.
+    #[must_use]
+    pub const fn cuts_super_frames(&self) -> bool {
+        self.cuts
     }
 
     /// Calls `f` with the egress. The packet path waits meanwhile.

@@ -109,6 +109,13 @@ impl UplinkSlot {
         self.egress.with(|egress| egress.keep_house(now));
     }
 
+    /// Returns `true` if super-frames are cut before they leave.
+    #[inline]
+    #[must_use]
+    pub fn cuts_super_frames(&self) -> bool {
+        self.egress.cuts_super_frames()
+    }
+
     /// What is before the device.
     pub fn egress(&self) -> &SharedEgress {
         &self.egress

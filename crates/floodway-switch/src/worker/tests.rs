@@ -1,0 +1,186 @@
+//! A worker without a thread: what it has done after so many rounds.
+
+use std::path::PathBuf;
+
+use floodway_core::l2::PortId;
+
+use super::schedule::QUANTUM;
+use super::*;
+use crate::config::Config;
+use crate::ring::Ring;
+use crate::stats::{DropReason, Traffic};
+use crate::testing::frames::{mac, numbered, partial, pattern, tcp};
+use crate::testing::{Guest, GuestConfig, TxShape};
+use crate::tx::BATCH;
+use crate::vhost::features;
+use crate::virtqueue::Virtqueue;
+use floodway_wire::vnet::VnetHdr;
+
+/// A worker with a guest on each port, VM `i + 1` on port `i`.
+struct Scene {
+    worker: Worker,
+    forwarder: Forwarder,
+    batch: Batch,
+    guests: Vec<Guest>,
+}
+
+impl Scene {
+    fn new(guests: Vec<GuestConfig>) -> Self {
+        let port = |(i, guest): (usize, &GuestConfig)| {
+            format!(
+                "[[port]]\nname = \"vm{i}\"\nsocket = \"/unused{i}\"\nmac = \"{}\"\nstorm_pps = 0\nqueue_pairs = {}\n",
+                mac(i as u8 + 1),
+                guest.queue_pairs,
+            )
+        };
+        let text: String = guests.iter().enumerate().map(port).collect();
+        let config = Config::parse(&text, &PathBuf::from("test")).expect("a good configuration");
+        let shared = Shared::without_threads(&config).expect("a switch");
+        let guests: Vec<_> = guests.into_iter().map(Guest::new).collect();
+        shared.ports.iter().zip(&guests).for_each(|(port, guest)| attach(port, guest));
+        let worker = Worker {
+            waker: Arc::clone(&shared.ports[0].waker),
+            ports: shared.ports.clone(),
+            schedule: Schedule::of(&shared.ports, &[]),
+            uplinks: Vec::new(),
+            polling: Polling::new(Duration::ZERO),
+            stats: Arc::default(),
+            stop: Arc::default(),
+            housekeeper: true,
+            next_completion: Instant::NEVER,
+            shared: Arc::clone(&shared),
+        };
+        let forwarder = Forwarder::new(shared);
+        Self { worker, forwarder, batch: Batch::default(), guests }
+    }
+
+    fn poll(&mut self) -> bool {
+        let now = self.worker.shared.now();
+        self.worker.poll(&mut self.forwarder, &mut self.batch, now)
+    }
+
+    /// Lets guest `i` transmit as much as it can.
+    fn fill(&mut self, i: usize, vnet: &VnetHdr, frame: &[u8]) {
+        for pair in 0..self.guests[i].pairs.len() {
+            while self.guests[i].send_quietly(pair, vnet, frame) {}
+        }
+    }
+
+    /// Chains of port `i` that were served.
+    fn chains(&self, i: usize) -> u64 {
+        self.worker.ports[i].pairs.iter().map(|pair| pair.tx().traffic.packets.get()).sum()
+    }
+
+    /// Frames that port `i` was given, those included that found no room.
+    fn given(&self, i: usize) -> u64 {
+        let given =
+            |traffic: &Traffic| traffic.packets.get() + traffic.drops(DropReason::QueueFull);
+        self.worker.ports[i].pairs.iter().map(|pair| given(&pair.rx().traffic)).sum()
+    }
+}
+
+fn attach(port: &Port, guest: &Guest) {
+    let memory = Arc::new(guest.memory.map());
+    for (i, pair) in port.pairs.iter().enumerate() {
+        let ring = |index: usize| {
+            let driver = &guest.queue(index as u32).driver;
+            let queue =
+                Virtqueue::new(Arc::clone(&memory), driver.size(), driver.addresses(), true);
+            Ring { queue: queue.expect("good rings"), call: None }
+        };
+        let negotiated = guest.config.features;
+        pair.rx().start(ring(2 * i), features::rx(negotiated));
+        pair.tx().start(ring(2 * i + 1), features::tx(negotiated));
+        pair.tx().set_enabled(true);
+    }
+    port.update_rx_running();
+}
+
+fn plain() -> GuestConfig {
+    GuestConfig { tx_shape: TxShape::Single, ..GuestConfig::default() }
+}
+
+/// A guest that takes no super-frames.
+fn without_tso() -> GuestConfig {
+    let tso = features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
+    GuestConfig { features: GuestConfig::default().features & !tso, ..plain() }
+}
+
+/// One guest offers 16 queue pairs of 32 super-frames of 1250 segments each to a guest that takes none, the other one 64-byte
+/// frames. One of those costs less than three segments, so the other one has at least a third as many served.
+#[test]
+fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_share() {
+    let attacker = GuestConfig { queue_pairs: 16, ring_size: 32, ..plain() };
+    let victim = GuestConfig { ring_size: 512, tx_slots: 512, ..plain() };
+    let mut scene = Scene::new(vec![attacker, victim, without_tso(), plain()]);
+    let bulk = tcp(1, 3, false).build_partial(&pattern(1, 60_000));
+    let vnet = partial(&bulk, 48);
+    let small = numbered(2, 4, 0, 22);
+    let mut before = (0, 0);
+    scene.fill(0, &vnet, &bulk);
+    for _ in 0..60 {
+        scene.fill(0, &vnet, &bulk);
+        scene.fill(1, &VnetHdr::default(), &small);
+        assert!(scene.poll());
+        let now = (scene.chains(1), scene.given(2));
+        assert!(now.1 - before.1 <= 1250, "a turn ends with the frame that costs too much");
+        before = now;
+    }
+    let (victim, segments) = before;
+    assert!(segments >= 2 * 1250, "the attacker has its share, too: {segments}");
+    assert!(3 * victim >= segments, "{victim} chains for {segments} segments");
+    let ledger = &scene.worker.shared.ledger;
+    let spent = [0, 1].map(|i| ledger.spent(PortId(i)));
+    let bytes = 2 * bulk.len() as u64;
+    let super_frame =
+        Work { chains: 1, descriptors: 1, copies: 1, bytes, segments: 1250, device: 0 };
+    let bound = u64::from(QUANTUM) + 2 * ledger.model().cost(&super_frame);
+    assert!(spent[0].abs_diff(spent[1]) <= bound, "{spent:?}");
+}
+
+/// As many queue pairs as a guest has: together they have its share.
+#[test]
+fn queue_pairs_share_what_their_port_has() {
+    let many = GuestConfig { queue_pairs: 16, ring_size: 64, tx_slots: 64, ..plain() };
+    let one = GuestConfig { ring_size: 512, tx_slots: 512, ..plain() };
+    let mut scene = Scene::new(vec![many, one, plain(), plain()]);
+    for _ in 0..20 {
+        scene.fill(0, &VnetHdr::default(), &numbered(1, 3, 0, 22));
+        scene.fill(1, &VnetHdr::default(), &numbered(2, 4, 0, 22));
+        assert!(scene.poll());
+    }
+    let [many, one] = [0, 1].map(|i| scene.chains(i));
+    assert!(many.abs_diff(one) <= 2 * BATCH as u64, "{many} and {one}");
+    let pairs = scene.worker.ports[0].pairs.iter();
+    let served: Vec<_> = pairs.map(|pair| pair.tx().traffic.packets.get()).collect();
+    // Batches that end with the credit are shorter, and may hit the same pair again and again.
+    assert!(2 * served.iter().min().unwrap() >= *served.iter().max().unwrap(), "{served:?}");
+}
+
+/// A port in debt that is the only one with work goes on at once, and does not seem idle meanwhile.
+#[test]
+fn a_debt_does_not_keep_the_worker_from_its_only_port() {
+    let mut scene = Scene::new(vec![plain(), without_tso()]);
+    let bulk = tcp(1, 2, false).build_partial(&pattern(1, 60_000));
+    scene.fill(0, &partial(&bulk, 48), &bulk);
+    let mut rounds = 0;
+    while scene.chains(0) < 32 {
+        assert!(scene.poll(), "there is work");
+        rounds += 1;
+    }
+    assert!(rounds <= 2 * 32, "{rounds} rounds for 32 super-frames");
+}
+
+/// Shares of a second are noted for status.
+#[test]
+fn shares_show_who_the_work_was_done_for() {
+    let mut scene = Scene::new(vec![plain(), plain(), plain()]);
+    scene.fill(0, &VnetHdr::default(), &numbered(1, 3, 0, 22));
+    while scene.poll() {}
+    scene.fill(1, &VnetHdr::default(), &numbered(2, 3, 0, 22));
+    while scene.poll() {}
+    let now = scene.worker.shared.now();
+    scene.worker.keep_house(&mut scene.forwarder, now);
+    let shares = [0, 1, 2].map(|i| scene.worker.shared.ledger.share(PortId(i)));
+    assert_eq!(shares, [0.5, 0.5, 0.0]);
+}
