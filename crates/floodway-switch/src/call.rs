@@ -14,9 +14,10 @@
 //! **Completions** collect in a ring that nobody looks at. When it is full, `io_submit` fails with `EAGAIN`, and they are taken out: once in
 //! some hundred interrupts. The kernel keeps back fewer slots per CPU than half of the ring, so the next attempt finds one.
 //!
-//! **Cost**: about 0.6 us more than a `write` per interrupt, no more context switches. A thread that interrupts on behalf of workers would cost a wake-up of
-//! that thread, and on a host whose CPUs are short a wait for one. `io_uring` would do the same for an eventfd that
-//! is registered with a ring, but needs a ring for each, and is often forbidden.
+//! **Cost**: 0.74 us for an interrupt where a `write` takes 0.27 us, and no context switch (a VM with two cores on Linux 6.18, nobody waiting for the eventfd, best
+//! of eight rounds of 100 000). A thread that interrupts on behalf of workers would cost a wake-up of
+//! that thread, and on a host whose CPUs are short a wait for one. `io_uring` does the same for an eventfd that
+//! is registered with a ring (0.58 us), but needs a ring for each, and is often forbidden.
 //!
 //! **Invariants**: nothing that a holder of the descriptor does blocks an interrupt; an interrupt that was sent makes the descriptor readable.
 //!

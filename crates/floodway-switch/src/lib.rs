@@ -6,7 +6,7 @@
 //! | layer | modules | knows |
 //! |---|---|---|
 //! | operator | [`config`], [`control`], [`operate`], [`status`], [`socket_file`], `log_limit` | names, units, the control socket |
-//! | switch | [`switch`], [`port`], [`worker`], [`polling`] | who runs where, what is shared |
+//! | switch | [`switch`], [`port`], [`worker`], [`polling`], [`descriptors`] | who runs where, what is shared |
 //! | VM scheduling | [`vcpu`] | slices of vCPU threads |
 //! | forwarding | [`forward`], [`delivery`] (and `departure`), [`pairs`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
@@ -24,6 +24,7 @@ pub mod config;
 pub mod control;
 pub mod delivery;
 mod departure;
+pub mod descriptors;
 pub mod dirty_log;
 pub mod egress;
 pub mod forward;

@@ -12,6 +12,7 @@ use floodway_core::time::Instant;
 
 use crate::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::descriptors::{self, TooFewDescriptors};
 use crate::inbound::division::Division;
 use crate::ledger::Ledger;
 use crate::memory::Limits;
@@ -102,6 +103,9 @@ pub enum StartError {
     /// Guests cannot be interrupted.
     #[error(transparent)]
     Interrupts(#[from] call::AioError),
+    /// Front-ends could use up the process's descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// A port's socket cannot be had.
     #[error("port \"{name}\": socket = \"{}\": {source}", path.display())]
     Socket {
@@ -172,6 +176,7 @@ impl Switch {
     /// The first thing that cannot be opened or started; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         call::check_aio()?;
+        descriptors::reserve(config)?;
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
