@@ -12,13 +12,19 @@
 //!
 //! Source: `memfd_create(2)`, `fcntl(2)` (file sealing), `mmap(2)`.
 
+#[cfg(any(test, feature = "testing"))]
+use std::collections::BTreeMap;
 use std::fs::{File, read_link};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
+#[cfg(any(test, feature = "testing"))]
+use std::sync::Mutex;
 
 use crate::memory::PAGE_SIZE;
+#[cfg(any(test, feature = "testing"))]
+use crate::port::lock;
 use crate::sigbus::{Faults, Kind, Registration};
 
 /// `SECRETMEM_MAGIC`: memory of `memfd_secret(2)`.
@@ -115,8 +121,24 @@ impl SharedMapping {
     }
 }
 
+/// Mappings that threads have unmapped, by name of the thread.
+#[cfg(any(test, feature = "testing"))]
+static UNMAPPED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// How many mappings the thread named `thread` has unmapped.
+#[cfg(any(test, feature = "testing"))]
+#[must_use]
+pub fn unmapped_by(thread: &str) -> u64 {
+    lock(&UNMAPPED).get(thread).copied().unwrap_or(0)
+}
+
 impl Drop for SharedMapping {
     fn drop(&mut self) {
+        #[cfg(any(test, feature = "testing"))]
+        {
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            *lock(&UNMAPPED).entry(name).or_default() += 1;
+        }
         drop(self.registration.take());
         // SAFETY: the range was mapped by `map` and is ours; nobody may use pointers into it any more.
         let rc = unsafe { libc::munmap(self.host.cast(), self.mapped) };

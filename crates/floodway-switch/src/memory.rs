@@ -5,7 +5,8 @@
 //! A front-end sends its regions as file descriptors (`SET_MEM_TABLE`, `ADD_MEM_REG`). Each is
 //! mapped once; a [`GuestMemory`] is an immutable list of mapped regions. A change of the table
 //! makes a new list and swaps it under each queue's lock, and the old mappings go when their last
-//! user lets go of them: nothing that a batch has translated can be unmapped under it.
+//! user lets go of them: nothing that a batch has translated can be unmapped under it. That last user is the port's own thread
+//! ([`crate::vhost::device`]): unmapping gigabytes takes longer than a worker may.
 //!
 //! Regions consist of whole pages, do not overlap and are sorted by guest address. Looking an address up
 //! (`lookup`) is a comparison with the region of the last hit, or else a binary search: at most 9 comparisons

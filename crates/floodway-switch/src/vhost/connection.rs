@@ -29,6 +29,8 @@ const QUARANTINE: Duration = Duration::from_secs(1);
 /// How long a front-end may pause inside a message, or leave an answer unread.
 const MESSAGE: Duration = Duration::from_secs(10);
 
+/// How often a port's thread looks whether workers have let go of memory.
+const TIDY: Duration = Duration::from_millis(20);
 /// How long a stop waits for a port's thread.
 const STUCK: Duration = Duration::from_secs(5);
 
@@ -171,6 +173,11 @@ impl Server {
         self.wait(None, QUARANTINE);
     }
 
+    /// Unmaps memory that is not needed any more; returns when to do so again, if there is more.
+    fn tidy(&self) -> Option<Duration> {
+        lock(&self.device).drop_retired().then_some(TIDY)
+    }
+
     fn stopped(&self) -> bool {
         // Never drained, so it stays readable for every later look.
         poll(&[self.stop.as_raw_fd()], Some(Duration::ZERO)).is_some()
@@ -182,7 +189,7 @@ impl Server {
     }
 
     fn accept(&self, listener: &UnixListener) -> io::Result<Option<UnixStream>> {
-        poll(&[self.stop.as_raw_fd(), listener.as_raw_fd()], None);
+        poll(&[self.stop.as_raw_fd(), listener.as_raw_fd()], self.tidy());
         match listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(false)?;
@@ -197,6 +204,7 @@ impl Server {
         use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
         // Not at once after the last connection: a front-end that hangs up when it has accepted
         // must not keep us busy.
+        self.tidy();
         self.wait(None, self.reconnect_in());
         self.last_try.set(Some(Instant::now()));
         match socket_file::connect(&self.port.config.socket) {
@@ -220,7 +228,9 @@ impl Server {
         let mut handler =
             BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&self.device));
         loop {
-            match poll(&[self.stop.as_raw_fd(), self.alarm.as_raw_fd(), stream.as_raw_fd()], None) {
+            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), stream.as_raw_fd()];
+            match poll(&fds, self.tidy()) {
+                None => continue,
                 Some(0) => return Ok(()),
                 Some(1) if lock(&self.device).lost_memory().is_some() => return Ok(()),
                 Some(1) => continue,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use floodway_wire::MacAddr;
 use vhost::vhost_user::message::{
@@ -39,6 +40,11 @@ struct Vring {
     was_enabled: bool,
 }
 
+/// Memories that were replaced and are still held, above which a front-end waits before it shares more.
+const MAX_RETIRED: usize = 4;
+/// Milliseconds that it waits at most. Workers let go of memory with their next batch.
+const RETIRED_WAITS: u32 = 1000;
+
 /// Rings come in pairs: even indices are receive rings, odd ones transmit.
 fn is_rx(index: usize) -> bool {
     index.is_multiple_of(2)
@@ -48,6 +54,8 @@ fn is_rx(index: usize) -> bool {
 pub struct Device {
     port: Arc<Port>,
     memory: Arc<GuestMemory>,
+    /// Memory that was replaced. Workers may still hold it; unmapping it takes long, so none of them may be the last to let go.
+    retired: Vec<Arc<GuestMemory>>,
     features: u64,
     /// The dirty log, whether it is in use or not.
     log: Option<Arc<DirtyLog>>,
@@ -68,7 +76,29 @@ impl Device {
         let vrings = (0..2 * port.pairs.len()).map(|_| Vring::default()).collect();
         let faults = Arc::new(Faults::new(Arc::clone(&alarm)));
         let memory = Arc::new(GuestMemory::new(port.memory_limits, Arc::clone(&faults)));
-        Self { port, memory, features: 0, log: None, status: 0, vrings, faults, alarm }
+        let retired = Vec::new();
+        Self { port, memory, retired, features: 0, log: None, status: 0, vrings, faults, alarm }
+    }
+
+    /// Unmaps memory that was replaced and that no worker holds any more; returns `true` if there is more.
+    pub fn drop_retired(&mut self) -> bool {
+        // Whoever held it has got it from the rings, which have another one: none can come back to it.
+        self.retired.retain(|memory| Arc::strong_count(memory) > 1);
+        !self.retired.is_empty()
+    }
+
+    fn replace_memory(&mut self, memory: GuestMemory) {
+        self.retired.push(std::mem::replace(&mut self.memory, Arc::new(memory)));
+    }
+
+    /// Waits until workers have let go of most memory that was replaced, so that a front-end cannot make it pile up.
+    fn await_retired(&mut self) {
+        for _ in 0..RETIRED_WAITS {
+            if !self.drop_retired() || self.retired.len() < MAX_RETIRED {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What of the front-end's memory has gone since it connected, if any has.
@@ -87,7 +117,7 @@ impl Device {
         self.port.inbound.reset();
         self.vrings.fill_with(Vring::default);
         self.faults = Arc::new(Faults::new(Arc::clone(&self.alarm)));
-        self.memory = Arc::new(GuestMemory::new(self.port.memory_limits, Arc::clone(&self.faults)));
+        self.replace_memory(GuestMemory::new(self.port.memory_limits, Arc::clone(&self.faults)));
         self.log = None;
         self.status = 0;
         self.features = 0;
@@ -222,7 +252,7 @@ impl Device {
     }
 
     fn set_memory(&mut self, memory: &GuestMemory) {
-        self.memory = Arc::new(memory.with_log(self.log_in_use()));
+        self.replace_memory(memory.with_log(self.log_in_use()));
         self.update_all();
     }
 
@@ -290,7 +320,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.features = features;
         self.port.set_features(features & !features::LOG_ALL);
         if self.memory.is_logged() != self.log_in_use().is_some() {
-            self.memory = Arc::new(self.memory.with_log(self.log_in_use()));
+            self.replace_memory(self.memory.with_log(self.log_in_use()));
         }
         if features & features::PROTOCOL_FEATURES == 0 {
             // Without protocol features there is no SET_VRING_ENABLE: rings are enabled at once.
@@ -309,6 +339,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
+        self.await_retired();
         let table = regions.iter().map(layout).zip(files);
         let memory = self.memory.with_table(table).map_err(|e| self.refuse(&e))?;
         self.set_memory(&memory);
@@ -325,6 +356,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
+        self.await_retired();
         let memory = self.memory.with_region(layout(region), &file).map_err(|e| self.refuse(&e))?;
         self.set_memory(&memory);
         Ok(None)
@@ -391,15 +423,15 @@ impl VhostUserBackendReqHandlerMut for Device {
         let call = call.map(Arc::new);
         vring.call.clone_from(&call);
         let pair = &self.port.pairs[index / 2];
-        let change = |ring: &mut Ring| {
-            ring.call = call;
-            // An interrupt sent to the old descriptor may never have arrived.
-            ring.interrupt();
-        };
-        if is_rx(index) {
-            pair.rx().ring_mut().map(change);
+        let change = |ring: &mut Ring| ring.call.clone_from(&call);
+        let runs = if is_rx(index) {
+            pair.rx().ring_mut().map(change).is_some()
         } else {
-            pair.tx().ring_mut().map(change);
+            pair.tx().ring_mut().map(change).is_some()
+        };
+        // An interrupt sent to the old descriptor may never have arrived. Not under the queue's lock, which workers need.
+        if let Some(call) = call.filter(|_| runs) {
+            call.signal();
         }
         Ok(())
     }
