@@ -41,8 +41,8 @@ lint: compiler ## Formatting, clippy, licences and sources of dependencies
 unit: build ready ## Unit, property, documentation and end-to-end tests
 	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
 
-prove: compiler ## Every table and index that a guest can write into small rings, against slow models
-	$(CARGO) test -p floodway-switch --lib --locked -- --include-ignored exhaustive
+prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other
+	$(CARGO) test -p floodway-switch --lib --locked -- --include-ignored exhaustive interleavings
 
 bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path
 	$(LAB) doctor --install --bench

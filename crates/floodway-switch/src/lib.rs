@@ -19,9 +19,11 @@
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
+mod atomics;
 pub mod call;
 pub mod config;
 pub mod control;
+mod deadline;
 pub mod delivery;
 mod departure;
 pub mod descriptors;
@@ -30,6 +32,8 @@ pub mod egress;
 pub mod forward;
 pub mod frame;
 pub mod inbound;
+#[cfg(test)]
+mod interleavings;
 pub mod ledger;
 mod log_limit;
 pub mod mapping;

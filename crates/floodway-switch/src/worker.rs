@@ -15,8 +15,7 @@
 //! Interrupts that wait ([`crate::moderation`]) are sent by the worker that let them wait.
 //!
 //! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
-//! the clock. Another worker can bring a timer forward. Before it sleeps a worker therefore says until when, and then looks at the timers
-//! once more; who changes a timer looks at that and wakes the worker if need be ([`Waker::wake_before`]). The
+//! the clock. Another worker can bring a timer forward, and wakes the worker if need be (`deadline`). The
 //! kernel ends a sleep within 0.1 % of its length: the thread's timer slack is set to nothing.
 
 mod schedule;
@@ -26,7 +25,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
@@ -34,6 +33,7 @@ use floodway_core::work::Work;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::deadline::{Deadline, Sleeper};
 use crate::forward::Forwarder;
 use crate::polling::Polling;
 use crate::port::Port;
@@ -57,8 +57,7 @@ const EVENTS: usize = 32;
 pub struct Waker {
     epoll: Epoll,
     wake: EventFd,
-    /// The worker sleeps, until this time in nanoseconds; zero while it is awake.
-    sleeps_until: AtomicU64,
+    sleeper: Sleeper,
 }
 
 impl Waker {
@@ -70,7 +69,7 @@ impl Waker {
         let waker = Self {
             epoll: Epoll::new()?,
             wake: EventFd::new(libc::EFD_NONBLOCK)?,
-            sleeps_until: AtomicU64::new(0),
+            sleeper: Sleeper::default(),
         };
         waker.add(waker.wake.as_raw_fd(), EventSet::IN | EventSet::EDGE_TRIGGERED)?;
         Ok(waker)
@@ -82,9 +81,10 @@ impl Waker {
         let _ = self.wake.write(1);
     }
 
-    /// Wakes the worker if it sleeps beyond `deadline`. The caller has stored the deadline and fenced.
-    pub fn wake_before(&self, deadline: Instant) {
-        if self.sleeps_until.load(Ordering::SeqCst) > deadline.as_nanos() {
+    /// Changes a deadline that the worker looks at to `at`, and wakes the worker if it would sleep for longer.
+    #[inline]
+    pub(crate) fn publish(&self, deadline: &Deadline, at: Instant) {
+        if deadline.publish(at, &self.sleeper) {
             self.wake();
         }
     }
@@ -354,15 +354,11 @@ impl Worker {
         self.each_tx(|tx| work |= tx.enable_kick());
         if !work {
             self.stats.sleeps.add(1);
-            let announced = housekeeping.min(self.next_timer());
-            self.waker.sleeps_until.store(announced.as_nanos(), Ordering::SeqCst);
-            // Either we see a timer that was brought forward, or who did it sees that we sleep.
-            fence(Ordering::SeqCst);
-            let until = announced.min(self.next_timer());
+            let until = self.waker.sleeper.lie_down(housekeeping, || self.next_timer());
             let before = self.shared.now();
             let allowed = until.since(before);
             self.waker.wait(allowed);
-            self.waker.sleeps_until.store(0, Ordering::SeqCst);
+            self.waker.sleeper.get_up();
             let slept = self.shared.now().since(before);
             self.stats.slept_ns.add(slept.as_nanos() as u64);
             self.polling.adapt(slept, slept < allowed);

@@ -28,12 +28,13 @@ mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use floodway_core::inbound::{Config, Port as Clamp, Verdict};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
+use crate::deadline::Deadline;
 use crate::delivery::Delivery;
 use crate::frame::Frame;
 use crate::port::{Port, lock};
@@ -44,8 +45,8 @@ use output::{Kept, Output};
 /// The clamp of one port, as the packet path sees it.
 pub struct PortInbound {
     active: AtomicBool,
-    /// When the clamp's next timeout is due, in nanoseconds.
-    deadline: AtomicU64,
+    /// When the clamp's next timeout is due.
+    deadline: Deadline,
     /// What the division gives the port, in bytes per second.
     rate: AtomicU64,
     machine: Mutex<Machine>,
@@ -65,7 +66,7 @@ impl Default for PortInbound {
     fn default() -> Self {
         Self {
             active: AtomicBool::new(false),
-            deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            deadline: Deadline::default(),
             rate: AtomicU64::new(0),
             machine: Mutex::new(Machine {
                 clamp: None,
@@ -89,7 +90,7 @@ impl PortInbound {
     #[inline]
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
+        self.deadline.get()
     }
 
     /// Forgets all connections: the guest is gone.
@@ -100,7 +101,7 @@ impl PortInbound {
             clamp.reset(latest);
         }
         // The division hears of it with the next frame.
-        self.deadline.store(Instant::NEVER.as_nanos(), Ordering::SeqCst);
+        self.deadline.set(Instant::NEVER);
     }
 
     /// The port's rate from now on; the clamp hears of it when it is next used.
@@ -143,12 +144,7 @@ impl Drop for Session<'_> {
             self.machine.told = active;
             self.delivery.shared.set_inbound_active(self.port.id, active);
         }
-        if deadline.as_nanos() != inbound.deadline.load(Ordering::Relaxed) {
-            inbound.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
-            // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
-            fence(Ordering::SeqCst);
-            self.port.waker.wake_before(deadline);
-        }
+        self.port.waker.publish(&inbound.deadline, deadline);
     }
 }
 

@@ -40,13 +40,14 @@ mod tests;
 mod too_big;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use floodway_core::offload::{Config, Offload};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
+use crate::deadline::Deadline;
 use crate::pool::Pool;
 use crate::port::lock;
 use crate::worker::Waker;
@@ -62,8 +63,8 @@ pub use session::Session;
 pub struct PortOffload {
     /// Frames of the port have to be shown to the engine.
     active: AtomicBool,
-    /// When the engine's next timeout is due, in nanoseconds.
-    deadline: AtomicU64,
+    /// When the engine's next timeout is due.
+    deadline: Deadline,
     /// Address of a stopped guest for which bytes are kept; zero if there is none.
     owed_to: AtomicU64,
     /// What the port's worker has to tell the engine of the guest: a [`GuestEvent`], or zero.
@@ -106,7 +107,7 @@ impl PortOffload {
         let random = RandomState::new();
         Self {
             active: AtomicBool::new(active),
-            deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            deadline: Deadline::default(),
             owed_to: AtomicU64::new(0),
             event: AtomicU8::new(0),
             abandoned_for: AtomicU8::new(0),
@@ -131,7 +132,7 @@ impl PortOffload {
     #[inline]
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
+        self.deadline.get()
     }
 
     /// The guest's receive rings have stopped. `mac` is its address, if that is known.
@@ -198,14 +199,9 @@ impl PortOffload {
             self.active.store(active, Ordering::Relaxed);
         }
         let deadline = machine.engine.next_timeout();
-        if deadline.as_nanos() == self.deadline.load(Ordering::Relaxed) {
-            return;
-        }
-        self.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
-        if let Some(waker) = waker {
-            // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
-            fence(Ordering::SeqCst);
-            waker.wake_before(deadline);
+        match waker {
+            Some(waker) => waker.publish(&self.deadline, deadline),
+            None => self.deadline.set(deadline),
         }
     }
 }

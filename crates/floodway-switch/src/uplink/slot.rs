@@ -7,7 +7,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use floodway_core::l2::{PortId, StormLimit};
@@ -16,6 +15,7 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::{OpenError, Received, Receiver, Sender};
 use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
+use crate::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
 use crate::stats::{DropReason, Traffic};
@@ -28,8 +28,8 @@ pub struct UplinkSlot {
     /// As configured.
     pub config: UplinkConfig,
     egress: SharedEgress,
-    /// When the egress has something to do, in nanoseconds.
-    deadline: AtomicU64,
+    /// When the egress has something to do.
+    deadline: Deadline,
     /// The worker that owns the receiving half and looks at the deadline.
     waker: Arc<Waker>,
     /// Flooded frames that may come from the network.
@@ -72,7 +72,7 @@ impl UplinkSlot {
             config,
             storm,
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
-            deadline: AtomicU64::new(Instant::NEVER.as_nanos()),
+            deadline: Deadline::default(),
             waker,
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -88,7 +88,7 @@ impl UplinkSlot {
     #[inline]
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::SeqCst))
+        self.deadline.get()
     }
 
     /// Sends what waits, if it is time; answers whether it was.
@@ -130,16 +130,7 @@ impl UplinkSlot {
 
     /// Makes known when the worker has to look.
     fn publish(&self, egress: &Egress) {
-        let deadline = egress.next_look();
-        if deadline.as_nanos() == self.deadline.load(Ordering::Relaxed) {
-            return;
-        }
-        self.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
-        if deadline < Instant::NEVER {
-            // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
-            fence(Ordering::SeqCst);
-            self.waker.wake_before(deadline);
-        }
+        self.waker.publish(&self.deadline, egress.next_look());
     }
 }
 

@@ -31,15 +31,18 @@
 mod chain;
 #[cfg(test)]
 mod exhaustive;
+pub(crate) mod notify;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use chain::Descriptor;
 pub use chain::{Access, Chain, ChainError, MAX_CHAIN, Pop};
+use notify::need_event;
 
+use crate::atomics::Native;
 use crate::memory::GuestMemory;
 
 /// Largest ring that virtio allows.
@@ -176,9 +179,13 @@ impl Virtqueue {
     /// The guest claims more than the ring can hold.
     #[inline]
     pub fn available(&mut self) -> Result<u16, RingBroken> {
-        // Acquire: the entries and descriptors behind the index are read after it.
-        self.avail_idx = self.avail_u16(1).load(Ordering::Acquire);
-        let n = self.avail_idx.wrapping_sub(self.next_avail);
+        self.note_available(notify::look::<Native>(self.avail_u16(1)))
+    }
+
+    #[inline]
+    fn note_available(&mut self, avail_idx: u16) -> Result<u16, RingBroken> {
+        self.avail_idx = avail_idx;
+        let n = self.available_cached();
         if n > self.size { Err(RingBroken) } else { Ok(n) }
     }
 
@@ -232,8 +239,7 @@ impl Virtqueue {
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.next_used;
-        // Release: the entries, and the bytes in their buffers, are written before the index.
-        self.used_u16(1).store(self.published, Ordering::Release);
+        notify::publish::<Native>(self.used_u16(1), self.published);
         if self.logged {
             self.note_used(1, 2);
         }
@@ -262,14 +268,11 @@ impl Virtqueue {
         if old == new {
             return false;
         }
-        // The store of used.idx must be visible before the guest's wish is read: the guest writes
-        // its wish and then looks at used.idx once more, and one of us must see the other.
-        fence(Ordering::SeqCst);
         if self.event_idx {
-            let used_event = self.avail_u16(2 + usize::from(self.size)).load(Ordering::Relaxed);
-            need_event(used_event, new, old)
+            let used_event = self.avail_u16(2 + usize::from(self.size));
+            need_event(notify::wish_of_other::<Native>(used_event), new, old)
         } else {
-            self.avail_u16(0).load(Ordering::Relaxed) & AVAIL_F_NO_INTERRUPT == 0
+            notify::wish_of_other::<Native>(self.avail_u16(0)) & AVAIL_F_NO_INTERRUPT == 0
         }
     }
 
@@ -279,36 +282,32 @@ impl Virtqueue {
     /// # Errors
     /// As [`Virtqueue::available`].
     pub fn enable_kick(&mut self) -> Result<bool, RingBroken> {
-        if self.event_idx {
+        let (at, wish) = if self.event_idx {
             // Not `next_avail`: a guest that has chains available already, only too few, passed that.
-            self.set_avail_event(self.avail_idx);
+            (self.avail_event_at(), self.avail_idx)
         } else {
-            self.set_used_flags(0);
-        }
-        // The wish must be visible before the index is read again; see `take_interrupt`.
-        fence(Ordering::SeqCst);
-        Ok(self.available()? > 0)
+            (0, 0)
+        };
+        let index = notify::wish_and_look::<Native>(self.used_u16(at), wish, self.avail_u16(1));
+        self.note_used(at, 2);
+        Ok(self.note_available(index)? > 0)
     }
 
     /// Tells the guest that kicks are not needed: somebody polls.
     pub fn disable_kick(&mut self) {
-        if self.event_idx {
+        let (at, wish) = if self.event_idx {
             // The event index cannot say "never"; half a ring of indices away is as far as it goes.
-            self.set_avail_event(self.next_avail.wrapping_add(MAX_SIZE));
+            (self.avail_event_at(), self.next_avail.wrapping_add(MAX_SIZE))
         } else {
-            self.set_used_flags(USED_F_NO_NOTIFY);
-        }
-    }
-
-    fn set_used_flags(&self, flags: u16) {
-        self.used_u16(0).store(flags, Ordering::Relaxed);
-        self.note_used(0, 2);
-    }
-
-    fn set_avail_event(&self, value: u16) {
-        let at = 2 + 4 * usize::from(self.size);
-        self.used_u16(at).store(value, Ordering::Relaxed);
+            (0, USED_F_NO_NOTIFY)
+        };
+        self.used_u16(at).store(wish, Ordering::Relaxed);
         self.note_used(at, 2);
+    }
+
+    /// The word of the used ring that says of which chain the guest is to kick.
+    fn avail_event_at(&self) -> usize {
+        2 + 4 * usize::from(self.size)
     }
 
     /// The VM migrates: what is written to its memory must be noted.
@@ -346,12 +345,6 @@ impl Virtqueue {
         // SAFETY: as `avail_u16`, for 3 + 4 * size words.
         unsafe { AtomicU16::from_ptr(self.used.add(i)) }
     }
-}
-
-/// Whether moving the index from `old` to `new` passed `event` (virtio 1.2, section 2.7.7.2).
-#[inline]
-pub(crate) fn need_event(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 /// Starts fetching the cache line at `p`.

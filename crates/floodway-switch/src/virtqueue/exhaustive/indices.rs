@@ -6,7 +6,8 @@ use super::{Choices, all_runs};
 use crate::segment::GuestIoVecs;
 use crate::testing::driver::F_WRITE;
 use crate::testing::{DriverQueue, RawDescriptor, TestMemory, Used};
-use crate::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue, need_event};
+use crate::virtqueue::notify::need_event;
+use crate::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue};
 
 const PAGE: u64 = 4096;
 const BUFFER: u64 = 2 * PAGE;
