@@ -21,7 +21,7 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::frame::Frame;
-use crate::port::{Port, lock};
+use crate::port::Port;
 use crate::rx::RxQueue;
 use crate::stats::DropReason;
 use crate::switch::Shared;
@@ -88,14 +88,16 @@ impl Delivery {
             return;
         };
         if pair >= port.rx_running() {
-            if port.is_departed() {
-                let port = Arc::clone(port);
-                return self.deliver_to_stopped(src, &port, frames());
-            }
-            return lock(&port.undelivered)
-                .count_drop(DropReason::PortDown, frames().count() as u64);
+            let port = Arc::clone(port);
+            return self.deliver_to_stopped(src, &port, frames());
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
+        if !rx.is_running() {
+            // It has stopped since we looked, and its address may be elsewhere already.
+            drop(rx);
+            let port = Arc::clone(port);
+            return self.deliver_to_stopped(src, &port, frames());
+        }
         let (mut work, mut bytes, mut bare_acks) = (Work::default(), 0, 0);
         for frame in frames() {
             work.copies += 1;

@@ -156,7 +156,8 @@ impl Delivery {
         lost
     }
 
-    /// Delivers frames to a port whose guest does not run: they wait, or go to where their destination is now.
+    /// Delivers frames to a port whose guest did not run when the caller looked: they wait, or go to where their destination is now.
+    /// All is looked at again under the receive queue's lock, for the guest may have come, gone or moved meanwhile.
     #[cold]
     pub(crate) fn deliver_to_stopped<'f>(
         &mut self,
@@ -177,8 +178,10 @@ impl Delivery {
                 // It is back.
                 rx.deliver(&frame);
                 rx.flush();
-            } else {
+            } else if rx.expects_guest() {
                 rx.wait_for_guest(&frame);
+            } else {
+                lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
             }
         }
     }

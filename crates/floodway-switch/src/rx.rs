@@ -207,6 +207,12 @@ impl RxQueue {
         }
     }
 
+    /// The guest has stopped, and frames may wait for it.
+    #[must_use]
+    pub fn expects_guest(&self) -> bool {
+        self.stopped
+    }
+
     /// Lets a frame wait for a guest that has stopped.
     pub fn wait_for_guest(&mut self, frame: &Frame<'_>) {
         if !self.stopped {

@@ -5,6 +5,7 @@
 //! must fail: so the models can. [`departure`] repeats in small what [`crate::departure`] and [`crate::delivery`] do, lock by lock: theirs hangs on too much else to be run so
 //! often.
 
+mod departure;
 mod ring;
 mod sleep;
 
