@@ -28,7 +28,7 @@ help: ## Show this list
 demo: build ready ## Floodway beside Linux bridge and tap; offload off and on: two tables, out/demo*/
 	$(LAB) demo
 
-test: compiler lint build ready unit ## Everything that must pass: lints, all tests, end to end with VMs
+test: compiler lint build ready unit prove ## Everything that must pass: lints, all tests, end to end with VMs
 
 test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
 	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv
@@ -42,7 +42,8 @@ unit: build ready ## Unit, property, documentation and end-to-end tests
 	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
 
 prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other
-	$(CARGO) test -p floodway-switch --lib --locked -- --include-ignored exhaustive interleavings
+	$(CARGO) test -p floodway-switch --lib --locked -- --include-ignored exhaustive
+	$(CARGO) test -p floodway-switch --lib --locked -- --ignored interleavings
 
 bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path
 	$(LAB) doctor --install --bench

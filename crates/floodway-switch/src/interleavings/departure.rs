@@ -171,6 +171,7 @@ impl World {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn frames_to_a_guest_that_moves_away_follow_it_in_order() {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);
@@ -188,6 +189,7 @@ fn frames_to_a_guest_that_moves_away_follow_it_in_order() {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn frames_to_a_guest_that_pauses_reach_it_in_order() {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);

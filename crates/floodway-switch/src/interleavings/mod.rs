@@ -4,6 +4,9 @@
 //! load return. [`sleep`] and [`ring`] run the switch's own code, on loom's atomics; each comes with a model that has no fences, which
 //! must fail: so the models can. [`departure`] repeats in small what [`crate::departure`] and [`crate::delivery`] do, lock by lock: theirs hangs on too much else to be run so
 //! often.
+//!
+//! Loom's threads have stacks of its own, for which it installs a handler of `SIGBUS`, as [`crate::sigbus`] does: so the models run in a process
+//! without other tests.
 
 mod departure;
 mod ring;

@@ -80,6 +80,7 @@ fn run<A: Atomics<U16 = AtomicU16> + 'static>(event_idx: bool, each: bool) {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn nobody_sleeps_over_published_entries() {
     for event_idx in [false, true] {
         for each in [false, true] {
@@ -89,12 +90,14 @@ fn nobody_sleeps_over_published_entries() {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 #[should_panic(expected = "sleeps over")]
 fn without_fences_a_side_with_event_index_may_sleep_over_entries() {
     loom::model(|| run::<Unfenced>(true, true));
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 #[should_panic(expected = "sleeps over")]
 fn without_fences_a_side_with_flags_may_sleep_over_entries() {
     loom::model(|| run::<Unfenced>(false, true));

@@ -73,17 +73,20 @@ fn one_timer_twice<A: Atomics + 'static>() {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn a_worker_does_not_sleep_over_a_timer_that_is_brought_forward() {
     loom::model(one_timer_twice::<Loom>);
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 #[should_panic(expected = "sleeps until")]
 fn without_fences_a_worker_may_sleep_over_a_timer() {
     loom::model(one_timer_twice::<Unfenced>);
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn two_threads_that_bring_two_timers_forward_wake_a_worker() {
     loom::model(|| {
         let world = World::<Loom>::new();
@@ -98,6 +101,7 @@ fn two_threads_that_bring_two_timers_forward_wake_a_worker() {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn a_worker_that_was_woken_and_sleeps_again_does_not_sleep_over_a_timer() {
     loom::model(|| {
         let world = World::<Loom>::new();
@@ -117,6 +121,7 @@ fn a_worker_that_was_woken_and_sleeps_again_does_not_sleep_over_a_timer() {
 }
 
 #[test]
+#[ignore = "in a process of its own: make prove"]
 fn a_timer_that_is_put_off_wakes_nobody() {
     loom::model(|| {
         let world = World::<Loom>::new();
