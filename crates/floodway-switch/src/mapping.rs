@@ -267,6 +267,57 @@ mod tests {
         assert!(faults.first().is_some());
     }
 
+    /// A file of 1 MiB on a file system that has room for two pages of it. `None` without the right to mount one.
+    fn sparse_file_on_a_full_file_system() -> Option<File> {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+        use rustix::thread::{UnshareFlags, unshare_unsafe};
+        let dir = tempfile::tempdir().unwrap();
+        // A thread with a mount namespace of its own: nobody else sees the mount, and it goes with the file.
+        let thread = std::thread::spawn(move || {
+            // SAFETY: nothing in this thread relies on the file system that it shares with others.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.ok()?;
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            mount_change("/", private).unwrap();
+            mount("none", dir.path(), "tmpfs", MountFlags::empty(), Some(c"size=8k")).unwrap();
+            let path = dir.path().join("memory");
+            let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+            file.set_len(1 << 20).unwrap();
+            Some(file)
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn holes_of_a_full_file_system_take_writes_and_are_noted() {
+        let Some(file) = sparse_file_on_a_full_file_system() else {
+            return eprintln!("not tested: it takes the right to mount");
+        };
+        let (mapping, faults) = mapped(&file, 1 << 20).unwrap();
+        (0..1 << 20).step_by(4096).for_each(|at| write(&mapping, at, 1));
+        assert_eq!(faults.first(), Some(Kind::GuestMemory));
+        assert_eq!(read(&mapping, (1 << 20) - 4096), 1);
+    }
+
+    #[test]
+    fn huge_pages_that_run_out_read_as_zeros() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: the name is a C string.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+        if fd < 0 {
+            return eprintln!("not tested: the kernel has no huge pages of 2 MiB");
+        }
+        // SAFETY: a new descriptor without another owner.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(64 << 20).unwrap();
+        // A page in the middle of the file, and not all of the last one.
+        let faults = Arc::default();
+        let mapping =
+            SharedMapping::new(&file, 2 << 20, 5 << 20, Kind::GuestMemory, &faults).unwrap();
+        file.set_len(0).unwrap();
+        assert_eq!([0, 3 << 20, (5 << 20) - 1].map(|at| read(&mapping, at)), [0; 3]);
+        assert_eq!(faults.first(), Some(Kind::GuestMemory));
+    }
+
     #[test]
     fn a_file_that_may_be_sealed_cannot_shrink_any_more() {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;

@@ -18,6 +18,7 @@ use super::call::Call;
 use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
 use crate::config::{VcpuConfig, Vm};
+use crate::log_limit::log_limited;
 use crate::port::{Port, lock};
 use crate::status::VcpuStatus;
 
@@ -173,10 +174,12 @@ impl Charge {
             }
         };
         if problem != self.problem {
-            let port = &self.port.config.name;
+            let threads = self.kept.len();
             match &problem {
-                Some(problem) => tracing::warn!(port, problem, "vCPU threads keep their slices"),
-                None => tracing::info!(port, threads = self.kept.len(), ?slice, "vCPU slices set"),
+                Some(problem) => {
+                    log_limited!(warn, self.port, problem, "vCPU threads keep their slices");
+                }
+                None => log_limited!(info, self.port, threads, ?slice, "vCPU slices set"),
             }
         }
         self.problem.clone_from(&problem);
