@@ -65,7 +65,8 @@ fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fu
 	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
 	for target in $(FUZZ_TARGETS); do \
 	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
-	  (cd fuzz && $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)); done
+	  (cd fuzz && mkdir -p corpus/$$target seeds/$$target && \
+	  $(CARGO) +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS)); done
 
 soak: compiler ## All property tests and fuzz targets on fresh seeds for SOAK_MINUTES
 	CARGO=$(CARGO) tools/soak $(SOAK_MINUTES)

@@ -16,6 +16,10 @@ pub mod offload;
 pub mod qdisc;
 pub mod rtt;
 pub mod seq;
+#[cfg(any(test, fuzzing))]
+pub mod steps;
+#[cfg(not(any(test, fuzzing)))]
+mod steps;
 pub mod time;
 pub mod timer;
 pub mod token_bucket;

@@ -11,6 +11,8 @@
 
 use floodway_wire::ethernet::MacAddr;
 
+use crate::steps;
+
 /// Entries that may be out of date however short the list is.
 const SLACK: usize = 64;
 
@@ -25,6 +27,7 @@ impl Journal {
     /// Appends an address. `is_here` returns `true` for addresses that are behind the port.
     pub(super) fn append(&mut self, mac: MacAddr, is_here: impl Fn(MacAddr) -> bool) {
         if self.macs.len() >= self.clean_at {
+            steps::count(self.macs.len());
             self.macs.sort_unstable();
             self.macs.dedup();
             self.macs.retain(|&mac| is_here(mac));

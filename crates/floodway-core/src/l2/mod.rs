@@ -19,6 +19,8 @@
 //! Sources: IEEE 802.1Q clause 8.7 and 8.8 (learning, filtering database); the rule for reflected
 //! broadcasts is that of Open vSwitch for bonded uplinks.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod journal;
 mod mac_table;
 pub mod origin;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use floodway_wire::ethernet::MacAddr;
 
 use super::PortId;
+use crate::steps;
 
 /// No address has the group bit and is learned, and no port has this number: a free slot.
 const FREE: u64 = u64::MAX;
@@ -88,6 +89,7 @@ impl Slots {
         let mask = self.words.len() - 1;
         let mut i = self.home(mac) & mask;
         loop {
+            steps::count(1);
             let word = self.words[i];
             if matches(word) || word == FREE {
                 return (i, word);
@@ -122,6 +124,7 @@ impl Slots {
 
     /// What is in `slot`.
     pub(super) fn get(&self, slot: usize) -> Option<Word> {
+        steps::count(1);
         let word = self.words[slot];
         (word != FREE).then_some(Word(word))
     }
@@ -174,6 +177,7 @@ impl Slots {
         let mask = self.len() - 1;
         let (mut hole, mut i) = (slot, slot);
         loop {
+            steps::count(1);
             i = (i + 1) & mask;
             let word = self.words[i];
             if word == FREE {

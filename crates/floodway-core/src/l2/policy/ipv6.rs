@@ -18,6 +18,7 @@ use floodway_wire::ethernet::MacAddr;
 use floodway_wire::{icmp, ipv6, udp};
 
 use super::{SourcePolicy, Spoof, udp_dst_port};
+use crate::steps;
 
 /// Multicast listener report and done, and report of version 2.
 const MLD_REPORT: u8 = 131;
@@ -137,6 +138,7 @@ impl SourcePolicy {
 /// Checks that link-layer address options name `mac`, and that all options can be read.
 fn check_options(mac: MacAddr, mut options: &[u8]) -> Result<(), Spoof> {
     while !options.is_empty() {
+        steps::count(1);
         let [kind, units, ..] = *options else { return Err(Spoof::Ip) };
         let (option, rest) = options.split_at_checked(usize::from(units) * 8).ok_or(Spoof::Ip)?;
         match (kind, option) {
