@@ -6,6 +6,7 @@
 use std::io::Read;
 use std::mem::size_of;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -16,7 +17,7 @@ use floodway_lab::guest_image::GuestImage;
 use floodway_lab::kernel::Series;
 use floodway_lab::vm::{Config, Nic, Vm};
 use floodway_lab::{cleanup, process};
-use floodway_wire::notice::MAX_FRAME_LEN;
+use floodway_wire::notice::{self, MAX_FRAME_LEN};
 use floodway_wire::{FiveTuple, MacAddr, Notice};
 use serde_json::Value;
 
@@ -41,6 +42,8 @@ struct Guest {
     vm: Vm,
     tap: String,
     subnet: u8,
+    /// What the module wants to find in notices.
+    nonce: AtomicU64,
 }
 
 impl Guest {
@@ -50,7 +53,7 @@ impl Guest {
         let nic = Nic::tap(&tap, GUEST.to_string());
         let image = GuestImage::debian(series).unwrap();
         let vm = Vm::boot(Config::new(name, &image).nic(nic)).unwrap();
-        let guest = Self { vm, tap, subnet };
+        let guest = Self { vm, tap, subnet, nonce: AtomicU64::new(0) };
         for address in [format!("10.250.{subnet}.1/24"), format!("fd00:{subnet}::1/64")] {
             let mut add = vec!["ip", "addr", "add", &address, "dev", &guest.tap];
             add.extend(address.contains(':').then_some("nodad"));
@@ -96,21 +99,67 @@ impl Guest {
     }
 
     fn send(&self, notice: Notice) {
-        self.send_frame(&frame(&notice));
+        self.send_frame(&self.frame(&notice));
+    }
+
+    fn frame(&self, notice: &Notice) -> [u8; MAX_FRAME_LEN] {
+        let mut frame = [0; MAX_FRAME_LEN];
+        notice.write_frame(SWITCH, GUEST, self.nonce.load(Ordering::Relaxed), &mut frame);
+        frame
+    }
+
+    /// Learns the nonce of an installation that has just been made, as the switch does.
+    fn learn_nonce(&self) {
+        self.nonce.store(0, Ordering::Relaxed);
+        let answers = PacketSocket::open(self.interface_index());
+        wait_until("the nonce", || {
+            self.send(Notice::Hello { epoch: 1, lifetime: LIFETIME });
+            let said = answers.recv().and_then(|said| notice::parse_guest_nonce(&said).ok());
+            self.nonce.store(said.unwrap_or(0), Ordering::Relaxed);
+            said.is_some()
+        });
     }
 
     /// Says hello now and then until dropped.
     fn keep_greeting(&self, epoch: u32) -> Repeated {
         let index = self.interface_index();
-        let hello = frame(&Notice::Hello { epoch, lifetime: LIFETIME });
+        let hello = self.frame(&Notice::Hello { epoch, lifetime: LIFETIME });
         Repeated::new(Duration::from_millis(50), move || send_frame(index, &hello))
     }
 }
 
-fn frame(notice: &Notice) -> Vec<u8> {
-    let mut frame = [0; MAX_FRAME_LEN];
-    let len = notice.write_frame(SWITCH, GUEST, &mut frame);
-    frame[..len].to_vec()
+/// Hears what a guest says to its switch.
+struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    fn open(interface: i32) -> Self {
+        let protocol = notice::ETHERTYPE.to_be();
+        // SAFETY: the descriptor is new and nobody else's; the address outlives the call and its length is right.
+        unsafe {
+            let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let socket = libc::socket(libc::AF_PACKET, kind, protocol.into());
+            assert!(socket >= 0, "{}", std::io::Error::last_os_error());
+            let socket = OwnedFd::from_raw_fd(socket);
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = interface;
+            let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            let bound = libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len);
+            assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+            Self(socket)
+        }
+    }
+
+    /// The next frame, if there is one.
+    fn recv(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 2048];
+        // SAFETY: the buffer is as long as is said, and lives through the call.
+        let len =
+            unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+        frame.truncate(usize::try_from(len).ok()?);
+        Some(frame)
+    }
 }
 
 /// Sends a frame out of an interface, past the host's own stack.
@@ -270,6 +319,8 @@ fn a_flow_is_online_exactly_while_the_switch_says_so() {
         assert!(status["interfaces"][0]["hello"].is_null());
 
         let flow = Flow::bulk(&guest);
+        forged_notices_are_not_believed(&guest, &flow);
+        guest.learn_nonce();
         malformed_notices_are_counted_and_ignored(&guest, &flow);
         named_without_hello_is_offline(&guest, &flow);
         online_until_silence(&guest, &flow);
@@ -281,10 +332,22 @@ fn a_flow_is_online_exactly_while_the_switch_says_so() {
     });
 }
 
+/// A network without a switch of ours, and somebody on it.
+fn forged_notices_are_not_believed(guest: &Guest, flow: &Flow<'_>) {
+    guest.send(flow.managed(7));
+    let greeting = guest.keep_greeting(7);
+    wait_until("forged notices", || guest.counter("unauthentic_notices") >= 10);
+    flow.progress();
+    assert_ne!(flow.cwnd(), ONLINE);
+    assert!(guest.status()["interfaces"][0]["hello"].is_null());
+    drop(greeting);
+}
+
 fn malformed_notices_are_counted_and_ignored(guest: &Guest, flow: &Flow<'_>) {
-    let good = frame(&flow.managed(7));
+    let good = guest.frame(&flow.managed(7));
+    let unauthentic = guest.counter("unauthentic_notices");
     let broken = |at: usize, value: u8| {
-        let mut frame = good.clone();
+        let mut frame = good;
         frame[at] = value;
         guest.send_frame(&frame);
     };
@@ -295,10 +358,11 @@ fn malformed_notices_are_counted_and_ignored(guest: &Guest, flow: &Flow<'_>) {
     broken(17, 9);
     broken(26, 5);
     broken(30, 1);
-    // Epoch 0, and cut short.
+    // Epoch 0, and one of an older switch, without a nonce.
     guest.send(flow.managed(0));
-    guest.send_frame(&good[..60]);
-    wait_until("malformed notices", || guest.counter("malformed_notices") == 6);
+    guest.send_frame(&good[..66]);
+    wait_until("malformed notices", || guest.counter("malformed_notices") == 5);
+    wait_until("the other", || guest.counter("unauthentic_notices") == unauthentic + 1);
     assert_eq!(guest.counter("managed_notices"), 0);
 }
 

@@ -229,7 +229,7 @@ impl Forwarder {
         now: Instant,
     ) -> Result<Source, DropReason> {
         if is_notice(frame.prefix) {
-            return Err(DropReason::ForgedNotice);
+            return Err(ingress.hear_notice(frame.prefix));
         }
         let (_, src) = addresses(frame);
         ingress.policy.check_mac(src)?;

@@ -8,7 +8,7 @@ use floodway_core::l2::origin::OwnAddresses;
 use floodway_core::l2::{MacTable, PortId, SourcePolicy, StormLimit};
 use floodway_core::time::Instant;
 
-use floodway_wire::{MacAddr, ethernet};
+use floodway_wire::{MacAddr, ethernet, notice};
 
 use crate::config::PortConfig;
 use crate::frame::Frame;
@@ -16,7 +16,7 @@ use crate::inbound::PortInbound;
 use crate::log_limit::{LogLimit, log_limited};
 use crate::memory::Limits;
 use crate::rx::RxQueue;
-use crate::stats::Traffic;
+use crate::stats::{DropReason, Traffic};
 use crate::status::VcpuStatus;
 use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
@@ -94,6 +94,8 @@ pub struct Port {
     pub(crate) log_limit: LogLimit,
     /// Why the last front-end was cut off, if it was, until another one comes.
     pub quarantine: Mutex<Option<String>>,
+    /// What the guest wants to find in notices; zero until it has said so.
+    nonce: AtomicU64,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
     table: Arc<RwLock<MacTable>>,
@@ -135,6 +137,7 @@ impl Port {
             waiting: AtomicBool::new(false),
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
+            nonce: AtomicU64::new(0),
             memory_limits: Limits::default(),
             log_limit: LogLimit::default(),
             quarantine: Mutex::default(),
@@ -149,9 +152,28 @@ impl Port {
         lock(&self.own).learn(prefix);
     }
 
-    /// Forgets the guest's own addresses: the front-end is gone.
+    /// Forgets what the guest has said of itself, its addresses and its nonce: the front-end is gone.
     pub fn forget_own(&self) {
         lock(&self.own).clear();
+        self.nonce.store(0, Ordering::Relaxed);
+    }
+
+    /// The number by which the guest knows notices of this switch; zero until it has said so.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.nonce.load(Ordering::Relaxed)
+    }
+
+    /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery. Returns as what it is counted.
+    #[cold]
+    pub fn hear_notice(&self, prefix: &[u8]) -> DropReason {
+        match notice::parse_guest_nonce(prefix) {
+            Ok(nonce) => {
+                self.nonce.store(nonce, Ordering::Relaxed);
+                DropReason::GuestNonce
+            }
+            Err(_) => DropReason::ForgedNotice,
+        }
     }
 
     /// Returns `true` if the address is the guest's own, by the configuration or by what the guest has claimed.

@@ -84,6 +84,8 @@ drop_reasons! {
     Hairpin = "hairpin",
     /// UDP beyond the guest's inbound rate, which is policed.
     InboundRate = "inbound_rate",
+    /// The frame in which a guest's module says its nonce to the switch: it is meant for nobody else.
+    GuestNonce = "guest_nonce",
     /// A notice to a guest that did not come from this switch.
     ForgedNotice = "forged_notice",
     /// TCP offload: the guest sent beyond what it was granted.

@@ -12,17 +12,25 @@
 //! - **offline**: it does so no longer.
 //!
 //! Flows are named in the direction in which the guest transmits. Notices may be lost, repeated and overtaken:
-//! each says all that it means, and none is answered.
+//! each says all that it means.
+//!
+//! **Who says so.** Anybody on a network can send such frames to a guest that is not behind Floodway. So each guest has a random
+//! *nonce*, and believes only notices that bear it. A notice without it is answered with a frame of the kind *nonce*, sent to
+//! [`NEAREST_BRIDGE`]: bridges never forward that address (IEEE 802.1Q), and the switch takes what comes from a guest with this type for itself,
+//! notes the nonce for that guest's port, and puts it into each later notice. The nonce is the last field, and a guest that knows of none ignores it.
 //!
 //! ```text
 //! offset  0       2         3      4       8             10         12       13         16      32     48       50
 //!         magic   version   kind   epoch   lifetime_ms   reserved   family   reserved   guest   peer   guest    peer
 //!         u16     u8        u8     u32     u16           u16        u8       3 bytes    address address port    port
+//! offset  52
+//!         nonce
+//!         u64
 //! ```
 //!
-//! Offsets count from the end of an untagged Ethernet header with [`ETHERTYPE`]; everything is in network byte order. A
-//! hello ends at offset 12 and is padded to the shortest Ethernet frame. Addresses take 16 bytes, IPv4 as
-//! `::ffff:a.b.c.d`. Reserved bytes are sent as zero and ignored. The format is Floodway's own; the type is
+//! Offsets count from the end of an untagged Ethernet header with [`ETHERTYPE`]; everything is in network byte order. In a
+//! hello and a nonce, bytes 12 to 51 are reserved. Addresses take 16 bytes, IPv4 as
+//! `::ffff:a.b.c.d`. A nonce of zero is none. Reserved bytes are sent as zero and ignored. The format is Floodway's own; the type is
 //! the first of the two that IEEE Std 802 sets aside for local experiments.
 
 use std::net::Ipv6Addr;
@@ -35,23 +43,27 @@ use crate::flow::FiveTuple;
 
 /// `EtherType` of notices: local experimental 1.
 pub const ETHERTYPE: u16 = 0x88b5;
-/// Longest frame, in bytes.
-pub const MAX_FRAME_LEN: usize = ethernet::HEADER_LEN + FLOW_END;
+/// Length of a frame, in bytes.
+pub const MAX_FRAME_LEN: usize = ethernet::HEADER_LEN + NONCE_END;
+/// Where guests send their nonce: the group address of the nearest bridge, which none forwards.
+pub const NEAREST_BRIDGE: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
 /// How long a hello is valid unless there is a reason for another time.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_millis(300);
 
-/// Shortest frame without its check sequence (IEEE 802.3).
-const MIN_FRAME_LEN: usize = 60;
 /// "FW".
 const MAGIC: u16 = 0x4657;
 const VERSION: u8 = 1;
 /// Ends of the part that all kinds have, and of the part that names a flow.
 const COMMON_END: usize = 12;
 const FLOW_END: usize = 52;
+/// End of the nonce, and of a notice.
+const NONCE_END: usize = 60;
 
 const KIND_HELLO: u8 = 1;
 const KIND_MANAGED: u8 = 2;
 const KIND_OFFLINE: u8 = 3;
+/// From the guest: its nonce.
+const KIND_NONCE: u8 = 4;
 const PROTOCOL_TCP: u8 = 6;
 
 /// One notice.
@@ -83,48 +95,33 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Writes the frame from the switch (`src`) to a guest's interface (`dst`), and returns its length: 60 to [`MAX_FRAME_LEN`]
-    /// bytes.
-    #[must_use]
+    /// Writes the frame from the switch (`src`) to a guest's interface (`dst`), whose `nonce` it bears, or zero.
     pub fn write_frame(
         &self,
         src: MacAddr,
         dst: MacAddr,
+        nonce: u64,
         frame: &mut [u8; MAX_FRAME_LEN],
-    ) -> usize {
-        frame.fill(0);
-        let (link, notice) = frame.split_at_mut(ethernet::HEADER_LEN);
-        link[..6].copy_from_slice(&dst.0);
-        link[6..12].copy_from_slice(&src.0);
-        put16(link, 12, ETHERTYPE);
-        put16(notice, 0, MAGIC);
-        notice[2] = VERSION;
-        notice[3] = self.kind();
+    ) {
+        write_common(src, dst, self.kind(), nonce, frame);
+        let (_, notice) = frame.split_at_mut(ethernet::HEADER_LEN);
         notice[4..8].copy_from_slice(&self.epoch().to_be_bytes());
         if let Self::Hello { lifetime, .. } | Self::Managed { lifetime, .. } = self {
             put16(notice, 8, u16::try_from(lifetime.as_millis()).unwrap_or(u16::MAX));
         }
-        match self {
-            Self::Hello { .. } => MIN_FRAME_LEN,
-            Self::Managed { flow, .. } | Self::Offline { flow, .. } => {
-                write_flow(flow, notice);
-                MAX_FRAME_LEN
-            }
+        if let Self::Managed { flow, .. } | Self::Offline { flow, .. } = self {
+            write_flow(flow, notice);
         }
     }
 
-    /// Reads a whole frame, which may be padded.
+    /// Reads a whole frame of the switch, which may be padded. The nonce is not looked at.
     ///
     /// # Errors
     /// [`Error::Truncated`], or [`Error::BadField`] for another `EtherType` or version, an unknown kind, epoch 0, or an
     /// address that is not of its family.
     pub fn parse(frame: &[u8]) -> Result<Self, Error> {
-        let link: &[u8; ethernet::HEADER_LEN] = header(frame, Layer::Ethernet)?;
-        expect("EtherType", be16(link, 12), ETHERTYPE)?;
-        let body = tail(frame, ethernet::HEADER_LEN);
+        let body = body(frame)?;
         let common: &[u8; COMMON_END] = header(body, Layer::Notice)?;
-        expect("magic", be16(common, 0), MAGIC)?;
-        expect("version", common[2].into(), VERSION.into())?;
         let epoch = be32(common, 4);
         if epoch == 0 {
             return Err(Error::field(Layer::Notice, "epoch", epoch));
@@ -155,6 +152,51 @@ impl Notice {
             Self::Offline { .. } => KIND_OFFLINE,
         }
     }
+}
+
+/// The nonce that a notice of the switch bears; `None` if it bears none.
+#[must_use]
+pub fn nonce(frame: &[u8]) -> Option<u64> {
+    let body: &[u8; NONCE_END] = header(body(frame).ok()?, Layer::Notice).ok()?;
+    Some(u64::from_be_bytes(array(body, FLOW_END))).filter(|&nonce| nonce != 0)
+}
+
+/// Reads the frame in which a guest says its nonce.
+///
+/// # Errors
+/// As [`Notice::parse`]; also for a nonce of zero.
+pub fn parse_guest_nonce(frame: &[u8]) -> Result<u64, Error> {
+    let common: &[u8; COMMON_END] = header(body(frame)?, Layer::Notice)?;
+    expect("kind", common[3].into(), KIND_NONCE.into())?;
+    nonce(frame).ok_or(Error::field(Layer::Notice, "nonce", 0_u8))
+}
+
+/// Writes the frame in which the guest with the address `src` says its nonce.
+pub fn write_guest_nonce(src: MacAddr, nonce: u64, frame: &mut [u8; MAX_FRAME_LEN]) {
+    write_common(src, NEAREST_BRIDGE, KIND_NONCE, nonce, frame);
+}
+
+fn write_common(src: MacAddr, dst: MacAddr, kind: u8, nonce: u64, frame: &mut [u8; MAX_FRAME_LEN]) {
+    frame.fill(0);
+    let (link, notice) = frame.split_at_mut(ethernet::HEADER_LEN);
+    link[..6].copy_from_slice(&dst.0);
+    link[6..12].copy_from_slice(&src.0);
+    put16(link, 12, ETHERTYPE);
+    put16(notice, 0, MAGIC);
+    notice[2] = VERSION;
+    notice[3] = kind;
+    notice[FLOW_END..].copy_from_slice(&nonce.to_be_bytes());
+}
+
+/// What follows the Ethernet header of a notice of our version.
+fn body(frame: &[u8]) -> Result<&[u8], Error> {
+    let link: &[u8; ethernet::HEADER_LEN] = header(frame, Layer::Ethernet)?;
+    expect("EtherType", be16(link, 12), ETHERTYPE)?;
+    let body = tail(frame, ethernet::HEADER_LEN);
+    let common: &[u8; COMMON_END] = header(body, Layer::Notice)?;
+    expect("magic", be16(common, 0), MAGIC)?;
+    expect("version", common[2].into(), VERSION.into())?;
+    Ok(body)
 }
 
 fn expect(field: &'static str, value: u16, expected: u16) -> Result<(), Error> {
@@ -194,11 +236,12 @@ mod tests {
 
     const SWITCH: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const GUEST: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    const NONCE: u64 = 0x0102_0304_0506_0708;
 
     fn frame(notice: &Notice) -> Vec<u8> {
         let mut frame = [0xff; MAX_FRAME_LEN];
-        let len = notice.write_frame(SWITCH, GUEST, &mut frame);
-        frame[..len].to_vec()
+        notice.write_frame(SWITCH, GUEST, NONCE, &mut frame);
+        frame.to_vec()
     }
 
     fn flow() -> FiveTuple {
@@ -211,18 +254,39 @@ mod tests {
     fn bytes_of_a_hello_and_of_a_managed_notice() {
         let hello = frame(&Notice::Hello { epoch: 0x0102_0304, lifetime: DEFAULT_LIFETIME });
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-        assert_eq!(hello.len(), 60);
+        assert_eq!(hello.len(), 74);
         assert_eq!(hello[..14], link);
         assert_eq!(hello[14..26], [0x46, 0x57, 1, 1, 1, 2, 3, 4, 1, 44, 0, 0]);
-        assert!(hello[26..].iter().all(|&byte| byte == 0));
+        assert!(hello[26..66].iter().all(|&byte| byte == 0));
+        assert_eq!(hello[66..], [1, 2, 3, 4, 5, 6, 7, 8]);
 
         let lifetime = Duration::from_millis(0x0102);
         let managed = frame(&Notice::Managed { epoch: 5, lifetime, flow: flow() });
-        assert_eq!(managed.len(), 66);
+        assert_eq!(managed.len(), 74);
         assert_eq!(managed[14..30], [0x46, 0x57, 1, 2, 0, 0, 0, 5, 1, 2, 0, 0, 4, 0, 0, 0]);
         let guest = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
         assert_eq!(managed[30..46], guest);
         assert_eq!(managed[58..66], [10, 0, 0, 2, 0x9c, 0x40, 0, 80]);
+        assert_eq!(managed[66..], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_guest_says_its_nonce_to_the_nearest_bridge_and_the_switch_repeats_it() {
+        let mut said = [0xff; MAX_FRAME_LEN];
+        write_guest_nonce(GUEST, NONCE, &mut said);
+        let link = [1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+        assert_eq!((&said[..14], &said[14..18]), (&link[..], &[0x46, 0x57, 1, 4][..]));
+        assert_eq!(parse_guest_nonce(&said), Ok(NONCE));
+        assert!(Notice::parse(&said).is_err(), "it is no notice of a switch");
+        let hello = frame(&Notice::Hello { epoch: 1, lifetime: DEFAULT_LIFETIME });
+        assert_eq!(nonce(&hello), Some(NONCE));
+        assert!(parse_guest_nonce(&hello).is_err());
+        for end in 0..said.len() {
+            assert!(parse_guest_nonce(&said[..end]).is_err());
+            assert_eq!(nonce(&hello[..end]), None);
+        }
+        said[66..].fill(0);
+        assert!(parse_guest_nonce(&said).is_err());
     }
 
     #[test]
@@ -246,7 +310,8 @@ mod tests {
         assert_eq!(field_after(26, 5), "address family");
         // IPv4 that is not mapped into IPv6.
         assert_eq!(field_after(30, 1), "address family");
-        for len in 0..good.len() {
+        // The nonce behind it is no part of what it says.
+        for len in 0..good.len() - 8 {
             assert!(matches!(Notice::parse(&good[..len]), Err(Error::Truncated(_))), "{len}");
         }
     }

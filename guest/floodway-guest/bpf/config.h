@@ -10,6 +10,7 @@ struct config {
 	__u8 plain; /* no flow ever goes online */
 	__u8 reserved[2];
 	__u32 initial_window; /* segments; 0 is the kernel's own (10, or the route's initcwnd) */
+	__u64 nonce; /* random, never 0: what notices must bear to be believed */
 };
 
 /* The reason for a section of its own: its bytes are exactly this structure. */

@@ -8,7 +8,7 @@
  * offline at once, and silence does so by time alone. Entries of closed flows are deleted; whatever is left behind by
  * lost notices ages out of the LRU map.
  *
- * Invariant: nothing but a notice makes a flow online. A reader may see half of a hello that is being written:
+ * Invariant: nothing but a notice that bears this guest's nonce makes a flow online. A reader may see half of a hello that is being written:
  * a new epoch with the old time, or the old one with the new lifetime. The next event reads it whole.
  */
 #ifndef FLOODWAY_NOTICES_H
@@ -63,6 +63,7 @@ enum counter {
 	COUNTER_MALFORMED,
 	COUNTER_FLOW_ONLINE,
 	COUNTER_FLOW_OFFLINE,
+	COUNTER_UNAUTHENTIC,
 	COUNTERS,
 };
 

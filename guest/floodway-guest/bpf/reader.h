@@ -4,6 +4,11 @@
  *
  * Frames of other types cost one comparison. A notice ends here; what bears our type but not our magic is somebody
  * else's experiment and goes on. The format is described in crates/floodway-wire/src/notice.rs.
+ *
+ * Anybody on a network can send such frames to a guest that is not behind a switch of ours. So a notice counts only if it bears the
+ * nonce that was drawn when the module was installed. One that does not is turned into the frame that says the nonce, and
+ * goes back: to the nearest bridge, whose group address no bridge forwards, and now and then only, since others may cause it.
+ * However long a notice claims to be valid, it is believed for MAX_LIFETIME_MS.
  */
 #ifndef FLOODWAY_READER_H
 #define FLOODWAY_READER_H
@@ -17,8 +22,24 @@
 #define NOTICE_MAGIC 0x4657
 #define NOTICE_VERSION 1
 #define NSEC_PER_MSEC 1000000ULL
+/* Offsets in the frame. */
+#define NOTICE_KIND_AT (ETH_HLEN + 3)
+#define NOTICE_NONCE_AT (ETH_HLEN + 52)
+#define NOTICE_END (NOTICE_NONCE_AT + 8)
+/* The switch says 300. */
+#define MAX_LIFETIME_MS 1000
+/* Between two frames that say the nonce, on one interface. */
+#define ANSWER_INTERVAL_NS (20 * NSEC_PER_MSEC)
 
-enum notice_kind { NOTICE_HELLO = 1, NOTICE_MANAGED = 2, NOTICE_OFFLINE = 3 };
+enum notice_kind { NOTICE_HELLO = 1, NOTICE_MANAGED = 2, NOTICE_OFFLINE = 3, NOTICE_NONCE = 4 };
+
+/* When the nonce was said last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u64); /* bpf_ktime_get_ns() */
+} answers SEC(".maps");
 
 struct notice {
 	__be16 magic;
@@ -33,7 +54,8 @@ static __always_inline void greet(struct __sk_buff *skb, const struct notice *no
 {
 	struct hello hello = {
 		.arrival_ns = bpf_ktime_get_ns(),
-		.lifetime_ns = bpf_ntohs(notice->lifetime_ms) * NSEC_PER_MSEC,
+		.lifetime_ns = min32(bpf_ntohs(notice->lifetime_ms), MAX_LIFETIME_MS) *
+			       NSEC_PER_MSEC,
 		.epoch = notice->epoch,
 	};
 	__u32 ifindex = skb->ifindex;
@@ -88,10 +110,53 @@ static __always_inline bool read_offline(struct __sk_buff *skb)
 	return true;
 }
 
+static __always_inline bool is_authentic(struct __sk_buff *skb)
+{
+	__u64 nonce;
+
+	return !bpf_skb_load_bytes(skb, NOTICE_NONCE_AT, &nonce, sizeof(nonce)) &&
+	       nonce == config.nonce;
+}
+
+/* Whether the nonce was not said for a while, and is said now. */
+static __always_inline bool may_answer(__u32 ifindex)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u64 *last = bpf_map_lookup_elem(&answers, &ifindex);
+
+	if (last && now - *last < ANSWER_INTERVAL_NS)
+		return false;
+	return bpf_map_update_elem(&answers, &ifindex, &now, BPF_ANY) == 0;
+}
+
+/* Turns a notice that is not believed into the frame that says the nonce. */
+static __always_inline int answer(struct __sk_buff *skb)
+{
+	const __u8 nearest_bridge[6] = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e };
+	__u8 own[6], kind = NOTICE_NONCE;
+	__u64 nonce = config.nonce;
+
+	/* A shorter one is an older switch's, which knows no nonces. */
+	if (skb->len < NOTICE_END || bpf_skb_load_bytes(skb, 0, own, sizeof(own)) || own[0] & 1)
+		return TC_ACT_SHOT;
+	if (!may_answer(skb->ifindex))
+		return TC_ACT_SHOT;
+	if (bpf_skb_store_bytes(skb, 0, nearest_bridge, sizeof(nearest_bridge), 0) ||
+	    bpf_skb_store_bytes(skb, sizeof(own), own, sizeof(own), 0) ||
+	    bpf_skb_store_bytes(skb, NOTICE_KIND_AT, &kind, sizeof(kind), 0) ||
+	    bpf_skb_store_bytes(skb, NOTICE_NONCE_AT, &nonce, sizeof(nonce), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+static __always_inline bool is_from_switch(const struct notice *notice)
+{
+	return notice->version == NOTICE_VERSION && notice->epoch != 0 &&
+	       notice->kind >= NOTICE_HELLO && notice->kind <= NOTICE_OFFLINE;
+}
+
 static __always_inline bool read_notice(struct __sk_buff *skb, const struct notice *notice)
 {
-	if (notice->version != NOTICE_VERSION || notice->epoch == 0)
-		return false;
 	switch (notice->kind) {
 	case NOTICE_HELLO:
 		return read_hello(skb, notice);
@@ -117,7 +182,15 @@ int floodway_notices(struct __sk_buff *skb)
 	    magic != bpf_htons(NOTICE_MAGIC))
 		return TC_ACT_UNSPEC;
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &notice, sizeof(notice)) ||
-	    !read_notice(skb, &notice))
+	    !is_from_switch(&notice)) {
+		count(COUNTER_MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (!is_authentic(skb)) {
+		count(COUNTER_UNAUTHENTIC);
+		return answer(skb);
+	}
+	if (!read_notice(skb, &notice))
 		count(COUNTER_MALFORMED);
 	return TC_ACT_SHOT;
 }

@@ -98,8 +98,8 @@ impl Egress<'_> {
 
     fn notify(&mut self, notice: &Notice, guest: MacAddr) {
         let mut bytes = [0; notice::MAX_FRAME_LEN];
-        let len = notice.write_frame(NOTICE_SOURCE, guest, &mut bytes);
-        frame::with_slice(VnetHdr::default(), &bytes[..len], |frame| self.deliver_to_guest(frame));
+        notice.write_frame(NOTICE_SOURCE, guest, self.port.nonce(), &mut bytes);
+        frame::with_slice(VnetHdr::default(), &bytes, |frame| self.deliver_to_guest(frame));
     }
 }
 

@@ -249,6 +249,15 @@ mod tests {
         assert_eq!(taken.count() * spaces.len(), MAX_BYTES);
     }
 
+    #[test]
+    fn seeds_of_the_fuzz_target_hold() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/qmp");
+        let seeds = std::fs::read_dir(dir).expect("seeds").map(|seed| seed.expect("a seed").path());
+        let fed =
+            seeds.map(|seed| check_conversation(&std::fs::read(seed).expect("a seed"))).count();
+        assert!(fed >= 3, "{fed} seeds");
+    }
+
     proptest! {
         /// The property of the fuzz target `qmp`, on text that gets past the greeting more often.
         #[test]

@@ -109,6 +109,22 @@ fn timers_wake_a_sleeping_worker() {
     });
 }
 
+/// A guest believes only notices that bear the number that it has told its switch.
+#[test]
+fn notices_bear_the_guests_nonce_once_it_has_said_so() {
+    with_scene(features::offered(1), offload(true, false), |scene| {
+        let (mut guest, mut host) = scene.connection(false);
+        transfer(&mut guest, &mut host, 1 << 20);
+        wait_until("notices with the nonce", || scene.seen.authentic.load(Relaxed) >= 5);
+        // All that were under way when the guest said so, and none since.
+        let before = scene.seen.unauthentic.load(Relaxed);
+        assert!(before > 0, "the switch cannot know it before");
+        let more = scene.seen.authentic.load(Relaxed) + 5;
+        wait_until("more of them", || scene.seen.authentic.load(Relaxed) >= more);
+        assert_eq!(scene.seen.unauthentic.load(Relaxed), before);
+    });
+}
+
 #[test]
 fn flows_are_shown_and_drained() {
     with_scene(features::offered(1), offload(true, false), |scene| {

@@ -19,10 +19,13 @@ use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, tap};
 use floodway_switch::vhost::features;
 use floodway_switch::vnet_offload::{self, Offloads};
-use floodway_wire::notice::{ETHERTYPE, Notice};
+use floodway_wire::notice::{self, ETHERTYPE, Notice};
 use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};
 
 use crate::netns;
+
+/// What the guest's module wants to find in notices.
+const NONCE: u64 = 0x0102_0304_0506_0708;
 
 /// What the relay between the guest's stack and its virtqueues has seen.
 #[derive(Default)]
@@ -31,6 +34,9 @@ pub struct Seen {
     pub managed: AtomicU64,
     pub offline: AtomicU64,
     pub epoch: AtomicU64,
+    /// Notices that bear the guest's nonce, and those that do not.
+    pub authentic: AtomicU64,
+    pub unauthentic: AtomicU64,
 }
 
 impl Seen {
@@ -48,6 +54,9 @@ impl Seen {
         }
         .fetch_add(1, Relaxed);
         self.epoch.store(notice.epoch().into(), Relaxed);
+        let is_authentic = notice::nonce(frame) == Some(NONCE);
+        let count = if is_authentic { &self.authentic } else { &self.unauthentic };
+        count.fetch_add(1, Relaxed);
         true
     }
 }
@@ -123,6 +132,13 @@ pub fn config(dir: &Path, offload: OffloadConfig) -> Config {
     config
 }
 
+/// What the guest's module answers to a notice that it cannot believe.
+fn guest_nonce() -> Vec<u8> {
+    let mut frame = [0; notice::MAX_FRAME_LEN];
+    notice::write_guest_nonce(mac(1), NONCE, &mut frame);
+    frame.to_vec()
+}
+
 /// Finishes a frame of the guest's stack as its driver would: the tap leaves everything to the device.
 fn as_negotiated(
     offloads: Offloads,
@@ -164,7 +180,11 @@ fn relay(
         while !vm.deaf.load(Relaxed)
             && let Some((vnet, frame)) = guest.recv(0)
         {
-            if !seen.note(&frame) {
+            if seen.note(&frame) {
+                if notice::nonce(&frame).is_none() {
+                    waiting.push_back((VnetHdr::default(), guest_nonce()));
+                }
+            } else {
                 let vnet = VnetHdr { num_buffers: 0, ..vnet };
                 let _ = sender.send(&vnet, &[Segment::from_slice(&frame)]);
             }

@@ -6,7 +6,7 @@ use floodway_switch::status::PortState;
 use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
 use floodway_wire::build::{Ip, Link, udp};
-use floodway_wire::{MacAddr, arp, ethernet};
+use floodway_wire::{MacAddr, arp, ethernet, notice};
 
 use crate::net::{Net, port};
 
@@ -312,11 +312,29 @@ fn notices_of_guests_are_dropped_and_counted() {
     let link = Link::new(mac(1), mac(2));
     let body = [0x46, 0x57, 1, 1, 0, 0, 0, 9, 1, 44, 0, 0].repeat(4);
     let tagged = link.clone().tagged(0x8100, 5).tagged(0x88a8, 6).tagged(0x9100, 7);
-    vm1.send(&link.frame(floodway_wire::notice::ETHERTYPE, &body));
-    vm1.send(&tagged.frame(floodway_wire::notice::ETHERTYPE, &body));
+    vm1.send(&link.frame(notice::ETHERTYPE, &body));
+    vm1.send(&tagged.frame(notice::ETHERTYPE, &body));
     let allowed = numbered(1, 2, 3, 40);
     vm1.send(&allowed);
     vm2.expect(&allowed);
     vm1.wait_sent();
     assert_eq!(net.tx_drops(1, "forged_notice"), 2);
+}
+
+/// The nonce is a secret between a guest and the switch.
+#[test]
+fn a_guests_nonce_goes_to_nobody_else() {
+    let net = Net::of(2);
+    let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    let mut said = [0; notice::MAX_FRAME_LEN];
+    notice::write_guest_nonce(mac(1), 7, &mut said);
+    a.send(&said);
+    // Under a tag it is not the module's, which sends none.
+    a.send(&[&said[..12], &[0x81, 0, 0, 5], &said[12..]].concat());
+    let fence = numbered(1, 2, 0, 64);
+    a.send(&fence);
+    b.expect(&fence);
+    wait_until("counters", || {
+        net.tx_drops(1, "guest_nonce") == 1 && net.tx_drops(1, "forged_notice") == 1
+    });
 }

@@ -1,6 +1,7 @@
 //! The BPF programs and maps: as compiled, and as pinned.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,6 +12,9 @@ use libbpf_rs::{
 };
 
 use super::{Algorithm, Settings};
+
+#[cfg(test)]
+mod tests;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/floodway.bpf.o"));
 const PINS: &str = "/sys/fs/bpf/floodway";
@@ -68,7 +72,7 @@ impl Loaded {
         for mut map in
             open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".config"))
         {
-            map.set_initial_value(&config_bytes(settings))?;
+            map.set_initial_value(&config_bytes(settings, nonce()?))?;
         }
         for mut program in open.progs_mut().filter(|program| program.name() == READER_PROGRAM) {
             program.set_autoload(!settings.plain);
@@ -109,12 +113,21 @@ impl Loaded {
     }
 }
 
-/// `struct config` of `bpf/config.h`.
-fn config_bytes(settings: &Settings) -> [u8; 8] {
+/// A new number that nobody else knows, and not 0.
+fn nonce() -> Result<u64> {
     let mut bytes = [0; 8];
+    let random = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    random.context("cannot read /dev/urandom")?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
+}
+
+/// `struct config` of `bpf/config.h`.
+fn config_bytes(settings: &Settings, nonce: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
     bytes[0] = (settings.algorithm == Algorithm::Cubic).into();
     bytes[1] = settings.plain.into();
-    bytes[4..].copy_from_slice(&settings.initial_window.unwrap_or(0).to_ne_bytes());
+    bytes[4..8].copy_from_slice(&settings.initial_window.unwrap_or(0).to_ne_bytes());
+    bytes[8..].copy_from_slice(&nonce.to_ne_bytes());
     bytes
 }
 

@@ -15,13 +15,14 @@ use super::record::Record;
 use super::{Settings, congestion, kernel, loss_probes};
 
 /// In the order of `enum counter` in `bpf/notices.h`.
-const COUNTER_NAMES: [&str; 6] = [
+const COUNTER_NAMES: [&str; 7] = [
     "hello_notices",
     "managed_notices",
     "offline_notices",
     "malformed_notices",
     "flows_gone_online",
     "flows_gone_offline",
+    "unauthentic_notices",
 ];
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 

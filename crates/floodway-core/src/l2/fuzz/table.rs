@@ -88,7 +88,8 @@ impl World {
         assert!(self.steps <= STEPS * self.calls + SWEEP, "{} for {}", self.steps, self.calls);
         if matches!(learned, Learned::Moved { .. }) {
             let (from, seen) = self.seen[&n];
-            let is_live = !self.departed[from.index()] && self.tick.saturating_sub(seen) <= MAX_IDLE;
+            let is_live =
+                !self.departed[from.index()] && self.tick.saturating_sub(seen) <= MAX_IDLE;
             assert!(!(is_live && TIMID.contains(&port)), "{n} was taken from {from:?}");
             assert_eq!(owner, Some(from));
         }
