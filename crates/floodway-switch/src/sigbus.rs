@@ -263,10 +263,12 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     // we may be between a system call and the look at its error.
     unsafe {
         let errno = *libc::__errno_location();
-        let code = (*info).si_code;
-        let from_memory = code > 0 && code != libc::BUS_ADRALN;
-        if !(from_memory && mend((*info).si_addr().addr())) {
-            pass_on(signal, info, context);
+        match (*info).si_code {
+            // By kill(2): nothing faults again when a handler returns.
+            ..=0 => end_process(signal),
+            libc::BUS_ADRALN => pass_on(signal, info, context),
+            _ if mend((*info).si_addr().addr()) => {}
+            _ => pass_on(signal, info, context),
         }
         *libc::__errno_location() = errno;
     }
@@ -284,14 +286,72 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
     type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
     let previous = PREVIOUS.get().map_or(libc::SIG_DFL, |action| action.sa_sigaction);
     if previous == libc::SIG_DFL || previous == libc::SIG_IGN {
-        // SAFETY: both may be called in a handler. The signal is delivered when this handler returns, and ends the process.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
-        }
-        return;
+        return end_process(signal);
     }
     // SAFETY: not one of the two special values, so it is a handler; one that expects less ignores the other arguments.
     let handler = unsafe { std::mem::transmute::<usize, Handler>(previous) };
     handler(signal, info, context);
+}
+
+/// Ends the process as the signal does by default, when the handler that calls this returns.
+fn end_process(signal: i32) {
+    // SAFETY: both may be called in a handler.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::testing::memory::memfd;
+
+    const VARIABLE: &str = "FLOODWAY_TEST_SIGBUS";
+
+    /// Faults in a mapping that is not in the table.
+    fn fault() {
+        let file = memfd(4096);
+        // SAFETY: a new mapping, whose only byte that is read is in its first page; that this faults is the point.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            file.set_len(0).unwrap();
+            at.cast::<u8>().read_volatile();
+        }
+    }
+
+    #[test]
+    fn other_bus_errors_still_end_the_process() {
+        // This test runs itself, as the process that ends.
+        match std::env::var(VARIABLE).as_deref() {
+            Ok("fault") => {
+                handle_sigbus();
+                return fault();
+            }
+            Ok(_) => {
+                handle_sigbus();
+                // SAFETY: takes no pointers.
+                unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+                return;
+            }
+            Err(_) => {}
+        }
+        for cause in ["fault", "kill"] {
+            let name = "sigbus::tests::other_bus_errors_still_end_the_process";
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let output = child.args(["--exact", name]).env(VARIABLE, cause).output().unwrap();
+            assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{cause}: {output:?}");
+        }
+    }
 }
