@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use floodway_core::l2::PortId;
 use floodway_core::work::{CostModel, Work};
 
+/// The weights. A constant, so that the packet path multiplies by constants.
+pub const MODEL: CostModel = CostModel::MEASURED;
+
 /// Costs of one port or uplink.
 #[derive(Debug, Default)]
 struct Account {
@@ -21,7 +24,6 @@ struct Account {
 /// The accounts of all ports and uplinks, by their numbers.
 #[derive(Debug)]
 pub struct Ledger {
-    model: CostModel,
     accounts: Box<[Account]>,
 }
 
@@ -30,21 +32,14 @@ impl Ledger {
     #[must_use]
     pub fn new(places: usize) -> Self {
         let accounts = (0..places).map(|_| Account::default()).collect();
-        Self { model: CostModel::MEASURED, accounts }
-    }
-
-    /// The weights.
-    #[inline]
-    #[must_use]
-    pub const fn model(&self) -> &CostModel {
-        &self.model
+        Self { accounts }
     }
 
     /// Adds `work` to the account of `who`. Nothing for a number that is out of range.
     #[inline]
     pub fn charge(&self, who: PortId, work: &Work) {
         if let Some(account) = self.accounts.get(who.index()) {
-            account.spent.fetch_add(self.model.cost(work), Relaxed);
+            account.spent.fetch_add(MODEL.cost(work), Relaxed);
         }
     }
 
@@ -81,7 +76,7 @@ mod tests {
     fn shares_are_of_what_was_spent_in_the_last_second() {
         let ledger = Ledger::new(3);
         ledger.charge(PortId(0), &Work { chains: 2, bytes: 1000, ..Work::default() });
-        let CostModel { chain, byte, .. } = *ledger.model();
+        let CostModel { chain, byte, .. } = MODEL;
         assert_eq!(ledger.spent(PortId(0)), (2 * chain + 1000 * byte) / 1000);
         ledger.note_shares(&[(PortId(0), 300), (PortId(2), 100)]);
         assert_eq!([0, 1, 2].map(|i| ledger.share(PortId(i))), [0.75, 0.0, 0.25]);

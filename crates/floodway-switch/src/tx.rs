@@ -18,11 +18,12 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 use floodway_core::time::Instant;
-use floodway_core::work::{CostModel, Work};
+use floodway_core::work::Work;
 use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
+use crate::ledger::MODEL;
 use crate::memory::GuestMemory;
 use crate::moderation::{Completed, Completions};
 use crate::ring::{Interrupts, Ring};
@@ -33,6 +34,11 @@ use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from one queue at a time.
 pub const BATCH: usize = 32;
+
+/// What a chain and a descriptor cost, in bytes that could be copied instead. The place of the prefix, which every frame has, is
+/// counted among the descriptors.
+const CHAIN_COST: u64 = (MODEL.chain - MODEL.descriptor) / MODEL.byte;
+const DESCRIPTOR_COST: u64 = MODEL.descriptor / MODEL.byte;
 
 /// Descriptors that a malformed chain is charged with: as many as a walk can take.
 const MALFORMED: u64 = 1024;
@@ -241,20 +247,20 @@ impl TxQueue {
     /// Fills `batch` with what the guest has made available.
     #[inline]
     pub fn fill(&mut self, batch: &mut Batch) {
-        self.fill_within(batch, &CostModel::MEASURED, u64::MAX);
+        self.fill_within(batch, u64::MAX);
     }
 
     /// Fills `batch` with what the guest has made available, up to the chain with which it costs more than `limit` nanoseconds by
-    /// `model`, if each super-frame is cut once.
+    /// [`MODEL`], if each super-frame is cut once.
     #[inline]
-    pub fn fill_within(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) {
+    pub fn fill_within(&mut self, batch: &mut Batch, limit: u64) {
         batch.frames.clear();
         batch.taken = Work::default();
         let Some(ring) = &mut self.ring else { return };
         match ring.queue.available() {
             Ok(0) => {}
             Ok(_) => {
-                if self.take(batch, model, limit).is_err() {
+                if self.take(batch, limit).is_err() {
                     self.break_ring();
                     batch.frames.clear();
                 }
@@ -263,15 +269,15 @@ impl TxQueue {
         }
     }
 
-    fn take(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) -> Result<(), RingBroken> {
+    fn take(&mut self, batch: &mut Batch, limit: u64) -> Result<(), RingBroken> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
         let queue = &mut ring.queue;
         batch.reset(queue.memory());
         queue.prefetch(BATCH as u16);
         let access = Access::Read { max: MAX_FRAME_LEN + self.features.hdr_len as u32 };
         batch.more = true;
-        let (mut cost, limit_ps) = (0, limit.saturating_mul(1000));
-        while batch.frames.len() < BATCH && cost < limit_ps {
+        let (mut cost, limit_bytes) = (0, limit.saturating_mul(1000) / MODEL.byte);
+        while batch.frames.len() < BATCH && cost < limit_bytes {
             // Room for the prefix, which takes the place of what it copies.
             let start = batch.iovecs.len();
             batch.iovecs.push_empty();
@@ -280,6 +286,7 @@ impl TxQueue {
                 Ok(Pop::Malformed { head, error }) => {
                     tracing::debug!(%error, "malformed transmit descriptor chain");
                     batch.taken.descriptors += MALFORMED;
+                    cost += MALFORMED * DESCRIPTOR_COST;
                     (head, 0, Some(DropReason::BadDescriptor))
                 }
                 Ok(Pop::Empty) => {
@@ -293,21 +300,22 @@ impl TxQueue {
             if let Some(first) = batch.iovecs.as_segments().get(start + 1) {
                 virtqueue::prefetch(first.as_ptr());
             }
-            let descriptors = (batch.iovecs.len() - start - 1) as u64;
-            cost += model.chain + model.descriptor * descriptors + model.byte * u64::from(len);
+            let end = batch.iovecs.len();
+            cost += CHAIN_COST + DESCRIPTOR_COST * (end - start) as u64 + u64::from(len);
             batch.frames.push(TxFrame {
                 head,
                 prefix_len: 0,
                 vnet: VnetHdr::default(),
                 len,
-                parts: (start as u32, batch.iovecs.len() as u32),
+                parts: (start as u32, end as u32),
                 dropped,
             });
         }
         let chains = batch.frames.len() as u64;
+        let end = batch.frames.last().map_or(0, |frame| u64::from(frame.parts.1));
         batch.taken.chains = chains;
-        batch.taken.descriptors += batch.iovecs.len() as u64 - chains;
-        let (features, mut any_gso) = (self.features, false);
+        batch.taken.descriptors += end - chains;
+        let (features, mut gso_types) = (self.features, 0);
         // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
         let iovecs = unsafe { batch.iovecs.as_mut_slice() };
         for (i, frame) in batch.frames.iter_mut().enumerate() {
@@ -321,20 +329,20 @@ impl TxQueue {
             if frame.dropped.is_none() && !self.enabled {
                 frame.dropped = Some(DropReason::PortDown);
             }
-            any_gso |= frame.vnet.is_gso();
+            gso_types |= frame.vnet.gso_type;
         }
-        if any_gso {
-            self.leave_what_costs_too_much(batch, model, limit);
+        if gso_types != vnet::GSO_NONE {
+            self.leave_what_costs_too_much(batch, limit);
         }
         Ok(())
     }
 
     /// Leaves chains for the next batch: those behind the super-frame with which the batch costs more than `limit` to cut.
-    fn leave_what_costs_too_much(&mut self, batch: &mut Batch, model: &CostModel, limit: u64) {
+    fn leave_what_costs_too_much(&mut self, batch: &mut Batch, limit: u64) {
         let Some(ring) = &mut self.ring else { return };
         let mut work = Work::default();
         for i in 0..batch.frames.len() {
-            if model.cost(&work) >= limit {
+            if MODEL.cost(&work) >= limit {
                 let left = (batch.frames.len() - i) as u16;
                 ring.queue.rewind(ring.queue.next_avail().wrapping_sub(left));
                 batch.frames.truncate(i);

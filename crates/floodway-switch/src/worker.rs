@@ -309,7 +309,7 @@ impl Worker {
             && without < port.pairs.len()
         {
             let mut tx = port.pairs[self.schedule.next_pair(index)].tx();
-            tx.fill_within(batch, ledger.model(), limit);
+            tx.fill_within(batch, limit);
             if batch.is_empty() {
                 without += 1;
                 continue;

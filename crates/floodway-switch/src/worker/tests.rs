@@ -7,6 +7,7 @@ use floodway_core::l2::PortId;
 use super::schedule::QUANTUM;
 use super::*;
 use crate::config::Config;
+use crate::ledger::MODEL;
 use crate::ring::Ring;
 use crate::stats::{DropReason, Traffic};
 use crate::testing::frames::{mac, numbered, partial, pattern, tcp};
@@ -134,7 +135,7 @@ fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_sha
     let bytes = 2 * bulk.len() as u64;
     let super_frame =
         Work { chains: 1, descriptors: 1, copies: 1, bytes, segments: 1250, device: 0 };
-    let bound = u64::from(QUANTUM) + 2 * ledger.model().cost(&super_frame);
+    let bound = u64::from(QUANTUM) + 2 * MODEL.cost(&super_frame);
     assert!(spent[0].abs_diff(spent[1]) <= bound, "{spent:?}");
 }
 
