@@ -23,6 +23,7 @@ mod steps;
 pub mod time;
 pub mod timer;
 pub mod token_bucket;
+pub mod watchdog;
 pub mod work;
 
 // What benches and unit tests share names the crate as the benches do.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use floodway_core::l2::PortKind;
 use floodway_switch::config::{
-    Config, L2Config, MeterConfig, PortConfig, SocketMode, WorkerConfig,
+    Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
 };
 use floodway_switch::forward::Forwarder;
 use floodway_switch::ring::Ring;
@@ -65,6 +65,7 @@ impl Bench {
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
             vcpu: Slices::default(),
+            watchdog: WatchdogConfig::default(),
             inbound: floodway_core::inbound::Config::default(),
             workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
             ports: vec![port(1), port(2)],

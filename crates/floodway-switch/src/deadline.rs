@@ -88,6 +88,11 @@ impl<A: Atomics> Sleeper<A> {
         self.until.store(0, Ordering::SeqCst);
     }
 
+    /// Returns `true` while the worker sleeps.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.until.load(Ordering::SeqCst) != 0
+    }
+
     fn sleeps_beyond(&self, deadline: Instant) -> bool {
         self.until.load(Ordering::SeqCst) > deadline.as_nanos()
     }

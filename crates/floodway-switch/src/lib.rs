@@ -60,6 +60,7 @@ pub mod vcpu;
 pub mod vhost;
 pub mod virtqueue;
 pub mod vnet_offload;
+pub mod watchdog;
 #[cfg(any(test, fuzzing))]
 pub mod work;
 #[cfg(not(any(test, fuzzing)))]

@@ -89,6 +89,7 @@ fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
         polls: stats.polls.get(),
         busy_polls: stats.busy_polls.get(),
         sleeps: stats.sleeps.get(),
+        stalls: stats.stalls.get(),
         awake: (1.0 - slept_s / uptime_s.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0),
     }
 }

@@ -98,6 +98,9 @@ pub struct WorkerStatus {
     pub busy_polls: u64,
     /// Times that it went to sleep.
     pub sleeps: u64,
+    /// Times that it stood still for `watchdog.stall_ms`.
+    #[serde(default)]
+    pub stalls: u64,
     /// Share of the uptime in which it was not asleep, 0 to 1: what it takes of a core.
     pub awake: f64,
 }

@@ -25,6 +25,7 @@ use crate::status::StatusSource;
 use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
 use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
+use crate::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::worker::{Schedule, Waker, Worker, WorkerStats};
 
 /// What everybody may know of a worker.
@@ -144,6 +145,12 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Threads have run out.
+    #[error("cannot start the thread that watches the workers: {source}")]
+    Watchdog {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Threads or descriptors have run out.
     #[error("cannot start worker[{index}]: {source}")]
     Worker {
@@ -159,6 +166,8 @@ pub struct Switch {
     shared: Arc<Shared>,
     workers: Vec<RunningWorker>,
     connections: Vec<Connection>,
+    /// Looks at the workers.
+    watchdog: Option<WatchdogThread>,
     /// Gives vCPU threads back what they had when the switch stops.
     vcpus: Option<Keeper>,
     stop: Arc<AtomicBool>,
@@ -189,6 +198,7 @@ impl Switch {
             shared,
             workers: Vec::new(),
             connections: Vec::new(),
+            watchdog: None,
             vcpus: None,
             stop: Arc::new(AtomicBool::new(false)),
         };
@@ -205,9 +215,20 @@ impl Switch {
                 })?;
             switch.connections.push(connection);
         }
+        switch.watchdog = switch.watch(config)?;
         let failed = |source| StartError::Vcpus { source };
         switch.vcpus = Keeper::start(&switch.shared.ports, config.vcpu).map_err(failed)?;
         Ok(switch)
+    }
+
+    fn watch(&self, config: &Config) -> Result<Option<WatchdogThread>, StartError> {
+        let workers = self.workers.iter().zip(&self.shared.workers);
+        let watched = |(worker, info): (&RunningWorker, &WorkerInfo)| Watched {
+            waker: Arc::clone(&worker.waker),
+            stats: Arc::clone(&info.stats),
+        };
+        WatchdogThread::start(config.watchdog, workers.map(watched).collect())
+            .map_err(|source| StartError::Watchdog { source })
     }
 
     fn start_worker(
@@ -235,10 +256,8 @@ impl Switch {
             housekeeper: index == 0,
             next_completion: Instant::NEVER,
         };
-        let thread = thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || worker.run())
-            .map_err(failed)?;
+        let thread =
+            spawn_critical(format!("worker-{index}"), move || worker.run()).map_err(failed)?;
         if let Some(core) = config.core {
             pin(&thread, core).map_err(|source| StartError::Core {
                 index,
@@ -271,6 +290,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        drop(self.watchdog.take());
         drop(self.vcpus.take());
         for connection in self.connections.drain(..) {
             connection.stop();
@@ -278,10 +298,9 @@ impl Drop for Switch {
         self.stop.store(true, Ordering::Relaxed);
         for worker in &mut self.workers {
             worker.waker.wake();
-            if let Some(thread) = worker.thread.take()
-                && thread.join().is_err()
-            {
-                tracing::error!("a worker thread panicked");
+            if let Some(thread) = worker.thread.take() {
+                // It cannot have panicked: that ends the process.
+                let _ = thread.join();
             }
         }
     }

@@ -25,7 +25,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
@@ -87,6 +87,12 @@ impl Waker {
         if deadline.publish(at, &self.sleeper) {
             self.wake();
         }
+    }
+
+    /// Returns `true` while the worker sleeps.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.sleeper.is_asleep()
     }
 
     /// Lets a guest's kicks wake the worker. Each kick is an edge: the counter is never read.
@@ -155,6 +161,18 @@ pub struct WorkerStats {
     pub sleeps: Counter,
     /// Nanoseconds slept.
     pub slept_ns: Counter,
+    /// Times that it stood still. Written by the watchdog.
+    pub stalls: Counter,
+    /// Its thread, once it runs.
+    thread: AtomicU32,
+}
+
+impl WorkerStats {
+    /// The kernel's number of its thread; zero before that runs.
+    #[must_use]
+    pub fn thread_id(&self) -> u32 {
+        self.thread.load(Ordering::Relaxed)
+    }
 }
 
 /// One worker; [`Worker::run`] is its thread.
@@ -191,6 +209,9 @@ impl Worker {
         let mut next_housekeeping = now + HOUSEKEEPING;
         let mut idle_polls = 0u32;
         end_sleeps_on_time();
+        self.stats
+            .thread
+            .store(rustix::thread::gettid().as_raw_pid().unsigned_abs(), Ordering::Relaxed);
         self.each_tx(TxQueue::disable_kick);
         while !self.stop.load(Ordering::Relaxed) {
             let mut busy = self.poll(&mut forwarder, &mut batch, now);

@@ -35,6 +35,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .with_ansi(io::stderr().is_terminal())
         .with_env_filter(EnvFilter::try_new(&args.log)?)
         .init();
+    end_process_on_panic();
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.
     let stopping = Arc::new(AtomicBool::new(false));
@@ -55,6 +56,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     drop(control);
     switch.stop();
     Ok(())
+}
+
+/// Ends the process if any thread panics: half a switch is worse than none, and its supervisor starts the next one.
+fn end_process_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// What the configuration describes, in numbers.

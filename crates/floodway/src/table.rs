@@ -81,7 +81,7 @@ pub fn table<const N: usize>(
 }
 
 fn workers(status: &Status) -> Option<String> {
-    let header = ["WORKER", "CORE", "AWAKE", "POLLS", "BUSY POLLS", "SLEEPS"];
+    let header = ["WORKER", "CORE", "AWAKE", "POLLS", "BUSY POLLS", "SLEEPS", "STALLS"];
     let row = |w: &WorkerStatus| {
         [
             w.index.to_string(),
@@ -90,6 +90,7 @@ fn workers(status: &Status) -> Option<String> {
             w.polls.to_string(),
             w.busy_polls.to_string(),
             w.sleeps.to_string(),
+            w.stalls.to_string(),
         ]
     };
     table(header, 1, status.workers.iter().map(row).collect())

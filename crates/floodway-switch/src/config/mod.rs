@@ -25,6 +25,7 @@ mod section;
 #[cfg(test)]
 mod tests;
 mod vcpu;
+mod watchdog;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use error::ConfigError;
 pub use meter::MeterConfig;
 pub use queue::QueueConfig;
 pub use vcpu::{VcpuConfig, Vm};
+pub use watchdog::WatchdogConfig;
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
@@ -55,6 +57,8 @@ pub struct Config {
     pub meter: MeterConfig,
     /// Slices of vCPU threads.
     pub vcpu: Slices,
+    /// What is done about a worker that stands still.
+    pub watchdog: WatchdogConfig,
     /// Inbound rates: the section `[inbound]`. Off without it (capacity zero); ranges are those of [`inbound`].
     pub inbound: InboundConfig,
     /// Workers; ports and uplinks name them by index. Never empty.

@@ -13,11 +13,11 @@ use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
     WorkerConfig,
 };
-use super::{inbound, meter, offload, queue, vcpu};
+use super::{inbound, meter, offload, queue, vcpu, watchdog};
 
 /// Keys of each section, in the order in which errors list them.
 pub(super) const ROOT_KEYS: &[&str] =
-    &["control", "l2", "meter", "inbound", "vcpu", "worker", "port", "uplink"];
+    &["control", "l2", "meter", "inbound", "vcpu", "watchdog", "worker", "port", "uplink"];
 pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
 pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
 pub(super) const PORT_KEYS: &[&str] = &[
@@ -67,6 +67,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
     let l2 = l2(&root)?;
     let meter = meter::section(&root)?;
     let vcpu = vcpu::slices(&root)?;
+    let watchdog = watchdog::section(&root)?;
     let workers = workers(&root)?;
     let ports = (root.tables("port")?.iter())
         .map(|section| port(section, workers.len(), &mut taken))
@@ -76,7 +77,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
     let inbound = inbound::section(&root, ports.len())?;
-    Ok(Config { control, l2, meter, inbound, vcpu, workers, ports, uplinks })
+    Ok(Config { control, l2, meter, inbound, vcpu, watchdog, workers, ports, uplinks })
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {

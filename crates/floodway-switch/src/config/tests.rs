@@ -394,7 +394,7 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 6] = ["l2", "meter", "inbound", "offload", "queue", "vcpu"];
+const SUB_SECTIONS: [&str; 7] = ["l2", "meter", "inbound", "offload", "queue", "vcpu", "watchdog"];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]

@@ -88,6 +88,8 @@ impl Snapshot {
         metrics.counter("worker_busy_polls", "Rounds that found something to do", busy)?;
         let sleeps = workers().map(|(labels, worker)| (labels, worker.sleeps));
         metrics.counter("worker_sleeps", "Times that the worker went to sleep", sleeps)?;
+        let stalls = workers().map(|(labels, worker)| (labels, worker.stalls));
+        metrics.counter("worker_stalls", "Times that the worker stood still", stalls)?;
         let awake = workers().map(|(labels, worker)| (labels, worker.awake));
         metrics.gauge("worker_awake_ratio", "Share of the uptime not asleep", awake)
     }

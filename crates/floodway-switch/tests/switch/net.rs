@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use floodway_switch::config::{
-    Config, L2Config, MeterConfig, PortConfig, SocketMode, WorkerConfig,
+    Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
 };
 use floodway_switch::status::{PortStatus, Status};
 use floodway_switch::switch::Switch;
@@ -55,6 +55,7 @@ impl Net {
             l2: L2Config { ageing: Duration::from_secs(300) },
             meter: MeterConfig::default(),
             vcpu: Slices::default(),
+            watchdog: WatchdogConfig::default(),
             inbound: floodway_core::inbound::Config::default(),
             workers: vec![worker; workers],
             ports,
