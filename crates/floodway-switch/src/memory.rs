@@ -119,7 +119,8 @@ pub enum MemoryError {
     },
     /// More bytes than [`Limits`] allow.
     #[error(
-        "guest memory of more than {limit:#x} bytes, with the region at {gpa:#x} of {size:#x} bytes"
+        "guest memory of more than {limit:#x} bytes, with the region at {gpa:#x} of {size:#x} bytes (a port's share of the \
+         switch's addresses: configure fewer ports, or give the VM less memory)"
     )]
     TooLarge {
         /// Guest physical address of the region.

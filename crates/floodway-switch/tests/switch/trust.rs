@@ -191,6 +191,22 @@ fn memory_that_shrinks_while_frames_are_copied_harms_nobody_else() {
     }
 }
 
+#[test]
+fn memory_that_shrinks_inside_a_message_harms_nobody_else() {
+    let net = Net::of(3);
+    let [mut a, mut b, mut evil] = boot(&net);
+    // Its port's thread waits for the rest, and cannot see to anything else.
+    let half = message::encode(message::SET_FEATURES, message::VERSION, 8, &[1, 2, 3]);
+    evil.frontend().send_raw(&half, &[]).unwrap();
+    wait_until("the message to be read", || evil.frontend().is_read());
+    truncate(&evil.guest);
+    for round in 0..100 {
+        a.send(&numbered(1, 3, round, 1000));
+        evil.guest.pairs[0].tx.kick.write(1).unwrap();
+        exchange(&mut a, &mut b, round);
+    }
+}
+
 fn migrating(net: &Net, vm: &mut Vm) -> File {
     // A bit for each page of a guest of 64 MiB.
     let log = floodway_switch::testing::memory::memfd(4096);
