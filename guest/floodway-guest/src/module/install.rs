@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::interfaces::{self, Interface};
 use super::object::{self, Loaded};
 use super::record::Record;
-use super::{LossProbes, Options, congestion, kernel, loss_probes, remove};
+use super::{LossProbes, Options, congestion, kernel, loss_probes, nonce, remove};
 
 /// Installs, in place of what is installed.
 ///
@@ -56,6 +56,8 @@ fn activate(loaded: &mut Loaded, interfaces: &[Interface]) -> Result<()> {
             let missing = complaints.iter().map(|text| format!(" ({text})")).collect::<String>();
             format!("cannot read notices on {}{missing}", interface.name)
         })?;
+        // In vain on an interface that is down: then the reader says it when it is asked.
+        let _ = nonce::say(interface, loaded.nonce);
     }
     Ok(())
 }

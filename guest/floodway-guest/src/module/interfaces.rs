@@ -23,6 +23,15 @@ pub struct Interface {
     pub index: u32,
 }
 
+impl Interface {
+    /// Its Ethernet address; `None` if it has none.
+    pub fn address(&self) -> Option<[u8; 6]> {
+        let text = attribute(&self.name, "address")?;
+        let octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16));
+        octets.collect::<Result<Vec<_>, _>>().ok()?.try_into().ok()
+    }
+}
+
 /// All interfaces.
 pub fn all() -> Result<Vec<Interface>> {
     let entries = fs::read_dir(CLASS).with_context(|| format!("cannot list {CLASS}"))?;

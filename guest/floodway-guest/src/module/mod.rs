@@ -19,6 +19,7 @@ mod install;
 mod interfaces;
 mod kernel;
 mod loss_probes;
+mod nonce;
 mod object;
 mod record;
 mod remove;

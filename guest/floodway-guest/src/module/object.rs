@@ -1,7 +1,6 @@
 //! The BPF programs and maps: as compiled, and as pinned.
 
 use std::fs;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,7 +10,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, Program, set_print,
 };
 
-use super::{Algorithm, Settings};
+use super::{Algorithm, Settings, nonce};
 
 #[cfg(test)]
 mod tests;
@@ -60,11 +59,14 @@ pub fn explain(error: anyhow::Error) -> anyhow::Error {
 /// The programs in the kernel, not yet in use.
 pub struct Loaded {
     object: Object,
+    /// What notices must bear to be believed.
+    pub nonce: u64,
 }
 
 impl Loaded {
     /// Loads and verifies.
     pub fn load(settings: &Settings) -> Result<Self> {
+        let nonce = nonce::draw()?;
         let mut open = ObjectBuilder::default()
             .name("floodway")?
             .open_memory(OBJECT)
@@ -72,13 +74,13 @@ impl Loaded {
         for mut map in
             open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".config"))
         {
-            map.set_initial_value(&config_bytes(settings, nonce()?))?;
+            map.set_initial_value(&config_bytes(settings, nonce))?;
         }
         for mut program in open.progs_mut().filter(|program| program.name() == READER_PROGRAM) {
             program.set_autoload(!settings.plain);
         }
         let object = open.load().context("the kernel does not take the BPF programs")?;
-        Ok(Self { object })
+        Ok(Self { object, nonce })
     }
 
     /// Registers the congestion control, for ever.
@@ -111,14 +113,6 @@ impl Loaded {
         }
         Ok(())
     }
-}
-
-/// A new number that nobody else knows, and not 0.
-fn nonce() -> Result<u64> {
-    let mut bytes = [0; 8];
-    let random = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    random.context("cannot read /dev/urandom")?;
-    Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
 /// `struct config` of `bpf/config.h`.

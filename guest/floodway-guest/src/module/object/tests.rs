@@ -31,6 +31,7 @@ impl Reader {
         let (verdict, answer) = reader.run(&notice(HELLO, 300, &[0; 8]));
         assert_eq!(verdict, REDIRECT);
         reader.nonce.copy_from_slice(&answer[66..74]);
+        assert_eq!(reader.nonce, reader.loaded.nonce.to_ne_bytes(), "as the loader says it");
         reader
     }
 
