@@ -169,6 +169,7 @@ impl<B: 'static> Sender<B> {
             self.rtt.reset_back_off();
         }
         self.recovery.dup_acks = 0;
+        self.recovery.release_at = Instant::ZERO;
         self.recovery.rto_base = now;
         self.recovery.probed = false;
     }

@@ -111,6 +111,8 @@ pub(super) enum Timer {
     TailLossProbe,
     Reordering,
     WindowProbe,
+    /// New bytes may leave that were one burst too many.
+    Release,
 }
 
 /// What the connection agreed on, as far as it concerns what the guest sends.

@@ -63,13 +63,14 @@ const MOST: usize = 8;
 
 /// What was sent again in a recovery, without what DSACKs have named.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct Repairs {
-    ranges: [(Seq, Seq); MOST],
     len: u8,
     /// There are, or were, some that are not among `ranges`.
     more: bool,
     /// A DSACK has named some of it.
     named: bool,
+    ranges: [(Seq, Seq); MOST],
 }
 
 impl Repairs {

@@ -282,11 +282,14 @@ impl Board {
     }
 
     /// The indexes, with room for all records, unless these are so few that there is none.
+    #[inline]
     fn index(&mut self) -> Option<&mut Index> {
+        let none = self.index.is_none() && self.sent.len() <= FEW;
+        if none { None } else { self.whole_index() }
+    }
+
+    fn whole_index(&mut self) -> Option<&mut Index> {
         if self.index.is_none() {
-            if self.sent.len() <= FEW {
-                return None;
-            }
             let repairs = self.repairs_in_order();
             self.index = Some(Box::new(Index { repairs, ..Index::default() }));
         }

@@ -101,6 +101,15 @@ impl Account {
         self.cwnd
     }
 
+    /// A number for its phase, below 3.
+    pub fn phase_index(&self) -> usize {
+        match self.phase {
+            Phase::Open => 0,
+            Phase::Fast { .. } => 1,
+            Phase::Loss { .. } => 2,
+        }
+    }
+
     /// The largest window, with what rounding may add in congestion avoidance.
     fn largest(&self, terms: &Terms) -> f64 {
         let slack = if self.cwnd >= self.ssthresh { 2.0 * terms.mss as f64 } else { 0.0 };

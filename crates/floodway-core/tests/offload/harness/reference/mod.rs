@@ -272,10 +272,14 @@ impl Reference {
                 kept.push(account);
             }
         }
-        if kept.len() > MOST_ACCOUNTS {
-            kept.sort_by(|a, b| b.bound().total_cmp(&a.bound()));
-            kept.truncate(MOST_ACCOUNTS);
-        }
+        // The largest of each phase: one in recovery has the smaller window now, but need not reduce it again.
+        kept.sort_by(|a, b| b.bound().total_cmp(&a.bound()));
+        let mut room = [MOST_ACCOUNTS; 3];
+        kept.retain(|account| {
+            let room = &mut room[account.phase_index()];
+            *room = room.saturating_sub(1);
+            *room > 0
+        });
         self.accounts = kept;
     }
 }
