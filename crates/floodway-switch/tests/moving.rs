@@ -222,3 +222,39 @@ fn a_front_end_may_ask_for_the_announcement() {
         wait_until("the VM in the table", || hosts.place_of_vm().as_deref() == Some("up"));
     });
 }
+
+/// Not even before the gateway has sent its first frame, and not if its port may take addresses over.
+#[test]
+fn a_gateways_configured_address_is_no_guests() {
+    netns::within(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        netns::ip("link add v0 type veth peer name v1");
+        for name in ["v0", "v1"] {
+            netns::ip(&format!("link set {name} addrgenmode none"));
+            netns::ip(&format!("link set {name} up"));
+        }
+        netns::wait_until_running("v0");
+        let [control, socket] = ["c.sock", "vm.sock"].map(|name| dir.path().join(name));
+        let text = format!(
+            "control = {control:?}\n[[port]]\nname = \"vm\"\nsocket = {socket:?}\nallow_mac_takeover = true\n\
+             [[uplink]]\nname = \"up\"\nkind = \"packet\"\ndevice = \"v0\"\ngateway_macs = [\"{}\"]\n",
+            mac(9)
+        );
+        let config = Config::parse(&text, Path::new("test")).expect("a good configuration");
+        let switch = Switch::start(&config).expect("start the switch");
+        let mut guest = Guest::new(GuestConfig::default());
+        let _frontend = Frontend::attach(&socket, &guest);
+        for source in [9, 1] {
+            let frame = numbered(source, 7, 0, 200);
+            wait("room", || guest.send(0, &VnetHdr::default(), &frame).then_some(()));
+        }
+        let status = || switch.status_source().status();
+        let place = |n| {
+            let entry = status().l2.into_iter().find(|entry| entry.mac == mac(n).to_string());
+            entry.map(|entry| entry.port)
+        };
+        wait_until("the guest's own address", || place(1).as_deref() == Some("vm"));
+        assert_eq!(place(9).as_deref(), Some("up"));
+        wait_until("the drop", || status().ports[0].tx().drops["spoofed_mac"] == 1);
+    });
+}

@@ -152,6 +152,29 @@ fn a_guest_without_an_address_of_its_own_cannot_take_one_that_is_in_use() {
     b.expect(&to_b);
 }
 
+/// As after a move from another host, or when a virtual address changes hands.
+#[test]
+fn a_guest_that_may_take_addresses_over_does() {
+    let any = |n, allow_mac_takeover| floodway_switch::config::PortConfig {
+        mac: None,
+        allow_mac_takeover,
+        ..port(n)
+    };
+    let net = Net::start(vec![port(1), any(2, false), any(3, true)]);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    for (number, vm) in (0..).zip([&mut b, &mut c]) {
+        let frame = numbered(2, 1, number, 64);
+        vm.send(&frame);
+        a.expect(&frame);
+    }
+    let frame = numbered(1, 2, 2, 64);
+    a.send(&frame);
+    c.expect(&frame);
+    // A configured address is nobody else's all the same.
+    c.send(&numbered(1, 2, 3, 64));
+    wait_until("the drop", || net.tx_drops(3, "spoofed_mac") == 1);
+}
+
 #[test]
 fn a_storm_is_limited_and_unicast_is_not() {
     let limited = floodway_switch::config::PortConfig { storm_pps: 1, ..port(1) };
