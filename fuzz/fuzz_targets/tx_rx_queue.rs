@@ -10,9 +10,10 @@ use floodway_switch::ring::Ring;
 use floodway_switch::rx::RxQueue;
 use floodway_switch::stats::{DropReason, Traffic};
 use floodway_switch::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory};
-use floodway_switch::tx::{Batch, TxQueue};
+use floodway_switch::tx::{BATCH, Batch, TxQueue};
 use floodway_switch::vhost::features;
-use floodway_switch::virtqueue::Virtqueue;
+use floodway_switch::virtqueue::{MAX_CHAIN, Virtqueue};
+use floodway_switch::work;
 use libfuzzer_sys::fuzz_target;
 
 const REGION: u64 = 32 * 4096;
@@ -21,6 +22,11 @@ const RX_AT: u64 = 0;
 const TX_AT: u64 = 4096;
 const BUFFERS: u64 = 2 * 4096;
 const QUEUE_BYTES: usize = 32 * 1024;
+
+/// Most work that one chain may cause: a descriptor and a piece are looked up once each, by at most two comparisons with two regions.
+const CHAIN_COST: u64 = (2 * MAX_CHAIN as u64 + 2) * (1 + 2);
+/// Most work that placing one frame may cause: as many pieces as it may have, and the chain that goes beyond.
+const PLACE_COST: u64 = 2 * (2048 + MAX_CHAIN as u64) * (1 + 2);
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -104,16 +110,23 @@ impl Switch {
     }
 
     fn forward(&mut self) {
+        let _ = work::take();
         self.tx.fill(&mut self.batch);
+        let work = work::take();
+        assert!(work.total() <= BATCH as u64 * CHAIN_COST, "{work:?} for a batch");
         for i in 0..self.batch.len() {
             let Some(frame) = self.batch.frame(i) else { continue };
             let sum: usize = frame.parts.iter().map(|part| part.len()).sum();
             assert_eq!(sum, frame.len as usize);
             assert!(frame.prefix.len() <= sum);
             let as_is = features::rx(self.features).offloads.allow(&frame.vnet);
-            let before = self.accounted();
+            let (before, waiting) = (self.accounted(), self.rx.pending().0 as u64);
             self.rx.deliver(&frame);
             let after = self.accounted();
+            // Frames that wait are tried again by the first one of these, twice at most.
+            let places = (after - before) + 2 * (waiting + (after - before));
+            let work = work::take();
+            assert!(work.total() <= places * PLACE_COST, "{work:?} for {places} attempts");
             // Segmentation in software makes many of one.
             assert!(after > before && (after == before + 1 || !as_is));
             self.delivered += after - before;

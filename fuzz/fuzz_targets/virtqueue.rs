@@ -8,10 +8,14 @@ use arbitrary::Arbitrary;
 use floodway_switch::memory::GuestMemory;
 use floodway_switch::segment::{GuestIoVecs, Segment};
 use floodway_switch::testing::{DriverQueue, RawDescriptor, TestMemory};
-use floodway_switch::virtqueue::{Access, Pop, Virtqueue};
+use floodway_switch::virtqueue::{Access, MAX_CHAIN, Pop, Virtqueue};
+use floodway_switch::work;
 use libfuzzer_sys::fuzz_target;
 
 const REGION: u64 = 4 * 4096;
+
+/// Most work that one chain may cause: a descriptor and a piece are looked up once each, by at most two comparisons with two regions.
+const CHAIN_COST: u64 = (2 * MAX_CHAIN as u64 + 2) * (1 + 2);
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -59,7 +63,11 @@ struct Device {
 impl Device {
     fn pop(&mut self) -> Option<u16> {
         self.pieces.clear();
-        match self.queue.pop(self.access, &mut self.pieces) {
+        let _ = work::take();
+        let popped = self.queue.pop(self.access, &mut self.pieces);
+        let work = work::take();
+        assert!(work.total() <= CHAIN_COST, "{work:?} for one chain");
+        match popped {
             Ok(Pop::Chain(chain)) => {
                 let segments = self.pieces.as_segments();
                 let sum: u64 = segments.iter().map(|p| p.len() as u64).sum();
