@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use floodway_core::qdisc::{
-    Backlog, Cause, Class, CodelConfig, Config, FqConfig, Kind, Packet, Scheduler,
+    Backlog, Cause, Class, CodelConfig, Config, FqConfig, HIGH_BURST, Kind, Packet, Scheduler,
 };
 use floodway_core::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -31,6 +31,7 @@ fn config() -> impl Strategy<Value = Config> {
     let codel = (0_u64..10_000, 1_u64..100_000, any::<bool>(), proptest::option::of(0_u64..5000));
     (0_usize..3, 1_u32..60, 1_000_u64..600_000, codel, 1_u32..8, 1_u32..9000).prop_map(
         |(kind, limit_packets, limit_bytes, (target, interval, ecn, ce), flows, quantum)| Config {
+            high_percent: 75,
             kind: Kind::ALL[kind],
             limit_packets,
             limit_bytes,
@@ -78,7 +79,7 @@ impl Ledger {
 fn run(config: Config, events: &[Event]) -> Result<(), TestCaseError> {
     let mut scheduler: Scheduler<usize> = Scheduler::new(config);
     let mut ledger = Ledger::default();
-    let mut now = Instant::ZERO;
+    let (mut now, mut owed) = (Instant::ZERO, 0);
     for event in events {
         match *event {
             Event::Enqueue { high, source, flow, len, ecn } => {
@@ -103,9 +104,16 @@ fn run(config: Config, events: &[Event]) -> Result<(), TestCaseError> {
                     let packet = served.departure.packet;
                     let sent = Sent { class: served.class, source: served.source, packet };
                     prop_assert_eq!(sent, ledger.sent[packet.handle]);
-                    // A high queue can only be passed over if CoDel has just emptied it.
+                    // A high queue can only be passed over if CoDel has just emptied it, or the low class is behind its share.
                     let high_gone = scheduler.backlog(Class::High).packets == 0;
-                    prop_assert!(served.class == Class::High || !high_waits || high_gone);
+                    let due = owed > 100 * i64::from(HIGH_BURST);
+                    prop_assert!(served.class == Class::High || !high_waits || high_gone || due);
+                    let (len, p) = (i64::from(packet.len), i64::from(config.high_percent));
+                    owed = match served.class {
+                        Class::High if scheduler.backlog(Class::Low).packets == 0 => 0,
+                        Class::High => owed + len * (100 - p),
+                        Class::Low => (owed - len * p).max(0),
+                    };
                     prop_assert!(!served.departure.mark || packet.ecn_capable);
                     ledger.out.push(packet.handle);
                     ledger.marked += u64::from(served.departure.mark);
@@ -282,4 +290,51 @@ fn a_paused_source_keeps_its_packets_and_holds_up_nobody() {
     scheduler.resume(Class::High, 7);
     assert_eq!([1, 2].map(Some), [take(&mut scheduler), take(&mut scheduler)]);
     assert_eq!((take(&mut scheduler), scheduler.is_empty()), (None, true));
+}
+
+proptest! {
+    /// However much the high class has, the low one gets its percent of any interval in which it has packets.
+    #[test]
+    fn the_high_class_leaves_the_low_one_its_share(
+        percent in 1_u8..=99,
+        lens in proptest::collection::vec((60_u32..=1514, 60_u32..=65_000), 50..400),
+    ) {
+        let config = Config { kind: Kind::Fifo, high_percent: percent, limit_bytes: 1 << 30, ..Config::default() };
+        let mut scheduler = Scheduler::new(config);
+        let mut none = |_: Packet<()>, _| {};
+        let packet = |len| Packet { handle: (), len, flow: 0, ecn_capable: false };
+        for &(high, low) in &lens {
+            for source in 0..8 {
+                scheduler.enqueue(Class::High, source, packet(high), Instant::ZERO, &mut none);
+                scheduler.enqueue(Class::Low, source, packet(low), Instant::ZERO, &mut none);
+            }
+        }
+        let (p, burst) = (i64::from(percent), i64::from(HIGH_BURST) + 65_000);
+        // What the low class is owed, and the least that it was: intervals are differences.
+        let (mut owed, mut least) = (0, 0);
+        while scheduler.backlog(Class::Low).packets > 1 {
+            let served = scheduler.dequeue(Instant::ZERO, &mut none).expect("a packet");
+            let len = i64::from(served.departure.packet.len);
+            owed += if served.class == Class::High { len * (100 - p) } else { -len * p };
+            least = least.min(owed);
+            prop_assert!(owed - least <= 100 * burst, "{owed} {least}");
+        }
+    }
+}
+
+/// Small flows' bursts go first, whatever waits in the low class.
+#[test]
+fn a_burst_of_the_high_class_waits_for_nothing() {
+    let mut scheduler = Scheduler::new(Config { kind: Kind::Fifo, ..Config::default() });
+    let mut none = |_: Packet<()>, _| {};
+    let packet = |len| Packet { handle: (), len, flow: 0, ecn_capable: false };
+    for _ in 0..1000 {
+        scheduler.enqueue(Class::Low, 0, packet(1500), Instant::ZERO, &mut none);
+        scheduler.enqueue(Class::High, 1, packet(1500), Instant::ZERO, &mut none);
+    }
+    let mut class = || scheduler.dequeue(Instant::ZERO, &mut none).expect("a packet").class;
+    let burst = (0..).take_while(|_| class() == Class::High).count();
+    assert_eq!(burst, 4 * 65_536 / 1500 + 1);
+    let high = (0..400).filter(|_| class() == Class::High).count();
+    assert!((299..=301).contains(&high), "three quarters: {high}");
 }

@@ -320,6 +320,9 @@ pub struct MeterStatus {
     pub low_packets: u64,
     /// Those among them that were so because their guest had too many pairs.
     pub refused_packets: u64,
+    /// Those that made their pair low because their guest had sent enough in the high class.
+    #[serde(default)]
+    pub capped_packets: u64,
     /// Times that a pair became low.
     pub demoted: u64,
     /// Times that a low pair became high again.

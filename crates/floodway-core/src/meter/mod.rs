@@ -18,11 +18,11 @@
 //! needs no timer: it is done for the last whole period, when the first packet after it comes.
 //!
 //! **What is hostile.** A VM chooses its destinations. The table is its own (one meter per VM) and
-//! bounded: the pair that finds no room is low until another one is forgotten. The most that a VM can have in the
-//! high class is `max_pairs` times the rate, if it has that many destinations that are willing to receive it.
+//! bounded: the pair that finds no room is low until another one is forgotten. A VM can invent destinations, so all of its
+//! pairs together may have what `high_pairs` of them may: a packet beyond that makes its pair low, as one beyond the pair's own rate does.
 //! What is not IP is one pair of its own ([`FiveTuple::NONE`]).
 //!
-//! **Invariant**: in any interval of `t` seconds at most `burst + rate * t` bytes of a pair are high. (A pair that
+//! **Invariants**: in any interval of `t` seconds at most `high_pairs * (burst + rate * t)` bytes of a VM, and `burst + rate * t` bytes of a pair, are high. (A pair that
 //! is forgotten has been idle for longer than its bucket takes to fill, if `idle >= burst / rate`.)
 //!
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.3 and 5.
@@ -38,6 +38,7 @@ use std::net::Ipv6Addr;
 use crate::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::qdisc::Class;
 use crate::time::{Duration, Instant};
+use crate::token_bucket::TokenBucket;
 use pair::Pair;
 
 /// Settings of a meter.
@@ -53,6 +54,9 @@ pub struct Config {
     pub idle: Duration,
     /// Most pairs of a VM, 1 to [`MAX_CAPACITY`]. Default 1024.
     pub max_pairs: u32,
+    /// All pairs of a VM together may be high with so many times `rate` and `burst`, at least once. Default 25, with which a rate of 1 % of
+    /// the link leaves the VM a quarter of it.
+    pub high_pairs: u32,
 }
 
 impl Default for Config {
@@ -63,7 +67,16 @@ impl Default for Config {
             recheck: Duration::from_millis(100),
             idle: Duration::from_secs(10),
             max_pairs: 1024,
+            high_pairs: 25,
         }
+    }
+}
+
+impl Config {
+    /// What the VM may send high.
+    fn vm_bucket(&self) -> TokenBucket {
+        let times = |n: u64| n.saturating_mul(self.high_pairs.max(1).into());
+        TokenBucket::new(times(self.rate), times(self.burst), Instant::ZERO)
     }
 }
 
@@ -76,6 +89,8 @@ pub struct Counters {
     pub low: u64,
     /// Packets that were low because the table was full.
     pub refused: u64,
+    /// Packets that made their pair low because the VM had sent enough in the high class.
+    pub capped: u64,
     /// Times that a pair became low.
     pub demoted: u64,
     /// Times that a low pair became high again.
@@ -102,6 +117,8 @@ pub struct PairSummary {
 pub struct Meter {
     config: Config,
     pairs: FlowTable<Pair>,
+    /// What all pairs together may send high.
+    vm: TokenBucket,
     /// The pair of the last packet: the next one is often of the same.
     recent: Option<(FiveTuple, FlowId)>,
     counters: Counters,
@@ -112,7 +129,7 @@ impl Meter {
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         let pairs = FlowTable::new(config.max_pairs.min(MAX_CAPACITY), seed);
-        Self { config, pairs, recent: None, counters: Counters::default() }
+        Self { vm: config.vm_bucket(), config, pairs, recent: None, counters: Counters::default() }
     }
 
     /// The class of a packet of `len` bytes that the VM sends at `now`. Only the destination of `flow` matters;
@@ -130,7 +147,7 @@ impl Meter {
     fn meter(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
         let Some(id) = self.find(key) else { return self.meet(key, len, now) };
         let Some(pair) = self.pairs.touch(id, now) else { return self.meet(key, len, now) };
-        pair.packet(&self.config, len, now, &mut self.counters)
+        pair.packet(&self.config, &mut self.vm, len, now, &mut self.counters)
     }
 
     #[inline]
@@ -152,7 +169,7 @@ impl Meter {
         // Two for one: the table empties faster than it fills.
         self.forget(2, now);
         let mut pair = Pair::new(&self.config, now);
-        let class = pair.packet(&self.config, len, now, &mut self.counters);
+        let class = pair.packet(&self.config, &mut self.vm, len, now, &mut self.counters);
         if self.pairs.insert(key, now, pair).is_ok() {
             return class;
         }

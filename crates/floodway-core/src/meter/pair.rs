@@ -36,6 +36,7 @@ impl Pair {
     pub(super) fn packet(
         &mut self,
         config: &Config,
+        vm: &mut TokenBucket,
         len: u32,
         now: Instant,
         counters: &mut Counters,
@@ -44,14 +45,24 @@ impl Pair {
             self.class = Class::High;
             counters.promoted += 1;
         }
-        if self.class == Class::High && !self.bucket.take(len.into(), now) {
-            self.class = Class::Low;
-            (self.since, self.period, self.bytes, self.bytes_before) = (now, 0, 0, 0);
-            self.ends = now + length(config);
-            counters.demoted += 1;
+        if self.class == Class::High {
+            if !self.bucket.take(len.into(), now) {
+                self.demote(config, now, counters);
+            } else if !vm.take(len.into(), now) {
+                counters.capped += 1;
+                self.demote(config, now, counters);
+            }
         }
         self.bytes = self.bytes.saturating_add(len.into());
         self.class
+    }
+
+    #[cold]
+    fn demote(&mut self, config: &Config, now: Instant, counters: &mut Counters) {
+        self.class = Class::Low;
+        (self.since, self.period, self.bytes, self.bytes_before) = (now, 0, 0, 0);
+        self.ends = now + length(config);
+        counters.demoted += 1;
     }
 
     /// Turns to the period of `now`; answers whether it is a new one.

@@ -149,8 +149,14 @@ fn pairs_are_destinations() {
 fn extremes_do_not_overflow() {
     let config =
         Config { rate: u64::MAX, burst: u64::MAX, recheck: Duration::MAX, ..Config::default() };
-    let zero =
-        Config { rate: 0, burst: 0, recheck: Duration::ZERO, idle: Duration::ZERO, max_pairs: 0 };
+    let zero = Config {
+        rate: 0,
+        burst: 0,
+        recheck: Duration::ZERO,
+        idle: Duration::ZERO,
+        max_pairs: 0,
+        high_pairs: 0,
+    };
     for config in [config, zero] {
         let mut meter = Meter::new(config, 0);
         for ns in [0, 1, u64::MAX, 5] {
@@ -187,4 +193,25 @@ proptest! {
             }
         }
     }
+}
+
+/// A VM that sends a little to each of 1000 destinations has as much in the high class as 25 small pairs.
+#[test]
+fn many_destinations_bring_a_vm_no_more_than_its_share() {
+    let config = Config::default();
+    let mut meter = Meter::new(config, 7);
+    let (mut high, mut now) = (0, Instant::ZERO);
+    let pause = Duration::from_micros(10);
+    for round in 0..20 {
+        for n in 0..1000 {
+            let class = meter.classify(&flow(n, 1, 6), 1500, now);
+            high += u64::from(class == Class::High) * 1500;
+            now += pause;
+            let limit = u64::from(config.high_pairs)
+                * (config.burst + config.rate * now.as_nanos() / 1_000_000_000);
+            assert!(high <= limit + 1500, "{high} of {limit} in round {round}");
+        }
+    }
+    assert!(meter.counters().capped > 0);
+    assert_eq!(meter.classify(&flow(5000, 1, 6), 100, now + Duration::from_secs(1)), Class::High);
 }

@@ -295,7 +295,7 @@ mod tests {
         let mut lost = 0;
         fq.enqueue(packet(0, 1001), Instant::ZERO, &mut |_, _| lost += 1);
         assert_eq!((lost, fq.backlog()), (1, Backlog::default()));
-        assert_eq!(order(&mut fq, 1), []);
+        assert_eq!(order(&mut fq, 1), [0_u64; 0]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use codel::{Codel, CodelConfig};
 pub use fifo::Fifo;
 pub use fq_codel::{FqCodel, FqConfig};
 pub use limit::{ByteLimit, DynamicLimit};
-pub use scheduler::{Class, Counters, Scheduler, Served};
+pub use scheduler::{Class, Counters, HIGH_BURST, Scheduler, Served};
 pub use shaper::Shaper;
 
 /// What a discipline knows of a packet.
@@ -143,6 +143,8 @@ pub struct Config {
     pub codel: CodelConfig,
     /// Settings of the flow queues; only `fq_codel` has them.
     pub fq: FqConfig,
+    /// Percent of the bytes that the high class may have while the low one has packets, 1 to 100. Default 75.
+    pub high_percent: u8,
 }
 
 impl Default for Config {
@@ -153,6 +155,7 @@ impl Default for Config {
             limit_bytes: 4 << 20,
             codel: CodelConfig::default(),
             fq: FqConfig::default(),
+            high_percent: 75,
         }
     }
 }

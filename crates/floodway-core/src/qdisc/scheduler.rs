@@ -1,9 +1,11 @@
 //! Classes and VMs above the disciplines.
 //!
 //! # Theory of operation
-//! **Class.** Two classes; the high one is served as long as it has anything. That starves the low one only if
-//! the high one alone fills the link, which is for whoever classifies to rule out (the
-//! [meter](crate::meter) gives each pair of VMs a small rate in the high class).
+//! **Class.** Two classes; the high one is served as long as it has anything, up to `high_percent` of the bytes while the low one has packets,
+//! too. The [meter](crate::meter) gives each pair of VMs, and each VM, a small rate in the high class, so it rarely comes to that; but many VMs that invent
+//! destinations must not starve everybody's bulk. The low class is *owed* its percent of what the high one sends meanwhile; when that is
+//! more than [`HIGH_BURST`], the low one is served until it is not, and what it sends is taken off. So short bursts of small flows
+//! never wait for it.
 //!
 //! **VM.** Within a class each source has a discipline of its own, and sources with packets take turns: a source
 //! sends while its deficit is positive, every packet is taken off, and a spent deficit is filled up by `quantum` at the end of
@@ -19,12 +21,16 @@
 //! A discipline is made when its source first has a packet of its class, and let go of when it was not used between two calls
 //! of [`Scheduler::trim`]: a thousand flow queues are 100 KB. A source is a small integer (a port).
 //!
-//! **Invariants**: no low packet leaves while a high one waits that is not of a paused source; two sources of a class that both have packets all the time
+//! **Invariants**: no low packet leaves while a high one waits that is not of a paused source, unless more than [`HIGH_BURST`] is owed; while the low class
+//! has packets, the high one sends at most `p / (100 - p)` times as much, and [`HIGH_BURST`] of debt and a packet more, with `p` its percent; two sources of a class that both have packets all the time
 //! differ by less than a quantum and two of the largest packets in what they have sent.
 
 use super::{Backlog, Cause, Config, Departure, Discipline, Dropped, Packet};
 use crate::time::Instant;
 use std::collections::VecDeque;
+
+/// Bytes that the low class may be behind its share. At 75 % the high one can have sent four times as many.
+pub const HIGH_BURST: u32 = 65_536;
 
 /// Precedence of a packet. Small flows are high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +61,8 @@ pub struct Scheduler<H> {
     quantum: i64,
     high: Sources<H>,
     low: Sources<H>,
+    /// Hundredths of bytes that the low class is behind its share; never negative.
+    owed: u64,
     counters: Counters,
 }
 
@@ -122,6 +130,7 @@ impl<H: Send + 'static> Scheduler<H> {
             quantum: i64::from(config.fq.quantum.max(1)),
             high: Sources::new(),
             low: Sources::new(),
+            owed: 0,
             counters: Counters::default(),
         }
     }
@@ -136,7 +145,7 @@ impl<H: Send + 'static> Scheduler<H> {
         now: Instant,
         dropped: &mut Dropped<'_, H>,
     ) {
-        let Self { config, quantum, high, low, counters } = self;
+        let Self { config, quantum, high, low, counters, .. } = self;
         let sources = if class == Class::High { high } else { low };
         counters.enqueued += 1;
         let mut dropped = |packet, cause| {
@@ -148,18 +157,46 @@ impl<H: Send + 'static> Scheduler<H> {
 
     /// Gives the packet that leaves next; `None` when nothing is left.
     pub fn dequeue(&mut self, now: Instant, dropped: &mut Dropped<'_, H>) -> Option<Served<H>> {
+        let order = if self.owed > u64::from(HIGH_BURST) * 100 {
+            [Class::Low, Class::High]
+        } else {
+            Class::ALL
+        };
+        let (class, source, departure) = order.into_iter().find_map(|class| {
+            let (source, departure) = self.dequeue_from(class, now, dropped)?;
+            Some((class, source, departure))
+        })?;
+        self.note_share(class, departure.packet.len);
+        self.counters.dequeued += 1;
+        self.counters.marked += u64::from(departure.mark);
+        Some(Served { departure, class, source })
+    }
+
+    fn dequeue_from(
+        &mut self,
+        class: Class,
+        now: Instant,
+        dropped: &mut Dropped<'_, H>,
+    ) -> Option<(u16, Departure<H>)> {
         let Self { quantum, high, low, counters, .. } = self;
+        let sources = if class == Class::High { high } else { low };
         let mut dropped = |packet, cause| {
             counters.count(cause);
             dropped(packet, cause);
         };
-        let (class, (source, departure)) = match high.dequeue(*quantum, now, &mut dropped) {
-            Some(served) => (Class::High, served),
-            None => (Class::Low, low.dequeue(*quantum, now, &mut dropped)?),
+        sources.dequeue(*quantum, now, &mut dropped)
+    }
+
+    /// Notes that `len` bytes of a class leave.
+    #[inline]
+    fn note_share(&mut self, class: Class, len: u32) {
+        let percent = u64::from(self.config.high_percent.clamp(1, 100));
+        let len = u64::from(len);
+        self.owed = match class {
+            Class::High if self.low.backlog.packets == 0 => 0,
+            Class::High => self.owed + len * (100 - percent),
+            Class::Low => self.owed.saturating_sub(len * percent),
         };
-        counters.dequeued += 1;
-        counters.marked += u64::from(departure.mark);
-        Some(Served { departure, class, source })
     }
 
     /// Gives no packet of `source` in `class` until [`resume`](Self::resume).

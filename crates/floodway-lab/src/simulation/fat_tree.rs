@@ -240,6 +240,7 @@ impl Meter {
             recheck: MS(self.recheck_ms),
             idle: Duration::from_secs(self.idle_s),
             max_pairs: self.max_pairs,
+            ..meter::Config::default()
         };
         TaggerConfig { meter, ..TaggerConfig::default() }
     }

@@ -15,6 +15,7 @@ pub(super) const KEYS: &[&str] = &[
     "recheck_ms",
     "idle_s",
     "max_pairs",
+    "high_pairs",
     "high_dscp",
     "low_dscp",
 ];
@@ -38,6 +39,9 @@ pub struct MeterConfig {
     pub idle: Duration,
     /// Most pairs of a VM, 1 to 1 048 576. Default 1024.
     pub max_pairs: u32,
+    /// A VM may send in the high class what so many small pairs may, 1 to 1 048 576. Default 25: a quarter of the link, if `rate` is
+    /// not set.
+    pub high_pairs: u32,
     /// Code point of small flows, 0 to 63. Default 46.
     pub high_dscp: u8,
     /// Code point of everything else, another one. Default 0.
@@ -46,7 +50,7 @@ pub struct MeterConfig {
 
 impl Default for MeterConfig {
     fn default() -> Self {
-        let PairConfig { burst, recheck, idle, max_pairs, .. } = PairConfig::default();
+        let PairConfig { burst, recheck, idle, max_pairs, high_pairs, .. } = PairConfig::default();
         Self {
             enabled: true,
             rate: None,
@@ -54,6 +58,7 @@ impl Default for MeterConfig {
             recheck,
             idle,
             max_pairs,
+            high_pairs,
             high_dscp: 46,
             low_dscp: 0,
         }
@@ -72,6 +77,7 @@ impl MeterConfig {
             recheck: self.recheck,
             idle: self.idle,
             max_pairs: self.max_pairs,
+            high_pairs: self.high_pairs,
         }
     }
 }
@@ -94,6 +100,7 @@ pub(super) fn section(root: &Section<'_, '_>) -> Result<MeterConfig, Fault> {
         recheck: recheck.unwrap_or(default.recheck),
         idle: idle.unwrap_or(default.idle),
         max_pairs: section.integer("max_pairs", 1..=1 << 20)?.unwrap_or(default.max_pairs),
+        high_pairs: section.integer("high_pairs", 1..=1 << 20)?.unwrap_or(default.high_pairs),
         high_dscp: dscp("high_dscp")?.unwrap_or(default.high_dscp),
         low_dscp: dscp("low_dscp")?.unwrap_or(default.low_dscp),
     };

@@ -15,6 +15,7 @@ pub(super) const KEYS: &[&str] = &[
     "device_bytes",
     "limit_packets",
     "limit_bytes",
+    "high_percent",
     "target_us",
     "interval_us",
     "ecn",
@@ -66,6 +67,7 @@ fn discipline(section: &Section<'_, '_>) -> Result<Discipline, Fault> {
         limit_bytes: section
             .integer("limit_bytes", 64 << 10..=1 << 30)?
             .unwrap_or(default.limit_bytes),
+        high_percent: section.integer("high_percent", 1..=100)?.unwrap_or(default.high_percent),
         codel: codel(section)?,
         fq: FqConfig {
             flows: section.integer("flows", 1..=65_536)?.unwrap_or(default.fq.flows),

@@ -62,6 +62,7 @@ rate_mbit = 1000
 device_bytes = 9000
 limit_packets = 100
 limit_bytes = 100_000
+high_percent = 60
 target_us = 500
 interval_us = 9000
 ecn = false
@@ -75,6 +76,7 @@ burst_bytes = 40_000
 recheck_ms = 50
 idle_s = 3
 max_pairs = 9
+high_pairs = 3
 high_dscp = 34
 low_dscp = 8
 "#;
@@ -144,6 +146,7 @@ fn every_key_reaches_the_configuration() {
             limit_bytes: 100_000,
             codel: qdisc::CodelConfig { target, interval, mtu: 1514, ecn: false, ce_threshold },
             fq: qdisc::FqConfig { flows: 16, quantum: 300 },
+            high_percent: 60,
         },
         segment: Some(false),
         rate: Some(1_000_000_000),
@@ -157,6 +160,7 @@ fn every_key_reaches_the_configuration() {
         recheck: us(50_000),
         idle: Duration::from_secs(3),
         max_pairs: 9,
+        high_pairs: 3,
         high_dscp: 34,
         low_dscp: 8,
     };

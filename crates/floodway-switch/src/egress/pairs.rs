@@ -136,11 +136,12 @@ impl Egress {
     fn meter_status(&self) -> MeterStatus {
         let mut sum = MeterStatus::default();
         for meter in self.tagger.meters() {
-            let Counters { high, low, refused, demoted, promoted } = *meter.counters();
+            let Counters { high, low, refused, capped, demoted, promoted } = *meter.counters();
             sum.pairs += u64::from(Meter::len(meter));
             sum.high_packets += high;
             sum.low_packets += low;
             sum.refused_packets += refused;
+            sum.capped_packets += capped;
             sum.demoted += demoted;
             sum.promoted += promoted;
         }
