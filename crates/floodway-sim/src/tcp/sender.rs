@@ -103,6 +103,9 @@ pub struct Sender {
     presumed: u32,
     rtt: RttEstimator,
     timer: Instant,
+    /// Bytes that may still leave in this burst, and when the next one begins without an ACK.
+    burst_left: u64,
+    resume_at: Instant,
     /// `snd_nxt` when the congestion window last kept something back.
     limited_at: u64,
     /// The recovery point at the time of the last rescue retransmission.
@@ -141,6 +144,8 @@ impl Sender {
             presumed: 0,
             rtt: RttEstimator::new(),
             timer: Instant::NEVER,
+            burst_left: 0,
+            resume_at: Instant::NEVER,
             limited_at: 0,
             rescued: 0,
             last_sent: Instant::ZERO,
@@ -232,8 +237,8 @@ impl Sender {
         self.fin && self.una > self.end
     }
 
-    pub(super) const fn timer(&self) -> Instant {
-        self.timer
+    pub(super) fn timer(&self) -> Instant {
+        self.timer.min(self.resume_at)
     }
 
     /// A SYN was sent. It is not part of the scoreboard: its timeout has rules of its own.
@@ -301,6 +306,7 @@ impl Sender {
         let marked = self.detect(&event, advanced) + self.find_lost_repairs(&news, now);
         self.steer(&event, advanced, &news, pipe, feedback.ece);
         self.pace_recovery(news.delivered, advanced > 0 && marked == 0);
+        self.begin_burst();
         match (advanced > 0, self.una == self.nxt) {
             (_, true) => self.timer = self.probe_time(now),
             (true, false) => self.timer = now + self.rtt.rto(&self.config.rto),
@@ -467,6 +473,12 @@ impl Sender {
 
     /// The timer has expired.
     pub(super) fn on_timeout(&mut self, now: Instant) {
+        if self.resume_at <= now {
+            self.begin_burst();
+            if self.timer > now {
+                return;
+            }
+        }
         let left = if self.config.spares_queued { self.small_queue.left() } else { u64::MAX };
         if self.board.first_is_queued(left) {
             self.rtt.back_off();

@@ -13,6 +13,10 @@
 //! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones. Super-frames of a millisecond do not wait
 //! ([`TcpConfig::gso_autosize`](crate::tcp::TcpConfig::gso_autosize)).
 //!
+//! **Bursts.** Such a sender answers an ACK in congestion avoidance with no more than one super-frame. What else the window has room
+//! for leaves with the next ACK, or a little later: Linux defers it until its application writes again, which captures
+//! show to be some milliseconds later, at a time that no ACK determines.
+//!
 //! Invariant: what [`Sender::next`] returns is in the scoreboard and counts as sent.
 
 use super::{Phase, Sender};
@@ -130,7 +134,7 @@ impl Sender {
             return None;
         }
         self.restart_if_idle(now);
-        let len = self.new_payload(unsent)?;
+        let len = self.new_payload(unsent, now)?;
         let fin = fin_due && u64::from(len) == unsent;
         if (len == 0 && !fin) || !self.may_queue(len) {
             return None;
@@ -148,7 +152,7 @@ impl Sender {
     }
 
     /// How much payload may go now: `None` if windows forbid, zero if only a FIN is left.
-    fn new_payload(&mut self, unsent: u64) -> Option<u32> {
+    fn new_payload(&mut self, unsent: u64, now: Instant) -> Option<u32> {
         let mss = u64::from(self.mss);
         let pipe = self.pipe();
         let room = self.cwnd().saturating_sub(u64::from(pipe));
@@ -166,6 +170,10 @@ impl Sender {
             self.limited_at = self.nxt;
             return None;
         }
+        if self.burst_is_over(one, now) {
+            self.limited_at = self.nxt;
+            return None;
+        }
         let most = most.min(self.gso_goal().max(mss));
         if most == unsent || most < mss {
             let silly = most < one && self.una < self.nxt && most < self.largest_window / 2;
@@ -173,6 +181,25 @@ impl Sender {
             return (!silly).then_some(most as u32);
         }
         Some((most - most % mss) as u32)
+    }
+
+    /// As much as a super-frame may leave again.
+    pub(super) fn begin_burst(&mut self) {
+        (self.burst_left, self.resume_at) = (self.gso_goal(), Instant::NEVER);
+    }
+
+    /// The next `bytes` have to wait for the next burst.
+    fn burst_is_over(&mut self, bytes: u64, now: Instant) -> bool {
+        let paced = self.config.gso_autosize && self.phase == Phase::Open && self.una < self.nxt;
+        let Some(srtt) = self.rtt.srtt().filter(|_| paced && !self.window.in_slow_start()) else {
+            return false;
+        };
+        let over = self.burst_left < bytes && !self.floods;
+        if over && self.resume_at == Instant::NEVER {
+            let parts = self.gso_goal().min(self.cwnd()) as f64 / self.cwnd().max(1) as f64;
+            self.resume_at = now + srtt.mul_f64(parts * 5.0 / 6.0);
+        }
+        over
     }
 
     /// Bytes of a super-frame that is worth waiting for.
@@ -221,6 +248,7 @@ impl Sender {
     }
 
     fn note_sent(&mut self, mut bytes: u32, now: Instant) {
+        self.burst_left = self.burst_left.saturating_sub(u64::from(bytes));
         while bytes > 0 {
             // A FIN behind a full segment is part of it.
             let len = if bytes == self.mss + 1 { bytes } else { bytes.min(self.mss) };
