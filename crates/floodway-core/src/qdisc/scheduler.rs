@@ -12,6 +12,9 @@
 //! the round (the deficit round robin of RFC 8290, one level up). So sources share the link by bytes, whatever
 //! they send and however many flows they have; a queue that one source fills costs no other a packet.
 //!
+//! What a source sends in the high class while it has packets in the low one is taken off its turns there, up to [`MAX_DEBT`]: being high makes a
+//! source's packets early, not its share of the link larger.
+//!
 //! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends
 //! a super-frame each time its queue is empty would get 64 KB per round where others get a quantum.
 //!
@@ -31,6 +34,9 @@ use std::collections::VecDeque;
 
 /// Bytes that the low class may be behind its share. At 75 % the high one can have sent four times as many.
 pub const HIGH_BURST: u32 = 65_536;
+
+/// Bytes of the high class that a source's turns in the low one are charged with at most.
+const MAX_DEBT: i64 = 1 << 18;
 
 /// Precedence of a packet. Small flows are high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +173,9 @@ impl<H: Send + 'static> Scheduler<H> {
             Some((class, source, departure))
         })?;
         self.note_share(class, departure.packet.len);
+        if class == Class::High {
+            self.low.charge(source, departure.packet.len);
+        }
         self.counters.dequeued += 1;
         self.counters.marked += u64::from(departure.mark);
         Some(Served { departure, class, source })
@@ -285,6 +294,16 @@ impl<H: Send + 'static> Sources<H> {
             source.place = Place::Round;
             source.deficit = quantum;
             self.round.push_back(number);
+        }
+    }
+
+    /// Takes what a source has sent elsewhere off its turns, if it takes any.
+    fn charge(&mut self, number: u16, len: u32) {
+        if let Some(Some(source)) = self.all.get_mut(usize::from(number))
+            && source.place == Place::Round
+            && source.deficit > -MAX_DEBT
+        {
+            source.deficit -= i64::from(len);
         }
     }
 

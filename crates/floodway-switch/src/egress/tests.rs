@@ -494,3 +494,27 @@ fn the_lock_is_held_for_a_piece_of_a_super_frame_at_a_time() {
     }
     assert_eq!((left.get(), most.get()), (41 * 1250, PIECE as u64));
 }
+
+/// A guest that sends a little to each of 250 destinations has its share of the link, not all of it.
+#[test]
+fn invented_destinations_do_not_starve_the_bulk_of_another_guest() {
+    let mut scene = Scene::new(|settings, _| {
+        settings.queue.rate = Some(100_000_000);
+        settings.link = LinkRate::new(Some(100_000_000));
+    });
+    let mut left = [0_usize; 3];
+    for n in 0..6000 {
+        scene.now += Duration::from_micros(100);
+        for _ in 0..2 {
+            scene.send(0, VnetHdr::default(), &numbered(1, (n % 250) as u8, n, 1400));
+            scene.send(1, VnetHdr::default(), &numbered(2, 9, n, 1400));
+        }
+        let frames = scene.wire();
+        // The first bursts, of as many destinations as have been met, are soon over.
+        if n >= 2000 {
+            frames.iter().for_each(|frame| left[usize::from(frame[11])] += 1);
+        }
+    }
+    assert!(20 * left[2] >= 9 * (left[1] + left[2]), "nine tenths of its half: {left:?}");
+    assert!(scene.status().meter.is_some_and(|meter| meter.capped_packets > 0));
+}
