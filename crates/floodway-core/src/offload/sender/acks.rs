@@ -7,7 +7,7 @@
 //!
 //! A DSACK (RFC 2883) counts for [undoing](super::undo) only where it names what was sent again.
 
-use super::loss::Phase;
+use super::recovery::Phase;
 use super::{Env, Sender};
 use crate::congestion::Ack;
 use crate::offload::counters::Counters;

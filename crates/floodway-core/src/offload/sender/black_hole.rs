@@ -19,7 +19,7 @@
 //!
 //! Invariant: `full` is zero or larger than the MSS; only a probe is longer than the MSS when it is sent.
 
-use super::loss::Phase;
+use super::recovery::Phase;
 use super::{Env, Sender};
 use crate::offload::path_mtu::{headers_len, least_mtu};
 use crate::offload::segment::Segment;

@@ -43,6 +43,7 @@ mod cost;
 mod loss;
 mod predict;
 mod pump;
+mod recovery;
 mod stall;
 mod undo;
 
@@ -64,9 +65,9 @@ use crate::timer::ShortTime;
 use floodway_wire::FiveTuple;
 
 pub(super) use acks::AckKind;
-use loss::Learnt;
-pub(super) use loss::Recovery;
 pub(super) use predict::Predicted;
+use recovery::Learnt;
+pub(super) use recovery::Recovery;
 
 /// Timestamps option with its padding, in every segment of a connection that uses it.
 const TIMESTAMPS_LEN: u32 = 12;

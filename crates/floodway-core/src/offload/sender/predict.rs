@@ -11,7 +11,7 @@
 //! Invariant: a predicted segment leaves the machine as the long way would, but for the tail loss probe,
 //! which a segment that is only held does not put off.
 
-use super::loss::Phase;
+use super::recovery::Phase;
 use super::{Env, Sender};
 use crate::offload::config::Config;
 use crate::offload::segment::Segment;

@@ -12,7 +12,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::loss::Phase;
+use super::recovery::Phase;
 use super::undo::Frto;
 use super::{Env, Sender, Timer, initial_window};
 use crate::congestion::{Algorithm, MAX_CWND};

@@ -1,0 +1,236 @@
+//! The state of recovery, and what is learnt of the path.
+//!
+//! # Theory of operation
+//! [`Recovery`] is what a sender knows of bytes that are on their way; [`super::loss`] decides on it. It begins at rest, is taken
+//! from the port's spare ones when the guest sends, and is given back when nothing is on its way any more. What has been learnt of the path
+//! ([`Learnt`]) stays with the sender.
+//!
+//! Invariant: a recovery that [is over](Recovery::is_over) can be replaced by a new one without any effect on what is sent.
+
+use super::Timer;
+use super::black_hole::BlackHole;
+use super::stall::Stall;
+use super::undo::{Frto, Repairs};
+use crate::congestion::Prr;
+use crate::offload::spare::Part;
+use crate::seq::Seq;
+use crate::time::{Duration, Instant};
+
+/// Recoveries for which a wider reordering window lasts (RFC 8985 section 6.2).
+const REORDERING_PERSIST: u8 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    Fast,
+    Loss,
+}
+
+/// What has arrived that was sent last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Latest {
+    pub at: Instant,
+    pub end: Seq,
+    /// The round trip of that transmission.
+    pub rtt: Duration,
+}
+
+/// What is learnt of the path and outlives a transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Learnt {
+    pub reordering_seen: bool,
+    /// Reordering window in quarters of the smallest round trip.
+    pub quarters: u8,
+    /// Recoveries until it is one again.
+    persist: u8,
+    /// Doublings of the delay that the peer's ACKs of lone segments may have.
+    pub ack_delay_shift: u8,
+}
+
+impl Learnt {
+    pub const NOTHING: Self =
+        Self { reordering_seen: false, quarters: 1, persist: 0, ack_delay_shift: 0 };
+}
+
+/// What is known of bytes that are on their way or held, and the timer that they need. A sender has it while there
+/// are any ([`crate::offload::spare`]).
+///
+/// Fields are in the order in which they are needed: every ACK reads the first three cache lines.
+#[derive(Debug)]
+#[repr(C)]
+pub(in crate::offload) struct Recovery {
+    pub(super) phase: Phase,
+    pub(super) frto: Frto,
+    /// Duplicate ACKs in a row.
+    pub dup_acks: u8,
+    /// Nothing was acknowledged since, so there will not be another.
+    pub probed: bool,
+    /// It repeated a lone segment.
+    pub(super) probe_lone: bool,
+    pub(super) learnt: Learnt,
+    /// Ends when this is acknowledged.
+    pub recover: Seq,
+    /// Highest sequence number known to have arrived.
+    pub fack: Seq,
+    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    pub dup_bytes: u32,
+    /// A tail loss probe is out; it ends when this is acknowledged.
+    pub(super) probe_end: Option<Seq>,
+    /// When the retransmission timeout starts to count.
+    pub rto_base: Instant,
+    pub timer: Option<(Timer, Instant)>,
+    /// Before, new bytes leave only if an ACK comes. Not later than now if nothing waits for it.
+    pub release_at: Instant,
+    /// Bytes that the guest has sent are missing here; the flow is given up at this time.
+    pub gap_until: Instant,
+    pub(super) latest: Option<Latest>,
+    pub prr: Prr,
+    /// What the guest sent again although it is stored: it is to hear that it came twice.
+    pub repeat: Option<(Seq, Seq)>,
+    /// What size segments had before none came through.
+    pub black_hole: BlackHole,
+    /// What the guest is not told of because the receiver's window is closed.
+    pub stall: Stall,
+    /// What was sent again in this recovery, and not in vain as far as is known.
+    pub(super) repairs: Repairs,
+    /// `snd_una` at the latest timeout of this recovery.
+    pub(super) timed_out: Option<Seq>,
+}
+
+impl Part for Recovery {
+    const REST: &'static Self = &Self::new(Seq(0), Learnt::NOTHING);
+
+    fn new() -> Self {
+        Self::new(Seq(0), Learnt::NOTHING)
+    }
+
+    fn clear(&mut self) -> bool {
+        true
+    }
+}
+
+impl Recovery {
+    const fn new(next: Seq, learnt: Learnt) -> Self {
+        Self {
+            phase: Phase::Open,
+            recover: next,
+            prr: Prr::new(0),
+            latest: None,
+            fack: next,
+            learnt,
+            dup_bytes: 0,
+            probe_end: None,
+            probe_lone: false,
+            probed: false,
+            repairs: Repairs::NONE,
+            frto: Frto::Off,
+            timed_out: None,
+            timer: None,
+            rto_base: Instant::ZERO,
+            dup_acks: 0,
+            release_at: Instant::ZERO,
+            gap_until: Instant::NEVER,
+            repeat: None,
+            stall: Stall::NONE,
+            black_hole: BlackHole::NONE,
+        }
+    }
+
+    /// Forgets all but `learnt`. Of what was repaired, only that there is none is written.
+    #[inline]
+    pub(super) fn restart(&mut self, next: Seq, learnt: Learnt) {
+        self.repairs.clear();
+        *self = Self { repairs: self.repairs, ..Self::new(next, learnt) };
+    }
+
+    /// An acknowledgement of what is on its way can end, undo or show nothing but that it has arrived.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.phase == Phase::Open
+            && self.frto == Frto::Off
+            && self.dup_bytes == 0
+            && self.probe_end.is_none()
+            && self.black_hole.full == 0
+            && !self.repairs.are_named()
+    }
+
+    /// It can be forgotten, if nothing is stored either.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Open
+            && self.timer.is_none()
+            && self.probe_end.is_none()
+            && self.gap_until == Instant::NEVER
+            && self.repeat.is_none()
+            && self.stall.withheld == 0
+            && self.black_hole.full == 0
+    }
+
+    /// `bytes` have left.
+    pub fn sent(&mut self, bytes: u32) {
+        self.prr.on_sent(bytes);
+    }
+
+    /// `start..end` was sent again, for the first time if `once`.
+    pub fn repaired(&mut self, start: Seq, end: Seq, once: bool) {
+        self.sent(end.since(start));
+        if self.phase != Phase::Open {
+            self.repairs.add(start, end, once);
+        }
+    }
+
+    /// A transmission has arrived that took `rtt`.
+    pub fn arrived(&mut self, at: Instant, end: Seq, rtt: Duration) {
+        let later = |l: &Latest| sent_before(l.at, l.end, at, end);
+        if self.latest.as_ref().is_none_or(later) {
+            self.latest = Some(Latest { at, end, rtt });
+        }
+    }
+
+    /// Notes that up to `end` something has arrived.
+    pub fn note_delivered(&mut self, end: Seq) {
+        self.fack = self.fack.max(end);
+    }
+
+    /// What ends at `end` and was sent once has arrived, after what ends at `fack`.
+    pub fn note_reordering(&mut self, end: Seq, fack: Seq) {
+        if end.before(fack) {
+            self.learnt.reordering_seen = true;
+            self.learnt.persist = REORDERING_PERSIST;
+        }
+    }
+
+    /// The peer got something twice. That is news of the path only if it was sent twice.
+    pub fn on_dsack(&mut self, left: Seq, right: Seq) {
+        if self.repairs.on_dsack(left, right) {
+            self.learnt.quarters = self.learnt.quarters.saturating_add(1);
+            self.learnt.persist = REORDERING_PERSIST;
+        }
+    }
+
+    /// Begins at `recover`, with `flight` bytes out.
+    pub(super) fn begin(&mut self, phase: Phase, recover: Seq, flight: u32) {
+        self.phase = phase;
+        self.recover = recover;
+        self.prr = Prr::new(flight);
+        self.probe_end = None;
+        self.repairs = Repairs::NONE;
+        self.frto = Frto::Off;
+        self.timed_out = None;
+    }
+
+    /// What was repaired is remembered.
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Open;
+        self.dup_bytes = 0;
+        self.learnt.persist = self.learnt.persist.saturating_sub(1);
+        if self.learnt.persist == 0 {
+            (self.learnt.reordering_seen, self.learnt.quarters) = (false, 1);
+        }
+    }
+}
+
+/// The order of transmissions (RFC 8985 section 5.2): by time, then by sequence number.
+pub(super) fn sent_before(a: Instant, a_end: Seq, b: Instant, b_end: Seq) -> bool {
+    a < b || (a == b && a_end.before(b_end))
+}
