@@ -132,7 +132,13 @@ impl RttEstimator {
     /// [`srtt`](Self::srtt) in nanoseconds.
     #[inline]
     pub(crate) fn srtt_nanos(&self) -> Option<u64> {
-        (self.srtt_8 != 0).then(|| u64::from(self.srtt_8 / 8) * 1000)
+        self.srtt_micros().map(|micros| u64::from(micros) * 1000)
+    }
+
+    /// The same in microseconds.
+    #[inline]
+    pub(crate) fn srtt_micros(&self) -> Option<u32> {
+        (self.srtt_8 != 0).then_some(self.srtt_8 / 8)
     }
 
     /// Variation of the round-trip time, zero before the first sample.

@@ -27,7 +27,6 @@ use super::config::Config;
 use super::counters::Counters;
 use super::sender::Sender;
 use super::summary::{Reason, TxState};
-use crate::rtt::micros;
 use crate::seq::Seq;
 use crate::time::Duration;
 
@@ -145,13 +144,26 @@ impl<B: 'static> Sender<B> {
         config: &Config,
         counters: &mut Counters,
     ) -> u32 {
+        let granted = self.extend_uncharged(*charged, pool, config, counters);
+        self.charge(charged, pool);
+        granted
+    }
+
+    /// [`extend`](Self::extend), for a call at whose end the flow is [charged](Self::charge).
+    #[inline]
+    pub fn extend_uncharged(
+        &mut self,
+        charged: u32,
+        pool: &Pool,
+        config: &Config,
+        counters: &mut Counters,
+    ) -> u32 {
         let before = self.told_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
             let room = if pool.has_frame() { pool.budget.free() } else { 0 };
-            let available = room + *charged;
+            let available = room + charged;
             self.move_edge(available, pool.portion, config, counters);
         }
-        self.charge(charged, pool);
         self.told_edge.since(before)
     }
 
@@ -194,11 +206,14 @@ impl<B: 'static> Sender<B> {
     /// Returns `bytes`, less what would not leave within [`DRAIN_TIME`] after `in_window`.
     fn limit_by_drain(&self, bytes: u32, in_window: u32) -> u32 {
         let behind = bytes.saturating_sub(in_window);
-        let Some(srtt) = self.data_rtt().filter(|rtt| !rtt.is_zero()) else { return bytes };
+        if behind <= MIN_DRAIN || !self.data_measured {
+            return bytes;
+        }
+        let Some(srtt) = self.rtt.srtt_micros() else { return bytes };
         // No sample is longer than 256 s, so neither is cut.
-        let (time, srtt) = (DRAIN_TIME.as_micros() as u64, u64::from(micros(srtt).max(1)));
+        let (time, srtt) = (DRAIN_TIME.as_micros() as u64, u64::from(srtt.max(1)));
         let in_time = u64::from(self.window.cwnd) * time;
-        if behind <= MIN_DRAIN || u64::from(behind) * srtt <= in_time {
+        if u64::from(behind) * srtt <= in_time {
             return bytes;
         }
         in_window.saturating_add(((in_time / srtt) as u32).max(MIN_DRAIN))

@@ -408,7 +408,9 @@ impl<B: 'static> Flow<B> {
     fn regrant<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let port = &mut *call.port;
-        connection.tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        let (pool, config) = (&port.pool, &port.config);
+        // What it uses then is counted when the call is over.
+        connection.tx.extend_uncharged(self.charged, pool, config, &mut port.counters);
         self.note_waiting(call);
     }
 
