@@ -322,6 +322,36 @@ proptest! {
     }
 }
 
+#[test]
+fn a_low_class_that_is_paused_is_owed_no_more_than_a_burst() {
+    let config = Config { kind: Kind::Fifo, limit_bytes: 1 << 30, ..Config::default() };
+    let mut scheduler = Scheduler::new(config);
+    let mut none = |_: Packet<()>, _| {};
+    let packet = Packet { handle: (), len: 1500, flow: 0, ecn_capable: false };
+    let mut put = |scheduler: &mut Scheduler<()>, class| {
+        scheduler.enqueue(class, 1, packet, Instant::ZERO, &mut none);
+    };
+    let take = |scheduler: &mut Scheduler<()>| {
+        scheduler.dequeue(Instant::ZERO, &mut |_, _| {}).map(|served| served.class)
+    };
+    put(&mut scheduler, Class::Low);
+    scheduler.pause(Class::Low, 1);
+    for _ in 0..10_000 {
+        put(&mut scheduler, Class::High);
+        assert_eq!(take(&mut scheduler), Some(Class::High));
+    }
+    scheduler.resume(Class::Low, 1);
+    for _ in 0..10_000 {
+        put(&mut scheduler, Class::Low);
+        put(&mut scheduler, Class::High);
+    }
+    let low = std::iter::from_fn(|| take(&mut scheduler)).take_while(|&c| c == Class::Low).count();
+    assert!(
+        low * 1500 <= HIGH_BURST as usize + 2 * 1500,
+        "{low} packets of the low class in a row"
+    );
+}
+
 /// Small flows' bursts go first, whatever waits in the low class.
 #[test]
 fn a_burst_of_the_high_class_waits_for_nothing() {

@@ -163,11 +163,7 @@ impl<H: Send + 'static> Scheduler<H> {
 
     /// Gives the packet that leaves next; `None` when nothing is left.
     pub fn dequeue(&mut self, now: Instant, dropped: &mut Dropped<'_, H>) -> Option<Served<H>> {
-        let order = if self.owed > u64::from(HIGH_BURST) * 100 {
-            [Class::Low, Class::High]
-        } else {
-            Class::ALL
-        };
+        let order = if self.owes_burst() { [Class::Low, Class::High] } else { Class::ALL };
         let (class, source, departure) = order.into_iter().find_map(|class| {
             let (source, departure) = self.dequeue_from(class, now, dropped)?;
             Some((class, source, departure))
@@ -196,6 +192,12 @@ impl<H: Send + 'static> Scheduler<H> {
         sources.dequeue(*quantum, now, &mut dropped)
     }
 
+    /// Returns `true` if the low class is owed so much that it comes first.
+    #[inline]
+    fn owes_burst(&self) -> bool {
+        self.owed > u64::from(HIGH_BURST) * 100
+    }
+
     /// Notes that `len` bytes of a class leave.
     #[inline]
     fn note_share(&mut self, class: Class, len: u32) {
@@ -203,6 +205,8 @@ impl<H: Send + 'static> Scheduler<H> {
         let len = u64::from(len);
         self.owed = match class {
             Class::High if self.low.backlog.packets == 0 => 0,
+            // It was the low class's turn, but all that it has is paused.
+            Class::High if self.owes_burst() => self.owed,
             Class::High => self.owed + len * (100 - percent),
             Class::Low => self.owed.saturating_sub(len * percent),
         };

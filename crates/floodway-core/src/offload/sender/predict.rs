@@ -9,7 +9,8 @@
 //! - *Release*: nothing is held, and all of it fits into both windows.
 //!
 //! Invariant: a predicted segment leaves the machine as the long way would, but for the tail loss probe,
-//! which a segment that is only held does not put off.
+//! which a segment that is only held does not put off, and for the limit on bursts ([`super::pump`]): a segment behind which
+//! nothing is held leaves whole.
 
 use super::recovery::Phase;
 use super::{Env, Sender};
