@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use floodway_report::report::REPORT_FILE;
+use floodway_report::{Report, Samples, html, table};
 
 use floodway_lab::doctor::{self, Need};
-use floodway_lab::experiment::{self, Experiment};
-use floodway_lab::report::{REPORT_FILE, Report, Samples};
+use floodway_lab::experiment::Experiment;
 use floodway_lab::simulation::command as simulator;
-use floodway_lab::{bench, bench_sim, cleanup, demo, html, path, sweep, table};
+use floodway_lab::{bench, bench_sim, cleanup, demo, path, sweep};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]
@@ -178,7 +179,7 @@ fn real(experiments: &[Experiment], output: &Output) -> Result<ExitCode> {
 
 /// Writes a report, and shows it to people.
 fn publish(report: &Report, samples: &[Samples], dir: &Path, output: &Output) -> Result<()> {
-    experiment::write(report, samples, dir)?;
+    floodway_report::write(report, samples, dir)?;
     if !output.json {
         println!("{}", table::render(report));
         report.notes.iter().for_each(|note| println!("{note}"));

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use floodway_lab::experiment::{Experiment, Scenario};
-use floodway_lab::report::Verdict;
 use floodway_lab::switch_process;
+use floodway_report::Verdict;
 
 /// Reads an experiment of the project, lets `shrink` change its scenario, and runs it. Returns the values
 /// by row.

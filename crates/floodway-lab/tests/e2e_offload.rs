@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use floodway_lab::experiment::transfer::{Column, Profile};
 use floodway_lab::experiment::{Experiment, Scenario};
-use floodway_lab::report::Report;
+use floodway_report::Report;
 
 /// One at a time: each takes both cores.
 static MACHINE: Mutex<()> = Mutex::new(());

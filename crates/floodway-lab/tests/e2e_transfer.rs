@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use floodway_lab::experiment::transfer::{Column, Direction, HostLoad, Transfer};
 use floodway_lab::experiment::{Experiment, Scenario};
-use floodway_lab::report::Report;
+use floodway_report::Report;
 
 const ROUNDS: u32 = 5;
 /// One at a time: each takes both cores, and the machine's length of round-robin turns.

@@ -2,13 +2,12 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
+use floodway_report::table::number;
+use floodway_report::{Row, Samples, stats};
 
 use super::case::{Case, Frames};
 use super::peer::PeerKind;
 use super::{CONTENDED, Round};
-use crate::report::{Row, Samples};
-use crate::stats;
-use crate::table::number;
 
 /// A loss above this part of all frames is worth a word.
 const LOSSY: f64 = 0.01;
@@ -157,7 +156,7 @@ mod tests {
     use super::super::generator::tests::measurement;
     use super::*;
     use crate::bench::case;
-    use crate::report::Verdict;
+    use floodway_report::Verdict;
 
     fn round(peer: PeerKind, mpps: f64) -> Round {
         let mut measurement = measurement();

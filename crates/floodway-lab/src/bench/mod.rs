@@ -32,10 +32,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use floodway_report::report::{self, Report, World};
 use serde::Serialize;
 
 use crate::cleanup;
-use crate::report::{self, Report, World};
 use case::{Case, Frames, Profile};
 use contention::PollerTime;
 use generator::{Generator, Measurement};

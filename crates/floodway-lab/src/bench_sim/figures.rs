@@ -2,13 +2,11 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Table};
+use floodway_report::{Report, Row, Samples, Verdict, stats, table};
 
 use super::Round;
 use super::case::Case;
 use super::outcome::Outcome;
-use crate::report::{Report, Row, Samples, Verdict};
-use crate::stats;
-use crate::table;
 
 /// Rows of one case and what they come from.
 #[must_use]

@@ -26,9 +26,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use floodway_report::host;
+use floodway_report::report::{self, Report, Row, World};
 
-use crate::experiment::host;
-use crate::report::{self, Report, Row, World};
 pub use case::Case;
 use contender::Contender;
 use outcome::Outcome;

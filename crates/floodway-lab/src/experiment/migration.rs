@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use floodway_report::Samples;
 use floodway_switch::control::ControlClient;
 use floodway_switch::status::PortState;
 use serde::Deserialize;
@@ -37,7 +38,6 @@ use crate::cleanup;
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
 use crate::net::{self, Namespace};
-use crate::report::Samples;
 use crate::switch_process::{Config, Port, Switch, Uplink, Worker};
 use crate::vm::{self, Nic, Vm};
 

@@ -12,7 +12,6 @@
 
 pub mod all_pairs;
 pub mod friendliness;
-pub mod host;
 pub mod idle;
 pub mod inbound;
 pub mod integrity;
@@ -32,12 +31,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use floodway_report::progress::Progress;
+use floodway_report::{Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
 
-use crate::html;
 use crate::kernel::Series;
-use crate::progress::Progress;
-use crate::report::{self, Report, Row, Samples, World};
 
 pub use all_pairs::AllPairs;
 pub use friendliness::Friendliness;
@@ -110,20 +108,6 @@ pub enum Scenario {
     Simulated,
 }
 
-/// The accepted range of some rows.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Band {
-    /// Names of rows; `*` stands for any text.
-    pub rows: String,
-    /// Least accepted ratio, or value where there is no baseline.
-    pub low: Option<f64>,
-    /// Greatest accepted one.
-    pub high: Option<f64>,
-    /// What the paper says.
-    pub paper: Option<f64>,
-}
-
 /// What a scenario is handed.
 #[derive(Debug)]
 pub struct Run {
@@ -131,30 +115,6 @@ pub struct Run {
     pub seed: u64,
     /// Where to say how far it is.
     pub progress: Progress,
-}
-
-/// What a scenario found.
-#[derive(Clone, Debug, Default)]
-pub struct Measured {
-    /// The figures, not yet judged.
-    pub rows: Vec<Row>,
-    /// What they were computed from.
-    pub samples: Vec<Samples>,
-    /// What a reader must know to take them for what they are.
-    pub notes: Vec<String>,
-}
-
-impl Measured {
-    /// Adds samples, and the row of their medians.
-    pub fn add_samples(&mut self, samples: Samples) {
-        self.rows.push(samples.median_row());
-        self.samples.push(samples);
-    }
-
-    /// Adds a figure without samples.
-    pub fn add_value(&mut self, name: impl Into<String>, unit: &str, value: f64) {
-        self.rows.push(Row::value(name, unit, Some(value)));
-    }
 }
 
 impl Scenario {
@@ -284,16 +244,6 @@ impl Experiment {
     }
 }
 
-/// Writes report, samples and page into `dir`.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn write(report: &Report, samples: &[Samples], dir: &Path) -> Result<()> {
-    report.write(dir)?;
-    report::write_samples(dir, samples)?;
-    html::write(report, samples, dir)
-}
-
 /// All experiment files of a directory, by name.
 ///
 /// # Errors
@@ -307,38 +257,6 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
         .collect();
     files.sort();
     Ok(files)
-}
-
-/// Judges `rows` by `bands`. A band that meets no row gets one of its own, without a figure, which is short; the
-/// error names all of them.
-pub(crate) fn judge(rows: &mut Vec<Row>, bands: &[Band]) -> Result<()> {
-    let mut missing = Vec::new();
-    for band in bands {
-        let judge = |row: &mut Row| row.judge(band.low, band.high, band.paper);
-        let met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).map(judge);
-        if met.count() == 0 {
-            let mut row = Row::value(&band.rows, "", None);
-            judge(&mut row);
-            missing.push(row);
-        }
-    }
-    let names: Vec<_> = missing.iter().map(|row| format!("{:?}", row.name)).collect();
-    rows.append(&mut missing);
-    ensure!(names.is_empty(), "band.rows = {}: no row has such a name", names.join(", "));
-    Ok(())
-}
-
-/// Whether `pattern`, in which `*` stands for any text, describes all of `name`.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
-            rest.char_indices()
-                .map(|(at, _)| at)
-                .chain([rest.len()])
-                .any(|at| matches(after, &rest[at..]))
-        }),
-    }
 }
 
 /// Reads a kernel series such as `"6.1"`.
@@ -357,7 +275,6 @@ fn series_list<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Verdict;
 
     const IDLE: &str = r#"
         name = "idle"
@@ -369,33 +286,6 @@ mod tests {
         settle_s = 1
         window_s = 1
     "#;
-
-    #[test]
-    fn patterns() {
-        assert!(matches("a/*/c", "a/b/c"));
-        assert!(matches("*", ""));
-        assert!(matches("*/vm-to-vm", "debian-6.1/vm-to-vm"));
-        assert!(!matches("*/vm-to-vm", "debian-6.1/vm-to-vm retransmits"));
-        assert!(!matches("a", "ab"));
-    }
-
-    #[test]
-    fn a_band_that_meets_no_row_is_an_error() {
-        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
-        let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
-        judge(&mut rows, &[band("a")]).unwrap();
-        assert_eq!(rows[0].verdict, Some(Verdict::Short));
-        assert_eq!(rows[1].verdict, None);
-        let error = judge(&mut rows, &[band("c"), band("b")]).unwrap_err();
-        assert!(error.to_string().contains("\"c\""));
-        // The rest is judged all the same, and what is missing is no pass.
-        let short: Vec<_> = rows
-            .iter()
-            .filter(|row| row.verdict == Some(Verdict::Short))
-            .map(|row| &*row.name)
-            .collect();
-        assert_eq!(short, ["a", "b", "c"]);
-    }
 
     #[test]
     fn a_wrong_file_names_the_key() {

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floodway_guest::stream::{Received, Sent};
+use floodway_report::Samples;
 use serde::Deserialize;
 
 use super::iperf::{self, Amount, Place};
 use super::testbed::{Network, Testbed};
 use super::{Measured, Run};
 use crate::kernel::Series;
-use crate::report::Samples;
 use crate::switch_process::{self, Switch};
 use crate::vm::Vm;
 

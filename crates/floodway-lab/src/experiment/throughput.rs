@@ -8,13 +8,13 @@
 //! packets, the guests must not have seen a wrong checksum.
 
 use anyhow::{Result, ensure};
+use floodway_report::Samples;
 use serde::Deserialize;
 
 use super::iperf::{self, Amount, Place, Transfer};
 use super::testbed::{Network, Testbed};
 use super::{Measured, Run};
 use crate::kernel::Series;
-use crate::report::Samples;
 
 /// What the guests' kernels count as checksum errors, by nstat's names.
 const CHECKSUM_COUNTERS: [&str; 5] = [

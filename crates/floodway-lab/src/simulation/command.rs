@@ -5,12 +5,12 @@ use std::path::Path;
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, ensure};
+use floodway_report::progress::Progress;
+use floodway_report::{Report, Samples};
 use floodway_sim::engine;
 
 use super::{Experiment, Measurement, Run};
 use crate::experiment;
-use crate::progress::Progress;
-use crate::report::{Report, Samples};
 
 /// Where experiments are, for `all`.
 const EXPERIMENTS: &str = "experiments";

@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use floodway_report::stats::{self, Centre};
+use floodway_report::{Band, Bar, Report, Row, Samples, World, judge, table};
 
 use super::{Cell, Measurement, Parameters, Transfers};
-use crate::experiment::{Band, judge, transfer::Column};
-use crate::report::{Bar, Report, Row, Samples, World};
-use crate::stats::{self, Centre};
-use crate::table;
+use crate::experiment::transfer::Column;
 
 const CENTRES: [(Centre, &str); 2] = [(Centre::Median, "median"), (Centre::Mean, "mean")];
 const RATES: [&str; 3] = ["data-phase", "whole", "aggregate"];

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use floodway_report::{Report, Samples};
 
 use super::friendliness::Friendliness;
 use super::grid::Grid;
 use super::{Measurement, Run, Transfers};
 use crate::experiment;
-use crate::report::{Report, Samples};
 
 /// An experiment that can be simulated.
 #[derive(Clone, Debug)]

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use floodway_core::time::Instant;
+use floodway_report::{Band, Report, Samples, World as Where, judge};
 use floodway_sim::flow::Side;
 use floodway_sim::net::{Builder, Link, Net, Node, QueueConfig, SwitchConfig};
 use floodway_sim::offload::SwitchOffload;
@@ -36,8 +37,7 @@ use super::host::{self, Host};
 use super::run::Recorder;
 use super::{Measurement, Run, Work};
 use crate::experiment::friendliness::{Cell, LOOK, Look, Sender, Trace, Trial, measured};
-use crate::experiment::{self, Band, Friendliness as Scenario, judge};
-use crate::report::{Report, Samples, World as Where};
+use crate::experiment::{self, Friendliness as Scenario};
 
 const MBIT: u64 = 1_000_000;
 /// Bytes on the wire of a full packet.

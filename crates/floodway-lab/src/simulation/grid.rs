@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use floodway_report::{Band, Report, Samples};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -25,8 +26,6 @@ use super::inbound::Inbound;
 use super::testbed::Testbed;
 use super::web::Web;
 use super::{Measurement, Parameters, Run, Work, grid_figures, host};
-use crate::experiment::Band;
-use crate::report::{Report, Samples};
 
 /// The table `[sim]` of an experiment's file, if it has a scene.
 #[derive(Clone, Debug, Deserialize)]

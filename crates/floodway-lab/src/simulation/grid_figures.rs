@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use floodway_report::{Bar, Drawn, Report, Samples, World, judge};
 
 use super::Measurement;
 use super::grid::{Along, Change, Grid};
-use crate::experiment::judge;
-use crate::report::{Bar, Drawn, Report, Samples, World};
 
 /// Metric of points of a distribution, which are no figures.
 const DISTRIBUTION: &str = "distribution";

@@ -36,12 +36,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use floodway_report::{Band, Report, Samples};
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::experiment::transfer::{Column, Direction, Fewer, HostLoad, Path as FarPath};
-use crate::experiment::{self, Band, Scenario, Transfer as Scene};
-use crate::report::{Report, Samples};
+use crate::experiment::{self, Scenario, Transfer as Scene};
 use hook::Halves;
 use host::Host;
 use transfer::{Case, Peer};

@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use floodway_core::offload::FlowSummary;
 use floodway_core::time::Instant;
+use floodway_report::stats;
 use floodway_sim::engine::Rng;
 use floodway_sim::net::{Builder, Link, QueueConfig, SwitchConfig};
 use floodway_sim::offload::SwitchOffload;
@@ -36,7 +37,6 @@ use serde::{Deserialize, Serialize};
 use super::hook::{self, Halves};
 use super::host::Host;
 use super::run::Recorder;
-use crate::stats;
 
 /// Longest virtual time of a round before its run is given up: 100 MB take 25 minutes if a VM sends a packet per turn.
 const PATIENCE: Duration = Duration::from_secs(7200);

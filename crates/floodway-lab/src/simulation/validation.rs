@@ -11,9 +11,8 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use floodway_report::{Report, Row, World};
 use serde::Deserialize;
-
-use crate::report::{Report, Row, World};
 
 /// A report to compare with.
 #[derive(Clone, Debug, Deserialize)]
@@ -102,7 +101,7 @@ mod tests {
         };
         report.write(dir.path()).unwrap();
         let cell = cell.map(str::to_owned);
-        let measured = Measured { report: crate::report::REPORT_FILE.into(), cell };
+        let measured = Measured { report: floodway_report::report::REPORT_FILE.into(), cell };
         read(&dir.path().join("experiment.toml"), &[measured]).unwrap().remove(0)
     }
 

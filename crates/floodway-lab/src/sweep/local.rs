@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use anyhow::Result;
+use floodway_report::progress::Progress;
 use floodway_sim::engine;
 
 use super::RETRIES;
 use super::journal::{Journal, Line};
 use super::plan::Task;
-use crate::progress::Progress;
 
 /// Executes the tasks and writes what became of them, in the order in which they end.
 ///

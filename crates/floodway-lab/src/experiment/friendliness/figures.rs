@@ -11,10 +11,9 @@
 //!
 //! Others say what the flows did meanwhile, so that a difference can be explained.
 
+use floodway_report::{Bar, Drawn, Measured, Row, Samples, stats};
+
 use super::{Cell, Look, Sender, Trial, theory};
-use crate::experiment::Measured;
-use crate::report::{Bar, Drawn, Row, Samples};
-use crate::stats;
 
 /// A counter of a flow.
 type Counter = fn(&Look) -> u64;

@@ -188,7 +188,7 @@ impl Friendliness {
                 }
             }
         }
-        cells.retain(|cell| super::matches(&self.cells, &cell.name()));
+        cells.retain(|cell| floodway_report::band::matches(&self.cells, &cell.name()));
         cells
     }
 

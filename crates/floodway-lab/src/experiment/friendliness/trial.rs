@@ -117,7 +117,7 @@ impl Trial {
     pub fn mean(&self, sender: Sender, state: fn(&Look) -> f64) -> Option<f64> {
         let known: Vec<f64> =
             self.counted(sender).iter().map(state).filter(|&value| value > 0.0).collect();
-        crate::stats::mean(&known)
+        floodway_report::stats::mean(&known)
     }
 
     /// Returns the rates of a sender in Mbit/s in each second from the start on.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use floodway_report::Measured;
 use floodway_switch::operate::InboundStatus;
 
 use super::traffic::{Counts, Transfer};
 use super::{Inbound, SETTLE};
-use crate::experiment::Measured;
 use crate::path::model::ETHERNET_OVERHEAD;
 use crate::path::report::PortCounters;
 

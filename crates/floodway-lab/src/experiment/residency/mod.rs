@@ -24,6 +24,7 @@ mod remote;
 mod traffic;
 
 use anyhow::{Context, Result, ensure};
+use floodway_report::Samples;
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
@@ -31,7 +32,6 @@ use super::{Measured, Run};
 use crate::guest_image::{Contents, GuestImage};
 use crate::kernel::{Kernel, Series};
 use crate::net::Rate;
-use crate::report::Samples;
 use account::{Accounts, Parties};
 use counted::Counted;
 use profile::Profile;
@@ -237,7 +237,7 @@ impl Residency {
             let samples = self
                 .measure(&testbed, &servers, &parties, &cell, &name)
                 .with_context(|| name.clone())?;
-            medians.extend(crate::stats::median(&samples.rate.value));
+            medians.extend(floodway_report::stats::median(&samples.rate.value));
             measured.add_samples(samples.rate);
             samples.accounts.into_iter().for_each(|samples| measured.add_samples(samples));
             for (function, share) in samples.profile {

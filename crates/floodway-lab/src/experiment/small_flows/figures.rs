@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use floodway_report::{Bar, Drawn, Measured, Row, Samples, stats};
+
 use super::SmallFlows;
 use super::column::Column;
 use super::port::Dropped;
-use crate::experiment::Measured;
-use crate::report::{Bar, Drawn, Row, Samples};
-use crate::stats;
 
 /// Percentiles of times.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];

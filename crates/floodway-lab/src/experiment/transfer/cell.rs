@@ -215,7 +215,7 @@ pub fn round(
             mbit_s(bytes, time, scenario.line_rate_mbit)
         })
         .collect();
-    crate::stats::median(&each?)
+    floodway_report::stats::median(&each?)
 }
 
 /// Throughput, at most `line_rate`.

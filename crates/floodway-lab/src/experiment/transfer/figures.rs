@@ -1,15 +1,14 @@
 //! From measured cells to rows, samples and notes.
 
 use anyhow::{Result, ensure};
+use floodway_report::stats::{self, Centre};
+use floodway_report::{Bar, Row, Samples, table};
 
 use super::cell::{Cell, Measure, Series};
 use super::column::Column;
 use super::measure::{Results, SWITCH};
 use super::phases::Phases;
 use super::{Direction, Measured, Transfer};
-use crate::report::{Bar, Row, Samples};
-use crate::stats::{self, Centre};
-use crate::table;
 
 /// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
 /// and timeouts as well, from which we take them.
@@ -297,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::experiment::transfer::cell::Place;
-    use crate::experiment::{Experiment, Scenario, files, judge};
+    use crate::experiment::{Experiment, Scenario, files};
 
     /// Results of a scenario in which every column is twice as fast as the one before it.
     fn results(scenario: &Transfer) -> Results {
@@ -362,7 +361,7 @@ mod tests {
             let Some((transfer, experiment)) = load(&path) else { continue };
             transfer.check().unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
             let mut measured = figures(&transfer, &results(&transfer), 1).unwrap();
-            judge(&mut measured.rows, &experiment.band)
+            floodway_report::judge(&mut measured.rows, &experiment.band)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
             let names: std::collections::BTreeSet<_> =
                 measured.rows.iter().map(|row| &row.name).collect();

@@ -1,11 +1,11 @@
 //! Where the time of whole transfers goes: into the connection, the data, and waits for a turn that no
 //! offload removes.
 
+use floodway_report::{stats, table};
+
 use super::Direction;
 use super::cell::{Measure, Observation};
 use super::column::Column;
-use crate::stats;
-use crate::table;
 
 /// Times of all transfers of a column in one cell.
 #[derive(Clone, Debug)]

@@ -1,12 +1,11 @@
 //! From blocks to rows, samples and notes.
 
+use floodway_report::stats::{self, Centre};
+use floodway_report::{Bar, Measured, Row, Samples, table};
+
 use super::load::Load;
 use super::{Results, WebApplication};
-use crate::experiment::Measured;
 use crate::experiment::transfer::{Column, Profile};
-use crate::report::{Bar, Row, Samples};
-use crate::stats::{self, Centre};
-use crate::table;
 
 /// What is compared: name, unit, and where it comes from.
 type Measure = (&'static str, &'static str, fn(&Load) -> f64);

@@ -226,6 +226,30 @@ impl Samples {
     }
 }
 
+/// What a scenario found.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The figures, not yet judged.
+    pub rows: Vec<Row>,
+    /// What they were computed from.
+    pub samples: Vec<Samples>,
+    /// What a reader must know to take them for what they are.
+    pub notes: Vec<String>,
+}
+
+impl Measured {
+    /// Adds samples, and the row of their medians.
+    pub fn add_samples(&mut self, samples: Samples) {
+        self.rows.push(samples.median_row());
+        self.samples.push(samples);
+    }
+
+    /// Adds a figure without samples.
+    pub fn add_value(&mut self, name: impl Into<String>, unit: &str, value: f64) {
+        self.rows.push(Row::value(name, unit, Some(value)));
+    }
+}
+
 /// Writes `samples.json` into `dir`, which is created when absent.
 ///
 /// # Errors

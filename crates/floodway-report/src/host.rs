@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 use std::thread::available_parallelism;
 
 use serde_json::Value;
-
-use crate::process;
 
 /// Facts that decide figures: processors, memory, kernel, emulator. What cannot be read is left out.
 #[must_use]
 pub fn facts() -> BTreeMap<String, Value> {
     let first_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
-    let qemu = process::run(&["qemu-system-x86_64", "--version"]).ok().and_then(first_line);
+    let qemu = version("qemu-system-x86_64").and_then(first_line);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
     let facts = [
         ("cpus", available_parallelism().ok().map(|count| count.get().into())),
@@ -24,6 +23,12 @@ pub fn facts() -> BTreeMap<String, Value> {
         ("floodway_lab", Some(env!("CARGO_PKG_VERSION").into())),
     ];
     facts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+/// What a program prints when asked for its version; none without the program.
+fn version(program: &str) -> Option<String> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn memory_kib() -> Option<u64> {

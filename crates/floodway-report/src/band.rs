@@ -1,0 +1,94 @@
+//! The accepted ranges of figures, and the verdicts by them.
+//!
+//! # Theory of operation
+//!
+//! A band names rows by a pattern, and one that meets no row is short and said so, so that a renamed row cannot lose
+//! its verdict in silence.
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use crate::report::Row;
+
+/// The accepted range of some rows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// Names of rows; `*` stands for any text.
+    pub rows: String,
+    /// Least accepted ratio, or value where there is no baseline.
+    pub low: Option<f64>,
+    /// Greatest accepted one.
+    pub high: Option<f64>,
+    /// What the paper says.
+    pub paper: Option<f64>,
+}
+
+/// Judges `rows` by `bands`. A band that meets no row gets one of its own, without a figure, which is short; the
+/// error names all of them.
+///
+/// # Errors
+/// When a band meets no row.
+pub fn judge(rows: &mut Vec<Row>, bands: &[Band]) -> Result<()> {
+    let mut missing = Vec::new();
+    for band in bands {
+        let judge = |row: &mut Row| row.judge(band.low, band.high, band.paper);
+        let met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).map(judge);
+        if met.count() == 0 {
+            let mut row = Row::value(&band.rows, "", None);
+            judge(&mut row);
+            missing.push(row);
+        }
+    }
+    let names: Vec<_> = missing.iter().map(|row| format!("{:?}", row.name)).collect();
+    rows.append(&mut missing);
+    ensure!(names.is_empty(), "band.rows = {}: no row has such a name", names.join(", "));
+    Ok(())
+}
+
+/// Whether `pattern`, in which `*` stands for any text, describes all of `name`.
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| matches(after, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("a/*/c", "a/b/c"));
+        assert!(matches("*", ""));
+        assert!(matches("*/vm-to-vm", "debian-6.1/vm-to-vm"));
+        assert!(!matches("*/vm-to-vm", "debian-6.1/vm-to-vm retransmits"));
+        assert!(!matches("a", "ab"));
+    }
+
+    #[test]
+    fn a_band_that_meets_no_row_is_an_error() {
+        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
+        let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
+        judge(&mut rows, &[band("a")]).unwrap();
+        assert_eq!(rows[0].verdict, Some(Verdict::Short));
+        assert_eq!(rows[1].verdict, None);
+        let error = judge(&mut rows, &[band("c"), band("b")]).unwrap_err();
+        assert!(error.to_string().contains("\"c\""));
+        // The rest is judged all the same, and what is missing is no pass.
+        let short: Vec<_> = rows
+            .iter()
+            .filter(|row| row.verdict == Some(Verdict::Short))
+            .map(|row| &*row.name)
+            .collect();
+        assert_eq!(short, ["a", "b", "c"]);
+    }
+}
