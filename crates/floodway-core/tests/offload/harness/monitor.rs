@@ -350,7 +350,9 @@ impl Monitor {
     fn terms(&self, view: &View<'_>) -> Terms {
         let (guest, peer) = (&self.guest, &self.peer);
         let timestamps = guest.timestamps && peer.timestamps;
-        let mss = i64::from(peer.mss.unwrap_or(536)) - if timestamps { 12 } else { 0 };
+        // The smaller of what the two announced (RFC 6691, RFC 9293 section 3.7.1).
+        let announced = peer.mss.unwrap_or(536).min(guest.mss.unwrap_or(536));
+        let mss = i64::from(announced) - if timestamps { 12 } else { 0 };
         let asks = |side: &Side| side.ecn == (true, true);
         let agrees = |side: &Side| side.ecn == (true, false);
         Terms {

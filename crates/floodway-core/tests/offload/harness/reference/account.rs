@@ -304,7 +304,8 @@ impl Account {
             account.cwnd = account.ssthresh;
             account.phase = Phase::Fast {
                 recover: burst.nxt,
-                flight: burst.flight as f64,
+                // `RecoverFS`: without what the ACK that tells of the loss has freed.
+                flight: (burst.nxt - burst.una) as f64,
                 delivered: if burst.cause == Cause::Ack { self.delivered as f64 } else { 0.0 },
                 sent: 0.0,
             };
@@ -319,8 +320,10 @@ impl Account {
         self.undo = Some(Undo { cwnd, ssthresh, curve, again: 0, twice: 0 });
         let flight = burst.flight as f64;
         let largest = self.largest(terms);
-        let used = flight.min(largest);
-        self.curve.reduce(used, largest);
+        // RFC 9438 section 4.6 leaves it to CUBIC to reduce `cwnd` instead.
+        let is_cubic = terms.algorithm == Algorithm::Cubic;
+        let used = if is_cubic { largest } else { flight.min(largest) };
+        self.curve.reduce(flight.min(largest), largest);
         self.ssthresh = (used * terms.beta()).max(2.0 * terms.mss as f64);
         (self.reduced_until, self.by_mark) = (burst.nxt, false);
     }
