@@ -16,7 +16,7 @@
 //! `cwnd` is `W_est`. The RFC has `alpha` = 1 from the window before the reduction on; Linux does not, and a flow
 //! with it takes more than its share beside one of Linux's.
 //!
-//! *Reduction* (4.6): `ssthresh` is 0.7 of the window in use. *Fast convergence* (4.7): if the
+//! *Reduction* (4.6): `ssthresh` is 0.7 of the window in use, which is `cwnd` while that is the limit. *Fast convergence* (4.7): if the
 //! window did not even reach the last `W_max`, `W_max` becomes `0.85 * cwnd` to make room for others. After a
 //! timeout (4.8) and after a slow start that ended without loss (4.10), `K` is 0 and `W_max` the window
 //! at the start.
@@ -102,7 +102,7 @@ impl CongestionControl for Cubic {
 
     fn on_loss(&mut self, event: &Congestion, w: &mut Window) {
         self.later().reduce(w);
-        w.set_ssthresh(seven_tenths(event.used(w)));
+        w.set_ssthresh(seven_tenths(event.used_or_limit(w)));
     }
 
     fn on_timeout(&mut self, event: &Congestion, w: &mut Window) {
@@ -290,6 +290,17 @@ mod tests {
         assert_eq!((w.cwnd, w.ssthresh), (100_000, 70_000));
         w.leave_recovery();
         (cubic, w)
+    }
+
+    #[test]
+    fn a_loss_reduces_cwnd_where_that_was_the_limit_and_else_the_flight() {
+        for (cwnd_limited, threshold) in [(true, 70_000), (false, 63_000)] {
+            let (mut cubic, mut w) = (Cubic::new(false), segments(100, 50));
+            let flight = 90_000;
+            let event = Congestion { flight, cwnd_limited, ..congestion(&w) };
+            cubic.on_loss(&event, &mut w);
+            assert_eq!((w.ssthresh, w.cwnd), (threshold, 100_000));
+        }
     }
 
     #[test]

@@ -30,7 +30,12 @@ pub(super) fn ack(bytes: u32, w: &Window) -> Ack {
 
 /// Congestion with a full window in flight.
 pub(super) fn congestion(w: &Window) -> Congestion {
-    Congestion { now: Instant::ZERO, flight: w.cwnd, snd_una: Seq(0), snd_nxt: Seq(w.cwnd) }
+    Congestion { snd_nxt: Seq(w.cwnd), ..at(Instant::ZERO, w.cwnd) }
+}
+
+/// Congestion of a sender that is not limited by `cwnd`, at the start of the sequence numbers.
+fn at(now: Instant, flight: u32) -> Congestion {
+    Congestion { now, flight, cwnd_limited: false, snd_una: Seq(0), snd_nxt: Seq(0) }
 }
 
 /// A path on which a window goes out at once and its ACKs are spread over a round trip.
@@ -123,8 +128,7 @@ impl Bottleneck {
         self.queue = (cwnd - self.segments_per_ms * self.base_ms).max(0.0);
         if self.queue > self.queue_limit {
             let snd_nxt = self.una + self.w.cwnd;
-            let event =
-                Congestion { now: self.now, flight: self.w.cwnd, snd_una: self.una, snd_nxt };
+            let event = Congestion { snd_una: self.una, snd_nxt, ..at(self.now, self.w.cwnd) };
             self.cc.on_loss(&event, &mut self.w);
             self.w.leave_recovery();
             self.una = snd_nxt;
@@ -162,7 +166,7 @@ impl Bottleneck {
         self.cc.on_ack(&ack, &mut self.w);
         if ece {
             let (snd_una, flight) = (self.una, self.w.cwnd);
-            let event = Congestion { now: self.now, flight, snd_una, snd_nxt };
+            let event = Congestion { snd_una, snd_nxt, ..at(self.now, flight) };
             self.cc.on_ecn(&event, &mut self.w);
         }
     }
@@ -320,7 +324,7 @@ proptest! {
             now += Duration::from_nanos(later);
             let before = w;
             let snd_nxt = una + ahead % (1 << 30);
-            let event = |flight| Congestion { now, flight, snd_una: una, snd_nxt };
+            let event = |flight| Congestion { snd_una: una, snd_nxt, ..at(now, flight) };
             match step {
                 Step::Ack { bytes, rtt_us, flight, ece, limited } => {
                     una += bytes % (1 << 30);

@@ -148,6 +148,8 @@ pub struct Congestion {
     /// Bytes sent and not acknowledged when it happened: before the ACK that told of it, and before
     /// anything was marked as lost.
     pub flight: u32,
+    /// The congestion window was what kept the sender from sending more.
+    pub cwnd_limited: bool,
     /// The first unacknowledged byte.
     pub snd_una: Seq,
     /// The next byte to send.
@@ -159,6 +161,12 @@ impl Congestion {
     /// than `cwnd`, since limited transmit may have sent two segments beyond it (RFC 3042).
     pub(super) fn used(&self, w: &Window) -> u32 {
         self.flight.min(w.cwnd)
+    }
+
+    /// `cwnd` if it was the limit: less is in flight then only because segments are sent whole and bursts are limited. RFC 9438 section
+    /// 4.6 leaves the choice to senders whose `cwnd` does not grow beyond what is in flight.
+    pub(super) fn used_or_limit(&self, w: &Window) -> u32 {
+        if self.cwnd_limited { w.cwnd } else { self.used(w) }
     }
 }
 

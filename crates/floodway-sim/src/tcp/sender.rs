@@ -300,6 +300,7 @@ impl Sender {
         let event = Congestion {
             now,
             flight: outstanding,
+            cwnd_limited: false,
             snd_una: wire(self.una),
             snd_nxt: wire(self.nxt),
         };
@@ -498,6 +499,7 @@ impl Sender {
         let event = Congestion {
             now,
             flight: self.outstanding(),
+            cwnd_limited: false,
             snd_una: wire(self.una),
             snd_nxt: wire(self.nxt),
         };

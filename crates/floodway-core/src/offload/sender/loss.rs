@@ -51,6 +51,8 @@ pub(super) const DUP_THRESH: u8 = 3;
 const ACK_DELAY: Duration = Duration::from_millis(25);
 /// Doublings of it: 200 ms (Linux `TCP_DELACK_MAX`).
 const MAX_ACK_DELAY_SHIFT: u8 = 3;
+/// Longest time by which the timer for reordering is late.
+const MAX_SLACK: Duration = Duration::from_millis(10);
 /// Without any sample the probe waits this long (RFC 8985 section 7.2).
 const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -90,7 +92,7 @@ impl<B: 'static> Sender<B> {
 
     pub(super) fn congestion(&self, now: Instant, flight: u32) -> Congestion {
         let (snd_una, snd_nxt) = (self.snd_una(), self.store.snd_nxt());
-        Congestion { now, flight, snd_una, snd_nxt }
+        Congestion { now, flight, cwnd_limited: self.cwnd_limited, snd_una, snd_nxt }
     }
 
     /// Marks what is lost; answers whether anything is.
@@ -129,9 +131,9 @@ impl<B: 'static> Sender<B> {
         found
     }
 
-    /// When the first of what was overtaken counts as lost.
+    /// When the timer marks the first of what was overtaken as lost.
     fn reordering_deadline(&mut self) -> Option<Instant> {
-        let patience = self.patience()?;
+        let patience = self.patience()? + self.slack();
         let oldest = [self.store.oldest_unknown(), self.store.oldest_repair()];
         let overtaken = oldest.into_iter().flatten().filter(|place| self.is_overtaken(place));
         overtaken.map(|place| place.sent.at + patience).min()
@@ -144,6 +146,12 @@ impl<B: 'static> Sender<B> {
             return None;
         }
         Some(self.recovery.latest?.rtt + self.reordering_window())
+    }
+
+    /// How much longer than the reordering window the timer waits for an ACK that finds the loss: a repair right after the loss meets the
+    /// queue that has just overflowed, and one in four is lost too. Linux waits for two ticks (`TCP_TIMEOUT_MIN`).
+    fn slack(&self) -> Duration {
+        (self.rtt.srtt().unwrap_or_default() / 4).min(MAX_SLACK)
     }
 
     /// Something that was sent after the record has arrived.
@@ -327,10 +335,19 @@ impl<B: 'static> Sender<B> {
                 }
             }
             Timer::TailLossProbe => self.probe_tail(env),
-            Timer::Release => {}
+            Timer::Release => return self.release_by_timer(env),
             Timer::Retransmission => self.time_out(env),
         }
         self.pump(env);
+    }
+
+    /// The time of a burst has passed. What else is due goes first: it may lower `cwnd`.
+    fn release_by_timer<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        self.set_timer(env);
+        match self.recovery.timer {
+            Some((_, at)) if at <= env.now => self.handle_timeout(env),
+            _ => self.pump(env),
+        }
     }
 
     /// The reordering window has passed without an ACK.

@@ -4,10 +4,10 @@
 //! proportional rate reduction (RFC 6937). A frame that does not fit into the quota is
 //! cut at a multiple of the MSS.
 //!
-//! *Bursts*: what arrives at a short queue right behind other segments is most likely to be dropped: the third of three seven
-//! times as likely as the first two. So in congestion avoidance no more leaves at once than the flow's rate is in a
-//! millisecond, two segments at least. What else `cwnd` has room for leaves with the next ACK, or after the time that the burst
-//! takes at 1.2 times the flow's rate (Linux's `tcp_pacing_ca_ratio`).
+//! *Bursts*: a full queue drops what arrives beyond what has left it: the segment by which `cwnd` has grown, if it follows those that
+//! the ACK has freed at once. So in congestion avoidance what the ACK says has been delivered leaves at once, one or two segments, or as much as
+//! the flow's rate is in a millisecond. What else `cwnd` has room for leaves by itself, after the time that the burst takes at 1.2 times the flow's
+//! rate (Linux's `tcp_pacing_ca_ratio`), or with the next ACK. It leaves within the round trip, so `cwnd` is in use and may grow meanwhile.
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
@@ -54,6 +54,9 @@ impl<B: 'static> Sender<B> {
         }
         if at_once < quota && room < self.window.mss {
             self.pause(self.store.snd_nxt().since(next), env.now);
+        }
+        if let Some(recovery) = self.recovery.get_mut() {
+            recovery.clocked = 0;
         }
         self.set_timer(env);
         self.note_release_time(env.now);
@@ -212,21 +215,18 @@ impl<B: 'static> Sender<B> {
     #[inline]
     fn at_once(&self, quota: u32, now: Instant) -> u32 {
         if now < self.recovery.release_at {
-            0
-        } else if quota.min(self.held()) <= 2 * self.window.mss {
-            quota
-        } else {
-            quota.min(self.burst())
+            return 0;
         }
+        let always = self.recovery.clocked.clamp(self.window.mss, 2 * self.window.mss);
+        if quota.min(self.held()) <= always { quota } else { quota.min(self.burst().max(always)) }
     }
 
-    /// Longest burst: in congestion avoidance a millisecond's bytes at the flow's rate, or two segments.
+    /// Bytes of a millisecond at the flow's rate. Outside congestion avoidance bursts are not limited.
     fn burst(&self) -> u32 {
         let paced = self.recovery.phase == Phase::Open && !self.window.in_slow_start();
         match self.rtt.srtt_nanos() {
             Some(srtt) if paced && srtt > MILLISECOND && self.store.records() > 0 => {
-                let in_time = u64::from(self.window.cwnd) * MILLISECOND / srtt;
-                (in_time as u32).max(2 * self.window.mss)
+                (u64::from(self.window.cwnd) * MILLISECOND / srtt) as u32
             }
             _ => u32::MAX,
         }

@@ -81,6 +81,8 @@ pub(in crate::offload) struct Recovery {
     pub timer: Option<(Timer, Instant)>,
     /// Before, new bytes leave only if an ACK comes. Not later than now if nothing waits for it.
     pub release_at: Instant,
+    /// Bytes that the ACK in hand says have been delivered.
+    pub clocked: u32,
     /// Bytes that the guest has sent are missing here; the flow is given up at this time.
     pub gap_until: Instant,
     pub(super) latest: Option<Latest>,
@@ -129,6 +131,7 @@ impl Recovery {
             rto_base: Instant::ZERO,
             dup_acks: 0,
             release_at: Instant::ZERO,
+            clocked: 0,
             gap_until: Instant::NEVER,
             repeat: None,
             stall: Stall::NONE,
