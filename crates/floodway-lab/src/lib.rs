@@ -2,7 +2,7 @@
 //! writes reports.
 //!
 //! The switch under test is always the `floodway` binary, never linked in: what is measured is
-//! what an operator runs. ([`path`] borrows the switch's code for devices, to play the network.)
+//! what an operator runs. Networks between hosts are played by [`floodway_netem`], in a process of its own ([`path`]).
 
 pub mod agent;
 pub mod bench;

@@ -10,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_lab::net::{self, Namespace};
-use floodway_lab::path::model::LinkCounters;
-use floodway_lab::path::{Counters, LinkSpec, Loss, Path, PortSpec, Side, Spec};
+use floodway_lab::path::Path;
 use floodway_lab::process;
+use floodway_netem::model::LinkCounters;
+use floodway_netem::{Counters, LinkSpec, Loss, PortSpec, Side, Spec};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 5000;

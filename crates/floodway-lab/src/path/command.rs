@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use floodway_netem::control::{self, Answer, Change, Request, Reset, What};
+use floodway_netem::engine::{Engine, Signals};
+use floodway_netem::{LinkSpec, Loss, PortSpec, Side, Spec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
-use super::control::{self, Answer, Change, Request, Reset, What};
-use super::engine::{Engine, Signals};
-use super::spec::{LinkSpec, Loss, PortSpec, Side, Spec};
 use crate::vcpu;
 
 /// Shortest slice that the kernel gives: a thread that wakes up runs soon.
@@ -40,10 +40,28 @@ pub enum Action {
         /// Name of the port
         port: String,
         /// Which of its links
-        side: Side,
+        side: LinkSide,
         /// The link as in the file, in TOML: 'rate_mbit = 50' 'loss = 0.01' ...
         link: Vec<String>,
     },
+}
+
+/// A link of a port.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum LinkSide {
+    /// From the host.
+    Ingress,
+    /// To the host.
+    Egress,
+}
+
+impl From<LinkSide> for Side {
+    fn from(side: LinkSide) -> Self {
+        match side {
+            LinkSide::Ingress => Self::Ingress,
+            LinkSide::Egress => Self::Egress,
+        }
+    }
 }
 
 /// Arguments of `path run`.
@@ -107,7 +125,7 @@ pub fn run(action: Action) -> Result<()> {
         Action::Counters { control, reset } => counters(&control, reset),
         Action::Set { control, port, side, link } => {
             let link = toml::from_str(&link.join("\n")).context("the link")?;
-            let change = Change { port, side, link };
+            let change = Change { port, side: side.into(), link };
             control::ask(&control, &Request::Set(Box::new(change))).map(drop)
         }
     }

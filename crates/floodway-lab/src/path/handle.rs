@@ -12,10 +12,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use floodway_netem::control::{self, Answer, Change, Request, Reset, What};
+use floodway_netem::{Counters, LinkSpec, Side, Spec};
 
-use super::control::{self, Answer, Change, Request, Reset, What};
-use super::report::Counters;
-use super::spec::{LinkSpec, Side, Spec};
 use crate::cleanup;
 use crate::process::Process;
 use crate::switch_process::{self, Usage};

@@ -1,41 +1,8 @@
-//! An emulated network path: rate, finite buffers, delay, loss and priorities between hosts that
-//! are real: Linux's TCP in namespaces, VMs behind a tap, the switch's uplink.
+//! Emulated networks as the lab runs them: a process of its own, whose inside is [`floodway_netem`].
 //!
-//! # Theory of operation
-//! Kernels without netem cannot play a long or lossy link. So a process of its own takes frames
-//! from the interfaces of two or more hosts, keeps each for as long as a network would, and hands
-//! it to the other side, or drops it.
-//!
-//! | layer | modules | knows |
-//! |---|---|---|
-//! | user | [`spec`], [`command`], [`handle`] | names, units, the process and its control socket |
-//! | process | [`engine`], [`control`], [`timing`] | the clock, when to sleep, when to spin |
-//! | frames | [`device`], [`intake`], [`frame`] | bytes: devices, segmentation, checksums |
-//! | network | [`model`] | packets, queues, wires, all in virtual time |
-//!
-//! **Super-frames.** Hosts hand over TCP super-frames of up to 64 KiB and unfinished checksums. A
-//! network carries packets, so [`intake`] cuts super-frames into their segments and completes
-//! checksums before anything is queued, counted or lost. What is delivered are single frames with
-//! valid checksums; a receiver that wants to coalesce (GRO) does so itself. No interface's offloads
-//! need to be changed.
-//!
-//! **Time.** A packet arrives when the process has read it. All that follows is calculated from
-//! that time and not from when the process got to it, so being late costs no bandwidth and does not
-//! add up; how late frames were handed over is measured ([`timing`]). The process sleeps when
-//! nothing is due and spins for the last few tens of microseconds before something is.
+//! [`command`] is that process, `floodway-lab path`; [`handle`] starts it as a child and asks it.
 
 pub mod command;
-pub mod control;
-pub mod device;
-pub mod engine;
-pub mod frame;
 pub mod handle;
-pub mod intake;
-pub mod model;
-pub mod report;
-pub mod spec;
-pub mod timing;
 
 pub use handle::Path;
-pub use report::Counters;
-pub use spec::{LinkSpec, Loss, PortSpec, Side, Spec};

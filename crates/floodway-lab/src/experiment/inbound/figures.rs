@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use floodway_netem::model::ETHERNET_OVERHEAD;
+use floodway_netem::report::PortCounters;
 use floodway_report::Measured;
 use floodway_switch::operate::InboundStatus;
 
 use super::traffic::{Counts, Transfer};
 use super::{Inbound, SETTLE};
-use crate::path::model::ETHERNET_OVERHEAD;
-use crate::path::report::PortCounters;
 
 /// A change of rates counts as done after this long.
 const CONVERGED: Duration = Duration::from_millis(100);

@@ -4,13 +4,14 @@
 //! the clients meets a rate and a queue; their requests and acknowledgements do not.
 
 use anyhow::{Context, Result};
+use floodway_netem::{LinkSpec, PortSpec, Spec};
 use serde::Deserialize;
 
 use crate::experiment::testbed::{Network, Testbed};
 use crate::experiment::transfer::contention::OTHER;
 use crate::experiment::transfer::tcp::Place;
 use crate::net::{self, Namespace};
-use crate::path::{LinkSpec, Path, PortSpec, Spec};
+use crate::path::Path;
 
 /// Third octet of the clients' subnet; the testbed's networks are below.
 const SUBNET: u8 = 100;

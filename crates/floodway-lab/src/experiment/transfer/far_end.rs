@@ -13,13 +13,14 @@
 //! Several paths may be there at once.
 
 use anyhow::{Result, ensure};
+use floodway_netem::spec::Reorder;
+use floodway_netem::{Counters, LinkSpec, Loss, PortSpec, Spec};
 use serde::Deserialize;
 
 use super::tcp::Place;
 use crate::experiment::testbed::Network;
 use crate::net::{self, Namespace};
-use crate::path::spec::Reorder;
-use crate::path::{self, Counters, LinkSpec, Loss, PortSpec, Spec};
+use crate::path;
 use crate::vm::Vm;
 
 /// Third octet of the first path's subnet; the testbed's networks are below.

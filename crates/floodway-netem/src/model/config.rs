@@ -1,4 +1,4 @@
-//! Parameters of the model, checked and in the model's units. [`crate::path::spec`] makes them.
+//! Parameters of the model, checked and in the model's units. [`crate::spec`] makes them.
 
 use floodway_core::time::Duration;
 
