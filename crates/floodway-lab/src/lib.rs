@@ -8,6 +8,7 @@ pub mod agent;
 pub mod bench;
 pub mod bench_sim;
 pub mod cache;
+pub mod child;
 pub mod cleanup;
 pub mod demo;
 pub mod doctor;

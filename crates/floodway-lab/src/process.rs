@@ -1,4 +1,4 @@
-//! Child processes that never outlive the lab.
+//! Programs of others: how the lab starts them, and commands that run to their end.
 //!
 //! # Theory of operation
 //!
@@ -8,109 +8,18 @@
 //! spawner thread that lives as long as the process. Each child also gets a process group of its own, so
 //! that Ctrl-C reaches the lab alone, which then ends its children in order.
 //!
-//! A [`Process`] is killed when dropped, and through [`crate::cleanup`] on every other way out.
+//! A child that goes on beside the lab is a [`crate::child::Process`].
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use anyhow::{Context, Result, anyhow, bail};
-
-use crate::cleanup;
-
-/// How often a waiting parent looks whether its child has ended.
-const POLL: Duration = Duration::from_millis(10);
-/// How long a killed child may take to vanish before that is reported as a failure.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+use anyhow::{Context, Result, bail};
 
 type Request = (Command, Sender<io::Result<Child>>);
-
-/// A child process, killed when dropped.
-#[derive(Debug)]
-pub struct Process {
-    name: String,
-    pid: u32,
-    child: Arc<Mutex<Child>>,
-    guard: Option<cleanup::Guard>,
-}
-
-impl Process {
-    /// Starts `command`; `name` is for messages. Standard streams are as `command` has them.
-    ///
-    /// # Errors
-    /// When the program cannot be started.
-    pub fn spawn(name: impl Into<String>, command: Command) -> Result<Self> {
-        let name = name.into();
-        let program = command.get_program().to_string_lossy().into_owned();
-        let child = fork(command).with_context(|| format!("cannot start {program}"))?;
-        let pid = child.id();
-        let child = Arc::new(Mutex::new(child));
-        let to_kill = Arc::clone(&child);
-        let guard =
-            cleanup::register(format!("process {name} ({pid})"), move || kill_and_reap(&to_kill))?;
-        Ok(Self { name, pid, child, guard: Some(guard) })
-    }
-
-    /// Process ID.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.pid
-    }
-
-    /// The status if it has ended, `None` while it runs.
-    ///
-    /// # Errors
-    /// When the kernel does not know the child.
-    pub fn try_wait(&self) -> Result<Option<ExitStatus>> {
-        lock(&self.child).try_wait().with_context(|| format!("cannot wait for {}", self.name))
-    }
-
-    /// Waits until it ends.
-    ///
-    /// # Errors
-    /// When it still runs after `timeout`.
-    pub fn wait(&self, timeout: Duration) -> Result<ExitStatus> {
-        wait_for(&self.child, timeout)?
-            .ok_or_else(|| anyhow!("{} ({}) still runs after {timeout:?}", self.name, self.pid))
-    }
-
-    /// Sends a signal, for example `libc::SIGTERM`. Does nothing when it has ended.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn signal(&self, signal: i32) -> Result<()> {
-        let mut child = lock(&self.child);
-        // A child that was not reaped keeps its PID, so this cannot hit a stranger.
-        if child.try_wait()?.is_some() {
-            return Ok(());
-        }
-        send_signal(child.id(), signal).with_context(|| format!("cannot signal {}", self.name))
-    }
-
-    /// Kills it (SIGKILL) and waits until it is gone.
-    ///
-    /// # Errors
-    /// When it does not go.
-    pub fn kill(mut self) -> Result<()> {
-        self.guard.take().map_or(Ok(()), cleanup::Guard::release)
-    }
-
-    /// Asks it to end (SIGTERM), and kills it after `timeout`. The status says which it was.
-    ///
-    /// # Errors
-    /// When it does not go.
-    pub fn terminate(self, timeout: Duration) -> Result<ExitStatus> {
-        self.signal(libc::SIGTERM)?;
-        if wait_for(&self.child, timeout)?.is_none() {
-            kill_and_reap(&self.child)?;
-        }
-        self.wait(KILL_TIMEOUT)
-    }
-}
 
 /// Runs a command to its end and returns its standard output.
 ///
@@ -145,7 +54,10 @@ fn describe(command: &Command) -> String {
 }
 
 /// Starts a child from the spawner thread.
-fn fork(mut command: Command) -> io::Result<Child> {
+///
+/// # Errors
+/// When the program cannot be started.
+pub(crate) fn fork(mut command: Command) -> io::Result<Child> {
     let parent = std::process::id();
     command.process_group(0);
     // SAFETY: the closure runs between fork and exec and calls only async-signal-safe functions.
@@ -188,100 +100,13 @@ fn spawner() -> io::Result<Sender<Request>> {
     Ok(lock(SPAWNER.get_or_init(|| Mutex::new(sender))).clone())
 }
 
-fn kill_and_reap(child: &Mutex<Child>) -> Result<()> {
-    {
-        let mut child = lock(child);
-        if child.try_wait()?.is_some() {
-            return Ok(());
-        }
-        // The group too: `ip netns exec` and shells have children of their own.
-        let _ = send_signal_to_group(child.id(), libc::SIGKILL);
-        child.kill()?;
-    }
-    wait_for(child, KILL_TIMEOUT)?.map(drop).context("it does not die")
-}
-
-fn wait_for(child: &Mutex<Child>, timeout: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + timeout;
-    loop {
-        if let Some(status) = lock(child).try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            return Ok(None);
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
-fn send_signal(pid: u32, signal: i32) -> Result<()> {
-    signal_target(i32::try_from(pid)?, signal)
-}
-
-fn send_signal_to_group(pid: u32, signal: i32) -> Result<()> {
-    signal_target(-i32::try_from(pid)?, signal)
-}
-
-fn signal_target(target: i32, signal: i32) -> Result<()> {
-    // SAFETY: kill takes no pointers.
-    if unsafe { libc::kill(target, signal) } != 0 {
-        return Err(io::Error::last_os_error().into());
-    }
-    Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn sleeper() -> Process {
-        let mut command = Command::new("sleep");
-        command.arg("1000");
-        Process::spawn("sleeper", command).unwrap()
-    }
-
-    fn exists(pid: u32) -> bool {
-        Path::new(&format!("/proc/{pid}")).exists()
-    }
-
-    #[test]
-    fn dropping_kills_and_reaps() {
-        let process = sleeper();
-        let pid = process.id();
-        assert!(process.try_wait().unwrap().is_none());
-        drop(process);
-        assert!(!exists(pid));
-    }
-
-    #[test]
-    fn a_child_outlives_the_thread_that_asked_for_it() {
-        let process = std::thread::spawn(sleeper).join().unwrap();
-        // The thread that asked is gone. Had it forked the child, the kernel would have killed it
-        // before `join` returned or soon after; a signal of ours must be what ends it.
-        process.signal(libc::SIGUSR1).unwrap();
-        let status = process.wait(LONG).unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGUSR1));
-    }
-
-    #[test]
-    fn terminate_kills_what_ignores_it() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
-        command.stdout(Stdio::piped());
-        let process = Process::spawn("stubborn", command).unwrap();
-        let mut ready = [0];
-        let mut stdout = lock(&process.child).stdout.take().unwrap();
-        io::Read::read_exact(&mut stdout, &mut ready).unwrap();
-        let status = process.terminate(Duration::from_millis(100)).unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
-    }
 
     #[test]
     fn a_failing_command_is_quoted_with_its_stderr() {

@@ -23,8 +23,9 @@ use floodway_switch::control::ControlClient;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::child::Process;
 use crate::net::Namespace;
-use crate::process::{self, Process};
+use crate::process;
 use crate::vcpu;
 
 /// Overrides which binary is the switch under test.

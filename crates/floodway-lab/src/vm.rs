@@ -22,8 +22,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Hello};
+use crate::child::Process;
 use crate::guest_image::GuestImage;
-use crate::process::Process;
 use crate::{cleanup, vcpu};
 use qmp::Qmp;
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use floodway_lab::child::Process;
 use floodway_lab::net::{self, Namespace};
 use floodway_lab::path::Path;
 use floodway_lab::process;
@@ -308,7 +309,7 @@ fn by_hand_it_answers_signals_and_leaves_its_counters() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floodway-lab"));
     command.args(["path", "run", "--between", &end(0), &end(1), "--delay-ms", "2", "--control"]);
     command.arg(&control).arg("--json").arg(&json).stdout(Stdio::null());
-    let running = process::Process::spawn("path", command).unwrap();
+    let running = Process::spawn("path", command).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while !FilePath::new(&control).exists() {
         assert!(Instant::now() < deadline && running.try_wait().unwrap().is_none());

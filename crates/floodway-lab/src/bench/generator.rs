@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::case::{Case, QUEUE_SIZE};
 use super::peer::{Setup, tail};
-use crate::process::{self, Process};
+use crate::child::Process;
+use crate::process;
 
 /// Seconds before each measurement, while caches and the switch's tables fill.
 const WARMUP_S: f64 = 0.5;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::outcome::Outcome;
-use crate::process::{self, Process};
+use crate::child::Process;
+use crate::process;
 
 /// ns-3 needs minutes for one second of a fat tree.
 const TIMEOUT: Duration = Duration::from_secs(4 * 3600);

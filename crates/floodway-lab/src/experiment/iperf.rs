@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::agent::Spawned;
+use crate::child::Process;
 use crate::net::Namespace;
-use crate::process::{self, Process};
+use crate::process;
 use crate::vm::Vm;
 
 /// Beyond the test itself, for a loaded machine. Only ends a run that hangs.

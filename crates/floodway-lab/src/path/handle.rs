@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 use floodway_netem::control::{self, Answer, Change, Request, Reset, What};
 use floodway_netem::{Counters, LinkSpec, Side, Spec};
 
+use crate::child::Process;
 use crate::cleanup;
-use crate::process::Process;
 use crate::switch_process::{self, Usage};
 
 /// Overrides which program is started as `floodway-lab path run`.

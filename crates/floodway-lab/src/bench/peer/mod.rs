@@ -19,8 +19,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::case::Profile;
+use crate::child::Process;
 use crate::net::Namespace;
-use crate::process::Process;
 
 /// Last bytes of a log that an error quotes.
 const LOG_TAIL: usize = 2000;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Setup, Switch, missing_program, tail};
 use crate::bench::case::Profile;
-use crate::process::{self, Process};
+use crate::child::Process;
+use crate::process;
 
 /// Debian's DPDK build; `/usr/sbin/ovs-vswitchd` is an alternative that may be the one without.
 const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";

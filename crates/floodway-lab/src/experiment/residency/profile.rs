@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use crate::child::Process;
 use crate::cleanup;
-use crate::process::{self, Process};
+use crate::process;
 
 /// Samples per second of CPU time: no divisor of anything periodic.
 const FREQUENCY: &str = "1997";

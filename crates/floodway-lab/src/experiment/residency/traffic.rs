@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 use super::Test;
 use super::remote::Remote;
 use crate::agent::Spawned;
+use crate::child::Process;
 use crate::experiment::testbed::{Network, Testbed};
 use crate::experiment::transfer::tcp::Place;
 use crate::guest_image::Packages;
-use crate::process::Process;
 
 /// Where the package has it.
 pub(super) const PROGRAM: &str = "/usr/bin/qperf";
