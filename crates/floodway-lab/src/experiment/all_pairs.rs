@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, ensure};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 
 /// Longest wait without progress; only ends a run that hangs.
@@ -32,12 +32,12 @@ pub struct AllPairs {
     pub transfer_mb: u64,
 }
 
-impl AllPairs {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for AllPairs {
+    fn steps(&self) -> u64 {
         self.vms.max(1) as u64
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!((2..=32).contains(&self.vms), "vms = {}: 2 to 32", self.vms);
         ensure!(!self.kernels.is_empty(), "kernels: name at least one");
         ensure!(self.transfer_mb >= 1, "transfer_mb = {}: at least 1", self.transfer_mb);

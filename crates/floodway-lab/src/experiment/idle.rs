@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 
 /// The scenario's parameters.
@@ -25,12 +25,12 @@ pub struct Idle {
     pub window_s: u64,
 }
 
-impl Idle {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Idle {
+    fn steps(&self) -> u64 {
         3
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!((1..=32).contains(&self.vms), "vms = {}: 1 to 32", self.vms);
         ensure!(self.window_s >= 1, "window_s = {}: at least 1", self.window_s);
         run.progress.step(&format!("booting {} guests", self.vms));

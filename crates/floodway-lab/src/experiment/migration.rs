@@ -32,7 +32,7 @@ use serde_json::json;
 
 use super::testbed::{Network, wait_until_reachable};
 use super::transfer::tcp::Place;
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::agent::Interface;
 use crate::cleanup;
 use crate::guest_image::GuestImage;
@@ -107,18 +107,17 @@ struct Watched {
     waited: u64,
 }
 
-impl Migration {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Migration {
+    fn steps(&self) -> u64 {
         self.moves.into()
     }
 
-    /// Shortens it; answers what the report has to say of that.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         self.moves = 1;
-        "quick: one move".into()
+        Some("quick: one move".into())
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!(self.moves >= 1 && self.mbit >= 1, "moves and mbit must be at least 1");
         let mut outcomes = Vec::new();
         for number in 0..self.moves {
@@ -159,7 +158,9 @@ impl Migration {
         measured.add_value("longest gap", "ms", longest(|watched| watched.longest));
         Ok(measured)
     }
+}
 
+impl Migration {
     fn move_once(&self, number: u32, seed: u64) -> Result<Outcome> {
         let hosts = Hosts::start(number)?;
         let image = GuestImage::debian(self.kernel)?;

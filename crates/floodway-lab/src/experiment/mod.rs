@@ -70,6 +70,9 @@ pub struct Experiment {
     /// What a reader of the report must know of the run.
     #[serde(skip)]
     notes: Vec<String>,
+    /// Where an interrupted run has left what it measured.
+    #[serde(skip)]
+    resume: Option<PathBuf>,
 }
 
 /// What an experiment does.
@@ -115,48 +118,72 @@ pub struct Run {
     pub seed: u64,
     /// Where to say how far it is.
     pub progress: Progress,
+    /// Directory in which an interrupted run has left what it measured, and this one does.
+    pub resume: Option<PathBuf>,
 }
 
-impl Scenario {
+/// What an experiment does on real VMs: all that tells one kind of scenario from another.
+pub(crate) trait RealScenario {
     /// Steps that its run reports.
-    fn steps(&self) -> u64 {
-        match self {
-            Self::Throughput(scenario) => scenario.steps(),
-            Self::SwitchRestart(scenario) => scenario.steps(),
-            Self::SwitchKilled(scenario) => scenario.steps(),
-            Self::VmRestart(scenario) => scenario.steps(),
-            Self::AllPairs(scenario) => scenario.steps(),
-            Self::Idle(scenario) => scenario.steps(),
-            Self::Friendliness(scenario) => scenario.steps(),
-            Self::Inbound(scenario) => scenario.steps(),
-            Self::Integrity(scenario) => scenario.steps(),
-            Self::Migration(scenario) => scenario.steps(),
-            Self::Residency(scenario) => scenario.steps(),
-            Self::SmallFlows(scenario) => scenario.steps(),
-            Self::Transfer(scenario) => scenario.steps(),
-            Self::WebApplication(scenario) => scenario.steps(),
-            Self::Simulated => 0,
+    fn steps(&self) -> u64;
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When parameters make no sense, the machine lacks something, or a part of the testbed fails.
+    fn run(&self, run: &Run) -> Result<Measured>;
+
+    /// Makes it shorter, for a look at whether all works, and returns what the report has to say of that; `None`, and
+    /// unchanged, if it has no shorter form.
+    fn quicken(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Returns the pattern of the names of the cells to measure, if cells can be chosen and an interrupted run can go on.
+    fn cell_pattern(&mut self) -> Option<&mut String> {
+        None
+    }
+}
+
+/// Calls something of the [`RealScenario`] that a [`Scenario`] is, or evaluates the last expression if it has no form on
+/// real VMs.
+macro_rules! dispatch {
+    ($scenario:expr, $real:ident => $call:expr, $none:expr) => {
+        match $scenario {
+            Self::Throughput($real) => $call,
+            Self::SwitchRestart($real) => $call,
+            Self::SwitchKilled($real) => $call,
+            Self::VmRestart($real) => $call,
+            Self::AllPairs($real) => $call,
+            Self::Idle($real) => $call,
+            Self::Friendliness($real) => $call,
+            Self::Inbound($real) => $call,
+            Self::Integrity($real) => $call,
+            Self::Migration($real) => $call,
+            Self::Residency($real) => $call,
+            Self::SmallFlows($real) => $call,
+            Self::Transfer($real) => $call,
+            Self::WebApplication($real) => $call,
+            Self::Simulated => $none,
         }
+    };
+}
+
+impl RealScenario for Scenario {
+    fn steps(&self) -> u64 {
+        dispatch!(self, real => real.steps(), 0)
     }
 
     fn run(&self, run: &Run) -> Result<Measured> {
-        match self {
-            Self::Throughput(scenario) => scenario.run(run),
-            Self::SwitchRestart(scenario) => scenario.run(run),
-            Self::SwitchKilled(scenario) => scenario.run(run),
-            Self::VmRestart(scenario) => scenario.run(run),
-            Self::AllPairs(scenario) => scenario.run(run),
-            Self::Idle(scenario) => scenario.run(run),
-            Self::Friendliness(scenario) => scenario.run(run),
-            Self::Inbound(scenario) => scenario.run(run),
-            Self::Integrity(scenario) => scenario.run(run),
-            Self::Migration(scenario) => scenario.run(run),
-            Self::Residency(scenario) => scenario.run(run),
-            Self::SmallFlows(scenario) => scenario.run(run),
-            Self::Transfer(scenario) => scenario.run(run),
-            Self::WebApplication(scenario) => scenario.run(run),
-            Self::Simulated => bail!("it has no form on real VMs; try `floodway-lab sim`"),
-        }
+        dispatch!(self, real => real.run(run), bail!("it has no form on real VMs; try `floodway-lab sim`"))
+    }
+
+    fn quicken(&mut self) -> Option<String> {
+        dispatch!(self, real => real.quicken(), None)
+    }
+
+    fn cell_pattern(&mut self) -> Option<&mut String> {
+        dispatch!(self, real => real.cell_pattern(), None)
     }
 }
 
@@ -191,17 +218,8 @@ impl Experiment {
     /// # Errors
     /// When its scenario has no shorter form.
     pub fn quicken(&mut self) -> Result<()> {
-        let note = match &mut self.scenario {
-            Scenario::Transfer(scenario) => scenario.quicken(),
-            Scenario::Friendliness(scenario) => scenario.quicken(),
-            Scenario::Inbound(scenario) => scenario.quicken(),
-            Scenario::Integrity(scenario) => scenario.quicken(),
-            Scenario::Migration(scenario) => scenario.quicken(),
-            Scenario::Residency(scenario) => scenario.quicken(),
-            Scenario::SmallFlows(scenario) => scenario.quicken(),
-            Scenario::SwitchKilled(scenario) => scenario.quicken(),
-            Scenario::WebApplication(scenario) => scenario.quicken(),
-            _ => bail!("experiment `{}` has no quick form", self.name),
+        let Some(note) = self.scenario.quicken() else {
+            bail!("experiment `{}` has no quick form", self.name)
         };
         self.notes.push(note);
         Ok(())
@@ -212,10 +230,13 @@ impl Experiment {
     /// # Errors
     /// When its scenario has no such choice.
     pub fn select(&mut self, pattern: Option<&str>, dir: Option<&Path>) -> Result<()> {
-        match &mut self.scenario {
-            Scenario::Friendliness(scenario) => scenario.select(pattern, dir),
-            _ => bail!("experiment `{}` has no cells to choose or resume", self.name),
+        let Some(cells) = self.scenario.cell_pattern() else {
+            bail!("experiment `{}` has no cells to choose or resume", self.name)
+        };
+        if let Some(pattern) = pattern {
+            pattern.clone_into(cells);
         }
+        self.resume = dir.map(Path::to_owned);
         Ok(())
     }
 
@@ -225,7 +246,8 @@ impl Experiment {
     /// When the machine lacks something, or a part of the testbed fails; a figure out of its band is no
     /// error, but a verdict.
     pub fn run_real(&self, seed: u64) -> Result<(Report, Vec<Samples>)> {
-        let run = Run { seed, progress: Progress::start(self.scenario.steps()) };
+        let progress = Progress::start(self.scenario.steps());
+        let run = Run { seed, progress, resume: self.resume.clone() };
         let mut measured = self.scenario.run(&run)?;
         let mut notes = [self.notes.clone(), measured.notes].concat();
         // Hours of measurements are not thrown away for a band that is wrong.

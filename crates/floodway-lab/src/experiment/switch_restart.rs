@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use super::iperf::{self, Amount, Place};
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 use crate::switch_process::{self, Switch};
 use crate::vm::Vm;
@@ -52,12 +52,12 @@ struct Cycle {
     intact: bool,
 }
 
-impl SwitchRestart {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for SwitchRestart {
+    fn steps(&self) -> u64 {
         1 + u64::from(self.cycles)
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!(self.cycles >= 2, "cycles = {}: at least 2, to see a leak", self.cycles);
         ensure!(self.transfer_mb >= 10, "transfer_mb = {}: at least 10", self.transfer_mb);
         run.progress.step("booting two guests");
@@ -92,7 +92,9 @@ impl SwitchRestart {
         measured.add_value("files left", "files", growth(&files));
         Ok(measured)
     }
+}
 
+impl SwitchRestart {
     fn cycle(&self, testbed: &mut Testbed, stream: Stream) -> Result<Cycle> {
         let address = Network::Floodway.guest_address(1)?;
         let (guests, switch, _) = testbed.parts()?;

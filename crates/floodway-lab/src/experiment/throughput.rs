@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::iperf::{self, Amount, Place, Transfer};
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 
 /// What the guests' kernels count as checksum errors, by nstat's names.
@@ -68,14 +68,14 @@ struct DirectionSamples {
     switch_cpu: Samples,
 }
 
-impl Throughput {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Throughput {
+    fn steps(&self) -> u64 {
         let transfers = Direction::ALL.len() * self.networks.len();
         let per_kernel = 1 + u64::from(self.rounds) * transfers as u64;
         self.kernels.len() as u64 * per_kernel
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!((1..=2).contains(&self.networks.len()), "networks: name one or two");
         ensure!(self.rounds >= 1 && self.seconds >= 1, "rounds and seconds must be at least 1");
         let mut measured = Measured::default();
@@ -85,7 +85,9 @@ impl Throughput {
         }
         Ok(measured)
     }
+}
 
+impl Throughput {
     fn measure_pair(&self, series: Series, run: &Run, measured: &mut Measured) -> Result<()> {
         let name = format!("tp{}", series.to_string().replace('.', "x"));
         let testbed = Testbed::start(&name, &[series; 2], &self.networks)?;

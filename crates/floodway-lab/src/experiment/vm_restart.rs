@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::all_pairs::exchange;
 use super::switch_restart::{growth, samples};
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 use crate::switch_process::Usage;
 
@@ -28,12 +28,12 @@ pub struct VmRestart {
     pub transfer_mb: u64,
 }
 
-impl VmRestart {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for VmRestart {
+    fn steps(&self) -> u64 {
         1 + u64::from(self.cycles)
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         ensure!(self.cycles >= 2, "cycles = {}: at least 2, to see a leak", self.cycles);
         ensure!(self.transfer_mb >= 1, "transfer_mb = {}: at least 1", self.transfer_mb);
         run.progress.step("booting two guests");

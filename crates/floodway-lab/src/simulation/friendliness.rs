@@ -37,7 +37,7 @@ use super::host::{self, Host};
 use super::run::Recorder;
 use super::{Measurement, Run, Work};
 use crate::experiment::friendliness::{Cell, LOOK, Look, Sender, Trace, Trial, measured};
-use crate::experiment::{self, Friendliness as Scenario};
+use crate::experiment::{self, Friendliness as Scenario, RealScenario};
 
 const MBIT: u64 = 1_000_000;
 /// Bytes on the wire of a full packet.
@@ -122,8 +122,7 @@ impl Friendliness {
 
     pub(super) fn quicken(&mut self) {
         self.settings.replications = Some(1);
-        let note = self.scenario.quicken();
-        self.notes.push(note);
+        self.notes.extend(self.scenario.quicken());
     }
 
     fn rounds(&self) -> u32 {

@@ -29,13 +29,12 @@ pub(crate) mod theory;
 mod trial;
 mod world;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 pub(crate) use figures::measured;
 pub(crate) use trial::{Look, Sender, Trace, Trial};
@@ -75,9 +74,6 @@ pub struct Friendliness {
     /// Cells to measure, by name; `*` stands for any text.
     #[serde(default = "every")]
     pub cells: String,
-    /// Where trials are kept, so that an interrupted run can go on.
-    #[serde(skip)]
-    journal: Option<PathBuf>,
 }
 
 fn no_loss() -> Vec<f64> {
@@ -134,27 +130,30 @@ impl Cell {
     }
 }
 
-impl Friendliness {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Friendliness {
+    fn steps(&self) -> u64 {
         1 + (self.all_cells().len() * self.groups.len()) as u64 * u64::from(self.rounds)
     }
 
-    /// Shortens it. Returns what the report has to say of that.
-    pub(crate) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         self.settle_s = self.settle_s.min(4);
         self.seconds = self.seconds.min(8);
         self.rounds = 1;
-        format!("quick: {} s for each group, once; no measurement to rely on", self.seconds)
+        Some(format!("quick: {} s for each group, once; no measurement to rely on", self.seconds))
     }
 
-    /// Restricts it to cells whose names fit `pattern`. Keeps trials in `dir`, and does not measure those again that are there.
-    pub(super) fn select(&mut self, pattern: Option<&str>, dir: Option<&Path>) {
-        if let Some(pattern) = pattern {
-            self.cells = pattern.to_owned();
-        }
-        self.journal = dir.map(|dir| dir.join(journal::FILE));
+    fn cell_pattern(&mut self) -> Option<&mut String> {
+        Some(&mut self.cells)
     }
 
+    fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        let trials = world::run(self, run)?;
+        Ok(measured(&trials))
+    }
+}
+
+impl Friendliness {
     /// # Errors
     /// When there is nothing to measure.
     pub(crate) fn check(&self) -> Result<()> {
@@ -191,12 +190,6 @@ impl Friendliness {
         cells.retain(|cell| floodway_report::band::matches(&self.cells, &cell.name()));
         cells
     }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
-        self.check()?;
-        let trials = world::run(self, run)?;
-        Ok(measured(&trials))
-    }
 }
 
 #[cfg(test)]
@@ -219,11 +212,11 @@ mod tests {
         assert_eq!(names.len(), 8);
         assert_eq!(names[1], "reno 10 Mbit/s deep");
         assert_eq!(all.all_cells()[1].queue_bytes(), Some(50_000));
-        all.select(Some("cubic * shallow"), None);
+        all.cells = "cubic * shallow".into();
         let names: Vec<_> = all.all_cells().iter().map(Cell::name).collect();
         assert_eq!(names, ["cubic 10 Mbit/s shallow", "cubic 200 Mbit/s shallow"]);
         all.check().unwrap();
-        all.select(Some("vegas*"), None);
+        all.cells = "vegas*".into();
         assert!(all.check().is_err());
     }
 

@@ -22,7 +22,7 @@ use floodway_guest::transfer::{Plan, Receiver as To};
 use floodway_switch::control::ControlClient;
 use floodway_switch::operate::FlowQuery;
 
-use super::journal::Journal;
+use super::journal::{self, Journal};
 use super::receiver::Receiver;
 use super::sender::{LinuxSender, counts, look_of_ss};
 use super::{Cell, Friendliness, LOOK, Look, Sender, Trace, Trial};
@@ -50,7 +50,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// Measures all trials that an earlier run has not left in the journal.
 pub(super) fn run(scenario: &Friendliness, run: &Run) -> Result<Vec<Trial>> {
-    let mut journal = Journal::open(scenario.journal.as_deref())?;
+    let kept = run.resume.as_ref().map(|dir| dir.join(journal::FILE));
+    let mut journal = Journal::open(kept.as_deref())?;
     run.progress.step("booting a guest");
     let testbed = Testbed::start("friendly", &[scenario.kernel], &[Network::Floodway])?;
     pin_all(std::process::id(), OTHER)?;

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use super::testbed::{Network, Testbed};
 use super::transfer::far_end::{FarEnd, Path};
 use super::transfer::tcp::{self, Place};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 use figures::Look;
 use schedule::Schedule;
@@ -97,19 +97,18 @@ const fn default_percent() -> u32 {
     98
 }
 
-impl Inbound {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Inbound {
+    fn steps(&self) -> u64 {
         1 + self.policies.len() as u64
     }
 
-    /// Shortens it; answers what the report has to say of that.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         self.seconds = self.seconds.min(8);
         self.step_s = self.step_s.min(1);
-        format!("quick: {} s for each policy", self.seconds)
+        Some(format!("quick: {} s for each policy", self.seconds))
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         let vms = self.connections.len();
         ensure!((1..=16).contains(&vms), "connections: for 1 to 16 VMs, not {vms}");
         ensure!(self.seconds > 3, "seconds = {}: at least 4", self.seconds);
@@ -145,7 +144,9 @@ impl Inbound {
         ));
         Ok(measured)
     }
+}
 
+impl Inbound {
     /// Every guest sends to the senders by the host.
     fn tell_the_way(&self, testbed: &Testbed, far: &FarEnd<'_>) -> Result<()> {
         let address = far.address(Network::Floodway);

@@ -30,7 +30,7 @@ use super::testbed::{Network, Testbed};
 use super::transfer::column::{self, Column};
 use super::transfer::far_end::FarEnd;
 use super::transfer::{Path, Profile};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::agent::Counters;
 use crate::kernel::Series;
 use crate::vm::Vm;
@@ -97,33 +97,18 @@ struct Counts {
     path: BTreeMap<&'static str, u64>,
 }
 
-impl Integrity {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Integrity {
+    fn steps(&self) -> u64 {
         1 + self.cell.len() as u64
     }
 
-    /// Fewer bytes, for a look at whether all works. Says in words what was done.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         let full = self.total_mb;
         self.total_mb = full.min(QUICK_MB);
-        format!("quick run: {} of {full} MB in each cell", self.total_mb)
+        Some(format!("quick run: {} of {full} MB in each cell", self.total_mb))
     }
 
-    fn check(&self) -> Result<()> {
-        ensure!(self.total_mb >= 1, "total_mb = 0: must be at least 1");
-        ensure!(!self.path.is_direct(), "path: name something that it does to packets");
-        ensure!(!self.cell.is_empty(), "cell: name at least one");
-        for cell in &self.cell {
-            let streams = cell.streams;
-            ensure!((1..=16).contains(&streams), "streams = {streams}: must be 1 to 16");
-            ensure!(cell.stream_mb >= 1, "stream_mb = 0: must be at least 1");
-            ensure!(cell.flip_ms != Some(0), "flip_ms = 0: must be at least 1");
-            cell.pause.map_or(Ok(()), |pause| pause.check())?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         self.check()?;
         run.progress.step("booting the VM");
         let testbed = Testbed::start("integrity", &[self.kernel], &[Network::Floodway])?;
@@ -139,6 +124,22 @@ impl Integrity {
                 .with_context(|| format!("cell `{}`", cell.name))?;
         }
         Ok(measured)
+    }
+}
+
+impl Integrity {
+    fn check(&self) -> Result<()> {
+        ensure!(self.total_mb >= 1, "total_mb = 0: must be at least 1");
+        ensure!(!self.path.is_direct(), "path: name something that it does to packets");
+        ensure!(!self.cell.is_empty(), "cell: name at least one");
+        for cell in &self.cell {
+            let streams = cell.streams;
+            ensure!((1..=16).contains(&streams), "streams = {streams}: must be 1 to 16");
+            ensure!(cell.stream_mb >= 1, "stream_mb = 0: must be at least 1");
+            ensure!(cell.flip_ms != Some(0), "flip_ms = 0: must be at least 1");
+            cell.pause.map_or(Ok(()), |pause| pause.check())?;
+        }
+        Ok(())
     }
 }
 
@@ -322,7 +323,7 @@ mod tests {
     #[test]
     fn a_quick_run_has_less_data_and_says_so() {
         let mut scenario = parse("5000", "5000").unwrap();
-        assert_eq!(scenario.quicken(), "quick run: 200 of 5000 MB in each cell");
+        assert_eq!(scenario.quicken().unwrap(), "quick run: 200 of 5000 MB in each cell");
         scenario.check().unwrap();
         let bytes: u64 = scenario.cell[0].lanes(scenario.total_mb).iter().flatten().sum();
         assert_eq!(bytes, 200_000_000);

@@ -28,7 +28,7 @@ use floodway_report::Samples;
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::guest_image::{Contents, GuestImage};
 use crate::kernel::{Kernel, Series};
 use crate::net::Rate;
@@ -156,17 +156,57 @@ struct CellSamples {
     profile: Vec<(String, f64)>,
 }
 
-impl Residency {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Residency {
+    fn steps(&self) -> u64 {
         1 + self.cells().len() as u64
     }
 
-    /// Shortens it; answers what the report has to say of that.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         (self.rounds, self.seconds) = (1, 1);
-        "quick: one round of one second; no measurement to rely on".into()
+        Some("quick: one round of one second; no measurement to rely on".into())
     }
 
+    fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        run.progress.step("booting two guests");
+        let packages = crate::guest_image::Packages::fetch(&PACKAGES)?;
+        let files = packages.with_libraries(&[traffic::PROGRAM])?;
+        let contents = Contents { files, ..Contents::default() };
+        let image = GuestImage::build(&Kernel::fetch(self.kernel)?, &contents)?;
+        let testbed = Testbed::start_images("resid", &[image.clone(), image], &NETWORKS)?;
+        let remote = self.link.map(|link| Remote::start(&testbed, link)).transpose()?;
+        remote::fill_table(&testbed, self.entries)?;
+        let servers = Servers::start(&testbed, remote.as_ref(), &packages, self.streams)?;
+        let parties = Parties::of(&testbed)?;
+        let (mut measured, mut medians) = (Measured::default(), Vec::new());
+        for cell in self.cells() {
+            let name = self.name(&cell);
+            run.progress.step(&name);
+            parties.place(cell.cores)?;
+            let samples = self
+                .measure(&testbed, &servers, &parties, &cell, &name)
+                .with_context(|| name.clone())?;
+            medians.extend(floodway_report::stats::median(&samples.rate.value));
+            measured.add_samples(samples.rate);
+            samples.accounts.into_iter().for_each(|samples| measured.add_samples(samples));
+            for (function, share) in samples.profile {
+                measured.add_value(format!("{function}, {name}"), "% of the switch's time", share);
+            }
+        }
+        if self.local.len() > 1 {
+            measured.add_value(
+                "rises with the local share",
+                "1",
+                rises(&medians, self.local.len()),
+            );
+        }
+        measured.add_value("frames dropped by the switch", "frames", switch_drops(&testbed)?);
+        measured.notes.push("guests are emulated: their own part is much larger than on a real CPU, for both networks".into());
+        Ok(measured)
+    }
+}
+
+impl Residency {
     /// Streams to the neighbour, for each measurement.
     fn mixes(&self) -> Vec<u32> {
         if self.local.is_empty() { vec![self.streams] } else { self.local.clone() }
@@ -215,45 +255,6 @@ impl Residency {
         let cells = self.cells();
         ensure!(!cells.is_empty(), "cores, tests and sizes: name at least one each");
         Ok(())
-    }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
-        self.check()?;
-        run.progress.step("booting two guests");
-        let packages = crate::guest_image::Packages::fetch(&PACKAGES)?;
-        let files = packages.with_libraries(&[traffic::PROGRAM])?;
-        let contents = Contents { files, ..Contents::default() };
-        let image = GuestImage::build(&Kernel::fetch(self.kernel)?, &contents)?;
-        let testbed = Testbed::start_images("resid", &[image.clone(), image], &NETWORKS)?;
-        let remote = self.link.map(|link| Remote::start(&testbed, link)).transpose()?;
-        remote::fill_table(&testbed, self.entries)?;
-        let servers = Servers::start(&testbed, remote.as_ref(), &packages, self.streams)?;
-        let parties = Parties::of(&testbed)?;
-        let (mut measured, mut medians) = (Measured::default(), Vec::new());
-        for cell in self.cells() {
-            let name = self.name(&cell);
-            run.progress.step(&name);
-            parties.place(cell.cores)?;
-            let samples = self
-                .measure(&testbed, &servers, &parties, &cell, &name)
-                .with_context(|| name.clone())?;
-            medians.extend(floodway_report::stats::median(&samples.rate.value));
-            measured.add_samples(samples.rate);
-            samples.accounts.into_iter().for_each(|samples| measured.add_samples(samples));
-            for (function, share) in samples.profile {
-                measured.add_value(format!("{function}, {name}"), "% of the switch's time", share);
-            }
-        }
-        if self.local.len() > 1 {
-            measured.add_value(
-                "rises with the local share",
-                "1",
-                rises(&medians, self.local.len()),
-            );
-        }
-        measured.add_value("frames dropped by the switch", "frames", switch_drops(&testbed)?);
-        measured.notes.push("guests are emulated: their own part is much larger than on a real CPU, for both networks".into());
-        Ok(measured)
     }
 
     fn measure(

@@ -31,7 +31,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Deserialize;
 
 use super::testbed::{self, Network, Testbed};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::agent::Hog;
 use crate::kernel::Series;
 use crate::net::Namespace;
@@ -136,17 +136,48 @@ impl Stage {
     }
 }
 
-impl SmallFlows {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for SmallFlows {
+    fn steps(&self) -> u64 {
         1 + u64::from(self.rounds) * (self.cases().len() * self.column.len()) as u64
     }
 
-    /// Shortens it; answers what the report has to say of that.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         (self.rounds, self.seconds) = (1, self.seconds.min(5));
-        format!("quick: one round of {} s for each column", self.seconds)
+        Some(format!("quick: one round of {} s for each column", self.seconds))
     }
 
+    fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        run.progress.step(&format!("booting {} guests", self.vms));
+        let mut stage = self.start(run.seed)?;
+        let mut cells = Cells::default();
+        for round in 0..self.rounds {
+            for case in self.cases() {
+                let mut order: Vec<_> = self.column.iter().collect();
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for column in order {
+                    run.progress.step(&figures::join(&case.name, &column.name));
+                    column.apply(self, &mut stage)?;
+                    let seed = run.seed.wrapping_add(u64::from(round) << 32);
+                    let seen = self
+                        .measure(&stage, &case, seed)
+                        .with_context(|| format!("column {:?}", column.name))?;
+                    cells.add(&case.name, &column.name, seen);
+                }
+            }
+        }
+        let mut measured = cells.report(self);
+        measured.notes.extend(self.port.as_ref().map(PortParameters::note));
+        measured
+            .notes
+            .push("guests are emulated, on one core together; all else is on the other".into());
+        Ok(measured)
+    }
+}
+
+impl SmallFlows {
     fn cases(&self) -> Vec<Case> {
         if self.case.is_empty() { vec![Case::default()] } else { self.case.clone() }
     }
@@ -183,36 +214,6 @@ impl SmallFlows {
             );
         }
         Ok(())
-    }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
-        self.check()?;
-        run.progress.step(&format!("booting {} guests", self.vms));
-        let mut stage = self.start(run.seed)?;
-        let mut cells = Cells::default();
-        for round in 0..self.rounds {
-            for case in self.cases() {
-                let mut order: Vec<_> = self.column.iter().collect();
-                if round % 2 == 1 {
-                    order.reverse();
-                }
-                for column in order {
-                    run.progress.step(&figures::join(&case.name, &column.name));
-                    column.apply(self, &mut stage)?;
-                    let seed = run.seed.wrapping_add(u64::from(round) << 32);
-                    let seen = self
-                        .measure(&stage, &case, seed)
-                        .with_context(|| format!("column {:?}", column.name))?;
-                    cells.add(&case.name, &column.name, seen);
-                }
-            }
-        }
-        let mut measured = cells.report(self);
-        measured.notes.extend(self.port.as_ref().map(PortParameters::note));
-        measured
-            .notes
-            .push("guests are emulated, on one core together; all else is on the other".into());
-        Ok(measured)
     }
 
     fn start(&self, seed: u64) -> Result<Stage> {
@@ -344,7 +345,7 @@ mod tests {
         let mut scenario = scenario(TEXT);
         scenario.check().unwrap();
         assert_eq!(scenario.steps(), 3);
-        assert!(scenario.quicken().contains("5 s"));
+        assert!(scenario.quicken().unwrap().contains("5 s"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ use super::testbed::{Network, Testbed};
 use super::transfer::column::{self, Column};
 use super::transfer::far_end::FarEnd;
 use super::transfer::{Path, Profile};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::agent::{Agent, Spawned};
 use crate::kernel::Series;
 use crate::switch_process::Switch;
@@ -108,31 +108,18 @@ struct Above {
     windows: f64,
 }
 
-impl SwitchKilled {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for SwitchKilled {
+    fn steps(&self) -> u64 {
         1 + u64::from(self.cycles) * self.restart_after_ms.len() as u64
     }
 
-    /// Fewer kills, for a look at whether all works. Says in words what was done.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         let full = self.cycles;
         self.cycles = full.min(QUICK_CYCLES);
-        format!("quick run: {} of {full} kills for each time of restart", self.cycles)
+        Some(format!("quick run: {} of {full} kills for each time of restart", self.cycles))
     }
 
-    fn check(&self) -> Result<()> {
-        ensure!(self.cycles >= 1, "cycles = 0: at least 1");
-        ensure!(!self.restart_after_ms.is_empty(), "restart_after_ms: name at least one time");
-        ensure!((1..=16).contains(&self.flows), "flows = {}: must be 1 to 16", self.flows);
-        ensure!(self.flow_mb >= 1, "flow_mb = 0: at least 1");
-        ensure!(
-            self.path.mbit.is_some(),
-            "path: needs a rate (mbit), or nothing waits at the switch"
-        );
-        Ok(())
-    }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
+    fn run(&self, run: &Run) -> Result<Measured> {
         self.check()?;
         run.progress.step("booting the VM");
         let mut testbed = Testbed::start("killed", &[self.kernel], &[Network::Floodway])?;
@@ -155,6 +142,20 @@ impl SwitchKilled {
             }
         }
         Ok(report.measured())
+    }
+}
+
+impl SwitchKilled {
+    fn check(&self) -> Result<()> {
+        ensure!(self.cycles >= 1, "cycles = 0: at least 1");
+        ensure!(!self.restart_after_ms.is_empty(), "restart_after_ms: name at least one time");
+        ensure!((1..=16).contains(&self.flows), "flows = {}: must be 1 to 16", self.flows);
+        ensure!(self.flow_mb >= 1, "flow_mb = 0: at least 1");
+        ensure!(
+            self.path.mbit.is_some(),
+            "path: needs a rate (mbit), or nothing waits at the switch"
+        );
+        Ok(())
     }
 
     fn cycle(

@@ -42,7 +42,7 @@ use floodway_guest::transfer::HEADER;
 use serde::Deserialize;
 
 use super::testbed::Network;
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 
 pub use column::Column;
@@ -176,8 +176,8 @@ fn paper_rate() -> u32 {
     1000
 }
 
-impl Transfer {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for Transfer {
+    fn steps(&self) -> u64 {
         let boots = self.hosts.len() as u64;
         let situations = boots * (self.path_sets().len() * self.profiles.len()) as u64;
         let blocks = |bytes: u64, flows: &[u32]| {
@@ -189,25 +189,26 @@ impl Transfer {
         boots + situations * cells.map(|(bytes, flows)| blocks(*bytes, flows)).sum::<u64>()
     }
 
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
-        self.check()?;
-        let results = measure::run(self, run)?;
-        figures::figures(self, &results, run.seed)
-    }
-
-    /// Fewer rounds, for a look at whether all works. Says in words what was done.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         let full = self.transfers;
         self.transfers = (full / 10).clamp(LEAST_ROUNDS.min(full), QUICK_ROUNDS);
         self.fewer =
             self.fewer.map(|fewer| Fewer { transfers: fewer.transfers.min(LEAST_ROUNDS), ..fewer });
         self.block = self.block.min(self.transfers.div_ceil(2));
-        format!(
+        Some(format!(
             "quick run: {} of {full} rounds in each column; no measurement to rely on",
             self.transfers
-        )
+        ))
     }
 
+    fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        let results = measure::run(self, run)?;
+        figures::figures(self, &results, run.seed)
+    }
+}
+
+impl Transfer {
     /// Rounds in each column for a size.
     fn rounds(&self, bytes: u64) -> u32 {
         match self.fewer {
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn a_quick_run_has_fewer_rounds_everywhere_and_says_so() {
         let mut transfer = parse(|text| text).unwrap();
-        let note = transfer.quicken();
+        let note = transfer.quicken().unwrap();
         assert_eq!((transfer.rounds(10_000), transfer.rounds(1_000_000_000)), (10, 3));
         assert!(note.contains("10 of 100"), "{note}");
         transfer.check().unwrap();

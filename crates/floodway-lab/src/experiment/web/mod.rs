@@ -29,7 +29,7 @@ use super::testbed::Network;
 use super::transfer::contention;
 use super::transfer::tcp::{self, Place};
 use super::transfer::{Column, Emulator, Profile, column};
-use super::{Measured, Run};
+use super::{Measured, RealScenario, Run};
 use crate::agent::Counters;
 use crate::kernel::Series;
 use hosts::Hosts;
@@ -95,22 +95,37 @@ fn paper_period() -> u64 {
     30
 }
 
-impl WebApplication {
-    pub(super) fn steps(&self) -> u64 {
+impl RealScenario for WebApplication {
+    fn steps(&self) -> u64 {
         1 + self.profiles.len() as u64 * u64::from(self.blocks) * self.columns.len() as u64
     }
 
-    /// Fewer and shorter blocks, for a look at whether all works. Says in words what was done.
-    pub(super) fn quicken(&mut self) -> String {
+    fn quicken(&mut self) -> Option<String> {
         let (blocks, seconds) = (self.blocks, self.block_s);
         self.blocks = blocks.min(QUICK_BLOCKS);
         self.block_s = seconds.min(QUICK_BLOCK_S);
-        format!(
+        Some(format!(
             "quick run: {} of {blocks} blocks in each column, of {} instead of {seconds} s; no measurement to rely on",
             self.blocks, self.block_s
-        )
+        ))
     }
 
+    fn run(&self, run: &Run) -> Result<Measured> {
+        self.check()?;
+        run.progress.step("booting four VMs, starting the application");
+        let hosts = Hosts::start(self.kernel, self.emulator)?;
+        let visitors = Visitors::new(&hosts, self.clients)?;
+        set_up(&visitors)?;
+        let mut results = Results::default();
+        for &profile in &self.profiles {
+            self.profile(profile, run, &hosts, &visitors, &mut results)
+                .with_context(|| format!("profile {}", profile.name()))?;
+        }
+        Ok(figures::figures(self, &results, run.seed))
+    }
+}
+
+impl WebApplication {
     fn check(&self) -> Result<()> {
         ensure!(!self.columns.is_empty(), "columns: name at least one");
         ensure!(!self.profiles.is_empty(), "profiles: name at least one");
@@ -130,20 +145,6 @@ impl WebApplication {
         let blocks = self.blocks;
         ensure!(blocks >= LEAST_BLOCKS, "blocks = {blocks}: must be at least {LEAST_BLOCKS}");
         Ok(())
-    }
-
-    pub(super) fn run(&self, run: &Run) -> Result<Measured> {
-        self.check()?;
-        run.progress.step("booting four VMs, starting the application");
-        let hosts = Hosts::start(self.kernel, self.emulator)?;
-        let visitors = Visitors::new(&hosts, self.clients)?;
-        set_up(&visitors)?;
-        let mut results = Results::default();
-        for &profile in &self.profiles {
-            self.profile(profile, run, &hosts, &visitors, &mut results)
-                .with_context(|| format!("profile {}", profile.name()))?;
-        }
-        Ok(figures::figures(self, &results, run.seed))
     }
 
     fn profile(
@@ -270,7 +271,7 @@ mod tests {
         let mut scenario = parse("kernel", "kernel").unwrap();
         scenario.check().unwrap();
         assert_eq!(scenario.steps(), 41);
-        let note = scenario.quicken();
+        let note = scenario.quicken().unwrap();
         assert!(note.contains("2 of 10 blocks") && note.contains("5 instead of 20 s"), "{note}");
         assert_eq!(scenario.steps(), 9);
         scenario.check().unwrap();
