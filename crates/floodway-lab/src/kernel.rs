@@ -7,7 +7,6 @@
 mod modules;
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,54 +15,8 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::{cache, process};
 
+pub use floodway_experiment::Series;
 pub use modules::{Module, Modules};
-
-/// A kernel series of Debian 12.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Series {
-    /// Debian 12's own kernel, 6.1.
-    V6_1,
-    /// 6.12, from Debian 12's security suite.
-    V6_12,
-}
-
-impl Series {
-    /// All series that the lab tests with.
-    pub const ALL: [Self; 2] = [Self::V6_1, Self::V6_12];
-
-    /// The package that depends on the newest kernel of the series.
-    #[must_use]
-    pub fn meta_package(self) -> &'static str {
-        match self {
-            Self::V6_1 => "linux-image-cloud-amd64",
-            Self::V6_12 => "linux-image-6.12-cloud-amd64",
-        }
-    }
-
-    fn number(self) -> &'static str {
-        match self {
-            Self::V6_1 => "6.1",
-            Self::V6_12 => "6.12",
-        }
-    }
-}
-
-impl fmt::Display for Series {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.number())
-    }
-}
-
-impl std::str::FromStr for Series {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|series| series.number() == text)
-            .ok_or_else(|| anyhow!("kernel `{text}`: unknown; use 6.1 or 6.12"))
-    }
-}
 
 /// A kernel that is ready to boot.
 #[derive(Debug, Clone)]
@@ -102,7 +55,7 @@ impl Kernel {
                 "kernel {series} is not in {} and apt cannot fetch {}; \
                  connect to a Debian mirror (for 6.12 with the security suite) and run `apt-get update`",
                 dir.display(),
-                series.meta_package()
+                meta_package(series)
             )
         })?;
         Self::unpacked(series, &package)
@@ -124,6 +77,14 @@ impl Kernel {
         let release = file_name(&vmlinuz).strip_prefix("vmlinuz-")?.to_owned();
         let modules = package.join("lib/modules").join(&release);
         modules.is_dir().then_some(Self { series, release, vmlinuz, modules })
+    }
+}
+
+/// The package that depends on the newest kernel of the series.
+fn meta_package(series: Series) -> &'static str {
+    match series {
+        Series::V6_1 => "linux-image-cloud-amd64",
+        Series::V6_12 => "linux-image-6.12-cloud-amd64",
     }
 }
 
@@ -165,13 +126,13 @@ fn download(series: Series, dir: &Path) -> Result<PathBuf> {
 
 /// The package that the series' meta package depends on.
 fn newest_package(series: Series) -> Result<String> {
-    let depends = process::run(&["apt-cache", "depends", series.meta_package()])?;
+    let depends = process::run(&["apt-cache", "depends", meta_package(series)])?;
     depends
         .lines()
         .filter_map(|line| line.trim().strip_prefix("Depends: "))
         .find(|package| package.starts_with("linux-image-"))
         .map(str::to_owned)
-        .ok_or_else(|| anyhow!("apt knows no package behind {}", series.meta_package()))
+        .ok_or_else(|| anyhow!("apt knows no package behind {}", meta_package(series)))
 }
 
 fn fetch_package(package: &str, dir: &Path) -> Result<()> {
@@ -197,18 +158,4 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 fn file_name(path: &Path) -> &str {
     path.file_name().and_then(OsStr::to_str).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn series_read_as_they_print() {
-        for series in Series::ALL {
-            assert_eq!(series.to_string().parse::<Series>().unwrap(), series);
-        }
-        let error = "5.10".parse::<Series>().unwrap_err().to_string();
-        assert!(error.contains("5.10") && error.contains("6.12"), "{error}");
-    }
 }

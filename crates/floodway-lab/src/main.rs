@@ -146,7 +146,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiments()?, &output),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Sweep(arguments) => sweep::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Sweep(arguments) => {
+            check_form(&arguments.file)?;
+            sweep::run(&arguments).map(|()| ExitCode::SUCCESS)
+        }
         Command::SweepTask => sweep::run_task().map(|()| ExitCode::SUCCESS),
         Command::BenchSim(arguments) => bench_sim::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Replay { scenario, outcome } => {
@@ -213,6 +216,9 @@ fn simulate(
     threads: Option<NonZeroUsize>,
     output: &Output,
 ) -> Result<ExitCode> {
+    for file in simulator::files(file)? {
+        check_form(&file)?;
+    }
     let mut experiments = simulator::find(file)?;
     for experiment in &mut experiments {
         experiment.set_seed(output.seed);
@@ -228,6 +234,11 @@ fn simulate(
     }
     print_json(&reports, output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The simulator looks at nothing that only real VMs have: this finds what is wrong there, too.
+fn check_form(file: &Path) -> Result<()> {
+    Experiment::load(file).map(drop)
 }
 
 fn check(path: &Path) -> Result<ExitCode> {

@@ -22,7 +22,6 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 #[serde(deny_unknown_fields)]
 pub struct AllPairs {
     /// Kernels of the guests, dealt out in turn.
-    #[serde(deserialize_with = "super::series_list")]
     pub kernels: Vec<Series>,
     /// What connects them.
     pub network: Network,

@@ -15,7 +15,6 @@ use crate::kernel::Series;
 #[serde(deny_unknown_fields)]
 pub struct Idle {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Guests, 1..=32.
     pub vms: usize,

@@ -64,7 +64,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[serde(deny_unknown_fields)]
 pub struct Migration {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Moves, at least 1; each with VMs of its own.
     pub moves: u32,

@@ -2,10 +2,9 @@
 //!
 //! # Theory of operation
 //!
-//! A file says what to do (the [`Scenario`], by `kind`) and which figures are accepted (the
+//! A [`File`] says what to do (the [`Scenario`], by `kind`) and which figures are accepted (the
 //! [`Band`]s). Running it yields rows and the samples behind them; the bands then draw the
-//! verdicts. A band names rows by a pattern, and one that meets no row is short and said so, so that a renamed row
-//! cannot lose its verdict in silence.
+//! verdicts.
 //!
 //! Scenarios compare in one run: each guest has a card on every network under comparison
 //! ([`testbed`]), and the arms take turns within each round, so that both see the same machine.
@@ -27,15 +26,13 @@ pub mod transfer;
 pub mod vm_restart;
 pub mod web;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
+use floodway_experiment::File;
 use floodway_report::progress::Progress;
 use floodway_report::{Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
-
-use crate::kernel::Series;
 
 pub use all_pairs::AllPairs;
 pub use friendliness::Friendliness;
@@ -52,27 +49,28 @@ pub use transfer::Transfer;
 pub use vm_restart::VmRestart;
 pub use web::WebApplication;
 
-/// An experiment file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An experiment on real VMs.
+#[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Name of the report and of its directory: lower-case letters, digits, dashes and underscores.
+    /// Name of the report and of its directory.
     pub name: String,
     /// One line for people.
     pub title: String,
     /// What to do.
     pub scenario: Scenario,
     /// Which figures are accepted.
-    #[serde(default)]
     pub band: Vec<Band>,
-    /// What the simulator needs beyond that: see [`crate::simulation`].
-    pub sim: Option<toml::Table>,
     /// What a reader of the report must know of the run.
-    #[serde(skip)]
     notes: Vec<String>,
     /// Where an interrupted run has left what it measured.
-    #[serde(skip)]
     resume: Option<PathBuf>,
+}
+
+impl From<File<Scenario>> for Experiment {
+    fn from(file: File<Scenario>) -> Self {
+        let File { name, title, scenario, band, .. } = file;
+        Self { name, title, scenario, band, notes: Vec::new(), resume: None }
+    }
 }
 
 /// What an experiment does.
@@ -193,9 +191,7 @@ impl Experiment {
     /// # Errors
     /// When it cannot be read or is not an experiment; the error names the key.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("cannot read experiment {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("experiment {}", path.display()))
+        File::load(path).map(Self::from)
     }
 
     /// Reads an experiment from text.
@@ -203,14 +199,7 @@ impl Experiment {
     /// # Errors
     /// When it is not an experiment; the error names the key.
     pub fn parse(text: &str) -> Result<Self> {
-        let experiment: Self = toml::from_str(text)?;
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
-        ensure!(
-            !experiment.name.is_empty() && experiment.name.chars().all(fits),
-            "name = {:?}: use lower-case letters, digits, dashes and underscores",
-            experiment.name
-        );
-        Ok(experiment)
+        File::parse(text).map(Self::from)
     }
 
     /// Makes it shorter, for a look at whether all works; the report will say so.
@@ -266,34 +255,6 @@ impl Experiment {
     }
 }
 
-/// All experiment files of a directory, by name.
-///
-/// # Errors
-/// When the directory cannot be read.
-pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    let mut files: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
-        .collect();
-    files.sort();
-    Ok(files)
-}
-
-/// Reads a kernel series such as `"6.1"`.
-fn series<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Series, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-}
-
-/// Reads a list of kernel series.
-fn series_list<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Series>, D::Error> {
-    Vec::<String>::deserialize(deserializer)?
-        .iter()
-        .map(|text| text.parse().map_err(serde::de::Error::custom))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,7 +287,7 @@ mod tests {
     #[test]
     fn every_experiment_of_the_project_can_be_read() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
-        let files = files(&dir).unwrap();
+        let files = floodway_experiment::files(&dir).unwrap();
         assert!(!files.is_empty());
         for file in files {
             let experiment = Experiment::load(&file).unwrap();

@@ -37,7 +37,6 @@ const PROGRESS_BYTES: i64 = 100_000;
 #[serde(deny_unknown_fields)]
 pub struct SwitchRestart {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Kills, at least 2.
     pub cycles: u32,

@@ -30,7 +30,6 @@ const CHECKSUM_COUNTERS: [&str; 5] = [
 #[serde(deny_unknown_fields)]
 pub struct Throughput {
     /// Kernels of guests, one pair of guests each.
-    #[serde(deserialize_with = "super::series_list")]
     pub kernels: Vec<Series>,
     /// Networks to measure. With both, figures of the bridge are the baseline of those of the switch.
     pub networks: Vec<Network>,

@@ -20,7 +20,6 @@ use crate::switch_process::Usage;
 #[serde(deny_unknown_fields)]
 pub struct VmRestart {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Kills, at least 2.
     pub cycles: u32,

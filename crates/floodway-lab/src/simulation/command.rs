@@ -1,7 +1,7 @@
 //! `floodway-lab sim`: all runs of some experiments on all cores, and their reports.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, ensure};
@@ -9,11 +9,22 @@ use floodway_report::progress::Progress;
 use floodway_report::{Report, Samples};
 use floodway_sim::engine;
 
+use super::form::File;
 use super::{Experiment, Measurement, Run};
-use crate::experiment;
 
 /// Where experiments are, for `all`.
 const EXPERIMENTS: &str = "experiments";
+
+/// The files that a word on the command line means: one, or all.
+///
+/// # Errors
+/// When there is no directory of experiments.
+pub fn files(word: &Path) -> Result<Vec<PathBuf>> {
+    if word == Path::new("all") {
+        return floodway_experiment::files(Path::new(EXPERIMENTS));
+    }
+    Ok(vec![word.to_owned()])
+}
 
 /// The experiments that a word on the command line means: a file's, or those of all files that have a simulated
 /// form and are not long. The long ones are named on the standard error.
@@ -25,8 +36,8 @@ pub fn find(word: &Path) -> Result<Vec<Experiment>> {
         return Ok(vec![Experiment::load(word)?]);
     }
     let mut all = Vec::new();
-    for file in experiment::files(Path::new(EXPERIMENTS))? {
-        if experiment::Experiment::load(&file)?.sim.is_some() {
+    for file in files(word)? {
+        if File::load(&file)?.sim.is_some() {
             all.push(Experiment::load(&file)?);
         }
     }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use floodway_experiment::transfer::Column;
 use floodway_report::stats::{self, Centre};
 use floodway_report::{Band, Bar, Report, Row, Samples, World, judge, table};
 
 use super::{Cell, Measurement, Parameters, Transfers};
-use crate::experiment::transfer::Column;
 
 const CENTRES: [(Centre, &str); 2] = [(Centre::Median, "median"), (Centre::Mean, "mean")];
 const RATES: [&str; 3] = ["data-phase", "whole", "aggregate"];
@@ -42,7 +42,7 @@ pub(super) fn report(
     let mut page = Page { experiment, rows: Vec::new(), samples: Vec::new(), notes: Vec::new() };
     let mut comparisons = Vec::new();
     for cell in &cells {
-        for pair in experiment.pairs() {
+        for pair in experiment.scene.pairs() {
             comparisons.extend(compare(experiment, &index, cell, pair));
         }
     }
@@ -116,18 +116,6 @@ fn compare<'a>(
 }
 
 impl Transfers {
-    /// The pairs of columns, value and baseline.
-    fn pairs(&self) -> Vec<[Column; 2]> {
-        if !self.scene.compare.is_empty() {
-            return self.scene.compare.clone();
-        }
-        let (first, others) = match &self.scene.columns[..] {
-            [first, others @ ..] => (*first, others),
-            [] => return Vec::new(),
-        };
-        others.iter().map(|&column| [column, first]).collect()
-    }
-
     /// What tells a cell apart from others of the experiment.
     fn label(&self, cell: &Cell, with_host: bool, with_size: bool) -> String {
         let mut parts = Vec::new();
@@ -159,7 +147,7 @@ impl Transfers {
     }
 
     fn pair_label(&self, [value, baseline]: [Column; 2]) -> String {
-        match self.pairs().len() {
+        match self.scene.pairs().len() {
             0 | 1 => String::new(),
             _ => format!("{} against {}", value.name(), baseline.name()),
         }
@@ -298,7 +286,7 @@ impl Page<'_> {
         };
         let label = self.experiment.label(cell, true, true);
         let mut rows = Vec::new();
-        for pair in self.experiment.pairs() {
+        for pair in self.experiment.scene.pairs() {
             for path in &cell.paths {
                 let [value, baseline] = pair.map(|column| series(column, &path.name));
                 if value.is_empty() {

@@ -3,12 +3,27 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use floodway_experiment::friendliness::Friendliness as FriendlinessForm;
+use floodway_experiment::transfer::Transfer;
 use floodway_report::{Report, Samples};
+use serde::Deserialize;
 
 use super::friendliness::Friendliness;
 use super::grid::Grid;
 use super::{Measurement, Run, Transfers};
-use crate::experiment;
+
+/// What `[scenario]` says of what can be simulated. The twins of all other kinds are scenes, which are in `[sim]` alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub(super) enum Scenario {
+    Transfer(Box<Transfer>),
+    Friendliness(FriendlinessForm),
+    #[serde(other)]
+    Other,
+}
+
+/// An experiment's file as the simulator reads it.
+pub(super) type File = floodway_experiment::File<Scenario>;
 
 /// An experiment that can be simulated.
 #[derive(Clone, Debug)]
@@ -35,13 +50,13 @@ impl Experiment {
     /// When it cannot be read, is not an experiment, or has no simulated form; the error names the key.
     pub fn load(path: &Path) -> Result<Self> {
         let at = || format!("experiment {}", path.display());
-        let experiment = experiment::Experiment::load(path)?;
+        let experiment = File::load(path)?;
         let Some(table) = experiment.sim.clone() else {
             bail!("{}: has no table [sim], so no simulated form; try `floodway-lab real`", at())
         };
         let kind = &experiment.scenario;
         let form = match table.contains_key("scene") {
-            false if matches!(kind, experiment::Scenario::Friendliness(_)) => {
+            false if matches!(kind, Scenario::Friendliness(_)) => {
                 Form::Friendliness(Box::new(Friendliness::load(path).with_context(at)?))
             }
             true => {

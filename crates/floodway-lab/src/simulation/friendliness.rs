@@ -1,4 +1,4 @@
-//! Friendliness in virtual time: the twin of [`crate::experiment::friendliness`].
+//! Friendliness in virtual time: the twin of what [`floodway_experiment::friendliness`] describes.
 //!
 //! # Theory of operation
 //! ```text
@@ -22,6 +22,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use floodway_core::time::Instant;
+use floodway_experiment::friendliness::{
+    Cell, Friendliness as Form, LOOK, Look, Sender, Trace, Trial, measured,
+};
 use floodway_report::{Band, Report, Samples, World as Where, judge};
 use floodway_sim::flow::Side;
 use floodway_sim::net::{Builder, Link, Net, Node, QueueConfig, SwitchConfig};
@@ -32,12 +35,11 @@ use floodway_sim::world::{AppId, MachineId, World};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::form::{File, Scenario};
 use super::hook::{self, Halves};
 use super::host::{self, Host};
 use super::run::Recorder;
 use super::{Measurement, Run, Work};
-use crate::experiment::friendliness::{Cell, LOOK, Look, Sender, Trace, Trial, measured};
-use crate::experiment::{self, Friendliness as Scenario, RealScenario};
 
 const MBIT: u64 = 1_000_000;
 /// Bytes on the wire of a full packet.
@@ -73,7 +75,7 @@ struct Settings {
 #[derive(Clone, Debug)]
 pub struct Friendliness {
     pub(super) name: String,
-    scenario: Scenario,
+    scenario: Form,
     settings: Settings,
     host: Table,
     notes: Vec<String>,
@@ -94,10 +96,10 @@ pub struct Case {
 
 impl Friendliness {
     pub(super) fn load(path: &Path) -> Result<Self> {
-        let experiment = experiment::Experiment::load(path)?;
+        let experiment = File::load(path)?;
         let table = experiment.sim.context("there is no table [sim]")?;
         let settings: Settings = table.try_into().context("sim")?;
-        let experiment::Scenario::Friendliness(scenario) = experiment.scenario else {
+        let Scenario::Friendliness(scenario) = experiment.scenario else {
             bail!("its scenario is of another kind than \"friendliness\"")
         };
         scenario.check()?;
@@ -122,7 +124,8 @@ impl Friendliness {
 
     pub(super) fn quicken(&mut self) {
         self.settings.replications = Some(1);
-        self.notes.extend(self.scenario.quicken());
+        let note = self.scenario.shorten();
+        self.notes.push(note);
     }
 
     fn rounds(&self) -> u32 {
@@ -396,7 +399,7 @@ mod tests {
     fn case(group: &[Sender], congestion: &str, bottleneck: Option<(u32, f64)>, loss: f64) -> Case {
         let mut host: Table = HOST.parse().unwrap();
         host::set(&mut host, "tcp.congestion", &congestion.into()).unwrap();
-        let queue = |bdp| experiment::friendliness::Queue { name: "queue".into(), bdp };
+        let queue = |bdp| floodway_experiment::friendliness::Queue { name: "queue".into(), bdp };
         Case {
             host: Host::from_table(&host).unwrap(),
             cell: Cell {

@@ -8,7 +8,6 @@ use floodway_sim::world::World;
 
 use super::grid::Grid;
 use super::*;
-use crate::experiment;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments").join(name)
@@ -16,7 +15,7 @@ fn file(name: &str) -> PathBuf {
 
 fn load(name: &str) -> Grid {
     let path = file(name);
-    let experiment = experiment::Experiment::load(&path).unwrap();
+    let experiment = File::load(&path).unwrap();
     Grid::load(&path, &experiment.name, experiment.sim.unwrap()).unwrap()
 }
 
@@ -88,7 +87,7 @@ fn what_does_not_exist_is_named() {
         ("scene = \"testbed\"", "scene = \"fat-tree\"", "host"),
     ] {
         assert!(text.contains(from), "{from}");
-        let experiment = experiment::Experiment::parse(&text.replace(from, to)).unwrap();
+        let experiment = File::parse(&text.replace(from, to)).unwrap();
         let error = Grid::load(&path, "x", experiment.sim.unwrap()).unwrap_err();
         assert!(format!("{error:#}").contains(expected), "{error:#}");
     }

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! An experiment's file says what to do for both worlds ([`crate::experiment`]); its table `[sim]` says what the
+//! An experiment's file says what to do for both worlds ([`floodway_experiment`]); its table `[sim]` says what the
 //! simulator needs beyond that: the host ([`host`]), replications, sweeps of parameters that the paper leaves open,
 //! and bands of its own. From it follows a list of independent [`Run`]s, one per cell, column and replication.
 //! Each is a function of its parameters and seed ([`Run::execute`]), so they may be run in any order, by any number
@@ -36,12 +36,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use floodway_experiment::transfer::{
+    Column, Direction, Fewer, HostLoad, Path as FarPath, Transfer as Scene,
+};
 use floodway_report::{Band, Report, Samples};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::experiment::transfer::{Column, Direction, Fewer, HostLoad, Path as FarPath};
-use crate::experiment::{self, Scenario, Transfer as Scene};
+use form::{File, Scenario};
 use hook::Halves;
 use host::Host;
 use transfer::{Case, Peer};
@@ -158,7 +160,7 @@ impl Transfers {
     /// When it cannot be read, is not an experiment, or has no simulated form; the error names the key.
     pub fn load(path: &Path) -> Result<Self> {
         let at = || format!("experiment {}", path.display());
-        let experiment = experiment::Experiment::load(path)?;
+        let experiment = File::load(path)?;
         let Some(table) = experiment.sim else {
             bail!("{}: has no table [sim], so no simulated form; try `floodway-lab real`", at())
         };
@@ -271,12 +273,7 @@ impl Transfers {
 
     fn cells(&self) -> Result<Vec<Cell>> {
         let scene = &self.scene;
-        let direct = vec![vec![FarPath::direct()]];
-        let paths = match &scene.path[..] {
-            [] => direct,
-            paths if scene.mixed => vec![paths.to_vec()],
-            paths => paths.iter().map(|path| vec![path.clone()]).collect(),
-        };
+        let paths = scene.path_sets();
         let mut cells = Vec::new();
         for variant in self.variants()? {
             for &place in &scene.hosts {

@@ -1,8 +1,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use floodway_experiment::files;
+
 use super::*;
-use crate::experiment::files;
 
 fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
@@ -17,9 +18,10 @@ fn fig6() -> Transfers {
 
 #[test]
 fn every_simulated_experiment_of_the_project_has_runs() {
-    let simulated = files(&dir()).unwrap().into_iter().filter(|file| {
-        experiment::Experiment::load(file).is_ok_and(|experiment| experiment.sim.is_some())
-    });
+    let simulated = files(&dir())
+        .unwrap()
+        .into_iter()
+        .filter(|file| File::load(file).is_ok_and(|experiment| experiment.sim.is_some()));
     let mut seen = 0;
     for file in simulated {
         let runs = Experiment::load(&file).unwrap().runs().unwrap();

@@ -1,4 +1,4 @@
-//! Timed transfers in virtual time: the twin of [`crate::experiment::transfer`].
+//! Timed transfers in virtual time: the twin of what [`floodway_experiment::transfer`] describes.
 //!
 //! # Theory of operation
 //!

@@ -29,8 +29,8 @@ use super::{Cell, Friendliness, LOOK, Look, Sender, Trace, Trial};
 use crate::experiment::Run;
 use crate::experiment::testbed::{Network, Testbed};
 use crate::experiment::transfer::contention::{OTHER, Threads, pin_all};
-use crate::experiment::transfer::far_end::{FarEnd, Path};
-use crate::experiment::transfer::{Emulator, tcp};
+use crate::experiment::transfer::far_end::FarEnd;
+use crate::experiment::transfer::{Emulator, Path, tcp};
 use crate::switch_process::Offload;
 use crate::vm::Vm;
 

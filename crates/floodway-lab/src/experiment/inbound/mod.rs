@@ -24,7 +24,8 @@ use floodway_switch::operate::{InboundChange, InboundStatus};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::transfer::far_end::{FarEnd, Path};
+use super::transfer::Path;
+use super::transfer::far_end::FarEnd;
 use super::transfer::tcp::{self, Place};
 use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
@@ -66,7 +67,6 @@ impl Policy {
 #[serde(deny_unknown_fields)]
 pub struct Inbound {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Rate of the port, in Mbit/s on the wire.
     pub mbit: u32,

@@ -27,9 +27,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::transfer::column::{self, Column};
 use super::transfer::far_end::FarEnd;
-use super::transfer::{Path, Profile};
+use super::transfer::{Column, Path, Profile, column};
 use super::{Measured, RealScenario, Run};
 use crate::agent::Counters;
 use crate::kernel::Series;
@@ -52,7 +51,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[serde(deny_unknown_fields)]
 pub struct Integrity {
     /// Kernel of the guest.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Bytes of each cell in MB, at least 1.
     pub total_mb: u64,

@@ -102,7 +102,6 @@ impl Cores {
 #[serde(deny_unknown_fields)]
 pub struct Residency {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Rounds, at least 1.
     pub rounds: u32,

@@ -52,7 +52,6 @@ const MAX_VMS: u32 = 8;
 #[serde(deny_unknown_fields)]
 pub struct SmallFlows {
     /// Kernel of the guests.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// VMs, 1 to 8.
     pub vms: u32,

@@ -36,9 +36,8 @@ use super::integrity::Direction;
 use super::integrity::lanes::{self, Ends, Outcome};
 use super::switch_restart::samples;
 use super::testbed::{Network, Testbed};
-use super::transfer::column::{self, Column};
 use super::transfer::far_end::FarEnd;
-use super::transfer::{Path, Profile};
+use super::transfer::{Column, Path, Profile, column};
 use super::{Measured, RealScenario, Run};
 use crate::agent::{Agent, Spawned};
 use crate::kernel::Series;
@@ -72,7 +71,6 @@ const QUICK_CYCLES: u32 = 2;
 #[serde(deny_unknown_fields)]
 pub struct SwitchKilled {
     /// Kernel of the guest.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// Kills, for each of `restart_after_ms`, at least 1.
     pub cycles: u32,

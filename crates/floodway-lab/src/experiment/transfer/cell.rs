@@ -1,9 +1,7 @@
 //! One point of a sweep: what it is called, and what was measured in it.
 
-use super::column::Column;
 use super::phases::Phases;
-use super::profile::Profile;
-use super::{Direction, HostLoad, Transfer};
+use super::{Column, Direction, HostLoad, Profile, Transfer};
 use floodway_guest::transfer::{Arrival, Sent};
 
 /// What is timed.

@@ -1,9 +1,8 @@
 //! What is compared, and how a running testbed is switched over to it.
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use floodway_experiment::transfer::{Column, Profile};
 
-use super::profile::Profile;
 use super::tcp::{self, Place};
 use crate::experiment::testbed::Network;
 use crate::switch_process::{Offload, Switch};
@@ -14,80 +13,32 @@ const LOADER: &str = "/init";
 /// Name of the congestion control that [`LOADER`] registers.
 const OFFLOADED: &str = "floodway";
 
-/// One side of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Column {
-    /// The switch, with offload off, and an unmodified guest.
-    Vanilla,
-    /// Linux bridge and tap.
-    Bridge,
-    /// Transmit offload.
-    Transmit,
-    /// Receive offload.
-    Receive,
-    /// Transmit and receive offload.
-    Offload,
-    /// Transmit offload without a buffer policy.
-    #[serde(rename = "none")]
-    NoPolicy,
-    /// Transmit offload, equal shares of the buffer.
-    Fair,
-    /// Transmit offload, larger shares for flows with short round trips.
-    Prioritised,
+/// What connects the guests.
+pub fn network(column: Column) -> Network {
+    match column {
+        Column::Bridge => Network::Bridge,
+        _ => Network::Floodway,
+    }
 }
 
-impl Column {
-    /// As the file names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vanilla => "vanilla",
-            Self::Bridge => "bridge",
-            Self::Transmit => "transmit",
-            Self::Receive => "receive",
-            Self::Offload => "offload",
-            Self::NoPolicy => "none",
-            Self::Fair => "fair",
-            Self::Prioritised => "prioritised",
-        }
-    }
-
-    /// What connects the guests.
-    pub fn network(self) -> Network {
-        match self {
-            Self::Bridge => Network::Bridge,
-            _ => Network::Floodway,
-        }
-    }
-
-    /// What the switch does for the port, with a profile's algorithm and first window.
-    pub fn offload(self, profile: Profile) -> Offload {
-        let (transmit, receive, buffer) = match self {
-            Self::Vanilla | Self::Bridge => (false, false, None),
-            Self::Transmit => (true, false, None),
-            Self::Receive => (false, true, None),
-            Self::Offload => (true, true, None),
-            Self::NoPolicy => (true, false, Some("none")),
-            Self::Fair => (true, false, Some("fair")),
-            Self::Prioritised => (true, false, Some("prioritised")),
-        };
-        Offload {
-            transmit,
-            receive,
-            buffer,
-            budget: None,
-            congestion: transmit.then(|| profile.congestion_control()),
-            initial_window: transmit.then(|| profile.initial_window()),
-        }
-    }
-
-    fn transmits(self) -> bool {
-        !matches!(self, Self::Vanilla | Self::Bridge | Self::Receive)
-    }
-
-    /// Whether the switch does anything for the guest.
-    pub fn offloads(self) -> bool {
-        self.transmits() || self == Self::Receive
+/// What the switch does for the port, with a profile's algorithm and first window.
+pub fn offload(column: Column, profile: Profile) -> Offload {
+    let (transmit, receive, buffer) = match column {
+        Column::Vanilla | Column::Bridge => (false, false, None),
+        Column::Transmit => (true, false, None),
+        Column::Receive => (false, true, None),
+        Column::Offload => (true, true, None),
+        Column::NoPolicy => (true, false, Some("none")),
+        Column::Fair => (true, false, Some("fair")),
+        Column::Prioritised => (true, false, Some("prioritised")),
+    };
+    Offload {
+        transmit,
+        receive,
+        buffer,
+        budget: None,
+        congestion: transmit.then(|| profile.congestion_control()),
+        initial_window: transmit.then(|| profile.initial_window()),
     }
 }
 
@@ -134,7 +85,7 @@ pub fn activate(
 ) -> Result<()> {
     if columns.iter().any(|column| column.offloads()) {
         switch
-            .set_offload(guest.name(), &column.offload(profile))
+            .set_offload(guest.name(), &offload(column, profile))
             .with_context(|| format!("column `{}`", column.name()))?;
     }
     let algorithm = if column.transmits() { OFFLOADED } else { profile.congestion_control() };
@@ -158,7 +109,7 @@ mod tests {
             Column::Prioritised,
         ];
         for column in all {
-            let offload = column.offload(Profile::Era2011);
+            let offload = offload(column, Profile::Era2011);
             assert_eq!(offload.transmit, column.transmits());
             assert_eq!(offload.transmit || offload.receive, column.offloads());
             assert_eq!(offload.congestion, column.transmits().then_some("reno"));

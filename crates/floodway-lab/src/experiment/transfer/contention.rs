@@ -27,8 +27,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::profile::Profile;
-use super::{Emulator, HostLoad, Transfer};
+use super::{Column, Emulator, HostLoad, Profile, Transfer, profile};
 use crate::agent::Hog;
 use crate::cleanup::Guard;
 use crate::experiment::testbed::{Network, Testbed};
@@ -75,7 +74,7 @@ impl Contended {
         ensure!(exists, "contention needs two cores: one for the VMs, one for the rest");
         pin_all(std::process::id(), OTHER)?;
         let mut networks = vec![Network::Floodway];
-        if scenario.columns.iter().any(|column| column.network() == Network::Bridge) {
+        if scenario.columns.contains(&Column::Bridge) {
             networks.push(Network::Bridge);
         }
         let testbed = Testbed::start(name, &vec![scenario.kernel; host.vms as usize], &networks)?;
@@ -151,7 +150,7 @@ impl Threads {
     /// # Errors
     /// When the kernel refuses.
     pub fn schedule(&self, profile: Profile) -> Result<Option<Guard>> {
-        profile.schedule(&self.vcpus)
+        profile::schedule(profile, &self.vcpus)
     }
 
     /// CPU time of the contended core so far.

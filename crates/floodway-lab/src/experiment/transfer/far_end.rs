@@ -13,9 +13,9 @@
 //! Several paths may be there at once.
 
 use anyhow::{Result, ensure};
+use floodway_experiment::transfer::Path;
 use floodway_netem::spec::Reorder;
 use floodway_netem::{Counters, LinkSpec, Loss, PortSpec, Spec};
-use serde::Deserialize;
 
 use super::tcp::Place;
 use crate::experiment::testbed::Network;
@@ -31,61 +31,20 @@ const FAR: u8 = 2;
 /// Network card of the other end.
 const FAR_DEVICE: &str = "far0";
 
-/// What lies between the switch's uplink and the other end. Without any impairment the other end is on
-/// the uplink itself.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Path {
-    /// For the names of rows.
-    pub name: String,
-    /// Round trip that the path adds, in ms, half of it each way.
-    #[serde(default)]
-    pub rtt_ms: f64,
-    /// Packets that get lost at random, each way.
-    #[serde(default)]
-    pub loss_percent: f64,
-    /// Packets that are held back by `reorder_ms`, so that others overtake them, each way.
-    #[serde(default)]
-    pub reorder_percent: f64,
-    /// See `reorder_percent`.
-    #[serde(default)]
-    pub reorder_ms: f64,
-    /// Packets that arrive twice, each way.
-    #[serde(default)]
-    pub duplicate_percent: f64,
-    /// Rate of the bottleneck on the wire, each way.
-    pub mbit: Option<u32>,
-    /// Bytes that the bottleneck queues, in thousands; the emulator's default without it.
-    pub queue_kb: Option<u32>,
-}
-
-impl Path {
-    /// The uplink itself.
-    pub fn direct() -> Self {
-        Self { name: "direct".into(), ..Self::default() }
-    }
-
-    /// Whether there is nothing to emulate.
-    pub fn is_direct(&self) -> bool {
-        let untouched = self.loss_percent + self.reorder_percent + self.duplicate_percent == 0.0;
-        self.rtt_ms == 0.0 && untouched && self.mbit.is_none()
-    }
-
-    /// One direction of it.
-    fn link(&self) -> LinkSpec {
-        let default = LinkSpec::default();
-        LinkSpec {
-            rate_mbit: self.mbit.map(f64::from),
-            delay_ms: self.rtt_ms / 2.0,
-            queue_bytes: self.queue_kb.map_or(default.queue_bytes, |kb| kb.saturating_mul(1000)),
-            loss: (self.loss_percent > 0.0).then(|| Loss::Random(self.loss_percent / 100.0)),
-            reorder: (self.reorder_percent > 0.0).then(|| Reorder {
-                probability: self.reorder_percent / 100.0,
-                extra_ms: self.reorder_ms,
-            }),
-            duplicate: self.duplicate_percent / 100.0,
-            ..default
-        }
+/// One direction of a path.
+fn link(path: &Path) -> LinkSpec {
+    let default = LinkSpec::default();
+    LinkSpec {
+        rate_mbit: path.mbit.map(f64::from),
+        delay_ms: path.rtt_ms / 2.0,
+        queue_bytes: path.queue_kb.map_or(default.queue_bytes, |kb| kb.saturating_mul(1000)),
+        loss: (path.loss_percent > 0.0).then(|| Loss::Random(path.loss_percent / 100.0)),
+        reorder: (path.reorder_percent > 0.0).then(|| Reorder {
+            probability: path.reorder_percent / 100.0,
+            extra_ms: path.reorder_ms,
+        }),
+        duplicate: path.duplicate_percent / 100.0,
+        ..default
     }
 }
 
@@ -158,7 +117,7 @@ impl Emulated {
         let near_device = format!("near{subnet}");
         let mut near = PortSpec::tap("near", Some(host.name()), &near_device);
         let mut far = PortSpec::tap("far", Some(namespace.name()), FAR_DEVICE);
-        (near.egress, far.egress) = (path.link(), path.link());
+        (near.egress, far.egress) = (link(path), link(path));
         let spec = Spec { seed, ..Spec::path(near, far) };
         let path = path::Path::start(&spec, Some(core))?;
         host.add_address(&near_device, &net::cidr(subnet, NEAR))?;
@@ -185,13 +144,13 @@ mod tests {
             mbit: Some(10),
             queue_kb: Some(25),
         };
-        let link = path.link();
+        let link = link(&path);
         assert_eq!((link.delay_ms, link.rate_mbit, link.queue_bytes), (10.0, Some(10.0), 25_000));
         assert_eq!(link.loss, Some(Loss::Random(0.01)));
         assert_eq!(link.reorder, Some(Reorder { probability: 0.02, extra_ms: 3.0 }));
         assert_eq!(link.duplicate, 0.04);
         link.config().unwrap();
         assert!(!path.is_direct() && Path::direct().is_direct());
-        assert_eq!(Path::direct().link(), LinkSpec::default());
+        assert_eq!(super::link(&Path::direct()), LinkSpec::default());
     }
 }

@@ -5,10 +5,9 @@ use floodway_report::stats::{self, Centre};
 use floodway_report::{Bar, Row, Samples, table};
 
 use super::cell::{Cell, Measure, Series};
-use super::column::Column;
 use super::measure::{Results, SWITCH};
 use super::phases::Phases;
-use super::{Direction, Measured, Transfer};
+use super::{Column, Direction, Measured, Transfer};
 
 /// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
 /// and timeouts as well, from which we take them.
@@ -296,7 +295,7 @@ mod tests {
 
     use super::*;
     use crate::experiment::transfer::cell::Place;
-    use crate::experiment::{Experiment, Scenario, files};
+    use crate::experiment::{Experiment, Scenario};
 
     /// Results of a scenario in which every column is twice as fast as the one before it.
     fn results(scenario: &Transfer) -> Results {
@@ -357,7 +356,7 @@ mod tests {
     #[test]
     fn every_band_of_every_experiment_meets_a_row_and_no_two_rows_share_a_name() {
         let mut seen = 0;
-        for path in files(&dir()).unwrap() {
+        for path in floodway_experiment::files(&dir()).unwrap() {
             let Some((transfer, experiment)) = load(&path) else { continue };
             transfer.check().unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
             let mut measured = figures(&transfer, &results(&transfer), 1).unwrap();

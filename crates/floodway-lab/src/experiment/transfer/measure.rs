@@ -8,13 +8,10 @@ use anyhow::{Context, Result};
 use floodway_guest::transfer::{Arrival, Plan, Receiver, Sent, Sink};
 
 use super::cell::{self, Cell, Measure, Observation, Place, Series};
-use super::column::{self, Column};
 use super::contention::{self, Contended};
-use super::far_end::{FarEnd, Path};
+use super::far_end::FarEnd;
 use super::phases::Phases;
-use super::profile::Profile;
-use super::tcp;
-use super::{Direction, HostLoad, Transfer};
+use super::{Column, Direction, HostLoad, Path, Profile, Transfer, column, tcp};
 use crate::agent::{Counters, Listening};
 use crate::experiment::Run;
 use crate::switch_process::Offload;
@@ -117,7 +114,8 @@ impl<'a> Session<'a> {
             tcp::set_receive_buffer(tcp::Place::Guest(contended.guest()), bytes)?;
         }
         if let Some(budget) = scenario.budget {
-            let offload = Offload { budget: Some(budget), ..Column::Vanilla.offload(profile) };
+            let offload =
+                Offload { budget: Some(budget), ..column::offload(Column::Vanilla, profile) };
             contended.testbed().switch()?.set_offload(contended.guest().name(), &offload)?;
         }
         for end in ends {
@@ -180,7 +178,7 @@ impl<'a> Session<'a> {
     fn cell(&mut self, place: Place, results: &mut Results) -> Result<Cell> {
         let columns = &self.scenario.columns;
         let (rounds, bytes) = (self.scenario.rounds(place.bytes), place.bytes);
-        let block = self.scenario.block_rounds(rounds, &place.flows);
+        let block = super::block_rounds(self.scenario, rounds, &place.flows);
         let measures = Measure::of(self.scenario, &place.flows);
         let mut series: Vec<Series> = columns
             .iter()
@@ -296,7 +294,7 @@ impl<'a> Session<'a> {
     }
 
     fn plan(&self, column: Column, place: &Place, rounds: u32) -> Result<Plan> {
-        let network = column.network();
+        let network = column::network(column);
         let receivers = match &self.sinks {
             Sinks::Host(sinks) => {
                 let ends = self.ends.iter().zip(sinks).zip(&place.flows);

@@ -3,9 +3,8 @@
 
 use floodway_report::{stats, table};
 
-use super::Direction;
 use super::cell::{Measure, Observation};
-use super::column::Column;
+use super::{Column, Direction};
 
 /// Times of all transfers of a column in one cell.
 #[derive(Clone, Debug)]

@@ -51,7 +51,6 @@ const LEAST_BLOCKS: u32 = 2;
 #[serde(deny_unknown_fields)]
 pub struct WebApplication {
     /// Kernel of the VMs.
-    #[serde(deserialize_with = "super::series")]
     pub kernel: Series,
     /// What is compared; the first is the baseline of the others.
     pub columns: Vec<Column>,
@@ -130,7 +129,7 @@ impl WebApplication {
         ensure!(!self.columns.is_empty(), "columns: name at least one");
         ensure!(!self.profiles.is_empty(), "profiles: name at least one");
         ensure!(
-            self.columns.iter().all(|column| column.network() == Network::Floodway),
+            self.columns.iter().all(|column| column::network(*column) == Network::Floodway),
             "columns: the application's hosts have no `bridge`"
         );
         ensure!(

@@ -1,4 +1,4 @@
-//! Inbound rates in virtual time: the twin of [`crate::experiment::inbound`], at the paper's scale.
+//! Inbound rates in virtual time: the twin of scenarios of kind `inbound`, at the paper's scale.
 //!
 //! # Theory of operation
 //!

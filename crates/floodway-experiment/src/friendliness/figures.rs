@@ -13,7 +13,9 @@
 
 use floodway_report::{Bar, Drawn, Measured, Row, Samples, stats};
 
-use super::{Cell, Look, Sender, Trial, theory};
+use super::cell::Cell;
+use super::theory;
+use super::trial::{Look, Sender, Trial};
 
 /// A counter of a flow.
 type Counter = fn(&Look) -> u64;
@@ -29,7 +31,7 @@ const COUNTERS: [(&str, Counter); 3] = [
 const RESPONSE: &str = "window at random loss";
 
 /// Returns the rows and samples of all trials.
-pub(crate) fn measured(trials: &[Trial]) -> Measured {
+pub fn measured(trials: &[Trial]) -> Measured {
     let mut page = Page { trials, measured: Measured::default() };
     let mut cells: Vec<&Cell> = Vec::new();
     for trial in trials {
@@ -248,7 +250,7 @@ fn over_time(name: &str, [value, baseline]: [Vec<f64>; 2], arms: Option<[String;
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trace;
+    use super::super::trial::Trace;
     use super::*;
 
     /// A flow at a constant rate and round trip for 60 s after 10 s of nothing.
@@ -266,7 +268,7 @@ mod tests {
 
     fn trial(round: u32, loss_percent: f64, traces: Vec<Trace>) -> Trial {
         let bottleneck = (loss_percent == 0.0)
-            .then(|| (10, super::super::Queue { name: "deep".into(), bdp: 2.0 }));
+            .then(|| (10, super::super::cell::Queue { name: "deep".into(), bdp: 2.0 }));
         let cell = Cell { congestion: "reno".into(), rtt_ms: 20.0, loss_percent, bottleneck };
         Trial { cell, round, settle_ms: 10_000.0, mss: 1448, traces }
     }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Cell;
+use super::cell::Cell;
+
+/// Interval between two looks at the senders and the receiver.
+pub const LOOK: Duration = Duration::from_millis(250);
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -22,7 +25,7 @@ pub enum Sender {
 
 impl Sender {
     /// Name for rows.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Offloaded => "offloaded",
             Self::Guest => "guest",
@@ -32,7 +35,7 @@ impl Sender {
     }
 
     /// Whether it is a VM.
-    pub(crate) const fn is_guest(self) -> bool {
+    pub const fn is_guest(self) -> bool {
         matches!(self, Self::Offloaded | Self::Guest)
     }
 }
@@ -40,7 +43,7 @@ impl Sender {
 /// A flow at one moment. Counters count from the start of the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Look {
+pub struct Look {
     /// Time since the start of the group.
     pub at_ms: f64,
     /// Bytes that the receiver has got.
@@ -60,7 +63,7 @@ pub(crate) struct Look {
 /// A flow over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Trace {
+pub struct Trace {
     /// Whose flow.
     pub sender: Sender,
     /// In the order of time.
@@ -70,7 +73,7 @@ pub(crate) struct Trace {
 /// What a group did in a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Trial {
+pub struct Trial {
     /// Where.
     pub cell: Cell,
     /// Which trial of that group there.

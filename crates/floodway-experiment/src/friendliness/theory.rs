@@ -16,7 +16,7 @@ const BETA: f64 = 0.7;
 
 /// Returns the average window in segments at the probability of loss `p` and the round trip `rtt_s` in seconds, or `None` if the
 /// congestion control has no function here.
-pub(crate) fn window(congestion: &str, p: f64, rtt_s: f64) -> Option<f64> {
+pub fn window(congestion: &str, p: f64, rtt_s: f64) -> Option<f64> {
     match congestion {
         "reno" | "newreno" => Some(RENO / p.sqrt()),
         "cubic" => Some(cubic(p, rtt_s).max((1.5 / p).sqrt())),
@@ -30,7 +30,7 @@ fn cubic(p: f64, rtt_s: f64) -> f64 {
 }
 
 /// Returns the rate in Mbit/s of payload for segments of `mss` bytes, as [`window`].
-pub(crate) fn rate(congestion: &str, p: f64, rtt_s: f64, mss: u32) -> Option<f64> {
+pub fn rate(congestion: &str, p: f64, rtt_s: f64, mss: u32) -> Option<f64> {
     Some(window(congestion, p, rtt_s)? * f64::from(mss) * 8e-6 / rtt_s)
 }
 

@@ -1,0 +1,68 @@
+//! The file of an experiment.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use floodway_report::Band;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// An experiment's file, with scenarios of the kinds that `S` knows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File<S> {
+    /// Name of the report and of its directory: lower-case letters, digits, dashes and underscores.
+    pub name: String,
+    /// One line for people.
+    pub title: String,
+    /// What to do.
+    pub scenario: S,
+    /// Which figures are accepted.
+    #[serde(default)]
+    pub band: Vec<Band>,
+    /// What the simulator needs beyond that.
+    pub sim: Option<toml::Table>,
+}
+
+impl<S: DeserializeOwned> File<S> {
+    /// Reads an experiment file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not an experiment; the error names the key.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read experiment {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("experiment {}", path.display()))
+    }
+
+    /// Reads an experiment from text.
+    ///
+    /// # Errors
+    /// When it is not an experiment; the error names the key.
+    pub fn parse(text: &str) -> Result<Self> {
+        let experiment: Self = toml::from_str(text)?;
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+        ensure!(
+            !experiment.name.is_empty() && experiment.name.chars().all(fits),
+            "name = {:?}: use lower-case letters, digits, dashes and underscores",
+            experiment.name
+        );
+        Ok(experiment)
+    }
+}
+
+/// All experiment files of a directory, by name.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
