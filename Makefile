@@ -36,6 +36,8 @@ test-ray: build ## Sweeps under a local Ray, in a Python environment of its own 
 lint: compiler ## Formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
+	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
 	tools/deny
 
 unit: build ready ## Unit, property, documentation and end-to-end tests

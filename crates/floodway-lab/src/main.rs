@@ -9,11 +9,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use floodway_report::report::REPORT_FILE;
 use floodway_report::{Report, Samples, html, table};
+use floodway_simlab::simulation::command as simulator;
+use floodway_simlab::{bench_sim, sweep};
 
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::Experiment;
-use floodway_lab::simulation::command as simulator;
-use floodway_lab::{bench, bench_sim, cleanup, demo, path, sweep};
+use floodway_lab::{bench, cleanup, demo, path};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]

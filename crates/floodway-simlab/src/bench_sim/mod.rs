@@ -14,6 +14,7 @@
 //! transfers that are complete in both.
 
 mod case;
+mod child;
 mod contender;
 mod figures;
 mod outcome;

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::child;
 use super::outcome::Outcome;
-use crate::child::Process;
-use crate::process;
 
 /// ns-3 needs minutes for one second of a fat tree.
 const TIMEOUT: Duration = Duration::from_secs(4 * 3600);
@@ -66,7 +65,7 @@ impl Contender {
         let build = own.with_file_name("ns3-build");
         let mut command = Command::new("make");
         command.arg("-s").arg("-C").arg(&source).arg(format!("BUILD={}", build.display()));
-        process::run_command(command).context("ns3-replay does not build")?;
+        child::run(&mut command).context("ns3-replay does not build")?;
         Ok(Self { simulator: Simulator::Ns3, program: build.join("ns3-replay") })
     }
 
@@ -82,7 +81,7 @@ impl Contender {
         }
         command.arg(scenario).arg(&report).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(&log)?);
-        let status = Process::spawn("simulator", command)?.wait(TIMEOUT)?;
+        let status = child::run_for(&mut command, TIMEOUT)?;
         let said = || fs::read_to_string(&log).unwrap_or_default();
         ensure!(status.success(), "{} failed ({status}): {}", self.simulator, said().trim());
         Outcome::parse(&fs::read_to_string(&report)?, transfers)
