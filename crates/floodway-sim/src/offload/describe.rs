@@ -1,4 +1,4 @@
-//! Packets as the engine sees them, and what it makes of them.
+//! Packets as mechanisms of TCP see them, and what they make of them.
 
 use floodway_core::offload::{Ecn as WireEcn, Edit, Made, Release, Segment};
 use floodway_wire::tcp::OptionSummary;
@@ -8,8 +8,9 @@ use crate::packet::{self, Body, Ecn, Packet};
 /// ECT(0) as in the IP header.
 const ECT_0: WireEcn = WireEcn(2);
 
-/// What the engine is told of a packet; `None` if it is not TCP.
-pub(super) fn segment(packet: &Packet) -> Option<Segment> {
+/// What a mechanism sees of a packet; `None` if it is not TCP.
+#[must_use]
+pub fn segment(packet: &Packet) -> Option<Segment> {
     let tcp = packet.tcp()?;
     Some(Segment {
         seq: tcp.seq,
@@ -26,14 +27,16 @@ pub(super) fn segment(packet: &Packet) -> Option<Segment> {
 }
 
 /// Changes the header of a packet that passes.
-pub(super) fn edit(packet: &mut Packet, edit: &Edit) {
+pub fn edit(packet: &mut Packet, edit: &Edit) {
+    // Named one by one, so that a new field of an edit cannot be forgotten here.
+    let Edit { seq, ack, window, flags, timestamps, strip_sack } = *edit;
     let Body::Tcp(tcp) = &mut packet.body else { return };
-    tcp.seq = edit.seq.unwrap_or(tcp.seq);
-    tcp.ack = edit.ack.unwrap_or(tcp.ack);
-    tcp.window = edit.window.unwrap_or(tcp.window);
-    tcp.flags = edit.flags.unwrap_or(tcp.flags);
-    tcp.options.timestamps = edit.timestamps.or(tcp.options.timestamps);
-    if edit.strip_sack {
+    tcp.seq = seq.unwrap_or(tcp.seq);
+    tcp.ack = ack.unwrap_or(tcp.ack);
+    tcp.window = window.unwrap_or(tcp.window);
+    tcp.flags = flags.unwrap_or(tcp.flags);
+    tcp.options.timestamps = timestamps.or(tcp.options.timestamps);
+    if strip_sack {
         tcp.options.set_sack_blocks(&[]);
     }
 }

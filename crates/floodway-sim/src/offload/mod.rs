@@ -19,7 +19,7 @@
 //!
 //! Packets that are not TCP, and those of flows that have ended, pass as they are.
 
-mod describe;
+pub mod describe;
 mod egress;
 
 use std::collections::BTreeMap;

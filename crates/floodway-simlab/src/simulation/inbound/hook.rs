@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use floodway_core::inbound::allocation::Demand;
 use floodway_core::inbound::{Allocator, Config, Counters, Port, Sink, Verdict};
-use floodway_core::offload::{Ecn as WireEcn, Edit, Segment};
+use floodway_core::offload::Edit;
 use floodway_core::time::Instant;
 use floodway_sim::machine::{Hook, HookCtx};
-use floodway_sim::packet::{Body, Ecn, Packet, PacketId};
+use floodway_sim::offload::describe;
+use floodway_sim::packet::{Packet, PacketId};
 
 /// How often it is looked at what VMs use, while unused shares are lent: as in the switch.
 const TICK: Duration = Duration::from_millis(50);
@@ -103,14 +104,14 @@ impl Hook for Division {
         let tuple = ctx.flows().get(packet.flow).map(|flow| flow.tuple(packet.from));
         let (now, vm) = (ctx.now(), vm as usize);
         let (Some(segment), Some(tuple), Some(port)) =
-            (describe(&packet), tuple, self.ports.get_mut(vm))
+            (describe::segment(&packet), tuple, self.ports.get_mut(vm))
         else {
             return ctx.to_network(id);
         };
         let keep = || Some(packet);
         match port.from_vm(now, &tuple, &segment, keep, &mut ToNetwork { ctx }) {
             Verdict::Pass(edit) => {
-                apply(ctx.packets().get_mut(id), &edit);
+                describe::edit(ctx.packets().get_mut(id), &edit);
                 ctx.to_network(id);
             }
             Verdict::Absorb => {
@@ -128,7 +129,7 @@ impl Hook for Division {
         let wire = u64::from(packet.len()) + u64::from(packet.packets()) * overhead;
         let (now, index) = (ctx.now(), vm as usize);
         if let (Some(segment), Some(tuple), Some(port)) =
-            (describe(&packet), tuple, self.ports.get_mut(index))
+            (describe::segment(&packet), tuple, self.ports.get_mut(index))
         {
             port.tcp_from_network(now, &tuple, &segment, wire);
             self.settle(index, now);
@@ -165,37 +166,8 @@ impl Sink<Packet> for ToNetwork<'_, '_> {
             return;
         }
         let mut packet = *frame;
-        apply(&mut packet, edit);
+        describe::edit(&mut packet, edit);
         let id = self.ctx.packets().insert(packet);
         self.ctx.to_network(id);
     }
-}
-
-fn describe(packet: &Packet) -> Option<Segment> {
-    let tcp = packet.tcp()?;
-    let ecn = match packet.ecn {
-        Ecn::NotEct => WireEcn::NOT_ECT,
-        Ecn::Ect => WireEcn(2),
-        Ecn::Ce => WireEcn::CE,
-    };
-    Some(Segment {
-        seq: tcp.seq,
-        ack: tcp.ack,
-        len: tcp.len,
-        window: tcp.window,
-        flags: tcp.flags,
-        ae: false,
-        forwarded: false,
-        ecn,
-        gso_size: tcp.gso_size,
-        options: tcp.options,
-    })
-}
-
-fn apply(packet: &mut Packet, edit: &Edit) {
-    let Body::Tcp(tcp) = &mut packet.body else { return };
-    tcp.seq = edit.seq.unwrap_or(tcp.seq);
-    tcp.ack = edit.ack.unwrap_or(tcp.ack);
-    tcp.window = edit.window.unwrap_or(tcp.window);
-    tcp.options.timestamps = edit.timestamps.or(tcp.options.timestamps);
 }
