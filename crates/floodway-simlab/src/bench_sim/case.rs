@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::figures::Figure;
+use floodway_report::stats;
+
 use super::scenario::Scenario;
 use super::shapes::{self, Tree};
 
@@ -75,6 +76,25 @@ impl Case {
                 ("p99", Figure::Quantile(0.99), Some(0.15)),
                 ("p99.9", Figure::Quantile(0.999), None),
             ],
+        }
+    }
+}
+
+/// A figure of completion times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Figure {
+    /// The mean.
+    Mean,
+    /// A quantile, 0 to 1.
+    Quantile(f64),
+}
+
+impl Figure {
+    /// Its value; none without times.
+    pub fn of(self, times: &[f64]) -> Option<f64> {
+        match self {
+            Self::Mean => stats::mean(times),
+            Self::Quantile(q) => stats::quantile(times, q),
         }
     }
 }

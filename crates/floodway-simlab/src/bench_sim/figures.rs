@@ -67,24 +67,6 @@ fn times(case: Case, rounds: &[Round]) -> Vec<Row> {
     rows
 }
 
-/// A figure of completion times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Figure {
-    /// The mean.
-    Mean,
-    /// A quantile, 0 to 1.
-    Quantile(f64),
-}
-
-impl Figure {
-    fn of(self, times: &[f64]) -> Option<f64> {
-        match self {
-            Self::Mean => stats::mean(times),
-            Self::Quantile(q) => stats::quantile(times, q),
-        }
-    }
-}
-
 /// For people.
 #[must_use]
 pub fn render(report: &Report) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use floodway_sim::traffic::Samples;
 
-use super::run::Recorder;
+use super::measurement::Recorder;
 
 /// Quantiles that are figures.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];

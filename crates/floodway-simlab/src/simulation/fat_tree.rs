@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use super::completion;
 use super::host::Tcp;
-use super::run::Recorder;
+use super::measurement::Recorder;
 
 /// Distance in time between the connections that a host opens at the start.
 const BETWEEN_OPENINGS: Duration = Duration::from_micros(50);

@@ -1,5 +1,7 @@
 //! What simulated experiments have in common, whatever is simulated.
 
+mod friendliness;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -8,9 +10,9 @@ use floodway_experiment::transfer::Transfer;
 use floodway_report::{Report, Samples};
 use serde::Deserialize;
 
-use super::friendliness::Friendliness;
 use super::grid::Grid;
-use super::{Measurement, Run, Transfers};
+use super::{Measurement, Run, Transfers, grid_figures};
+use friendliness::Friendliness;
 
 /// What `[scenario]` says of what can be simulated. The twins of all other kinds are scenes, which are in `[sim]` alone.
 #[derive(Clone, Debug, Deserialize)]
@@ -115,7 +117,7 @@ impl Experiment {
     pub fn report(&self, measurements: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
         match &self.form {
             Form::Transfers(form) => form.report(measurements),
-            Form::Grid(form) => form.report(measurements),
+            Form::Grid(form) => grid_figures::report(form, measurements),
             Form::Friendliness(form) => form.report(measurements),
         }
     }

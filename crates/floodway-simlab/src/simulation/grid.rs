@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use floodway_report::{Band, Report, Samples};
+use floodway_report::Band;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -25,7 +25,7 @@ use super::fat_tree::FatTree;
 use super::inbound::Inbound;
 use super::testbed::Testbed;
 use super::web::Web;
-use super::{Measurement, Parameters, Run, Work, grid_figures, host};
+use super::{Parameters, Run, Work, host};
 
 /// The table `[sim]` of an experiment's file, if it has a scene.
 #[derive(Clone, Debug, Deserialize)]
@@ -216,10 +216,6 @@ impl Grid {
                 Work::Web(Box::new(scene))
             }
         })
-    }
-
-    pub(super) fn report(&self, measurements: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
-        grid_figures::report(self, measurements)
     }
 }
 

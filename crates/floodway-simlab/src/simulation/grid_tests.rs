@@ -35,7 +35,7 @@ fn small_tree() -> Grid {
 
 fn rows(grid: &Grid) -> (Report, Vec<Samples>) {
     let runs = grid.runs().unwrap();
-    grid.report(&command::execute(&runs, None).unwrap()).unwrap()
+    grid_figures::report(grid, &command::execute(&runs, None).unwrap()).unwrap()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_grid_has_rows_for_cases_columns_and_classes_whatever_the_threads() {
     assert_eq!(runs.len(), 2 * 3);
     let report = |threads| {
         let measured = command::execute(&runs, NonZeroUsize::new(threads)).unwrap();
-        grid.report(&measured).unwrap()
+        grid_figures::report(&grid, &measured).unwrap()
     };
     let (one, three) = (report(1), report(3));
     assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&three).unwrap());

@@ -24,6 +24,7 @@ mod grid_tests;
 mod hook;
 pub mod host;
 pub mod inbound;
+mod measurement;
 mod run;
 pub mod testbed;
 #[cfg(test)]
@@ -49,7 +50,8 @@ use host::Host;
 use transfer::{Case, Peer};
 
 pub use form::Experiment;
-pub use run::{Measurement, Parameters, Run, Work};
+pub use measurement::{Measurement, Parameters};
+pub use run::{Run, Work};
 use validation::{Measured, Reference};
 
 /// Rounds of a cell and column in a quick run, at most.

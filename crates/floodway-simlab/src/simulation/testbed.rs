@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use super::completion;
 use super::fat_tree::Meter;
 use super::host::{Host, SchedulerName};
-use super::run::Recorder;
+use super::measurement::Recorder;
 
 /// The scene.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hook::{self, Halves};
 use super::host::Host;
-use super::run::Recorder;
+use super::measurement::Recorder;
 
 /// Longest virtual time of a round before its run is given up: 100 MB take 25 minutes if a VM sends a packet per turn.
 const PATIENCE: Duration = Duration::from_secs(7200);

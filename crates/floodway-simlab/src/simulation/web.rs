@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::completion;
 use super::hook::{self, Halves};
 use super::host::Host;
-use super::run::Recorder;
+use super::measurement::Recorder;
 
 /// The name of the front where tiers are named.
 const FRONT: &str = "front";

@@ -4,8 +4,9 @@ use anyhow::{Result, ensure};
 use floodway_report::stats::{self, Centre};
 use floodway_report::{Bar, Row, Samples, table};
 
-use super::cell::{Cell, Measure, Series};
+use super::cell::{Cell, Series};
 use super::measure::{Results, SWITCH};
+use super::observation::Measure;
 use super::phases::Phases;
 use super::{Column, Direction, Measured, Transfer};
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use floodway_guest::transfer::{Arrival, Plan, Receiver, Sent, Sink};
 
-use super::cell::{self, Cell, Measure, Observation, Place, Series};
+use super::cell::{self, Cell, Place, Series};
 use super::contention::{self, Contended};
 use super::far_end::FarEnd;
+use super::observation::{Measure, Observation};
 use super::phases::Phases;
 use super::{Column, Direction, HostLoad, Path, Profile, Transfer, column, tcp};
 use crate::agent::{Counters, Listening};

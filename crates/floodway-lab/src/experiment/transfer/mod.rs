@@ -33,6 +33,7 @@ pub(super) mod contention;
 pub(super) mod far_end;
 mod figures;
 mod measure;
+mod observation;
 mod phases;
 mod profile;
 pub(super) mod tcp;

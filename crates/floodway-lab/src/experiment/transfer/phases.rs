@@ -3,7 +3,7 @@
 
 use floodway_report::{stats, table};
 
-use super::cell::{Measure, Observation};
+use super::observation::{Measure, Observation};
 use super::{Column, Direction};
 
 /// Times of all transfers of a column in one cell.

@@ -18,7 +18,7 @@ use floodway_sim::traffic::{Aggregate, Record, Samples};
 use super::streams::{Stream, Streams};
 use super::{Inbound, MBIT, Stage, division};
 use crate::simulation::completion;
-use crate::simulation::run::Recorder;
+use crate::simulation::measurement::Recorder;
 
 /// A change of rates counts as done after this long.
 const CONVERGED: Duration = Duration::from_millis(100);

@@ -33,7 +33,7 @@ use floodway_sim::world::{AppId, MachineId, World};
 use serde::{Deserialize, Serialize};
 
 use super::host::Host;
-use super::run::Recorder;
+use super::measurement::Recorder;
 use figures::Look;
 use hook::Division;
 use streams::{Stream, Streams};
