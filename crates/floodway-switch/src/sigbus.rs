@@ -10,7 +10,9 @@
 //! the page ([`CHUNK`]), and from the [`CHUNKS`]-th fault of a connection on for the whole mapping, so that a front-end causes a few faults, not one for each page. The
 //! connection's [`Faults`] note what happened and wake the port's socket thread, which ends the connection and quarantines the port
 //! ([`crate::vhost::connection`]). Until it does, workers go on with memory that nobody shares; whatever they read there is checked as always.
-//! `SIGBUS` for any other address goes to the handler that was there before.
+//! `SIGBUS` for any other address goes to the handler that was there before. One that no access of ours has caused (`BUS_MCEERR_AO`: the kernel found a
+//! page broken before anybody touched it) is ignored: its address says nothing about what this thread does, and the access that needs the page will
+//! fault.
 //!
 //! System calls that are handed such memory fail with `EFAULT` instead; the frame is dropped and counted.
 //!
@@ -266,6 +268,9 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         match (*info).si_code {
             // By kill(2): nothing faults again when a handler returns.
             ..=0 => end_process(signal),
+            // No access of ours: the kernel has found a page broken, and asks for nothing. Whoever touches it gets a fault of its own.
+            // The mapping of the address may be going away, as this thread does not hold it.
+            libc::BUS_MCEERR_AO => {}
             libc::BUS_ADRALN => pass_on(signal, info, context),
             _ if mend((*info).si_addr().addr()) => {}
             _ => pass_on(signal, info, context),
@@ -309,6 +314,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::mapping::SharedMapping;
     use crate::testing::memory::memfd;
 
     const VARIABLE: &str = "FLOODWAY_TEST_SIGBUS";
@@ -329,6 +335,45 @@ mod tests {
             file.set_len(0).unwrap();
             at.cast::<u8>().read_volatile();
         }
+    }
+
+    /// Sends this thread a `SIGBUS` with `code` for the page at `address`, as the kernel does.
+    fn raise(code: i32, address: *mut u8) {
+        // SAFETY: all-zero is a valid siginfo; the address is where the kernel puts it, behind three integers and their padding.
+        // A process may send itself any code.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (info.si_signo, info.si_code) = (libc::SIGBUS, code);
+            (&raw mut info).byte_add(16).cast::<*mut u8>().write(address);
+            assert_eq!(info.si_addr(), address.cast());
+            let (process, thread) = (libc::getpid(), libc::gettid());
+            let sent = libc::syscall(
+                libc::SYS_rt_tgsigqueueinfo,
+                process,
+                thread,
+                libc::SIGBUS,
+                &raw const info,
+            );
+            assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+        }
+    }
+
+    #[test]
+    fn broken_memory_that_nobody_has_touched_stays_the_front_ends() {
+        let faults = Arc::default();
+        let mapping =
+            SharedMapping::new(&memfd(4096), 0, 4096, Kind::GuestMemory, &faults).unwrap();
+        // SAFETY: the first byte of a mapping.
+        unsafe { mapping.as_ptr().write_volatile(7) };
+        raise(libc::BUS_MCEERR_AO, mapping.as_ptr());
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.as_ptr().read_volatile() }, 7, "still the file's");
+        assert_eq!((faults.count(), faults.first()), (0, None));
+        // Nor does it end the process if it is nobody's.
+        raise(libc::BUS_MCEERR_AO, std::ptr::without_provenance_mut(4096));
+        // Who touches it has a fault of its own.
+        raise(libc::BUS_MCEERR_AR, mapping.as_ptr());
+        assert_eq!((faults.count(), faults.first()), (1, Some(Kind::GuestMemory)));
     }
 
     #[test]
