@@ -6,7 +6,7 @@
 //! | layer | modules | knows |
 //! |---|---|---|
 //! | operator | [`config`], [`control`], [`operate`], [`status`], [`socket_file`], `log_limit` | names, units, the control socket |
-//! | switch | [`switch`], [`port`], [`worker`], [`polling`], [`descriptors`] | who runs where, what is shared |
+//! | switch | [`switch`], [`port`], [`worker`], [`polling`], [`descriptors`], `lock_order` | who runs where, what is shared, in which order it is locked |
 //! | VM scheduling | [`vcpu`] | slices of vCPU threads |
 //! | forwarding | [`forward`], [`delivery`] (and `departure`), [`pairs`], [`frame`], [`vnet_offload`] | frames and where they go |
 //! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
@@ -35,6 +35,7 @@ pub mod inbound;
 #[cfg(test)]
 mod interleavings;
 pub mod ledger;
+mod lock_order;
 mod log_limit;
 pub mod mapping;
 pub mod memory;

@@ -13,6 +13,7 @@ use floodway_wire::{MacAddr, ethernet, notice};
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::inbound::PortInbound;
+use crate::lock_order::{Ordered, Rank};
 use crate::log_limit::{LogLimit, log_limited};
 use crate::memory::Limits;
 use crate::rx::RxQueue;
@@ -22,13 +23,7 @@ use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
 use crate::worker::Waker;
 
-/// The two rings of a queue pair.
-///
-/// Lock order: a transmit queue, then a port's offload, then its inbound clamp, then one of these: a receive queue, an uplink's
-/// egress, the forwarding table; of the latter two, one may be taken while a receive queue is held, and never the other way round. Never two
-/// of the same kind at once. So an offload may send what it has to
-/// say while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
-/// uplink's, the control socket; and nobody waits for an offload who holds what it may need.
+/// The two rings of a queue pair. The order of locks is in `lock_order`.
 pub struct QueuePair {
     rx: Mutex<RxQueue>,
     tx: Mutex<TxQueue>,
@@ -37,14 +32,14 @@ pub struct QueuePair {
 impl QueuePair {
     /// The receive queue (to the guest).
     #[inline]
-    pub fn rx(&self) -> MutexGuard<'_, RxQueue> {
-        lock(&self.rx)
+    pub fn rx(&self) -> Ordered<MutexGuard<'_, RxQueue>> {
+        Ordered::lock(Rank::Receive, &self.rx)
     }
 
     /// The transmit queue (from the guest).
     #[inline]
-    pub fn tx(&self) -> MutexGuard<'_, TxQueue> {
-        lock(&self.tx)
+    pub fn tx(&self) -> Ordered<MutexGuard<'_, TxQueue>> {
+        Ordered::lock(Rank::Transmit, &self.tx)
     }
 }
 
@@ -270,9 +265,11 @@ impl Port {
     /// as often as its front-end sets them up.
     fn report_broken(&self) {
         for (pair, queues) in self.pairs.iter().enumerate() {
-            let broken =
-                [("receive", queues.rx().take_broken()), ("transmit", queues.tx().take_broken())];
-            for (ring, _) in broken.into_iter().filter(|&(_, broken)| broken) {
+            // One after the other: both at once would be against the order of locks.
+            let transmit = queues.tx().take_broken();
+            let receive = queues.rx().take_broken();
+            let rings = [("receive", receive), ("transmit", transmit)];
+            for (ring, _) in rings.into_iter().filter(|&(_, broken)| broken) {
                 log_limited!(
                     warn,
                     self,
@@ -304,8 +301,8 @@ impl Port {
         }
     }
 
-    fn table_mut(&self) -> RwLockWriteGuard<'_, MacTable> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    fn table_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTable>> {
+        Ordered::take(Rank::Last, || self.table.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Frames that the guest has sent, without bare acknowledgements.

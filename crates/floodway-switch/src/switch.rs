@@ -15,6 +15,7 @@ use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::descriptors::{self, TooFewDescriptors};
 use crate::inbound::division::Division;
 use crate::ledger::Ledger;
+use crate::lock_order::{Ordered, Rank};
 use crate::memory::Limits;
 use crate::operate::Operator;
 use crate::pairs::Pairs;
@@ -88,13 +89,13 @@ impl Shared {
 
     /// The forwarding table, for look-ups and refreshing.
     #[inline]
-    pub fn table(&self) -> RwLockReadGuard<'_, MacTable> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn table(&self) -> Ordered<RwLockReadGuard<'_, MacTable>> {
+        Ordered::take(Rank::Last, || self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The forwarding table, for changes.
-    pub fn table_mut(&self) -> RwLockWriteGuard<'_, MacTable> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    pub fn table_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTable>> {
+        Ordered::take(Rank::Last, || self.table.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -9,8 +9,8 @@ use super::queue::Owned;
 use super::segments::Segments;
 use super::{Egress, PIECE, Uncut};
 use crate::frame::{self, Frame};
+use crate::lock_order::{Ordered, Rank};
 use crate::pool::Pool;
-use crate::port::lock;
 use crate::stats::{DropReason, Traffic};
 
 /// An [`Egress`] under its lock, which nobody holds for longer than a piece of work of known size.
@@ -36,7 +36,7 @@ impl SharedEgress {
 
     /// Calls `f` with the egress. The packet path waits meanwhile.
     pub fn with<R>(&self, f: impl FnOnce(&mut Egress) -> R) -> R {
-        f(&mut lock(&self.egress))
+        f(&mut Ordered::lock(Rank::Last, &self.egress))
     }
 
     /// Sends frames of `source`, or lets them wait. What is dropped is counted in `sent`, and so is what leaves.

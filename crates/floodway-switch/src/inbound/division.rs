@@ -118,7 +118,7 @@ impl Shared {
             machine.clamp.as_mut()?.limit(latest)
         };
         let limits: Vec<_> =
-            self.ports.iter().map(|port| limit(&mut lock(&port.inbound.machine))).collect();
+            self.ports.iter().map(|port| limit(&mut port.inbound.machine())).collect();
         let mut state = lock(&self.inbound.state);
         state.demand_all(|port| limits.get(port).copied().flatten());
         self.publish_rates(&state);

@@ -27,8 +27,8 @@ mod output;
 mod tests;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use floodway_core::inbound::{Config, Port as Clamp, Verdict};
 use floodway_core::time::Instant;
@@ -37,7 +37,8 @@ use floodway_wire::{Network, parse, udp};
 use crate::deadline::Deadline;
 use crate::delivery::Delivery;
 use crate::frame::Frame;
-use crate::port::{Port, lock};
+use crate::lock_order::{Ordered, Rank};
+use crate::port::Port;
 use crate::stats::DropReason;
 use crate::tcp_offload::{Direction, describe, with_edit};
 use output::{Kept, Output};
@@ -93,9 +94,13 @@ impl PortInbound {
         self.deadline.get()
     }
 
+    fn machine(&self) -> Ordered<MutexGuard<'_, Machine>> {
+        Ordered::lock(Rank::Clamp, &self.machine)
+    }
+
     /// Forgets all connections: the guest is gone.
     pub fn reset(&self) {
-        let mut machine = lock(&self.machine);
+        let mut machine = self.machine();
         let latest = machine.latest;
         if let Some(clamp) = &mut machine.clamp {
             clamp.reset(latest);
@@ -114,13 +119,13 @@ impl PortInbound {
 struct Session<'a> {
     port: &'a Port,
     delivery: &'a mut Delivery,
-    machine: std::sync::MutexGuard<'a, Machine>,
+    machine: Ordered<MutexGuard<'a, Machine>>,
     now: Instant,
 }
 
 impl<'a> Session<'a> {
     fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
-        let mut machine = lock(&port.inbound.machine);
+        let mut machine = port.inbound.machine();
         let now = delivery.shared.now().max(machine.latest);
         machine.latest = now;
         if let Some(clamp) = &mut machine.clamp {

@@ -10,7 +10,7 @@ use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
 use crate::delivery::Delivery;
 use crate::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
-use crate::port::{Port, lock};
+use crate::port::Port;
 use crate::switch::Shared;
 
 /// Bits per second of bytes per second.
@@ -63,7 +63,7 @@ impl Shared {
 
     fn inbound_port(&self, port: &Port, weight: u32) -> InboundPort {
         let rate = port.inbound.rate.load(std::sync::atomic::Ordering::Relaxed);
-        let mut machine = lock(&port.inbound.machine);
+        let mut machine = port.inbound.machine();
         let now = machine.latest.max(self.now());
         let known = InboundPort {
             name: port.config.name.clone(),

@@ -14,7 +14,7 @@
 //!
 //! **Order**: what an engine says must leave in the order in which it says it, although frames of a
 //! port come to it from two workers, its own and its uplink's. So everything leaves inside the
-//! session. The lock order in [`crate::port`] is what makes that safe.
+//! session. The order in [`crate::lock_order`] is what makes that safe.
 //!
 //! **Time**: an engine's next timeout is published outside of its lock ([`PortOffload::next_timeout`]). The
 //! port's own worker runs it; whoever brings it forward wakes that worker if it sleeps for too long.
@@ -41,15 +41,15 @@ mod too_big;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use floodway_core::offload::{Config, Offload};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
 use crate::deadline::Deadline;
+use crate::lock_order::{Ordered, Rank};
 use crate::pool::Pool;
-use crate::port::lock;
 use crate::worker::Waker;
 use egress::{Nowhere, Output};
 use held::Held;
@@ -121,6 +121,10 @@ impl PortOffload {
         }
     }
 
+    fn machine(&self) -> Ordered<MutexGuard<'_, Machine>> {
+        Ordered::lock(Rank::Offload, &self.machine)
+    }
+
     /// Frames between the port and an uplink have to go through a [`Session`].
     #[inline]
     #[must_use]
@@ -137,7 +141,7 @@ impl PortOffload {
 
     /// The guest's receive rings have stopped. `mac` is its address, if that is known.
     pub fn suspend(&self, mac: Option<MacAddr>) {
-        let mut machine = lock(&self.machine);
+        let mut machine = self.machine();
         machine.engine.suspend();
         let owed_to = machine.engine.owed_to().map(|found| mac.unwrap_or(found));
         self.owed_to.store(owed_to.map_or(0, as_number), Ordering::Release);
@@ -146,7 +150,7 @@ impl PortOffload {
 
     /// Ends a drain: the front-end is gone.
     pub fn end_drain(&self) {
-        let mut machine = lock(&self.machine);
+        let mut machine = self.machine();
         let latest = machine.latest;
         machine.engine.drain(false, latest, &mut Nowhere);
         machine.draining = false;
@@ -179,7 +183,7 @@ impl PortOffload {
     /// second.
     #[must_use]
     pub fn is_abandoned(&self, connected: bool) -> bool {
-        if connected || lock(&self.machine).engine.is_empty() {
+        if connected || self.machine().engine.is_empty() {
             self.abandoned_for.store(0, Ordering::Relaxed);
             return false;
         }
@@ -188,7 +192,7 @@ impl PortOffload {
 
     /// Gives memory back that was not needed lately. Called once a second.
     pub fn trim(&self) {
-        lock(&self.machine).pool.trim();
+        self.machine().pool.trim();
     }
 
     /// Makes known what a session has changed. `waker` is the worker that runs the timeouts.

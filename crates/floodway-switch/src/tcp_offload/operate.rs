@@ -15,7 +15,7 @@ use crate::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
     OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
-use crate::port::{Port, lock};
+use crate::port::Port;
 use crate::status::OffloadStatus;
 use crate::switch::Shared;
 
@@ -28,7 +28,7 @@ impl PortOffload {
     /// What it does and has done.
     #[must_use]
     pub fn status(&self) -> OffloadStatus {
-        let machine = lock(&self.machine);
+        let machine = self.machine();
         let config = machine.engine.config();
         let counters = machine.engine.counters().iter();
         let (used, kept) = machine.engine.used();
@@ -46,7 +46,7 @@ impl PortOffload {
     }
 
     fn settings(&self) -> OffloadSettings {
-        let machine = lock(&self.machine);
+        let machine = self.machine();
         let config = machine.engine.config();
         OffloadSettings {
             transmit: config.transmit,
@@ -64,7 +64,7 @@ impl PortOffload {
     }
 
     fn drain_status(&self) -> DrainStatus {
-        let machine = lock(&self.machine);
+        let machine = self.machine();
         DrainStatus {
             draining: machine.draining,
             drained: machine.draining && machine.engine.is_drained(),
@@ -78,7 +78,7 @@ impl PortOffload {
         let mut flows = Vec::new();
         loop {
             let places = PLACES_AT_ONCE.min((limit - flows.len()) as u32);
-            let (found, next) = lock(&self.machine).engine.flows(from, places);
+            let (found, next) = self.machine().engine.flows(from, places);
             flows.extend(found);
             match next {
                 Some(next) if flows.len() < limit => from = next,

@@ -17,8 +17,9 @@ use super::too_big::TooBig;
 use super::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::delivery::Delivery;
 use crate::frame::{self, Frame};
+use crate::lock_order::Ordered;
 use crate::pool::Pool;
-use crate::port::{Port, lock};
+use crate::port::Port;
 use crate::stats::DropReason;
 use crate::tx::BATCH;
 
@@ -33,15 +34,15 @@ pub struct Expected {
 pub struct Session<'a> {
     port: &'a Port,
     delivery: &'a mut Delivery,
-    machine: MutexGuard<'a, Machine>,
+    machine: Ordered<MutexGuard<'a, Machine>>,
     now: Instant,
 }
 
 impl<'a> Session<'a> {
-    /// Waits for the engine of `port`. See [`crate::port`] for what the caller may hold meanwhile.
+    /// Waits for the engine of `port`. See [`crate::lock_order`] for what the caller may hold meanwhile.
     #[must_use]
     pub fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
-        let mut machine = lock(&port.offload.machine);
+        let mut machine = port.offload.machine();
         // Read once the engine is ours: waiting for it takes time.
         let now = delivery.shared.now().max(machine.latest);
         machine.latest = now;
