@@ -227,7 +227,7 @@ fn flow_hash(frame: &Frame<'_>) -> u64 {
 
 /// Lets the guest see what was delivered, and its worker what was not.
 #[inline]
-fn finish(port: &Port, rx: &mut RxQueue) {
+pub(crate) fn finish(port: &Port, rx: &mut RxQueue) {
     settle(port, rx);
     rx.flush();
 }
@@ -235,9 +235,11 @@ fn finish(port: &Port, rx: &mut RxQueue) {
 /// Lets the port's worker know what waits for buffers.
 #[inline]
 fn settle(port: &Port, rx: &mut RxQueue) {
-    if rx.pending().0 > 0 && !port.waiting.swap(true, Ordering::AcqRel) {
+    if rx.pending().0 > 0 {
+        port.waiting.store(true, Ordering::Release);
         // The guest was asked for a kick before its worker could know what for. If the kick came in
-        // between, the buffers that it announced are here now.
+        // between, the buffers that it announced are here now. That something waits in another queue says nothing: the worker may have
+        // been told of that only after it had been woken for this one.
         rx.drain();
     }
 }

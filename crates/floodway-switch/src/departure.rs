@@ -39,14 +39,15 @@ use std::sync::Arc;
 
 use floodway_core::l2::{Observed, PortId};
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
 
-use crate::delivery::{Delivery, Flush};
+use crate::delivery::{self, Delivery, Flush};
 use crate::frame::{self, Frame};
 use crate::port::{Port, lock};
-use crate::rx::PendingFrame;
+use crate::rx::{PendingFrame, RxQueue};
 use crate::stats::DropReason;
 use crate::uplink::slot::UplinkSlot;
 
@@ -172,18 +173,36 @@ impl Delivery {
             if place.is_some_and(|place| place != port.id) {
                 drop(rx);
                 self.send(src, dst, &frame);
-            } else if !port.admits(&frame) {
+                continue;
+            }
+            self.account(src, port, &rx, &frame);
+            if !port.admits(&frame) {
                 rx.traffic.count_drop(DropReason::Oversize, 1);
             } else if rx.is_running() {
                 // It is back.
                 rx.deliver(&frame);
-                rx.flush();
+                delivery::finish(port, &mut rx);
             } else if rx.expects_guest() {
                 rx.wait_for_guest(&frame);
             } else {
                 lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
             }
         }
+    }
+
+    /// Charges `src` for a frame that the first receive queue of `port` is about to get, and counts it.
+    fn account(&self, src: PortId, port: &Port, rx: &RxQueue, frame: &Frame<'_>) {
+        let bytes = u64::from(frame.len);
+        let mut work = Work { copies: 1, bytes, ..Work::default() };
+        if rx.is_running() {
+            port.count_received(u64::from(!frame.is_bare_ack()));
+            if rx.needs_software(frame) {
+                work.bytes += bytes;
+                work.segments = u64::from(frame.segments());
+            }
+        }
+        self.shared.ledger.charge(src, &work);
+        self.shared.pairs.count(src, port.id, 1, bytes);
     }
 }
 

@@ -98,7 +98,8 @@ impl World {
 
     /// As `settle` of `delivery`.
     fn settle(&self, rx: &mut Queue) {
-        if !rx.waiting.is_empty() && !self.waiting.swap(true, Ordering::AcqRel) {
+        if !rx.waiting.is_empty() {
+            self.waiting.store(true, Ordering::Release);
             rx.drain();
         }
     }
@@ -112,6 +113,7 @@ impl World {
             self.send(frame);
         } else if rx.runs {
             rx.deliver(frame);
+            self.settle(&mut rx);
         } else {
             rx.wait_for_guest(frame);
         }
