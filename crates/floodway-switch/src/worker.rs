@@ -225,7 +225,7 @@ impl Worker {
             busy |= self.run_timers(&mut forwarder, now);
             if now >= next_housekeeping {
                 next_housekeeping = now + HOUSEKEEPING;
-                self.keep_house(&mut forwarder, now);
+                self.keep_house(&mut forwarder, &mut batch, now);
             }
             if busy {
                 self.stats.busy_polls.add(1);
@@ -271,7 +271,9 @@ impl Worker {
     }
 
     /// What is done once a second.
-    fn keep_house(&mut self, forwarder: &mut Forwarder, now: Instant) {
+    fn keep_house(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) {
+        // A worker that always finds something never sleeps, and a guest that has gone sends nothing that would take its memory's place.
+        batch.release();
         self.schedule.note_shares(&self.shared.ledger);
         for port in &self.ports {
             forwarder.end_abandoned(port);

@@ -7,6 +7,8 @@ use floodway_core::l2::PortId;
 use super::schedule::QUANTUM;
 use super::*;
 use crate::config::Config;
+use crate::delivery::{Delivery, Flush};
+use crate::frame;
 use crate::ledger::MODEL;
 use crate::ring::Ring;
 use crate::stats::{DropReason, Traffic};
@@ -58,6 +60,11 @@ impl Scene {
     fn poll(&mut self) -> bool {
         let now = self.worker.shared.now();
         self.worker.poll(&mut self.forwarder, &mut self.batch, now)
+    }
+
+    fn keep_house(&mut self) {
+        let now = self.worker.shared.now();
+        self.worker.keep_house(&mut self.forwarder, &mut self.batch, now);
     }
 
     /// Lets guest `i` transmit as much as it can.
@@ -139,6 +146,28 @@ fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_sha
     assert!(spent[0].abs_diff(spent[1]) <= bound, "{spent:?}");
 }
 
+/// Debug builds panic where the order is broken.
+#[test]
+fn housekeeping_takes_the_locks_of_a_port_in_order() {
+    let mut scene = Scene::new(vec![plain(), GuestConfig { queue_pairs: 2, ..plain() }]);
+    scene.keep_house();
+}
+
+/// Polling, it may not sleep for hours.
+#[test]
+fn housekeeping_lets_go_of_the_memory_of_a_guest_that_has_gone() {
+    let mut scene = Scene::new(vec![plain(), plain()]);
+    scene.fill(0, &VnetHdr::default(), &numbered(1, 2, 0, 22));
+    assert!(scene.poll());
+    let pair = &scene.worker.ports[0].pairs[0];
+    let ring = pair.tx().stop().expect("it runs");
+    let memory = Arc::downgrade(ring.queue.memory());
+    drop((ring, pair.rx().stop()));
+    assert_eq!(memory.strong_count(), 1, "held by the batch");
+    scene.keep_house();
+    assert_eq!(memory.strong_count(), 0);
+}
+
 /// As many queue pairs as a guest has: together they have its share.
 #[test]
 fn queue_pairs_share_what_their_port_has() {
@@ -180,8 +209,90 @@ fn shares_show_who_the_work_was_done_for() {
     while scene.poll() {}
     scene.fill(1, &VnetHdr::default(), &numbered(2, 3, 0, 22));
     while scene.poll() {}
-    let now = scene.worker.shared.now();
-    scene.worker.keep_house(&mut scene.forwarder, now);
+    scene.keep_house();
     let shares = [0, 1, 2].map(|i| scene.worker.shared.ledger.share(PortId(i)));
     assert_eq!(shares, [0.5, 0.5, 0.0]);
+}
+
+/// Two receive queues of two buffers each, all of them used up, and free but not posted again.
+fn without_buffers() -> Scene {
+    let receiver = GuestConfig { queue_pairs: 2, ring_size: 2, tx_slots: 2, ..plain() };
+    let mut scene = Scene::new(vec![plain(), receiver]);
+    let guest = &mut scene.guests[1];
+    guest.auto_refill = false;
+    let mut delivery = Delivery::new(Arc::clone(&scene.worker.shared));
+    for pair in [0, 0, 1, 1] {
+        deliver(&mut delivery, pair, Flush::Now);
+        assert!(guest.recv(usize::from(pair)).is_some());
+    }
+    // The guest has arrived.
+    scene.poll();
+    scene
+}
+
+/// Delivers a frame of port 0 to receive queue `pair` of port 1.
+fn deliver(delivery: &mut Delivery, pair: u16, flush: Flush) {
+    let bytes = numbered(1, 2, 0, 22);
+    frame::with_slice(VnetHdr::default(), &bytes, |frame| {
+        delivery.deliver(PortId(0), PortId(1), pair, flush, || std::iter::once(*frame));
+    });
+}
+
+/// A frame waits for buffers, the guest adds one before the worker knows what for, and then a frame waits in another queue.
+#[test]
+fn a_buffer_that_came_before_the_worker_was_told_is_used() {
+    let mut scene = without_buffers();
+    let mut delivery = Delivery::new(Arc::clone(&scene.worker.shared));
+    deliver(&mut delivery, 0, Flush::Later);
+    scene.guests[1].refill(0, 1);
+    assert!(!scene.poll(), "it was woken, and there was nothing to do");
+    deliver(&mut delivery, 1, Flush::Moderated(scene.worker.shared.now()));
+    delivery.flush();
+    assert!(scene.guests[1].recv(0).is_some());
+    assert!(scene.guests[1].recv(1).is_none());
+    scene.guests[1].refill(1, 1);
+    scene.poll();
+    assert!(scene.guests[1].recv(1).is_some());
+}
+
+/// The guest of port 1 has stopped and runs again, and that is not known beyond its receive queue yet.
+fn come_back_unnoticed(scene: &Scene) {
+    let port = &scene.worker.ports[1];
+    let ring = port.pairs[0].rx().stop().expect("it runs");
+    port.update_rx_running();
+    assert_eq!(port.rx_running(), 0);
+    port.pairs[0].rx().start(ring, features::rx(scene.guests[1].config.features));
+}
+
+/// A guest has come back, and who delivers does not know it yet.
+#[test]
+fn a_frame_to_a_guest_that_has_just_come_back_does_not_wait_beside_buffers() {
+    let mut scene = without_buffers();
+    come_back_unnoticed(&scene);
+    let mut delivery = Delivery::new(Arc::clone(&scene.worker.shared));
+    deliver(&mut delivery, 0, Flush::Later);
+    scene.guests[1].refill(0, 1);
+    assert!(scene.poll(), "the worker was told what waits");
+    assert!(scene.guests[1].recv(0).is_some());
+}
+
+/// What a sender can have done for it costs it the same, whether the guest runs or not.
+#[test]
+fn frames_to_a_stopped_guest_are_charged_to_their_sender() {
+    let scene = Scene::new(vec![plain(), plain()]);
+    let (shared, port) = (&scene.worker.shared, &scene.worker.ports[1]);
+    let mut delivery = Delivery::new(Arc::clone(shared));
+    let spent = |delivery: &mut Delivery| {
+        let before = shared.ledger.spent(PortId(0));
+        deliver(delivery, 0, Flush::Later);
+        delivery.flush();
+        shared.ledger.spent(PortId(0)) - before
+    };
+    let running = spent(&mut delivery);
+    come_back_unnoticed(&scene);
+    assert_eq!(spent(&mut delivery), running, "it is back, and nobody knows yet");
+    drop(port.pairs[0].rx().stop());
+    assert_eq!(spent(&mut delivery), running, "it waits");
+    assert_eq!(port.pairs[0].rx().pending().0, 1);
+    assert_eq!(shared.pairs.iter().map(|pair| pair.packets).sum::<u64>(), 3);
 }
