@@ -148,6 +148,25 @@ fn a_link_local_address_must_be_the_eui_64_of_the_mac_address_or_configured() {
 }
 
 #[test]
+fn a_refused_link_local_address_is_named() {
+    let named = |frame: &[u8]| policy().refused_link_local(frame);
+    let unspecified = Ipv6Addr::UNSPECIFIED;
+    assert_eq!(named(&udp(GATEWAY, (9, 9), OTHER_V6.into(), b"x")), Some(GATEWAY));
+    for (src, kind) in [(unspecified, 135), (GATEWAY, 135), (MY_EUI64, 136), (MY_V6, 136)] {
+        assert_eq!(named(&icmpv6(src, &neighbour(kind, GATEWAY, &[]))), Some(GATEWAY));
+    }
+    for mine in [MY_EUI64, MY_STABLE, MY_V6] {
+        assert_eq!(named(&udp(mine, (9, 9), GATEWAY.into(), b"x")), None);
+        assert_eq!(named(&icmpv6(unspecified, &neighbour(135, mine, &[]))), None);
+    }
+    assert_eq!(named(&udp(OTHER_V6, (9, 9), GATEWAY.into(), b"x")), None, "not link-local");
+    assert_eq!(named(&icmpv6(MY_EUI64, &neighbour(135, GATEWAY, &[]))), None, "looks for it");
+    assert_eq!(named(&arp(arp::REQUEST, MINE, OTHER_V4, MY_V4)), None);
+    let whole = icmpv6(unspecified, &neighbour(135, GATEWAY, &[]));
+    (0..whole.len()).for_each(|len| assert_eq!(named(&whole[..len]), None));
+}
+
+#[test]
 fn without_a_configured_mac_address_the_frames_own_source_stands_for_it() {
     let any_mac = SourcePolicy { mac: None, ..policy() };
     let from = |mac: MacAddr, src: Ipv6Addr, named: MacAddr| {

@@ -233,8 +233,10 @@ impl Forwarder {
         }
         let (_, src) = addresses(frame);
         ingress.policy.check_mac(src)?;
-        if ingress.policy.looks_inside() {
-            ingress.policy.check(frame.prefix)?;
+        if ingress.policy.looks_inside()
+            && let Err(spoof) = ingress.policy.check(frame.prefix)
+        {
+            return Err(ingress.refuse_source(spoof, frame.prefix));
         }
         observed(table.observe(src, ingress.id, false, now))
     }
@@ -254,7 +256,7 @@ impl Forwarder {
 
     /// What becomes of a frame from an uplink.
     fn judge_received(&mut self, ingress: PortId, frame: &Frame<'_>, now: Instant) -> Verdict {
-        let (_, src) = addresses(frame);
+        let (dst, src) = addresses(frame);
         let meta = parse(frame.prefix, frame.len as usize);
         // What it announces must be where it comes from; anything else is a lie or a mistake.
         let announcement = meta.is_ok_and(|m| announced_mac(frame.prefix, &m) == Some(src));
@@ -268,7 +270,7 @@ impl Forwarder {
         let verdict = self.towards(&self.delivery.shared.table(), ingress, frame);
         let uplink = self.delivery.shared.uplink(ingress).filter(|_| verdict == Verdict::Flood);
         match uplink {
-            Some(uplink) if !lock(&uplink.storm).admit(frame.segments(), now) => {
+            Some(uplink) if !uplink.admits_flood(dst, frame.segments(), now) => {
                 Verdict::Drop(DropReason::Storm)
             }
             _ => verdict,

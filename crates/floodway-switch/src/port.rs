@@ -1,11 +1,11 @@
 //! A port: what the pipeline and the vhost-user device share of one VM.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
-use floodway_core::l2::{MacTable, PortId, SourcePolicy, StormLimit};
+use floodway_core::l2::{MacTable, PortId, SourcePolicy, Spoof, StormLimit};
 use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
@@ -73,6 +73,8 @@ pub struct Port {
     /// Frames that the guest has sent and received, without bare acknowledgements.
     sent: AtomicU64,
     received: AtomicU64,
+    /// The link-local address of the guest that was refused last.
+    refused_link_local: Mutex<Option<Ipv6Addr>>,
     /// How far a guest that has stopped has been given up: see [`Port::give_up`].
     departed: AtomicU8,
     connected: AtomicBool,
@@ -130,6 +132,7 @@ impl Port {
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
+            refused_link_local: Mutex::default(),
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
@@ -159,6 +162,7 @@ impl Port {
         self.nonce.load(Ordering::Relaxed)
     }
 
+        *lock(&self.refused_link_local) = None;
     /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery. Returns as what it is counted.
     #[cold]
     pub fn hear_notice(&self, prefix: &[u8]) -> DropReason {
@@ -180,6 +184,25 @@ impl Port {
     /// Receive queues that frames may be spread over; zero when no guest is running.
     #[inline]
     pub fn rx_running(&self) -> u16 {
+    /// Returns as what a frame is counted that the source policy has refused. A link-local address is named in the log, once: without
+    /// it the guest has no IPv6.
+    #[cold]
+    pub fn refuse_source(&self, spoof: Spoof, prefix: &[u8]) -> DropReason {
+        if spoof == Spoof::Ip
+            && let Some(address) = self.policy.refused_link_local(prefix)
+            && lock(&self.refused_link_local).replace(address) != Some(address)
+        {
+            log_limited!(
+                warn,
+                self,
+                %address,
+                "dropped: a link-local address that is neither the EUI-64 of the guest's MAC address nor in \"ips\" of the port; \
+                 if it is the guest's own (RFC 7217), add it there"
+            );
+        }
+        spoof.into()
+    }
+
         self.rx_running.load(Ordering::Acquire)
     }
 

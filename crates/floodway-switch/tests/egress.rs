@@ -205,6 +205,33 @@ fn what_the_network_floods_is_limited() {
     });
 }
 
+#[test]
+fn multicast_from_the_network_has_a_limit_of_its_own() {
+    within("storm_pps = 1\n", |scene| {
+        let send = |scene: &mut Scene, dst: [u8; 6], number| {
+            let mut frame = numbered(FAR, 77, number, 100);
+            frame[..6].copy_from_slice(&dst);
+            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+        };
+        // The first one uses the limit of broadcasts up.
+        send(scene, [0xff; 6], 0);
+        (1..200).for_each(|number| send(scene, [1, 0, 0x5e, 0, 0, 1], number));
+        for number in 0..200 {
+            let frame = wait("a flooded frame", || scene.vms[1].guest.recv(0)).1;
+            assert_eq!(number_of(&frame), Some(number));
+        }
+    });
+    within("storm_pps = 0\nmulticast_pps = 1\n", |scene| {
+        for number in 0..200 {
+            let mut frame = numbered(FAR, 77, number, 100);
+            frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 1]);
+            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+        }
+        let drops = || scene.switch.status_source().status().uplinks[0].rx.drops["storm"];
+        wait_until("most of it dropped", || drops() >= 150);
+    });
+}
+
 /// Lets the egress filter of `device` drop what goes to host `n`. The sender sees ENOBUFS.
 fn filter_out(device: &str, n: u8) {
     let drop = format!("4,32 0 0 2,21 0 1 {n},6 0 0 2,6 0 0 4294967295");

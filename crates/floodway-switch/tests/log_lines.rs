@@ -4,20 +4,38 @@
 #[allow(dead_code)]
 mod net;
 
+use std::fmt::Debug;
+use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use floodway_switch::config::PortConfig;
+use floodway_switch::testing::frames::{ipv6, mac};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, message, wait_until};
+use floodway_wire::MacAddr;
+use floodway_wire::build::{Ip, Link};
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use net::Net;
+use net::{Net, port};
 
 /// Counts events that an operator's log shows.
 struct Count;
 
 static LINES: AtomicU64 = AtomicU64::new(0);
+/// Lines that name a link-local address.
+static ADDRESSES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Visit for Count {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "address" {
+            ADDRESSES.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
 
 impl Subscriber for Count {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -28,7 +46,8 @@ impl Subscriber for Count {
     }
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Self);
         LINES.fetch_add(1, Ordering::Relaxed);
     }
     fn enter(&self, _: &Id) {}
@@ -49,7 +68,9 @@ fn is_quiet(what: &str, mut outsider: impl FnMut()) {
 #[test]
 fn outsiders_cause_few_log_lines() {
     tracing::subscriber::set_global_default(Count).unwrap();
-    let net = Net::of(4);
+    let ips = vec![ipv6(5)];
+    let checked = PortConfig { ips, ..port(5) };
+    let net = Net::start((1..=4).map(port).chain([checked]).collect());
 
     let mut vm = net.boot(1, GuestConfig::default());
     let file = tempfile::tempfile().unwrap();
@@ -76,4 +97,19 @@ fn outsiders_cause_few_log_lines() {
         frontend.set_up(&vm.guest).unwrap();
         vm.guest.pairs[0].tx.kick.write(1).unwrap();
     });
+
+    a_refused_link_local_address_is_named_once(&net);
+}
+
+fn a_refused_link_local_address_is_named_once(net: &Net) {
+    let mut vm = net.boot(5, GuestConfig::default());
+    let frame = |last| {
+        let address = Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, last);
+        let ip = Ip::new(address.into(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into());
+        ip.frame(&Link::new(mac(5), MacAddr::BROADCAST), 59, b"nothing")
+    };
+    (0..50).for_each(|_| vm.send(&frame(4)));
+    vm.send(&frame(5));
+    wait_until("all dropped", || net.tx_drops(5, "spoofed_ip") == 51);
+    assert_eq!(*ADDRESSES.lock().unwrap(), ["fe80::1:2:3:4", "fe80::1:2:3:5"]);
 }

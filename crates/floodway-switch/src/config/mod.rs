@@ -156,9 +156,11 @@ pub struct UplinkConfig {
     pub kind: UplinkKind,
     /// Name of the network interface, 1 to 15 bytes; unique among the uplinks.
     pub device: String,
-    /// Frames per second from the network that may be broadcast, multicast or flooded; the burst is the
+    /// Frames per second from the network that may be broadcast or flooded, each segment of a super-frame counted; the burst is the
     /// same number. Zero is no limit. Default 10 000.
     pub storm_pps: u32,
+    /// As `storm_pps`, for multicast: much of that is payload. Default 100 000.
+    pub multicast_pps: u32,
     /// Unicast addresses that no guest may take, whether or not they were seen: gateways, the host itself. Default none.
     pub gateway_macs: Vec<MacAddr>,
     /// Index of the worker that serves the uplink. Default 0.

@@ -39,7 +39,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "vcpu",
 ];
 pub(super) const UPLINK_KEYS: &[&str] =
-    &["name", "kind", "device", "storm_pps", "gateway_macs", "worker", "queue"];
+    &["name", "kind", "device", "storm_pps", "multicast_pps", "gateway_macs", "worker", "queue"];
 
 /// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -166,6 +166,7 @@ fn uplink(
         kind,
         device: device.to_owned(),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(10_000),
+        multicast_pps: section.integer("multicast_pps", 0..=u32::MAX)?.unwrap_or(100_000),
         gateway_macs: gateway_macs(section, taken)?,
         worker: worker(section, workers)?,
         queue: queue::section(section)?,

@@ -54,6 +54,7 @@ kind = "packet"
 device = "eth0"
 worker = 1
 storm_pps = 20000
+multicast_pps = 0
 
 [uplink.queue]
 discipline = "codel"
@@ -136,7 +137,7 @@ fn every_key_reaches_the_configuration() {
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
-    assert_eq!(uplink.storm_pps, 20_000);
+    assert_eq!((uplink.storm_pps, uplink.multicast_pps), (20_000, 0));
     let us = Duration::from_micros;
     let (target, interval, ce_threshold) = (us(500), us(9000), Some(us(60)));
     let queue = QueueConfig {
@@ -188,6 +189,7 @@ fn defaults_are_the_documented_ones() {
     );
     let uplink = parse(&uplink_with("fw0")).unwrap().uplinks.remove(0);
     assert_eq!((&uplink.queue, uplink.storm_pps), (&QueueConfig::default(), 10_000));
+    assert_eq!(uplink.multicast_pps, 100_000);
     assert!(uplink.gateway_macs.is_empty());
     assert_eq!((uplink.queue.discipline.kind.name(), uplink.queue.segment), ("fq_codel", None));
 }

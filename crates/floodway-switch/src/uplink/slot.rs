@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use floodway_core::l2::{PortId, StormLimit};
 use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 use super::{OpenError, Received, Receiver, Sender};
@@ -18,6 +19,7 @@ use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
 use crate::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
+use crate::port::lock;
 use crate::stats::{DropReason, Traffic};
 use crate::worker::Waker;
 
@@ -32,8 +34,10 @@ pub struct UplinkSlot {
     deadline: Deadline,
     /// The worker that owns the receiving half and looks at the deadline.
     waker: Arc<Waker>,
-    /// Flooded frames that may come from the network.
-    pub storm: Mutex<StormLimit>,
+    /// Broadcast and unknown unicast that may come from the network.
+    storm: Mutex<StormLimit>,
+    /// Multicast that may come from there.
+    multicast: Mutex<StormLimit>,
     /// Frames that left. Written under the egress's lock.
     pub sent: Traffic,
     /// Frames that arrived. Written by the worker that owns the receiving half.
@@ -66,11 +70,12 @@ impl UplinkSlot {
         waker: Arc<Waker>,
     ) -> Self {
         let settings = shape.settings(&config);
-        let storm = Mutex::new(StormLimit::new(config.storm_pps.into(), Instant::ZERO));
+        let limit = |pps: u32| Mutex::new(StormLimit::new(pps.into(), Instant::ZERO));
         Self {
             id,
+            storm: limit(config.storm_pps),
+            multicast: limit(config.multicast_pps),
             config,
-            storm,
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: Deadline::default(),
             waker,
@@ -82,6 +87,14 @@ impl UplinkSlot {
     /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted.
     pub fn send<'f>(&self, source: PortId, now: Instant, frames: impl Iterator<Item = Frame<'f>>) {
         self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress));
+    }
+
+    /// Returns `true` if a frame of `segments` segments that has come by this uplink may be flooded to `dst`.
+    #[must_use]
+    pub fn admits_flood(&self, dst: MacAddr, segments: u32, now: Instant) -> bool {
+        let is_multicast = dst.is_multicast() && dst != MacAddr::BROADCAST;
+        let limit = if is_multicast { &self.multicast } else { &self.storm };
+        lock(limit).admit(segments, now)
     }
 
     /// When [`run_timer`](Self::run_timer) is due.

@@ -14,7 +14,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use floodway_wire::ethernet::MacAddr;
+use floodway_wire::ethernet::{self, MacAddr};
 use floodway_wire::{icmp, ipv6, udp};
 
 use super::{SourcePolicy, Spoof, udp_dst_port};
@@ -73,6 +73,32 @@ impl SourcePolicy {
     /// Checks an address that a frame from `mac` claims.
     fn check_own_v6(&self, mac: MacAddr, claimed: Ipv6Addr) -> Result<(), Spoof> {
         if claimed == mac.to_link_local() { Ok(()) } else { self.check_own(IpAddr::V6(claimed)) }
+    }
+
+    /// Returns the link-local address that a frame claims, as its source or as the target of neighbour discovery, if the port
+    /// may not use it. For messages to the operator: a guest that forms its link-local address in another way than by EUI-64
+    /// has no IPv6 before the address is configured. Extension headers are not looked behind.
+    #[must_use]
+    pub fn refused_link_local(&self, frame: &[u8]) -> Option<Ipv6Addr> {
+        let link = ethernet::Header::parse(frame).ok()?;
+        if link.ethertype != ethernet::TYPE_IPV6 {
+            return None;
+        }
+        let packet = frame.get(usize::from(link.len)..)?;
+        let header = ipv6::Header::parse(packet).ok()?;
+        let src = header.src();
+        let target = match packet.get(ipv6::HEADER_LEN..)? {
+            [icmp::NEIGHBOUR_SOLICITATION, rest @ ..] if src.is_unspecified() => rest.get(7..),
+            [icmp::NEIGHBOUR_ADVERTISEMENT, rest @ ..] => rest.get(7..),
+            _ => None,
+        };
+        let target = target
+            .filter(|_| header.next_header() == icmp::PROTOCOL_V6)
+            .and_then(<[u8]>::first_chunk::<16>)
+            .map(|&target| Ipv6Addr::from(target));
+        [Some(src), target].into_iter().flatten().find(|address| {
+            address.is_unicast_link_local() && self.check_own_v6(link.src, *address).is_err()
+        })
     }
 
     /// A packet from `::`: a host without an address looks for duplicates and routers, and joins multicast groups.

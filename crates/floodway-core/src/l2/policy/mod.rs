@@ -9,7 +9,8 @@
 //! - ARP and RARP: the sender's protocol address is configured, or 0.0.0.0 in a probe for a configured address. The sender's
 //!   hardware address is the frame's source: receivers believe the ARP body, not the Ethernet header.
 //! - IPv6 ([`ipv6`]): the source is configured or the EUI-64 link-local address of the frame's source; other link-local
-//!   addresses (RFC 7217) have to be configured. Neighbour discovery names no other target and no other link-layer address.
+//!   addresses (RFC 7217) have to be configured: any other may be a router's, and whoever claims that gets what others send to
+//!   the world. Neighbour discovery names no other target and no other link-layer address.
 //! - Router guard: no router advertisements and redirects (RFC 6105; ICMP too).
 //! - DHCP guard: nothing that a DHCP server sends to clients or relay agents (RFC 7610 for IPv6).
 //! - LLC frames (SNAP can carry IP) and frames with more than two tags are refused; everything else passes.
