@@ -1,5 +1,6 @@
 //! A port: what the pipeline and the vhost-user device share of one VM.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -49,6 +50,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// One VM's port.
+/// Front-ends of a port that were cut off because memory that they share had gone.
+#[derive(Debug, Default)]
+pub struct Quarantine {
+    /// Why the last one was, if it was, until another one comes.
+    pub reason: Option<String>,
+    /// How many were, by what had gone: [`label`](crate::sigbus::Kind::label).
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
 pub struct Port {
     /// Its number in the forwarding table.
     pub id: PortId,
@@ -89,8 +99,8 @@ pub struct Port {
     pub memory_limits: Limits,
     /// What its guest and its front-end may log.
     pub(crate) log_limit: LogLimit,
-    /// Why the last front-end was cut off, if it was, until another one comes.
-    pub quarantine: Mutex<Option<String>>,
+    /// Front-ends that were cut off.
+    pub quarantine: Mutex<Quarantine>,
     /// What the guest wants to find in notices; zero until it has said so.
     nonce: AtomicU64,
     /// The worker that serves it.

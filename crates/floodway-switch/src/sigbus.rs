@@ -48,6 +48,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::GuestMemory, Self::DirtyLog];
+
+    /// Its name in status and metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::GuestMemory => "guest_memory",
+            Self::DirtyLog => "dirty_log",
+        }
+    }
+
     /// Its name in texts.
     #[must_use]
     pub const fn name(self) -> &'static str {

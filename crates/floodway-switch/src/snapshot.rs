@@ -8,6 +8,7 @@ use crate::pairs::PairTraffic;
 use crate::port::{Port, QueuePair, lock};
 use crate::ring::Interrupts;
 use crate::rx::RxQueue;
+use crate::sigbus::Kind;
 use crate::status::{
     L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
     RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
@@ -101,6 +102,9 @@ fn port(port: &Port, work: WorkStatus) -> PortStatus {
         (0, true) => PortState::Connected,
         (0, false) => PortState::Down,
     };
+    let quarantine = lock(&port.quarantine);
+    let times =
+        |label: &str| (label.to_owned(), quarantine.counts.get(label).copied().unwrap_or(0));
     PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
@@ -114,7 +118,8 @@ fn port(port: &Port, work: WorkStatus) -> PortStatus {
         work,
         offload: port.offload.status(),
         vcpu: lock(&port.vcpu).clone(),
-        quarantine: lock(&port.quarantine).clone(),
+        quarantine: quarantine.reason.clone(),
+        quarantines: Kind::ALL.iter().map(|kind| times(kind.label())).collect(),
     }
 }
 

@@ -162,6 +162,9 @@ pub struct PortStatus {
     /// Why its last front-end was cut off; none if it was not, or if another one has come.
     #[serde(default)]
     pub quarantine: Option<String>,
+    /// Front-ends that were cut off, by what had gone: `guest_memory`, `dirty_log`.
+    #[serde(default)]
+    pub quarantines: BTreeMap<String, u64>,
 }
 
 /// Work of workers that is charged to a port or uplink: chains, descriptors, copies, bytes and segments by a cost

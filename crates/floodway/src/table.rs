@@ -258,10 +258,17 @@ fn egress(status: &Status) -> Option<String> {
     table(header, 4, status.uplinks.iter().map(row).collect())
 }
 
-/// Ports whose front-ends were cut off.
+/// Ports whose front-ends were cut off, now or before.
 fn quarantined(status: &Status) -> Option<String> {
-    let row = |port: &PortStatus| Some([port.name.clone(), port.quarantine.clone()?]);
-    table(["QUARANTINED", "REASON"], 2, status.ports.iter().filter_map(row).collect())
+    let row = |port: &PortStatus| {
+        let times = port.quarantines.values().sum::<u64>();
+        if times == 0 && port.quarantine.is_none() {
+            return None;
+        }
+        let reason = port.quarantine.clone().unwrap_or_else(|| "over".to_owned());
+        Some([port.name.clone(), reason, times.to_string()])
+    };
+    table(["QUARANTINED", "REASON", "TIMES"], 2, status.ports.iter().filter_map(row).collect())
 }
 
 /// Ports whose vCPU threads are looked after.
@@ -434,6 +441,7 @@ mod tests {
                 problem: None,
             }),
             quarantine: None,
+            quarantines: [("guest_memory".to_owned(), 0)].into(),
         }
     }
 
@@ -443,6 +451,7 @@ mod tests {
             name: "database-2".into(),
             queue_pairs_offered: 1,
             quarantine: Some("its guest memory has gone".into()),
+            quarantines: [("dirty_log".to_owned(), 1), ("guest_memory".to_owned(), 2)].into(),
             ..Default::default()
         };
         let status = Status {

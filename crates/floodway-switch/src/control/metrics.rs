@@ -101,11 +101,26 @@ impl Snapshot {
         let enabled = |port: &PortStatus| f64::from(port.queue_pairs_enabled);
         let pairs = self.0.ports.iter().map(|port| (port_labels(port), enabled(port)));
         metrics.gauge("port_queue_pairs", "Queue pairs that the guest uses", pairs)?;
+        self.quarantines(metrics)?;
         let frames = self.queues().map(|(labels, q)| (labels, q.rx.pending_frames as f64));
         let help = "Frames that wait for the guest's buffers";
         metrics.gauge("port_pending_frames", help, frames)?;
         let bytes = self.queues().map(|(labels, q)| (labels, q.rx.pending_bytes as f64));
         metrics.gauge("port_pending_bytes", "Bytes of the queue's bound that they take", bytes)
+    }
+
+    fn quarantines(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let now = |port: &PortStatus| f64::from(u8::from(port.quarantine.is_some()));
+        let now = self.0.ports.iter().map(|port| (port_labels(port), now(port)));
+        let help = "1 from when a front-end is cut off until another one comes";
+        metrics.gauge("port_quarantined", help, now)?;
+        let times = self.0.ports.iter().flat_map(|port| {
+            port.quarantines.iter().map(|(reason, &n)| {
+                let labels = port_labels(port).into_iter().chain([("reason", reason.clone())]);
+                (labels.collect::<Labels>(), n)
+            })
+        });
+        metrics.counter("port_quarantines", "Front-ends cut off, by what had gone", times)
     }
 
     fn work(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {

@@ -99,6 +99,8 @@ fn sample() -> Status {
             state: PortState::Running,
             queues: vec![queue],
             undelivered: drops(&undelivered),
+            quarantine: Some("its dirty log has gone".into()),
+            quarantines: [("dirty_log".to_owned(), 2)].into(),
             work: WorkStatus { seconds: 2.5, share: 0.75 },
             offload: OffloadStatus {
                 transmit: true,
@@ -159,6 +161,8 @@ fn metrics_are_the_same_counters() {
         "floodway_worker_polls_total{worker=\"0\"} 9",
         "floodway_worker_awake_ratio{worker=\"0\"} 0.25",
         "floodway_port_running{port=\"vm1\"} 1.0",
+        "floodway_port_quarantined{port=\"vm1\"} 1.0",
+        "floodway_port_quarantines_total{port=\"vm1\",reason=\"dirty_log\"} 2",
         "floodway_work_seconds_total{port=\"vm1\",worker=\"0\"} 2.5",
         "floodway_work_share_ratio{port=\"vm1\",worker=\"0\"} 0.75",
         "floodway_work_share_ratio{uplink=\"up0\",worker=\"0\"} 0.0",

@@ -135,7 +135,7 @@ impl Server {
             match stream {
                 Ok(Some(stream)) => {
                     log_limited!(info, self.port, "front-end connected");
-                    *lock(&self.port.quarantine) = None;
+                    lock(&self.port.quarantine).reason = None;
                     self.port.set_connected(true);
                     if let Err(error) = self.serve(stream) {
                         log_limited!(warn, self.port, %error, "socket failed");
@@ -169,7 +169,10 @@ impl Server {
             lost.name()
         );
         log_limited!(warn, self.port, reason, "front-end cut off");
-        *lock(&self.port.quarantine) = Some(reason);
+        let mut quarantine = lock(&self.port.quarantine);
+        quarantine.reason = Some(reason);
+        *quarantine.counts.entry(lost.label()).or_default() += 1;
+        drop(quarantine);
         self.wait(None, QUARANTINE);
     }
 

@@ -165,6 +165,8 @@ fn memory_that_shrinks_quarantines_its_port_and_harms_nobody_else() {
         evil.send(&answer);
         while a.recv().1 != answer {}
     }
+    let counts = net.port(3).quarantines;
+    assert_eq!((counts["guest_memory"], counts["dirty_log"]), (3, 0), "times that it was cut off");
 }
 
 #[test]
@@ -225,5 +227,6 @@ fn a_dirty_log_that_shrinks_quarantines_its_port_and_harms_nobody_else() {
     log.set_len(0).unwrap();
     a.send(&numbered(1, 3, 1, 1000));
     wait_until("the port to be quarantined", || is_quarantined(&net, 3, "dirty log"));
+    assert_eq!(net.port(3).quarantines["dirty_log"], 1);
     exchange(&mut a, &mut b, 1);
 }
