@@ -113,6 +113,12 @@ impl SharedMapping {
         self.host
     }
 
+    /// Bytes that are mapped: its size in whole pages, which may be huge.
+    #[must_use]
+    pub fn mapped(&self) -> usize {
+        self.mapped
+    }
+
     /// Its size in bytes.
     #[inline]
     #[must_use]

@@ -18,6 +18,7 @@
 //! A guest can only name addresses inside its own regions. Its front-end is trusted no more than the guest: it may take the pages
 //! away again ([`crate::sigbus`]), and shares at most what [`Limits`] allow, so that mappings and addresses are left for other ports.
 
+pub mod budget;
 mod lookup;
 
 use std::fs::File;
@@ -26,45 +27,12 @@ use std::sync::Arc;
 use crate::dirty_log::DirtyLog;
 use crate::mapping::{MapError, SharedMapping};
 use crate::sigbus::{Faults, Kind};
+use budget::{Amount, Lease, Share};
 
 /// Most regions that one front-end may share.
 pub const MAX_REGIONS: usize = 256;
-/// What every front-end may need: the vhost-user protocol's own table has as many.
-const MIN_REGIONS: usize = 8;
-/// Regions of all ports together: a quarter of the mappings that the kernel allows a process, as a table is mapped while the one before
-/// still is.
-const ALL_REGIONS: usize = 16_384;
-/// Bytes of all ports together: half of a process's addresses.
-const ALL_BYTES: u64 = 64 << 40;
-/// Most bytes of one port.
-const MAX_BYTES: u64 = 16 << 40;
-
-/// How much memory a front-end may share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Regions.
-    pub regions: usize,
-    /// Bytes of all regions.
-    pub bytes: u64,
-}
-
-impl Limits {
-    /// A fair share for each of `ports`.
-    #[must_use]
-    pub fn share(ports: usize) -> Self {
-        let ports = ports.max(1);
-        Self {
-            regions: (ALL_REGIONS / ports).clamp(MIN_REGIONS, MAX_REGIONS),
-            bytes: (ALL_BYTES / ports as u64).min(MAX_BYTES),
-        }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::share(1)
-    }
-}
+/// Most bytes that one front-end may share.
+pub const MAX_BYTES: u64 = 16 << 40;
 
 /// What addresses and sizes of regions are multiples of, in bytes.
 pub const PAGE_SIZE: u64 = 4096;
@@ -111,24 +79,33 @@ pub enum MemoryError {
         /// Guest physical address of the region.
         gpa: u64,
     },
-    /// More regions than [`Limits`] allow.
-    #[error("more than {limit} guest memory regions (share fewer and larger ones)")]
-    TooMany {
-        /// What is allowed.
-        limit: usize,
-    },
-    /// More bytes than [`Limits`] allow.
+    /// More than [`MAX_REGIONS`].
+    #[error("more than {MAX_REGIONS} guest memory regions (share fewer and larger ones)")]
+    TooMany,
+    /// More than [`MAX_BYTES`].
     #[error(
-        "guest memory of more than {limit:#x} bytes, with the region at {gpa:#x} of {size:#x} bytes (a port's share of the \
-         switch's addresses: configure fewer ports, or give the VM less memory)"
+        "guest memory of more than {MAX_BYTES:#x} bytes, with the region at {gpa:#x} of {size:#x} bytes (give the VM less memory)"
     )]
     TooLarge {
         /// Guest physical address of the region.
         gpa: u64,
         /// Its size in bytes.
         size: u64,
-        /// What is allowed in all.
-        limit: u64,
+    },
+    /// Other front-ends would have too little: see [`budget`].
+    #[error(
+        "guest memory region at {gpa:#x} of {size:#x} bytes is more than the switch has left for this port: it always gets {} \
+         regions and {:#x} bytes, and more while others need less (give this or other VMs less memory in fewer regions, or configure fewer ports)",
+        part.regions,
+        part.bytes
+    )]
+    OverBudget {
+        /// Guest physical address of the region.
+        gpa: u64,
+        /// Its size in bytes.
+        size: u64,
+        /// What the port always gets.
+        part: Amount,
     },
     /// A region to be removed is not there.
     #[error("no guest memory region at {gpa:#x} of {size:#x} bytes")]
@@ -170,7 +147,14 @@ struct Region {
     layout: RegionLayout,
     host: *mut u8,
     // Keeps `host` mapped.
-    mapping: Arc<SharedMapping>,
+    mapping: Arc<Leased>,
+}
+
+/// A mapping, and what it takes of its port's share: given back when it has gone, so this is the order of the fields.
+#[derive(Debug)]
+struct Leased {
+    mapping: SharedMapping,
+    _lease: Lease,
 }
 
 // SAFETY: `host` is the address of a shared mapping that `mapping` (Send + Sync) keeps alive; it is
@@ -188,16 +172,16 @@ pub struct GuestMemory {
     by_host: Vec<u16>,
     /// Where writes are noted, while the VM migrates.
     log: Option<Arc<DirtyLog>>,
-    limits: Limits,
+    share: Share,
     /// Where it is noted that pages have gone.
     faults: Arc<Faults>,
 }
 
 impl GuestMemory {
-    /// Memory without regions, for the connection whose faults are noted in `faults`.
+    /// Memory without regions, for the connection whose faults are noted in `faults`, of a port with `share`.
     #[must_use]
-    pub fn new(limits: Limits, faults: Arc<Faults>) -> Self {
-        Self { limits, faults, ..Self::default() }
+    pub fn new(share: Share, faults: Arc<Faults>) -> Self {
+        Self { share, faults, ..Self::default() }
     }
 
     /// Maps `regions`, a whole table, for tests.
@@ -219,7 +203,7 @@ impl GuestMemory {
         &self,
         regions: impl IntoIterator<Item = (RegionLayout, File)>,
     ) -> Result<Self, MemoryError> {
-        let empty = Self::new(self.limits, Arc::clone(&self.faults));
+        let empty = Self::new(self.share.clone(), Arc::clone(&self.faults));
         regions
             .into_iter()
             .try_fold(empty, |memory, (layout, file)| memory.with_region(layout, &file))
@@ -231,13 +215,26 @@ impl GuestMemory {
     /// As [`GuestMemory::with_table`].
     pub fn with_region(&self, layout: RegionLayout, file: &File) -> Result<Self, MemoryError> {
         let at = self.place(layout)?;
-        let RegionLayout { gpa, size, file_offset, .. } = layout;
-        let mapping = SharedMapping::new(file, file_offset, size, Kind::GuestMemory, &self.faults)
-            .map_err(|source| MemoryError::Map { gpa, size, source })?;
+        let mapping = self.map_region(layout, file)?;
         let mut regions = self.regions.clone();
-        let region = Region { layout, host: mapping.as_ptr(), mapping: Arc::new(mapping) };
+        let host = mapping.mapping.as_ptr();
+        let region = Region { layout, host, mapping: Arc::new(mapping) };
         regions.insert(at, region);
         Ok(self.of(regions))
+    }
+
+    fn map_region(&self, layout: RegionLayout, file: &File) -> Result<Leased, MemoryError> {
+        let RegionLayout { gpa, size, file_offset, .. } = layout;
+        let over_budget = || MemoryError::OverBudget { gpa, size, part: self.share.part() };
+        let mut lease = self.share.lease(Amount::mapping(size)).ok_or_else(over_budget)?;
+        let mapping = SharedMapping::new(file, file_offset, size, Kind::GuestMemory, &self.faults)
+            .map_err(|source| MemoryError::Map { gpa, size, source })?;
+        // Huge pages are mapped whole.
+        let more = mapping.mapped() as u64 - size;
+        if !lease.extend(Amount { regions: 0, bytes: more }) {
+            return Err(over_budget());
+        }
+        Ok(Leased { mapping, _lease: lease })
     }
 
     /// Checks a region; returns its place among the others.
@@ -247,12 +244,11 @@ impl GuestMemory {
             return Err(MemoryError::Size { gpa, size });
         };
         layout.check_alignment()?;
-        let Limits { regions, bytes } = self.limits;
-        if self.regions.len() >= regions {
-            return Err(MemoryError::TooMany { limit: regions });
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(MemoryError::TooMany);
         }
-        if size > bytes.saturating_sub(self.size()) {
-            return Err(MemoryError::TooLarge { gpa, size, limit: bytes });
+        if size > MAX_BYTES.saturating_sub(self.size()) {
+            return Err(MemoryError::TooLarge { gpa, size });
         }
         let at = self.regions.partition_point(|r| r.layout.gpa < end);
         if self.regions[..at].last().is_some_and(|r| gpa < r.layout.gpa + r.layout.size) {
@@ -290,12 +286,13 @@ impl GuestMemory {
     /// Bytes mapped.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.regions.iter().map(|r| r.mapping.size() as u64).sum()
+        self.regions.iter().map(|r| r.mapping.mapping.size() as u64).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::budget::Budget;
     use super::*;
     use crate::testing::memory::memfd;
     use crate::work;
@@ -338,7 +335,7 @@ mod tests {
         let memory = GuestMemory::map(regions).unwrap();
         assert!(matches!(
             memory.with_region(layout(1 << 40, 1), &file(1)),
-            Err(MemoryError::TooMany { limit: MAX_REGIONS })
+            Err(MemoryError::TooMany)
         ));
         for page in 0..3 * MAX_REGIONS as u64 {
             for hint in [0, 77, MAX_REGIONS - 1, usize::MAX] {
@@ -391,23 +388,44 @@ mod tests {
         assert!(matches!(memory.without_region(PAGE, PAGE), Err(MemoryError::Unknown { .. })));
         assert_eq!(memory.without_region(0, 2 * PAGE).unwrap().size(), 0);
     }
-    #[test]
-    fn a_port_shares_no_more_regions_and_bytes_than_its_part() {
-        let limits = Limits { regions: 3, bytes: 8 * PAGE };
-        let memory = GuestMemory::new(limits, Arc::default());
-        let regions = |n: u64| (0..n).map(|i| (layout(2 * i * PAGE, 1), file(1)));
-        assert_eq!(memory.with_table(regions(3)).unwrap().size(), 3 * PAGE);
-        assert!(matches!(memory.with_table(regions(4)), Err(MemoryError::TooMany { limit: 3 })));
-        let sparse = [(layout(0, 5), file(5)), (layout(16 * PAGE, 4), file(4))];
-        assert!(matches!(memory.with_table(sparse), Err(MemoryError::TooLarge { .. })));
-    }
 
     #[test]
-    fn the_parts_of_all_ports_fit_a_process() {
-        for ports in [1, 2, 4, 100, 1000, 2000] {
-            let Limits { regions, bytes } = Limits::share(ports);
-            assert!(ports * regions <= ALL_REGIONS && ports as u64 * bytes <= ALL_BYTES, "{ports}");
-            assert!(regions >= MIN_REGIONS && bytes >= 32 << 30, "{ports}");
-        }
+    fn a_front_end_shares_no_more_than_its_port_may() {
+        let file = memfd(PAGE);
+        file.set_len(MAX_BYTES + PAGE).unwrap();
+        let whole = layout(0, MAX_BYTES / PAGE);
+        let memory = GuestMemory::map([(whole, file.try_clone().unwrap())]).unwrap();
+        let more = memory.with_region(layout(MAX_BYTES, 1), &file);
+        assert!(matches!(more, Err(MemoryError::TooLarge { .. })));
+    }
+
+    /// A table that replaces another one is mapped beside it.
+    #[test]
+    fn what_is_replaced_counts_until_it_is_unmapped() {
+        let shares = Share::of(Budget::new(4096));
+        let memory = GuestMemory::new(shares.clone(), Arc::default());
+        let table = |n: u64| (0..n).map(|i| (layout(2 * i * PAGE, 1), file(1)));
+        let before = shares.held();
+        let mut tables = Vec::new();
+        let refused = loop {
+            match memory.with_table(table(200)) {
+                Ok(table) => tables.push(table),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, MemoryError::OverBudget { .. }), "{refused}");
+        // Half of the common half.
+        let most = budget::TOTAL.regions / 4 + shares.part().regions;
+        let held = tables.len() as u64 * 200;
+        assert!(held <= most && held + 200 > most, "{held}");
+        assert_eq!(shares.held(), Amount { regions: held, bytes: held * PAGE });
+        // A region that is in several tables is mapped once.
+        let last = tables.pop().unwrap();
+        let less = last.without_region(0, PAGE).unwrap();
+        assert_eq!(shares.held().regions, held);
+        drop((last, tables));
+        assert_eq!(shares.held().regions, 199);
+        drop(less);
+        assert_eq!(shares.held(), before);
     }
 }

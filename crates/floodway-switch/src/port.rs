@@ -16,7 +16,7 @@ use crate::frame::Frame;
 use crate::inbound::PortInbound;
 use crate::lock_order::{Ordered, Rank};
 use crate::log_limit::{LogLimit, log_limited};
-use crate::memory::Limits;
+use crate::memory::budget::Share;
 use crate::rx::RxQueue;
 use crate::stats::{DropReason, Traffic};
 use crate::status::VcpuStatus;
@@ -49,7 +49,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One VM's port.
 /// Front-ends of a port that were cut off because memory that they share had gone.
 #[derive(Debug, Default)]
 pub struct Quarantine {
@@ -59,6 +58,7 @@ pub struct Quarantine {
     pub counts: BTreeMap<&'static str, u64>,
 }
 
+/// One VM's port.
 pub struct Port {
     /// Its number in the forwarding table.
     pub id: PortId,
@@ -74,6 +74,8 @@ pub struct Port {
     pub inbound: PortInbound,
     /// Addresses that the guest has claimed in what it flooded. Nothing else is locked under its lock.
     own: Mutex<OwnAddresses>,
+    /// The link-local address of the guest that was refused last.
+    refused_link_local: Mutex<Option<Ipv6Addr>>,
     /// Flooded frames that the guest may send.
     pub storm: Mutex<StormLimit>,
     /// Frames to the guest that came to no queue, because none was running.
@@ -83,8 +85,6 @@ pub struct Port {
     /// Frames that the guest has sent and received, without bare acknowledgements.
     sent: AtomicU64,
     received: AtomicU64,
-    /// The link-local address of the guest that was refused last.
-    refused_link_local: Mutex<Option<Ipv6Addr>>,
     /// How far a guest that has stopped has been given up: see [`Port::give_up`].
     departed: AtomicU8,
     connected: AtomicBool,
@@ -96,7 +96,7 @@ pub struct Port {
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
-    pub memory_limits: Limits,
+    pub memory: Share,
     /// What its guest and its front-end may log.
     pub(crate) log_limit: LogLimit,
     /// Front-ends that were cut off.
@@ -133,6 +133,7 @@ impl Port {
             offload: PortOffload::new(config.offload.clone()),
             inbound: PortInbound::default(),
             own: Mutex::default(),
+            refused_link_local: Mutex::default(),
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),
@@ -142,11 +143,10 @@ impl Port {
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
-            refused_link_local: Mutex::default(),
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
-            memory_limits: Limits::default(),
+            memory: Share::default(),
             log_limit: LogLimit::default(),
             quarantine: Mutex::default(),
             waker,
@@ -163,6 +163,7 @@ impl Port {
     /// Forgets what the guest has said of itself, its addresses and its nonce: the front-end is gone.
     pub fn forget_own(&self) {
         lock(&self.own).clear();
+        *lock(&self.refused_link_local) = None;
         self.nonce.store(0, Ordering::Relaxed);
     }
 
@@ -172,7 +173,6 @@ impl Port {
         self.nonce.load(Ordering::Relaxed)
     }
 
-        *lock(&self.refused_link_local) = None;
     /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery. Returns as what it is counted.
     #[cold]
     pub fn hear_notice(&self, prefix: &[u8]) -> DropReason {
@@ -185,15 +185,6 @@ impl Port {
         }
     }
 
-    /// Returns `true` if the address is the guest's own, by the configuration or by what the guest has claimed.
-    #[must_use]
-    pub fn owns(&self, address: IpAddr) -> bool {
-        self.policy.ips.contains(&address) || lock(&self.own).contains(address)
-    }
-
-    /// Receive queues that frames may be spread over; zero when no guest is running.
-    #[inline]
-    pub fn rx_running(&self) -> u16 {
     /// Returns as what a frame is counted that the source policy has refused. A link-local address is named in the log, once: without
     /// it the guest has no IPv6.
     #[cold]
@@ -213,6 +204,15 @@ impl Port {
         spoof.into()
     }
 
+    /// Returns `true` if the address is the guest's own, by the configuration or by what the guest has claimed.
+    #[must_use]
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.policy.ips.contains(&address) || lock(&self.own).contains(address)
+    }
+
+    /// Receive queues that frames may be spread over; zero when no guest is running.
+    #[inline]
+    pub fn rx_running(&self) -> u16 {
         self.rx_running.load(Ordering::Acquire)
     }
 

@@ -16,7 +16,7 @@ use crate::descriptors::{self, TooFewDescriptors};
 use crate::inbound::division::Division;
 use crate::ledger::Ledger;
 use crate::lock_order::{Ordered, Rank};
-use crate::memory::Limits;
+use crate::memory::budget::{Budget, Share};
 use crate::operate::Operator;
 use crate::pairs::Pairs;
 use crate::polling::Polling;
@@ -314,11 +314,11 @@ fn open(
     receivers: &mut [Vec<UplinkReceiver>],
 ) -> Result<Shared, StartError> {
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
-    let memory_limits = Limits::share(config.ports.len());
+    let memory = Budget::new(config.ports.len());
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let mut port = Port::new(port_id(i), c.clone(), waker, Arc::clone(&table));
-        port.memory_limits = memory_limits;
+        port.memory = Share::of(Arc::clone(&memory));
         Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();

@@ -18,7 +18,7 @@ use super::features;
 use crate::call::{self, Call};
 use crate::dirty_log::DirtyLog;
 use crate::log_limit::log_limited;
-use crate::memory::{GuestMemory, RegionLayout};
+use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
 use crate::port::Port;
 use crate::ring::Ring;
 use crate::sigbus::{Faults, Kind};
@@ -75,7 +75,7 @@ impl Device {
     pub fn new(port: Arc<Port>, alarm: Arc<EventFd>) -> Self {
         let vrings = (0..2 * port.pairs.len()).map(|_| Vring::default()).collect();
         let faults = Arc::new(Faults::new(Arc::clone(&alarm)));
-        let memory = Arc::new(GuestMemory::new(port.memory_limits, Arc::clone(&faults)));
+        let memory = Arc::new(GuestMemory::new(port.memory.clone(), Arc::clone(&faults)));
         let retired = Vec::new();
         Self { port, memory, retired, features: 0, log: None, status: 0, vrings, faults, alarm }
     }
@@ -117,7 +117,7 @@ impl Device {
         self.port.inbound.reset();
         self.vrings.fill_with(Vring::default);
         self.faults = Arc::new(Faults::new(Arc::clone(&self.alarm)));
-        self.replace_memory(GuestMemory::new(self.port.memory_limits, Arc::clone(&self.faults)));
+        self.replace_memory(GuestMemory::new(self.port.memory.clone(), Arc::clone(&self.faults)));
         self.log = None;
         self.status = 0;
         self.features = 0;
@@ -347,7 +347,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(self.port.memory_limits.regions as u64)
+        Ok(self.port.memory.regions().min(MAX_REGIONS as u64))
     }
 
     fn add_mem_region(
