@@ -75,6 +75,8 @@ struct Pending {
     frames: VecDeque<PendingFrame>,
     charged: usize,
     bound: usize,
+    /// Available chains that were too few for the first frame.
+    too_few: Option<u16>,
 }
 
 impl Pending {
@@ -107,11 +109,13 @@ impl Pending {
         let is_there = |frame: &PendingFrame| frame.bytes.starts_with(&dst.0);
         let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(is_there);
         self.charged = rest.iter().map(|frame| Self::charge(frame.bytes.len())).sum();
+        self.too_few = None;
         self.frames = rest.into();
         taken
     }
 
     fn pop(&mut self) {
+        self.too_few = None;
         if let Some(frame) = self.frames.pop_front() {
             self.charged -= Self::charge(frame.bytes.len());
         }
@@ -122,6 +126,7 @@ impl Pending {
         let n = self.frames.len() as u64;
         self.frames = VecDeque::new();
         self.charged = 0;
+        self.too_few = None;
         n
     }
 }
@@ -182,6 +187,7 @@ impl RxQueue {
         self.ring = Some(ring);
         self.pieces.release();
         self.stopped = false;
+        self.pending.too_few = None;
         self.moderation = Moderation::default();
         if features != self.features {
             // What waits was meant for a guest that could take it as it is.
@@ -231,6 +237,7 @@ impl RxQueue {
     pub fn take_all_waiting(&mut self) -> Vec<PendingFrame> {
         let frames = std::mem::take(&mut self.pending.frames);
         self.pending.charged = 0;
+        self.pending.too_few = None;
         frames.into()
     }
 
@@ -332,10 +339,19 @@ impl RxQueue {
     }
 
     /// Places frames that wait, as far as the guest has buffers. While some remain, the guest is
-    /// asked to kick when it adds buffers.
+    /// asked to kick when it adds buffers. Without more buffers than last time, nothing is walked again: a guest with very many small ones
+    /// would have us do so at every look.
     pub fn drain(&mut self) {
         if self.pending.frames.is_empty() {
             return;
+        }
+        if self.pending.too_few.is_some() {
+            let Some(ring) = &mut self.ring else { return };
+            match ring.queue.enable_kick() {
+                Ok(_) if self.pending.too_few == Some(ring.queue.available_cached()) => return,
+                Ok(_) => {}
+                Err(RingBroken) => return self.break_ring(),
+            }
         }
         loop {
             if let Err(RingBroken) = self.drain_once() {
@@ -350,7 +366,10 @@ impl RxQueue {
             let before = ring.queue.available_cached();
             match ring.queue.enable_kick() {
                 Ok(_) if ring.queue.available_cached() > before => {}
-                Ok(_) => return,
+                Ok(_) => {
+                    self.pending.too_few = Some(before);
+                    return;
+                }
                 Err(RingBroken) => return self.break_ring(),
             }
         }

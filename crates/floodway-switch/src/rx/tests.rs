@@ -76,6 +76,34 @@ fn a_small_frame_in_a_large_buffer_marks_the_page_that_it_is_in() {
     assert_eq!(scene.noted(), BTreeSet::from([0, BUFFERS / PAGE]));
 }
 
+/// A frame that finds too few buffers is tried again when there are more, not each time that somebody looks.
+#[test]
+fn buffers_that_were_too_few_are_not_walked_again() {
+    let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+    let post = |scene: &mut Scene, n: u64| {
+        for i in 0..n {
+            scene.driver.post(&[Buffer::writable(BUFFERS + 64 * i, 64)]).unwrap();
+        }
+    };
+    post(&mut scene, 8);
+    scene.deliver(&[7; 1000]);
+    assert_eq!(scene.rx.pending().0, 1);
+    let _ = work::take();
+    (0..100).for_each(|_| scene.rx.drain());
+    assert_eq!(work::take().descriptors, 0);
+    post(&mut scene, 8);
+    scene.rx.drain();
+    assert_eq!(scene.rx.pending().0, 0, "now they are enough");
+    // Another frame, which may need fewer.
+    post(&mut scene, 0);
+    scene.deliver(&[8; 1000]);
+    scene.deliver(&[9; 6]);
+    assert_eq!(scene.rx.pending().0, 2);
+    assert_eq!(scene.rx.take_all_waiting().len(), 2);
+    scene.deliver(&[9; 6]);
+    assert_eq!(scene.rx.pending().0, 1, "the ring is empty");
+}
+
 #[test]
 fn a_stopped_queue_keeps_no_memory_mapped() {
     let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
