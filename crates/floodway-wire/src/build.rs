@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::arp;
 use crate::checksum::{self, Sum};
 use crate::ethernet::{self, MacAddr};
+use crate::sum;
 use crate::tcp::{self, Flags};
 use crate::udp;
 
@@ -254,7 +255,7 @@ pub fn udp(link: &Link, src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec
     p.extend([0, 0]);
     p.extend(payload);
     let sum = ip.pseudo_header(udp::PROTOCOL, len).plus(Sum::of(&p));
-    let checksum = checksum::non_zero(sum.checksum());
+    let checksum = sum::non_zero(sum.checksum());
     p[6..8].copy_from_slice(&checksum.to_be_bytes());
     ip.frame(link, udp::PROTOCOL, &p)
 }

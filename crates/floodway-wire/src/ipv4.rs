@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 
 use crate::bytes::{be16, be32, header};
-use crate::checksum;
 use crate::error::{Error, Layer};
+use crate::sum;
 
 /// Bytes of a header without options.
 pub const MIN_HEADER_LEN: usize = 20;
@@ -137,7 +137,7 @@ impl<'a> Header<'a> {
     /// The header checksum is right.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
-        let sum = checksum::Sum::of(self.fixed).plus(checksum::Sum::of(self.options));
+        let sum = sum::Sum::of(self.fixed).plus(sum::Sum::of(self.options));
         sum.fold() == 0xffff
     }
 }
@@ -200,7 +200,7 @@ impl<'a> HeaderMut<'a> {
     pub fn set_traffic_class(&mut self, traffic_class: u8) {
         let old = be16(self.fixed, 0);
         self.fixed[1] = traffic_class;
-        let checksum = checksum::update_u16(be16(self.fixed, 10), old, be16(self.fixed, 0));
+        let checksum = sum::update_u16(be16(self.fixed, 10), old, be16(self.fixed, 0));
         self.fixed[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let mut h = vec![0x40 | (len / 4) as u8, 0, 0, 60, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0];
         h.extend([10, 0, 0, 1, 10, 0, 0, 2]);
         h.extend(options);
-        let checksum = checksum::checksum(&h);
+        let checksum = sum::checksum(&h);
         h[10..12].copy_from_slice(&checksum.to_be_bytes());
         h
     }

@@ -23,6 +23,7 @@ pub mod ipv6;
 pub mod notice;
 pub mod parse;
 pub mod segmentation;
+mod sum;
 pub mod tcp;
 pub mod traffic_class;
 pub mod udp;

@@ -21,6 +21,7 @@ use crate::error::{Error, Layer};
 use crate::ethernet::{self, MacAddr, VlanTags};
 use crate::flow::FiveTuple;
 use crate::icmp::{self, NeighbourAdvertisement};
+use crate::sum::ChecksumState;
 use crate::{ipv4, ipv6, tcp, udp};
 
 /// What the Ethernet header carries.
@@ -138,6 +139,20 @@ impl Meta {
             Network::Ipv4 | Network::Ipv6 => self.packet_end - self.network_offset as u32,
             Network::Arp | Network::Other => 0,
         }
+    }
+}
+
+impl<'a> tcp::HeaderMut<'a> {
+    /// Opens the TCP header of the frame that `meta` was parsed from.
+    ///
+    /// # Errors
+    /// [`Error::NotTcp`] if `meta` is of something else, otherwise as [`HeaderMut::parse`].
+    pub fn of_frame(frame: &'a mut [u8], meta: &Meta, state: ChecksumState) -> Result<Self, Error> {
+        meta.tcp().ok_or(Error::NotTcp)?;
+        let bytes = frame
+            .get_mut(usize::from(meta.transport_offset)..)
+            .ok_or(Error::Truncated(Layer::Tcp))?;
+        Self::parse(bytes, state)
     }
 }
 

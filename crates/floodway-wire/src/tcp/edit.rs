@@ -6,8 +6,8 @@
 
 use super::{Flags, Header, MIN_HEADER_LEN, Options, TcpOption, options};
 use crate::bytes::be16;
-use crate::checksum::{self, ChecksumState, Sum};
-use crate::error::{Error, Layer};
+use crate::error::Error;
+use crate::sum::{self, ChecksumState, Sum};
 
 const CHECKSUM: std::ops::Range<usize> = 16..18;
 
@@ -28,22 +28,6 @@ impl<'a> HeaderMut<'a> {
     pub fn parse(bytes: &'a mut [u8], state: ChecksumState) -> Result<Self, Error> {
         let len = usize::from(Header::parse(bytes)?.header_len());
         Ok(Self { bytes: &mut bytes[..len], partial: state == ChecksumState::Partial })
-    }
-
-    /// Opens the TCP header of the frame that `meta` was parsed from.
-    ///
-    /// # Errors
-    /// [`Error::NotTcp`] if `meta` is of something else, otherwise as [`HeaderMut::parse`].
-    pub fn of_frame(
-        frame: &'a mut [u8],
-        meta: &crate::Meta,
-        state: ChecksumState,
-    ) -> Result<Self, Error> {
-        meta.tcp().ok_or(Error::NotTcp)?;
-        let bytes = frame
-            .get_mut(usize::from(meta.transport_offset)..)
-            .ok_or(Error::Truncated(Layer::Tcp))?;
-        Self::parse(bytes, state)
     }
 
     /// Sets the sequence number.
@@ -130,7 +114,7 @@ impl<'a> HeaderMut<'a> {
             (old_sum, new_sum) = (old_sum.swapped(), new_sum.swapped());
         }
         if let Some(fixed) = self.bytes.first_chunk::<MIN_HEADER_LEN>() {
-            let checksum = checksum::update(be16(fixed, CHECKSUM.start), old_sum, new_sum);
+            let checksum = sum::update(be16(fixed, CHECKSUM.start), old_sum, new_sum);
             self.bytes[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
         }
     }
