@@ -12,10 +12,10 @@
 
 use std::collections::VecDeque;
 
-use super::app::AppId;
 use crate::cpu::CpuEvent;
 use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
+use crate::ids::AppId;
 use crate::net::{Net, NetEvent};
 use crate::packet::{self, Address, Body, Discharge, Ecn, Packet, PacketId, Pool};
 use crate::tcp::{Connection, SenderStats, Stacks, State};
@@ -157,9 +157,9 @@ pub struct Env {
     pub(crate) stacks: Stacks,
     pub(crate) places: Vec<Place>,
     /// Until when the module of the guest at each address counts on its switch.
-    pub(super) hello_until: Vec<Instant>,
+    pub(crate) hello_until: Vec<Instant>,
     /// What the senders at each address have done whose flows have ended.
-    pub(super) retired: Vec<SenderStats>,
+    pub(crate) retired: Vec<SenderStats>,
     pub(crate) notices: VecDeque<(AppId, Notice)>,
     pub(crate) errands: VecDeque<(u32, u32, Errand)>,
 }

@@ -17,49 +17,10 @@ use floodway_wire::tcp::PROTOCOL;
 
 use crate::Instant;
 use crate::engine::{Digest, Timer};
-use crate::packet::Address;
+use crate::packet::{Address, Body, Ecn, Packet};
 use crate::tcp::Connection;
 
-/// Names a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FlowId {
-    index: u32,
-    generation: u32,
-}
-
-impl FlowId {
-    /// Its place and generation in one number.
-    pub(crate) const fn number(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
-    }
-}
-
-/// An end of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
-    /// The end that opened it.
-    Client,
-    /// The other one.
-    Server,
-}
-
-impl Side {
-    /// The other end.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
-    }
-
-    const fn index(self) -> usize {
-        match self {
-            Self::Client => 0,
-            Self::Server => 1,
-        }
-    }
-}
+pub use crate::ids::{FlowId, Side};
 
 /// One end of a flow.
 #[derive(Debug)]
@@ -169,6 +130,25 @@ impl Flow {
         let (to, from) = (from.other().index(), from.index());
         let ip = |side: usize| Ipv4Addr::from_bits(0x0a00_0000 + self.ends[side].address.0);
         FiveTuple::v4(ip(from), ip(to), PROTOCOL).with_ports(self.ports[from], self.ports[to])
+    }
+}
+
+impl Packet {
+    /// A packet that one end of a flow sends.
+    #[must_use]
+    pub fn of(flow: &Flow, from: Side, body: Body, ecn: Ecn) -> Self {
+        let (end, to) = (flow.end(from), flow.end(from.other()));
+        Self {
+            flow: flow.id(),
+            from,
+            src: end.address,
+            dst: to.address,
+            hash: end.hash,
+            dscp: end.dscp,
+            ecn,
+            charge: 0,
+            body,
+        }
     }
 }
 

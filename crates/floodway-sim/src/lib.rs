@@ -9,7 +9,9 @@
 
 pub mod cpu;
 pub mod engine;
+mod env;
 pub mod flow;
+mod ids;
 pub mod machine;
 pub mod net;
 pub mod offload;

@@ -17,11 +17,9 @@ use floodway_core::seq::Seq;
 use floodway_wire::tcp::{Flags, OptionSummary};
 
 use crate::Duration;
-use crate::flow::{Flow, FlowId, Side};
+use crate::ids::{FlowId, Side};
 
-/// An endpoint of flows: a bare machine or a VM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Address(pub u32);
+pub use crate::ids::Address;
 
 /// The two ECN bits (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,23 +144,6 @@ const UDP_HEADER: u32 = 8;
 const NOTICE: u32 = 46;
 
 impl Packet {
-    /// A packet that one end of a flow sends.
-    #[must_use]
-    pub fn of(flow: &Flow, from: Side, body: Body, ecn: Ecn) -> Self {
-        let (end, to) = (flow.end(from), flow.end(from.other()));
-        Self {
-            flow: flow.id(),
-            from,
-            src: end.address,
-            dst: to.address,
-            hash: end.hash,
-            dscp: end.dscp,
-            ecn,
-            charge: 0,
-            body,
-        }
-    }
-
     /// Number of packets that it is on the wire: more than one for a super-frame.
     #[must_use]
     pub fn packets(&self) -> u32 {

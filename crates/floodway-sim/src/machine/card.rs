@@ -18,8 +18,8 @@
 //! Invariant: while packets wait, the driver domain polls or an interrupt is on its way.
 
 use crate::engine::Timer;
+use crate::env::{Env, Event};
 use crate::packet::{Fifo, PacketId, Pool};
-use crate::world::{Env, Event};
 use crate::{Duration, Instant};
 
 /// How a card gathers interrupts.

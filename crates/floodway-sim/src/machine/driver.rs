@@ -14,9 +14,9 @@ use super::local;
 use super::vm::Vm;
 use crate::cpu::{VcpuId, VcpuSpec};
 use crate::engine::Timer;
+use crate::env::{Env, Event};
 use crate::flow::{FlowId, Side};
 use crate::packet::{Body, Ecn, Notice, Packet, PacketId};
-use crate::world::{Env, Event};
 use crate::{Duration, Instant};
 
 /// Settings of a driver domain.

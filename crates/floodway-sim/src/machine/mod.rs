@@ -42,8 +42,8 @@ use vm::{Vm, VmWork};
 use crate::cpu::{
     CpuEvent, Cpus, Load, LoadConfig, MachineEvent, Scheduler, Step, VcpuId, VcpuStats,
 };
+use crate::env::{Env, Errand, Event, Place};
 use crate::packet::{Address, PacketId};
-use crate::world::{Env, Errand, Event, Place};
 use crate::{Duration, Instant};
 
 /// Settings of a machine.

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use super::ring::{RxRing, TxRing};
 use crate::cpu::{Load, LoadConfig, LoadStep, VcpuId, VcpuSpec};
+use crate::env::{Command, Env, Errand};
 use crate::flow::{FlowId, Side};
 use crate::packet::{Address, Fifo, PacketId, Pool};
-use crate::world::{Command, Env, Errand};
 use crate::{Duration, Instant};
 
 /// Settings of a VM.

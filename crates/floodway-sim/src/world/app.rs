@@ -2,16 +2,13 @@
 
 use std::any::Any;
 
-use super::env::{Command, Env, Event};
 use crate::engine::Timer;
+use crate::env::{Command, Env, Event};
 use crate::flow::{FlowId, Flows, Side};
+use crate::ids::AppId;
 use crate::packet::Address;
 use crate::tcp::{Connection, TcpConfig};
 use crate::{Duration, Instant};
-
-/// Names an application of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppId(pub(crate) u16);
 
 /// An application, with both ends of its flows in one object. All callbacks but `start` come from a
 /// running machine: what an application in a VM does costs that VM's time.

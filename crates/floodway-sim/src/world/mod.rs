@@ -9,23 +9,22 @@
 //! digest have had the same history.
 
 mod app;
-mod env;
 
-pub use app::{App, AppId, Ctx};
-pub(crate) use env::{Command, Errand, Place};
-pub use env::{Env, Event};
+pub use crate::env::{Env, Event};
+pub use crate::ids::AppId;
+pub use app::{App, Ctx};
 
 use std::any::Any;
 
 use crate::Instant;
 use crate::cpu::{CpuEvent, LoadConfig};
 use crate::engine::Digest;
+use crate::env::{Errand, Notice, Place};
 use crate::flow::{FlowId, Flows, Side};
 use crate::machine::{Hook, Machine, MachineConfig, VmConfig};
 use crate::net::{Net, NetEvent, Node, PortId};
 use crate::packet::{Address, PacketId};
 use crate::tcp::SenderStats;
-use env::Notice;
 
 /// Names a machine of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
