@@ -8,7 +8,8 @@
 //! ACK does, costs nothing, and an early event only looks and sets itself again.
 //!
 //! Where an address is decides who carries out commands and who takes packets: a bare machine at once, a VM when
-//! it runs. What concerns VMs is queued in `errands` for the machine that they are on.
+//! it runs. What concerns VMs is queued in `errands` for the machine that they are on. Only a VM that works
+//! sends, so its packets need no address on the way to its queue.
 
 use std::collections::VecDeque;
 
@@ -138,7 +139,6 @@ pub(crate) enum Place {
 pub(crate) enum Errand {
     Command(Command),
     Deadline(FlowId, Side),
-    Transmit(PacketId),
     /// Packets of a connection that waits for that have left the VM's queues.
     Completion(FlowId, Side),
 }
@@ -162,6 +162,8 @@ pub struct Env {
     pub(crate) retired: Vec<SenderStats>,
     pub(crate) notices: VecDeque<(AppId, Notice)>,
     pub(crate) errands: VecDeque<(u32, u32, Errand)>,
+    /// What the stack of the VM that works now has sent: the VM takes it when the work is done.
+    pub(crate) outgoing: Vec<PacketId>,
 }
 
 impl Env {
@@ -360,9 +362,7 @@ impl Env {
             Place::Bare { host } => {
                 self.net.send(host, packet, &mut self.packets, &mut self.clock);
             }
-            Place::Vm { machine, vm } => {
-                self.errands.push_back((machine, vm, Errand::Transmit(packet)));
-            }
+            Place::Vm { .. } => self.outgoing.push(packet),
         }
     }
 

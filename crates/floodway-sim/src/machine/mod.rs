@@ -160,7 +160,7 @@ impl Machine {
 
     /// Something is to be done in a VM.
     pub(crate) fn on_errand(&mut self, vm: u32, errand: Errand, env: &mut Env) {
-        self.vms[vm as usize].on_errand(errand, env);
+        self.vms[vm as usize].on_errand(errand);
         match errand {
             // The kernel learns of it as it learns of packets.
             Errand::Completion(..) => self.settle(env),
@@ -237,7 +237,6 @@ impl Machine {
         let number = vcpu.0 - 1;
         if done {
             self.vms[number as usize].finish(env);
-            self.absorb(env);
             self.settle(env);
             if !env.notices.is_empty() {
                 // Applications are told before the VM decides what to do next.
@@ -258,19 +257,6 @@ impl Machine {
             VmWork::Block => {
                 self.arm_load(number, env);
                 self.cpus.block(vcpu, &mut env.clock)
-            }
-        }
-    }
-
-    /// Takes what the stack of a running VM wants done in that VM.
-    fn absorb(&mut self, env: &mut Env) {
-        let waiting = env.errands.len();
-        for _ in 0..waiting {
-            let Some((machine, vm, errand)) = env.errands.pop_front() else { break };
-            if machine == self.number {
-                self.vms[vm as usize].on_errand(errand, env);
-            } else {
-                env.errands.push_back((machine, vm, errand));
             }
         }
     }

@@ -215,7 +215,7 @@ impl Vm {
 
     // The VM's side.
 
-    pub(super) fn on_errand(&mut self, errand: Errand, env: &mut Env) {
+    pub(super) fn on_errand(&mut self, errand: Errand) {
         match errand {
             Errand::Command(command @ Command::Compute { .. }) => {
                 self.computations.push_back(command);
@@ -225,13 +225,6 @@ impl Vm {
             Errand::Completion(flow, side) => {
                 self.completions.push_back((flow, side));
                 self.call = true;
-            }
-            Errand::Transmit(packet) if self.queue.packets() < self.config.queue => {
-                self.queue.push(packet, &mut env.packets);
-            }
-            Errand::Transmit(packet) => {
-                self.stats.queue_drops += 1;
-                env.packets.remove(packet);
             }
         }
     }
@@ -311,8 +304,25 @@ impl Vm {
         VmWork::Run(cost, Instant::NEVER)
     }
 
-    /// The work that was chosen is paid for: does it.
+    /// The work that was chosen is paid for: does it, and queues what the stack sends.
     pub(super) fn finish(&mut self, env: &mut Env) {
+        self.work(env);
+        let Env { outgoing, packets, .. } = env;
+        for packet in outgoing.drain(..) {
+            self.enqueue(packet, packets);
+        }
+    }
+
+    fn enqueue(&mut self, packet: PacketId, pool: &mut Pool) {
+        if self.queue.packets() < self.config.queue {
+            self.queue.push(packet, pool);
+        } else {
+            self.stats.queue_drops += 1;
+            pool.remove(packet);
+        }
+    }
+
+    fn work(&mut self, env: &mut Env) {
         match std::mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Nothing => {}
             Doing::Transmit => {
