@@ -14,17 +14,18 @@ pub mod l2;
 pub mod meter;
 pub mod offload;
 pub mod qdisc;
-pub mod rtt;
-pub mod seq;
 #[cfg(any(test, fuzzing))]
 pub mod steps;
 #[cfg(not(any(test, fuzzing)))]
 mod steps;
+pub mod tcp;
 pub mod time;
 pub mod timer;
 pub mod token_bucket;
 pub mod watchdog;
 pub mod work;
+
+pub use tcp::{rtt, seq};
 
 // What benches and unit tests share names the crate as the benches do.
 #[cfg(test)]

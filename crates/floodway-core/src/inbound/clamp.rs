@@ -20,8 +20,8 @@
 
 use super::port::{PASS, Port, Sink, Verdict};
 use crate::flow_table::FlowId;
-use crate::offload::Segment;
 use crate::seq::Seq;
+use crate::tcp::Segment;
 use crate::time::Instant;
 use crate::timer::TICK;
 use floodway_wire::tcp::Flags;

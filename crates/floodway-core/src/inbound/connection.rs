@@ -9,8 +9,8 @@ use super::port::MAX_HOLD;
 use super::question::Waiting;
 use super::unspent::Unspent;
 use super::window::Window;
-use crate::offload::{Edit, Segment, Side};
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::Deadline;
 

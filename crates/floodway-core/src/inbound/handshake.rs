@@ -10,9 +10,9 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::MAX_WINDOW_SCALE;
 
-use crate::offload::ecn::SynEcn;
-use crate::offload::{Segment, Side};
 use crate::seq::Seq;
+use crate::tcp::ecn::SynEcn;
+use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
 
 /// Least segment that is believed, as in Linux (`TCP_MIN_MSS`).

@@ -14,7 +14,7 @@ use super::meter::{self, Meter};
 use super::pacer::Pacer;
 use super::question::Turn;
 use crate::flow_table::{FlowId, FlowTable, Refused};
-use crate::offload::{Edit, Segment, Side};
+use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::TimerQueue;
 use crate::token_bucket::TokenBucket;

@@ -26,8 +26,8 @@ use super::line::Line;
 use super::port::{MAX_HOLD, Port, Sink, Verdict};
 use super::unspent::Question;
 use crate::flow_table::FlowId;
-use crate::offload::{Edit, Segment};
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
 
 /// What one call lets go at most of each line.

@@ -41,12 +41,13 @@ use floodway_wire::tcp::Flags;
 use super::counters::Counters;
 use super::engine::Offload;
 use super::flow::{Connection, Flow, Phase};
+use super::packet::Packet;
 use super::paths::Outcome;
-use super::segment::{Packet, Segment, Side};
 use super::sender::Sender;
-use super::sink::{Edit, Refusal, Sink, Verdict};
+use super::sink::{Refusal, Sink, Verdict};
 use crate::flow_table::FlowId;
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment, Side};
 use crate::time::Instant;
 
 /// An ACK number so far behind `snd_una` is too old for every guest: no window is larger than 2^30.

@@ -21,7 +21,7 @@
 
 use floodway_wire::tcp::Flags;
 
-use super::segment::{Ecn, Segment};
+use crate::tcp::{Ecn, Segment};
 
 /// What is known of CE in one direction.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,14 +6,15 @@ use floodway_wire::tcp::Flags;
 use super::config::Config;
 use super::counters::Counters;
 use super::flow::Flow;
+use super::packet::Packet;
 use super::port::{Call, Port};
-use super::segment::{Packet, Segment, Side};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::spare::Spare;
 use super::summary::{FlowSummary, Reason};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
+use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::{ShortTime, TimerQueue};
 

@@ -8,13 +8,13 @@ use super::acceptance::Age;
 use super::handshake::{Exclusion, Handshake};
 use super::port::Port;
 use super::receiver::Receiver;
-use super::segment::{Segment, Side};
 use super::sender::Sender;
 use super::sink::Link;
 use super::spare::Spare;
 use super::summary::{RxState, TxState};
 use crate::flow_table::FlowId;
 use crate::seq::Seq;
+use crate::tcp::{Segment, Side};
 use crate::time::Instant;
 use crate::timer::{ShortTime, TimerQueue};
 

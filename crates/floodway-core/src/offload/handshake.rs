@@ -18,7 +18,7 @@
 //!   configured otherwise ([`LocalFlows`]).
 //! - *A handshake of which a part was not seen*: the peer acknowledges data before it acknowledges the guest's SYN alone.
 //!
-//! **ECN** is what [`ecn`](super::ecn) makes of both SYNs.
+//! **ECN** is what [`ecn`](crate::tcp::ecn) makes of both SYNs.
 //!
 //! **Segment size.** A segment to the peer is no larger than the smaller MSS of the two SYNs: the peer's is what it takes, the guest's
 //! stands for the MTU of its own interface (RFC 9293 section 3.7.1, RFC 6691 for options).
@@ -30,17 +30,17 @@ use floodway_wire::tcp::{Flags, OptionSummary};
 use super::acceptance::Age;
 use super::config::{Config, LocalFlows};
 use super::counters::Counters;
-use super::ecn::SynEcn;
 use super::flow::{Connection, Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::paths::{OVER, Outcome};
 use super::port::{Call, Port};
 use super::receiver::Receiver;
-use super::segment::{Segment, Side};
 use super::sender::{Agreed, Sender};
-use super::sink::{Edit, Sink, Verdict};
+use super::sink::{Sink, Verdict};
 use super::summary::Reason;
 use crate::seq::Seq;
+use crate::tcp::ecn::SynEcn;
+use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 
 /// Largest shift that may be used (RFC 7323 section 2.3).

@@ -17,27 +17,11 @@
 //! would do it with segments of its own, and the size of those is a limit, not an order.
 
 use super::flow::{Flow, Phase};
+use super::mtu::{headers_len, least_mtu};
 use super::port::Call;
 use super::sender::Sender;
 use super::sink::Sink;
 use crate::seq::Seq;
-
-/// Smallest MTU that is believed (Linux `net.ipv4.route.min_pmtu`; RFC 8200 section 5).
-const MIN_MTU_V4: u32 = 552;
-const MIN_MTU_V6: u32 = 1280;
-/// Headers of IP and TCP without options.
-const HEADERS_V4: u32 = 40;
-const HEADERS_V6: u32 = 60;
-
-/// Bytes of the headers of IP and TCP without options.
-pub(super) const fn headers_len(is_ipv6: bool) -> u32 {
-    if is_ipv6 { HEADERS_V6 } else { HEADERS_V4 }
-}
-
-/// Smallest MTU that is believed.
-pub(super) const fn least_mtu(is_ipv6: bool) -> u32 {
-    if is_ipv6 { MIN_MTU_V6 } else { MIN_MTU_V4 }
-}
 
 impl<B: 'static> Flow<B> {
     /// A router dropped the segment at `seq`: its path takes packets of `mtu` bytes.

@@ -7,11 +7,11 @@ use super::acceptance::{Age, edit_to_told};
 use super::flow::{Connection, Flow, Phase};
 use super::port::Call;
 use super::receiver::{Arrival, Own};
-use super::segment::{Segment, Side};
 use super::sender::{AckKind, Predicted, Sender, Stored};
-use super::sink::{Edit, Refusal, Sink, Verdict};
+use super::sink::{Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::ShortTime;
 

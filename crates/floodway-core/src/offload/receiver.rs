@@ -39,11 +39,11 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 use super::counters::Counters;
 use super::echo::Echo;
 use super::redelivery::{self, Keeping};
-use super::segment::Segment;
 use super::sender::{Outgoing, PeerSide};
 use super::spare::Slot;
 use super::summary::RxState;
 use crate::seq::Seq;
+use crate::tcp::Segment;
 use crate::time::Instant;
 
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use floodway_wire::tcp::Flags;
 
 use super::counters::Counters;
 use super::receiver::Receiver;
-use super::segment::Segment;
-use super::sink::{Edit, Sink};
+use super::sink::Sink;
 use super::spare::{Boxes, Part, Slot};
 use super::stopped::GuestState;
 use super::summary::RxState;
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment};
 use crate::time::{Duration, Instant};
 
 /// The guest is given this long to acknowledge before kept data is delivered again; doubles.

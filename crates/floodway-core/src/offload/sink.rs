@@ -5,8 +5,8 @@ use floodway_wire::ethernet::MacAddr;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
-use super::segment::Ecn;
 use crate::seq::Seq;
+use crate::tcp::{Ecn, Edit};
 
 /// Fields of the Ethernet header that a frame of our own needs: those of the flow's latest frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,31 +90,6 @@ pub trait Sink<B> {
     /// Tells the guest's module about a flow, given in the guest's direction. *Managed* says hello as well,
     /// for [`HELLO_LIFETIME_MS`](super::HELLO_LIFETIME_MS).
     fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming);
-}
-
-/// Changes to the header of a frame that passes. `None` leaves a field alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Edit {
-    /// Sequence number.
-    pub seq: Option<Seq>,
-    /// Acknowledgement number.
-    pub ack: Option<Seq>,
-    /// Window as on the wire.
-    pub window: Option<u16>,
-    /// Control bits.
-    pub flags: Option<Flags>,
-    /// Timestamps; only if the frame has them.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks are overwritten by padding.
-    pub strip_sack: bool,
-}
-
-impl Edit {
-    /// Nothing is changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// What becomes of the frame that was shown to a machine.

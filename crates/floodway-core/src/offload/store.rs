@@ -29,9 +29,9 @@ use floodway_wire::tcp::Flags;
 pub(super) use board::Place;
 use board::{Board, Sent};
 
-use super::segment::{Ecn, Segment};
 use super::spare::{Boxes, Part, Slot};
 use crate::seq::Seq;
+use crate::tcp::{Ecn, Segment};
 use crate::time::Instant;
 
 /// Most records of a flow whose segments are tiny.

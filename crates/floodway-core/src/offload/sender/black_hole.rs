@@ -21,9 +21,9 @@
 
 use super::recovery::Phase;
 use super::{Env, Sender};
-use crate::offload::path_mtu::{headers_len, least_mtu};
-use crate::offload::segment::Segment;
+use crate::offload::mtu::{headers_len, least_mtu};
 use crate::seq::Seq;
+use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
 
 /// Sizes of packets that are tried one after the other: Ethernet's, and what every path of IPv6 and nearly every tunnel takes

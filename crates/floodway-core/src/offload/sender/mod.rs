@@ -52,14 +52,14 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::config::Config;
 use super::counters::Counters;
-use super::segment::Segment;
-use super::sink::{Edit, Link, Made, Sink};
+use super::sink::{Link, Made, Sink};
 use super::spare::Slot;
 use super::store::Store;
 use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
 use crate::rtt::{RtoLimits, RttEstimator};
 use crate::seq::Seq;
+use crate::tcp::{Edit, Segment};
 use crate::time::{Duration, Instant};
 use crate::timer::ShortTime;
 use floodway_wire::FiveTuple;

@@ -15,9 +15,9 @@
 use super::recovery::Phase;
 use super::{Env, Sender};
 use crate::offload::config::Config;
-use crate::offload::segment::Segment;
 use crate::offload::sink::Sink;
 use crate::offload::summary::TxState;
+use crate::tcp::Segment;
 use crate::time::Instant;
 use crate::timer::ShortTime;
 

@@ -17,11 +17,11 @@ use super::undo::Frto;
 use super::{Env, Sender, Timer, initial_window};
 use crate::congestion::{Algorithm, MAX_CWND};
 use crate::offload::counters::Counters;
-use crate::offload::segment::Ecn;
 use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::spare::Boxes;
 use crate::offload::store::{Chunk, Place};
 use crate::seq::Seq;
+use crate::tcp::Ecn;
 use crate::time::{Duration, Instant};
 use crate::timer::ShortTime;
 

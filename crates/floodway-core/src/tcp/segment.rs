@@ -1,11 +1,8 @@
-//! What the machines are told of a TCP segment.
+//! What the mechanisms are told of a TCP segment.
 
-use floodway_wire::FiveTuple;
 use floodway_wire::tcp::{Flags, OptionSummary};
 
-use super::sink::Link;
-use crate::flow_table::FlowId;
-use crate::seq::Seq;
+use super::seq::Seq;
 
 /// The two ECN bits of the IP header (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,18 +78,4 @@ impl Segment {
         const OTHERS: Flags = Flags::SYN.with(Flags::FIN).with(Flags::RST);
         self.len == 0 && self.has(Flags::ACK) && !self.flags.intersects(OTHERS)
     }
-}
-
-/// A TCP segment as it is shown to the offload.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
-    /// Its 5-tuple, as it is in the packet.
-    pub flow: &'a FiveTuple,
-    /// Its flow, as [`Offload::look_up`](super::Offload::look_up) has found it. `None`, or a handle that became stale, costs
-    /// a look-up; a handle of another flow is a mistake.
-    pub found: Option<FlowId>,
-    /// Fields of its Ethernet header.
-    pub link: &'a Link,
-    /// Its TCP header.
-    pub segment: &'a Segment,
 }

@@ -1,0 +1,21 @@
+//! A TCP segment with what the offload needs to know beside it.
+
+use floodway_wire::FiveTuple;
+
+use super::sink::Link;
+use crate::flow_table::FlowId;
+use crate::tcp::Segment;
+
+/// A TCP segment as it is shown to the offload.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Its 5-tuple, as it is in the packet.
+    pub flow: &'a FiveTuple,
+    /// Its flow, as [`Offload::look_up`](super::Offload::look_up) has found it. `None`, or a handle that became stale, costs
+    /// a look-up; a handle of another flow is a mistake.
+    pub found: Option<FlowId>,
+    /// Fields of its Ethernet header.
+    pub link: &'a Link,
+    /// Its TCP header.
+    pub segment: &'a Segment,
+}
