@@ -5,9 +5,8 @@ use floodway_wire::tcp::options::Timestamps;
 
 use super::handshake::{Agreed, Excluded, Handshake};
 use super::loop_time::LoopTime;
-use super::port::MAX_HOLD;
-use super::question::Waiting;
 use super::unspent::Unspent;
+use super::waiting::{MAX_HOLD, Waiting};
 use super::window::Window;
 use crate::seq::Seq;
 use crate::tcp::{Edit, Segment, Side};

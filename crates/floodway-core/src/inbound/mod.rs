@@ -68,9 +68,11 @@ pub mod pacer;
 mod port;
 mod question;
 mod unspent;
+mod waiting;
 mod window;
 
 pub use allocation::Allocator;
 pub use config::{Config, Policy};
 pub use counters::Counters;
-pub use port::{MAX_HOLD, Port, Sink, Verdict};
+pub use port::{Port, Sink, Verdict};
+pub use waiting::MAX_HOLD;

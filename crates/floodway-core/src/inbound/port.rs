@@ -12,15 +12,13 @@ use super::handshake::{Excluded, Handshake};
 use super::line::Line;
 use super::meter::{self, Meter};
 use super::pacer::Pacer;
-use super::question::Turn;
+use super::waiting::Turn;
 use crate::flow_table::{FlowId, FlowTable, Refused};
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 use crate::timer::TimerQueue;
 use crate::token_bucket::TokenBucket;
 
-/// No ACK waits for longer: half of the least retransmission time-out of Linux.
-pub const MAX_HOLD: Duration = Duration::from_millis(100);
 /// Segments that a connection of the VM's own may receive at first, if there is credit (RFC 6928).
 const INITIAL_SEGMENTS: u64 = 10;
 /// Timers that one call handles at most.

@@ -6,7 +6,7 @@
 //! edges says, and together they are more than the port in front of the host queues: incast. The edges cannot be taken
 //! back, but the answers have not been asked for yet: the question passes here first. So questions that come after a pause
 //! ([`unspent`](super::unspent)) leave at the rate at which their answers fit the VM's share of the link, with the tolerance that
-//! any burst has; the others wait in turn, each at most [`MAX_HOLD`]. What the answers will use
+//! any burst has; the others wait in turn, each at most [`MAX_HOLD`](super::MAX_HOLD). What the answers will use
 //! is charged to the pacer of the edges, too, if it was granted so long ago that this pacer has forgotten it.
 //!
 //! A question is new data of the VM after data of its peer, or the first. One that waits is a single segment, and whatever else its
@@ -23,62 +23,15 @@ use floodway_wire::tcp::Flags;
 
 use super::connection::Phase;
 use super::line::Line;
-use super::port::{MAX_HOLD, Port, Sink, Verdict};
+use super::port::{Port, Sink, Verdict};
 use super::unspent::Question;
+use super::waiting::{Turn, Waiting, What};
 use crate::flow_table::FlowId;
-use crate::seq::Seq;
 use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
 
 /// What one call lets go at most of each line.
 const TURNS_PER_CALL: usize = 256;
-
-/// Something of the VM that waits, and is not a bare ACK.
-#[derive(Debug)]
-pub(super) struct Waiting<B> {
-    frame: B,
-    seq: Seq,
-    len: u32,
-    since: Instant,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Question(Question),
-    /// A SYN-ACK, with the window that it tells.
-    SynAck {
-        window: u16,
-        cost: u64,
-    },
-}
-
-impl<B> Waiting<B> {
-    /// When it leaves at the latest.
-    pub fn due(&self) -> Instant {
-        self.since + MAX_HOLD
-    }
-
-    /// The first sequence number that has not left: what overtakes it carries this one.
-    pub fn seq(&self) -> Seq {
-        self.seq
-    }
-
-    /// The segment is what waits, once more.
-    pub fn is(&self, segment: &Segment) -> bool {
-        (segment.seq, segment.len) == (self.seq, self.len)
-    }
-}
-
-/// What becomes of data of the VM.
-pub(super) enum Turn {
-    /// It goes on to the clamp.
-    Passes,
-    /// It waits already.
-    Absorb,
-    /// It is a question that has to wait.
-    Waits(Question),
-}
 
 impl<B> Port<B> {
     /// Takes data or a FIN of the VM for what it is; `is_new` says that it was not sent before.

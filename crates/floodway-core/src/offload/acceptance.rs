@@ -38,11 +38,11 @@
 
 use floodway_wire::tcp::Flags;
 
+use super::connection::Connection;
 use super::counters::Counters;
 use super::engine::Offload;
-use super::flow::{Connection, Flow, Phase};
+use super::flow::{Flow, Outcome, Phase};
 use super::packet::Packet;
-use super::paths::Outcome;
 use super::sender::Sender;
 use super::sink::{Refusal, Sink, Verdict};
 use crate::flow_table::FlowId;
@@ -52,37 +52,6 @@ use crate::time::Instant;
 
 /// An ACK number so far behind `snd_una` is too old for every guest: no window is larger than 2^30.
 const TOO_OLD: u32 = 3 << 29;
-/// log2 of the nanoseconds of a unit of [`Age`]: 19.5 hours.
-const AGE_SHIFT: u32 = 46;
-/// Units, 23.6 days, after which a clock means nothing any more.
-const CLOCK_LIFETIME: u8 = 29;
-
-/// When the peer's clock was noted, coarsely.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Age(u8);
-
-impl Age {
-    /// The unit that `now` lies in.
-    #[inline]
-    pub fn at(now: Instant) -> Self {
-        Self((now.as_nanos() >> AGE_SHIFT) as u8)
-    }
-
-    /// Returns `true` if it lies more than 24 days before `now`.
-    #[inline]
-    fn is_over(self, now: Instant) -> bool {
-        Self::at(now).0.wrapping_sub(self.0) > CLOCK_LIFETIME
-    }
-
-    /// Keeps one that is over from becoming young again when the units wrap.
-    #[inline]
-    pub fn keep_over(&mut self, now: Instant) {
-        if self.is_over(now) {
-            self.0 = Self::at(now).0.wrapping_sub(CLOCK_LIFETIME + 1);
-        }
-    }
-}
-
 /// Why a segment is not acceptable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {

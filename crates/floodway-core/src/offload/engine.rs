@@ -5,12 +5,11 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::Flow;
+use super::flow::{Flow, Spare};
 use super::packet::Packet;
 use super::port::{Call, Port};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
-use super::spare::Spare;
 use super::summary::{FlowSummary, Reason};
 use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
@@ -308,7 +307,7 @@ impl<B: 'static> Offload<B> {
         if self.flows.len() >= self.flows.capacity()
             && let Some(mut gone) = self.flows.evict(|old| old.flow.may_go())
         {
-            self.port.release(&mut gone.flow);
+            gone.flow.release(&mut self.port);
             gone.flow.give(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
@@ -377,7 +376,7 @@ impl<B: 'static> Offload<B> {
 
     pub(super) fn forget(&mut self, id: FlowId) {
         if let Some(mut gone) = self.flows.remove(id) {
-            self.port.release(&mut gone.flow);
+            gone.flow.release(&mut self.port);
             gone.flow.give(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
@@ -488,7 +487,7 @@ impl<B: 'static> Offload<B> {
             }
             match gone {
                 Some(mut gone) => {
-                    self.port.release(&mut gone.flow);
+                    gone.flow.release(&mut self.port);
                     gone.flow.give(&mut self.spare);
                     self.port.counters.flows_closed += 1;
                 }

@@ -2,28 +2,37 @@
 //!
 //! [`handshake`](super::handshake) decides what becomes of it.
 
+use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
-use super::acceptance::Age;
+use super::age::Age;
+use super::connection::Connection;
 use super::handshake::{Exclusion, Handshake};
-use super::port::Port;
-use super::receiver::Receiver;
-use super::sender::Sender;
-use super::sink::Link;
-use super::spare::Spare;
-use super::summary::{RxState, TxState};
+use super::keeping::Keeping;
+use super::port::{Holdings, Port};
+use super::sender::Recovery;
+use super::sink::{Link, Verdict};
+use super::spare::Boxes;
+use super::store::Lists;
+use super::summary::{FlowSummary, Reason, RxState, TxState};
 use crate::flow_table::FlowId;
 use crate::seq::Seq;
 use crate::tcp::{Segment, Side};
 use crate::time::Instant;
 use crate::timer::{ShortTime, TimerQueue};
 
-/// An established connection.
+/// Boxes that no flow of the port uses now.
 #[derive(Debug)]
-#[repr(C)]
-pub(super) struct Connection<B> {
-    pub rx: Receiver<B>,
-    pub tx: Sender<B>,
+pub(super) struct Spare<B> {
+    pub lists: Boxes<Lists<B>>,
+    pub recoveries: Boxes<Recovery>,
+    pub keeping: Boxes<Keeping<B>>,
+}
+
+impl<B> Default for Spare<B> {
+    fn default() -> Self {
+        Self { lists: Boxes::default(), recoveries: Boxes::default(), keeping: Boxes::default() }
+    }
 }
 
 /// How far the connection is.
@@ -72,15 +81,6 @@ pub(super) struct Flow<B> {
     pub phase: Phase<B>,
 }
 
-/// What a flow holds of what its port has.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Holdings {
-    /// Frames stored.
-    pub frames: u32,
-    /// Bytes that what is kept counts for.
-    pub kept: u32,
-}
-
 /// What of [`Flow::predict`] depends on the flow and not on the segment. Only the long ways change it, so they note it,
 /// and a predicted segment need not ask again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +109,23 @@ impl Marks {
         }
     }
 }
+
+/// What becomes of a segment, and of its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub verdict: Verdict,
+    /// The connection is over.
+    pub over: bool,
+}
+
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, over: false }
+    }
+}
+
+/// The connection is over, and the segment passes.
+pub(super) const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
 
 /// However many flows a port has, their state has to stay small: four cache lines.
 const _: () = assert!(size_of::<Flow<[u8; 64]>>() <= 256);
@@ -234,15 +251,24 @@ impl<B: 'static> Flow<B> {
     #[inline]
     pub fn rest(&mut self, spare: &mut Spare<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.rest(spare);
+        connection.tx.rest(&mut spare.recoveries, &mut spare.lists);
         connection.rx.rest(&mut spare.keeping);
     }
 
     /// Gives up all that is stored or kept.
     pub fn give(&mut self, spare: &mut Spare<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.give(spare);
+        connection.tx.give(&mut spare.recoveries, &mut spare.lists);
         connection.rx.give(&mut spare.keeping);
+    }
+
+    /// Gives back to the port what it used.
+    pub fn release(&mut self, port: &mut Port) {
+        port.pool.change(&mut self.charged, 0);
+        port.recount(self.holdings(), Holdings::default());
+        if self.connection().is_some_and(|c| c.tx.is_online()) {
+            port.pool.leave();
+        }
     }
 
     #[inline]
@@ -319,12 +345,44 @@ impl<B: 'static> Flow<B> {
             Phase::Opening(_) | Phase::Excluded(_) => Holdings::default(),
         }
     }
+
+    /// What can be told of it. `tuple` is its name.
+    pub fn summary(&self, tuple: &FiveTuple) -> FlowSummary {
+        let mut summary = FlowSummary {
+            flow: *tuple,
+            tx: TxState::Offline,
+            rx: RxState::Offline,
+            reason: Reason::Opened,
+            cwnd: 0,
+            ssthresh: 0,
+            held: 0,
+            in_flight: 0,
+            granted: 0,
+            srtt: None,
+            kept: self.holdings().kept,
+        };
+        if let Phase::Excluded(exclusion) = &self.phase {
+            summary.reason = exclusion.reason;
+        }
+        if let Some(Connection { tx, rx }) = self.connection() {
+            (summary.tx, summary.rx, summary.reason) = (tx.state, rx.state, tx.reason);
+            (summary.cwnd, summary.ssthresh) = (tx.window.cwnd, tx.window.ssthresh);
+            summary.srtt = tx.rtt.srtt();
+            if tx.is_online() {
+                summary.held = tx.held();
+                summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
+                summary.granted = tx.granted(tx.snd_max);
+            }
+        }
+        summary
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::config::Config;
-    use super::super::sender::Agreed;
+    use super::super::receiver::Receiver;
+    use super::super::sender::{Agreed, Sender};
     use super::*;
 
     #[test]

@@ -40,15 +40,21 @@
 //! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 2883, 3708, 5681, 5682, 6298, 6582, 6675, 6937, 7323, 8985.
 
 mod acceptance;
+mod age;
 pub mod budget;
 mod config;
+mod connection;
 mod counters;
 mod echo;
 mod engine;
 mod flow;
 mod grant;
+mod guest;
 mod handshake;
+mod keeping;
 mod mtu;
+mod online;
+mod opening;
 mod packet;
 mod path_mtu;
 mod paths;

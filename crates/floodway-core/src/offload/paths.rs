@@ -3,8 +3,10 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::acceptance::{Age, edit_to_told};
-use super::flow::{Connection, Flow, Phase};
+use super::acceptance::edit_to_told;
+use super::age::Age;
+use super::connection::Connection;
+use super::flow::{Flow, OVER, Outcome, Phase};
 use super::port::Call;
 use super::receiver::{Arrival, Own};
 use super::sender::{AckKind, Predicted, Sender, Stored};
@@ -19,23 +21,6 @@ use crate::timer::ShortTime;
 const MERGED_BYTES: u32 = 64 << 10;
 /// No ACK is kept from the guest for longer: little beside a scheduler's turn, and a timer of the guest.
 const MERGED_TIME: Duration = Duration::from_millis(1);
-
-/// What becomes of a segment, and of its flow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
-    pub verdict: Verdict,
-    /// The connection is over.
-    pub over: bool,
-}
-
-impl From<Verdict> for Outcome {
-    fn from(verdict: Verdict) -> Self {
-        Self { verdict, over: false }
-    }
-}
-
-/// The connection is over, and the segment passes.
-pub(super) const OVER: Outcome = Outcome { verdict: Verdict::PASS, over: true };
 
 impl<B: 'static> Flow<B> {
     /// What becomes of a segment that carries nothing but data, if the flow is up to nothing else.

@@ -1,26 +1,4 @@
-//! What all flows of a port share, and how a flow comes online and goes offline.
-//!
-//! # Theory of operation
-//! A flow comes online when nothing of it is on its way that is not stored, the budget has room, and
-//! the port wants it: at the end of the handshake, or later with the ACK that leaves it idle. The
-//! guest's module is told with a *managed* notice. A notice can get lost in a full queue, or come before the module is
-//! installed, so it is repeated as long as ACKs come for the flow: [`QUICK_NAMES`] times at [`NAME_INTERVAL`], then at intervals
-//! that double up to 51 s. Without the module's help the guest merely keeps to its own window.
-//!
-//! It goes offline in two steps. `LEAVING`: nothing new is granted. When nothing is stored any more, the *offline*
-//! notice is sent, and after [`GRACE`], in which the guest hears of it, the flow passes through. What
-//! was granted and never sent is then taken back, with nothing in flight: beyond the receiver's own
-//! window there is nobody to take it. Linux does not believe that before the next ACK that advances
-//! (`tcp_may_update_window`); until then only its own congestion window bounds what the receiver may have to refuse.
-//!
-//! A guest that has used its grant up has nothing to be taken back and would wait at a closed window, so it gets no
-//! grace: the notice comes to it before the window that lets it go on.
-//!
-//! A flow that leaves because nobody used it stays when it is used again, if there is room.
-//!
-//! While flows are online, *hello* notices are sent every [`HELLO_INTERVAL`]; the module falls back when they
-//! stay away for [`HELLO_LIFETIME_MS`] (invariant I6). A managed notice says hello as well, since every
-//! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's turn.
+//! What all flows of a port share. [`online`](super::online) says what hello notices are for.
 
 use std::collections::VecDeque;
 
@@ -28,27 +6,25 @@ use floodway_wire::FiveTuple;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::{Flow, Holdings, Phase};
-use super::grant::{LEAST_GRANT, Pool};
+use super::grant::Pool;
+use super::guest::GuestState;
 use super::sender::{Env, Outgoing};
-use super::sink::{Link, Made, Naming, Sink};
-use super::stopped::GuestState;
-use super::summary::{Reason, TxState};
+use super::sink::{Link, Sink};
 use crate::flow_table::FlowId;
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a hello, or the one in a managed notice, is valid.
 pub const HELLO_LIFETIME_MS: u16 = 300;
-/// How long a guest gets to hear that a flow goes offline.
-const GRACE: Duration = Duration::from_millis(300);
-/// Time from a managed notice to the next, for the first of them; then it doubles each time.
-const NAME_INTERVAL: Duration = Duration::from_millis(50);
-/// Managed notices at that interval.
-const QUICK_NAMES: u8 = 4;
-/// Doublings of the interval: 51 s at most.
-const MAX_NAME_SHIFT: u8 = 10;
+
+/// What a flow holds of what its port has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holdings {
+    /// Frames stored.
+    pub frames: u32,
+    /// Bytes that what is kept counts for.
+    pub kept: u32,
+}
 
 #[derive(Debug)]
 pub(super) struct Port {
@@ -127,15 +103,6 @@ impl Port {
         }
     }
 
-    /// Gives back what a removed flow used.
-    pub fn release<B: 'static>(&mut self, flow: &mut Flow<B>) {
-        self.pool.change(&mut flow.charged, 0);
-        self.recount(flow.holdings(), Holdings::default());
-        if flow.connection().is_some_and(|c| c.tx.is_online()) {
-            self.pool.leave();
-        }
-    }
-
     /// A flow holds `now` instead of `before`.
     #[inline]
     pub fn recount(&mut self, before: Holdings, now: Holdings) {
@@ -153,234 +120,5 @@ impl Port {
         }
         sink.hello(&self.hello_link, HELLO_LIFETIME_MS);
         self.hello_at = now + HELLO_INTERVAL;
-    }
-}
-
-impl<B: 'static> Flow<B> {
-    /// Puts the flow on the list for the end of the batch.
-    pub fn flag(&mut self, id: FlowId, port: &mut Port) {
-        if !self.flagged {
-            self.flagged = true;
-            port.flagged.push(id);
-        }
-    }
-
-    /// Takes the flow online if that is possible now; answers whether it was.
-    pub fn try_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
-        let closing = self.is_closing();
-        let Phase::Established(connection) = &mut self.phase else { return false };
-        let (tx, port) = (&mut connection.tx, &mut *call.port);
-        if tx.is_online() || !tx.is_idle() || !port.wants_transmit() || closing {
-            return false;
-        }
-        if !tx.fits(&port.pool) {
-            tx.reason = Reason::NoRoom;
-            port.short_of_room = true;
-            return false;
-        }
-        tx.enter(TxState::Active, Reason::Opened, &mut port.counters);
-        port.counters.went_online += 1;
-        port.pool.enter();
-        tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
-        port.hello_link = self.link;
-        self.names = 0;
-        self.name(call);
-        true
-    }
-
-    /// Tells the module that the flow is managed.
-    pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        call.sink.name(call.tuple, &self.link, Naming::Managed);
-        call.port.counters.managed_notices += 1;
-        call.port.hello_at = call.now + HELLO_INTERVAL;
-        self.names = self.names.saturating_add(1);
-        self.notice_at = ShortTime::NEVER;
-        if self.names < QUICK_NAMES {
-            self.schedule_name(call.now);
-        }
-    }
-
-    /// Schedules the next managed notice of a flow that is online, if none is scheduled: the flow is in use.
-    #[inline]
-    pub fn schedule_name(&mut self, now: Instant) {
-        if self.notice_at.is_never() {
-            let shift = (self.names.saturating_sub(QUICK_NAMES - 1)).min(MAX_NAME_SHIFT);
-            self.notice_at = ShortTime::not_before(now + NAME_INTERVAL * (1 << shift));
-        }
-    }
-
-    /// Begins to take the flow offline.
-    pub fn leave<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
-        let Phase::Established(connection) = &mut self.phase else { return };
-        if matches!(connection.tx.state, TxState::Offline | TxState::Leaving) {
-            return;
-        }
-        connection.tx.enter(TxState::Leaving, reason, &mut call.port.counters);
-        self.notice_at = ShortTime::NEVER;
-        self.note_idle(call);
-    }
-
-    /// A leaving flow of which nothing is stored goes offline soon.
-    pub fn note_idle<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let tx = &connection.tx;
-        if tx.state != TxState::Leaving {
-            return;
-        }
-        if !tx.is_idle() {
-            self.notice_at = ShortTime::NEVER;
-            return;
-        }
-        let used_up = tx.is_used_up();
-        if self.notice_at.is_never() {
-            call.sink.name(call.tuple, &self.link, Naming::Offline);
-            call.port.counters.offline_notices += 1;
-            self.notice_at = ShortTime::not_before(call.now + GRACE);
-        }
-        if used_up {
-            self.go_offline(call);
-        }
-    }
-
-    /// The guest sends again on a flow that leaves because it did not: it stays, if there is room.
-    pub fn stay<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        let closing = self.is_closing();
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let (tx, port) = (&mut connection.tx, &mut *call.port);
-        let was_unused = matches!(tx.reason, Reason::Idle | Reason::NoRoom);
-        let leaves = tx.state == TxState::Leaving && tx.is_idle() && was_unused;
-        let room = port.pool.budget.free() >= LEAST_GRANT;
-        if !leaves || closing || !port.wants_transmit() || !room {
-            return;
-        }
-        tx.enter(TxState::Active, Reason::UsedAgain, &mut port.counters);
-        self.names = 0;
-        self.name(call);
-    }
-
-    /// The grace of a leaving flow is over, or it needs none.
-    pub fn go_offline<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        self.notice_at = ShortTime::NEVER;
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let (tx, port) = (&mut connection.tx, &mut *call.port);
-        if tx.state != TxState::Leaving || !tx.is_idle() {
-            return;
-        }
-        let reason = tx.reason;
-        tx.enter(TxState::Offline, reason, &mut port.counters);
-        tx.let_go();
-        port.pool.leave();
-        tx.charge(&mut self.charged, &mut port.pool);
-        // A guest that waits at the edge of its grant has to hear of the receiver's own window.
-        self.update_due = true;
-        self.flag(call.id, call.port);
-    }
-
-    /// What is stored is forgotten, unacknowledged. The guest, which has it still, goes on by itself.
-    pub fn give_up<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let (tx, port) = (&mut connection.tx, &mut *call.port);
-        tx.abandon();
-        tx.enter(TxState::Offline, reason, &mut port.counters);
-        port.pool.leave();
-        tx.charge(&mut self.charged, &mut port.pool);
-        call.sink.name(call.tuple, &self.link, Naming::Offline);
-        port.counters.offline_notices += 1;
-        self.notice_at = ShortTime::NEVER;
-    }
-
-    /// Sends what is due at the end of a batch.
-    pub fn flush<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        self.flagged = false;
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
-        if std::mem::take(&mut self.update_due) {
-            self.ack_at = ShortTime::NEVER;
-            if tx.is_online() {
-                tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
-            }
-            let made = tx.made_for_guest(call.tuple, &self.link, rx.peer);
-            call.sink.to_guest(&made);
-            port.counters.window_updates += 1;
-        }
-        if rx.ack_due {
-            self.acknowledge(call);
-        }
-    }
-
-    /// Sends the latest acknowledgement in the guest's name.
-    pub fn acknowledge<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        let Phase::Established(connection) = &mut self.phase else { return };
-        let (tx, rx) = (&mut connection.tx, &mut connection.rx);
-        let dsack = rx.take_dsack().filter(|_| tx.agreed.sack());
-        let mut outgoing = rx.outgoing();
-        outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
-        call.sink.to_network(&Made {
-            flow: *call.tuple,
-            link: self.link,
-            seq: tx.next_seq(),
-            ack: outgoing.ack,
-            window: outgoing.window,
-            flags: rx.ack_flags(),
-            timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
-            dsack,
-        });
-        call.port.counters.acks_sent += 1;
-        rx.told();
-    }
-
-    /// The earliest time at which something of the flow is due.
-    #[inline]
-    pub fn next_timeout(&self, now: Instant) -> Instant {
-        let mut due = self
-            .connection()
-            .map_or(Instant::NEVER, |c| c.tx.next_timeout().min(c.rx.next_timeout()));
-        for own in [self.notice_at, self.ack_at] {
-            if !own.is_never() {
-                due = due.min(own.near(now));
-            }
-        }
-        due
-    }
-
-    /// Does what is due. Returns `true` if the flow is over.
-    pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
-        let mut over = false;
-        if let Phase::Established(connection) = &mut self.phase {
-            let outgoing = connection.rx.outgoing();
-            let mut env = call.env(&self.link, outgoing);
-            let released = env.counters.released;
-            connection.tx.handle_timeout(&mut env);
-            if env.counters.released != released {
-                connection.rx.told();
-            }
-            self.update_due |= connection.tx.answer(call.now);
-            over = connection.rx.handle_timeout(call.now, call.port.guest);
-            let reason = connection.tx.given_up(call.now);
-            if let Some(reason) = reason.filter(|_| connection.tx.is_online()) {
-                self.give_up(reason, call);
-            }
-        }
-        if over {
-            self.end_undelivered(call);
-            return true;
-        }
-        self.redeliver(call);
-        if self.ack_at.near(call.now) <= call.now {
-            self.ack_at = ShortTime::NEVER;
-            self.update_due = true;
-        }
-        if self.update_due {
-            self.flag(call.id, call.port);
-        }
-        if self.notice_at.near(call.now) <= call.now {
-            match self.connection().map(|c| c.tx.state) {
-                Some(TxState::Leaving) => self.go_offline(call),
-                // A stopped guest hears of it when it runs again.
-                _ if call.port.guest != GuestState::Running => self.notice_at = ShortTime::NEVER,
-                _ => self.name(call),
-            }
-        }
-        false
     }
 }

@@ -38,7 +38,7 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::counters::Counters;
 use super::echo::Echo;
-use super::redelivery::{self, Keeping};
+use super::keeping::{self, Keeping};
 use super::sender::{Outgoing, PeerSide};
 use super::spare::Slot;
 use super::summary::RxState;
@@ -319,7 +319,7 @@ impl<B: 'static> Receiver<B> {
         counters: &mut Counters,
     ) {
         let end = segment.end();
-        let charge = redelivery::charge(segment);
+        let charge = keeping::charge(segment);
         let fits = charge <= room && !end.after(self.guest_edge);
         let special = segment.flags.intersects(Flags::URG.with(Flags::RST).with(Flags::SYN));
         let Some(frame) = (fits && !special).then(keep).flatten() else {

@@ -10,10 +10,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::redelivery::Keeping;
-use super::sender::Recovery;
-use super::store::Lists;
-
 /// Most boxes of a kind that a port keeps for later.
 const MAX_SPARE: usize = 4096;
 
@@ -24,20 +20,6 @@ pub(super) struct Boxes<T>(Vec<Box<T>>);
 impl<T> Default for Boxes<T> {
     fn default() -> Self {
         Self(Vec::new())
-    }
-}
-
-/// Boxes that no flow of the port uses now.
-#[derive(Debug)]
-pub(super) struct Spare<B> {
-    pub lists: Boxes<Lists<B>>,
-    pub recoveries: Boxes<Recovery>,
-    pub keeping: Boxes<Keeping<B>>,
-}
-
-impl<B> Default for Spare<B> {
-    fn default() -> Self {
-        Self { lists: Boxes::default(), recoveries: Boxes::default(), keeping: Boxes::default() }
     }
 }
 

@@ -13,7 +13,7 @@
 //!   frames are delivered again after [`RESUME_DELAY`], in which the guest may acknowledge those that had waited in its queue.
 //!   Flows that are online are named again, since the guest's notices belong to another epoch now. A guest that has booted
 //!   knows none of these connections, and resets them itself (RFC 9293 section 3.10.7.1).
-//! - `Moved` ([`Offload::hand_over`]): the guest runs on another host. Kept frames are sent after it, [`MOVED_REDELIVERIES`]
+//! - `Moved` ([`Offload::hand_over`]): the guest runs on another host. Kept frames are sent after it, [`MOVED_REDELIVERIES`](super::guest)
 //!   times, since its acknowledgements do not pass here any more. All else is forgotten: the guest has it.
 //! - Dead ([`Offload::abort`]): the peers of connections that are owed bytes get an RST; all is forgotten.
 //!
@@ -29,8 +29,10 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 use floodway_wire::{FiveTuple, MacAddr};
 
+use super::connection::Connection;
 use super::engine::Offload;
-use super::flow::{Connection, Flow, Phase};
+use super::flow::{Flow, Phase};
+use super::guest::GuestState;
 use super::port::Call;
 use super::sink::{Link, Made, Sink};
 use super::summary::TxState;
@@ -40,32 +42,6 @@ use crate::timer::ShortTime;
 
 /// Time for a guest that runs again to acknowledge what has waited in its receive queue.
 const RESUME_DELAY: Duration = Duration::from_millis(100);
-/// Redeliveries in a row, 16 minutes of them, after which a running guest is given up.
-const MAX_REDELIVERIES: u8 = 20;
-/// Times that kept frames are sent after a guest that has moved, over 30 s. After another 32 s they are forgotten.
-const MOVED_REDELIVERIES: u8 = 5;
-
-/// Whether the port's guest can be delivered to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GuestState {
-    Running,
-    /// It may run again, here or elsewhere.
-    Stopped,
-    /// It runs on another host.
-    Moved,
-}
-
-impl GuestState {
-    /// Most redeliveries in a row; `None` while nothing can be delivered.
-    pub fn redeliveries(self) -> Option<u8> {
-        match self {
-            Self::Running => Some(MAX_REDELIVERIES),
-            Self::Stopped => None,
-            Self::Moved => Some(MOVED_REDELIVERIES),
-        }
-    }
-}
-
 impl<B: 'static> Offload<B> {
     /// The guest's receive rings have stopped.
     pub const fn suspend(&mut self) {

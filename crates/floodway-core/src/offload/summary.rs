@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use floodway_wire::FiveTuple;
 
-use super::flow::{Connection, Flow, Phase};
-
 /// Where the transmit side stands (vFlood, figure 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxState {
@@ -150,37 +148,4 @@ pub struct FlowSummary {
     pub srtt: Option<Duration>,
     /// Bytes acknowledged for the guest that it has not acknowledged itself.
     pub kept: u32,
-}
-
-impl<B: 'static> Flow<B> {
-    /// What can be told of it. `tuple` is its name.
-    pub fn summary(&self, tuple: &FiveTuple) -> FlowSummary {
-        let mut summary = FlowSummary {
-            flow: *tuple,
-            tx: TxState::Offline,
-            rx: RxState::Offline,
-            reason: Reason::Opened,
-            cwnd: 0,
-            ssthresh: 0,
-            held: 0,
-            in_flight: 0,
-            granted: 0,
-            srtt: None,
-            kept: self.holdings().kept,
-        };
-        if let Phase::Excluded(exclusion) = &self.phase {
-            summary.reason = exclusion.reason;
-        }
-        if let Some(Connection { tx, rx }) = self.connection() {
-            (summary.tx, summary.rx, summary.reason) = (tx.state, rx.state, tx.reason);
-            (summary.cwnd, summary.ssthresh) = (tx.window.cwnd, tx.window.ssthresh);
-            summary.srtt = tx.rtt.srtt();
-            if tx.is_online() {
-                summary.held = tx.held();
-                summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
-                summary.granted = tx.granted(tx.snd_max);
-            }
-        }
-        summary
-    }
 }

@@ -7,8 +7,7 @@
 //!
 //! A DSACK (RFC 2883) counts for [undoing](super::undo) only where it names what was sent again.
 
-use super::recovery::Phase;
-use super::{Env, Sender};
+use super::{AckKind, Env, Phase, Sender};
 use crate::congestion::Ack;
 use crate::offload::counters::Counters;
 use crate::offload::sink::Sink;
@@ -19,19 +18,6 @@ use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::SackBlock;
-
-/// What an ACK is to the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::offload) enum AckKind {
-    /// It acknowledges something new.
-    Advanced,
-    /// It acknowledges nothing new, but says something else: a new window, or it carries data.
-    Same,
-    /// It only says that something came out of order.
-    Duplicate,
-    /// It is older than the latest.
-    Old,
-}
 
 /// What the SACK blocks of an ACK told.
 #[derive(Clone, Copy, Debug, Default)]

@@ -19,8 +19,7 @@
 //!
 //! Invariant: `full` is zero or larger than the MSS; only a probe is longer than the MSS when it is sent.
 
-use super::recovery::Phase;
-use super::{Env, Sender};
+use super::{Env, Phase, Sender};
 use crate::offload::mtu::{headers_len, least_mtu};
 use crate::seq::Seq;
 use crate::tcp::Segment;

@@ -34,13 +34,13 @@
 //! Phases: `Open`; `Fast`, with PRR (RFC 6937) as the window; `Loss` after a timeout, in slow start. The last
 //! two end when what had been sent at their start is acknowledged.
 
-use super::recovery::{Phase, Recovery, sent_before};
+use super::recovery::{Recovery, sent_before};
 use super::undo::{Frto, Repairs};
-use super::{AckKind, Env, MAX_UNANSWERED, Sender, Timer};
+use super::{AckKind, Env, MAX_UNANSWERED, Phase, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck};
 use crate::offload::sink::Sink;
-use crate::offload::spare::{Boxes, Spare};
-use crate::offload::store::Place;
+use crate::offload::spare::Boxes;
+use crate::offload::store::{Lists, Place};
 use crate::offload::summary::{Reason, TxState};
 use crate::time::{Duration, Instant};
 
@@ -69,20 +69,20 @@ impl<B: 'static> Sender<B> {
 
     /// Gives up what a sender at rest does not need.
     #[inline]
-    pub fn rest(&mut self, spare: &mut Spare<B>) {
+    pub fn rest(&mut self, recoveries: &mut Boxes<Recovery>, lists: &mut Boxes<Lists<B>>) {
         if self.store.is_empty() && self.recovery.is_over() {
-            self.give(spare);
+            self.give(recoveries, lists);
         }
     }
 
     /// Gives up all that is stored.
     #[inline]
-    pub fn give(&mut self, spare: &mut Spare<B>) {
+    pub fn give(&mut self, recoveries: &mut Boxes<Recovery>, lists: &mut Boxes<Lists<B>>) {
         if let Some(recovery) = self.recovery.get_mut() {
             self.learnt = recovery.learnt;
         }
-        self.store.give(&mut spare.lists);
-        self.recovery.give(&mut spare.recoveries);
+        self.store.give(lists);
+        self.recovery.give(recoveries);
     }
 
     /// Bytes in flight, as far as is known.

@@ -64,7 +64,6 @@ use crate::time::{Duration, Instant};
 use crate::timer::ShortTime;
 use floodway_wire::FiveTuple;
 
-pub(super) use acks::AckKind;
 pub(super) use predict::Predicted;
 use recovery::Learnt;
 pub(super) use recovery::Recovery;
@@ -103,6 +102,27 @@ pub(super) struct Env<'a, S> {
     pub flow: &'a FiveTuple,
     pub link: &'a Link,
     pub outgoing: Outgoing,
+}
+
+/// What an ACK is to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AckKind {
+    /// It acknowledges something new.
+    Advanced,
+    /// It acknowledges nothing new, but says something else: a new window, or it carries data.
+    Same,
+    /// It only says that something came out of order.
+    Duplicate,
+    /// It is older than the latest.
+    Old,
+}
+
+/// What is being repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Fast,
+    Loss,
 }
 
 /// What a timer is for.

@@ -12,8 +12,7 @@
 //! which a segment that is only held does not put off, and for the limit on bursts ([`super::pump`]): a segment behind which
 //! nothing is held leaves whole.
 
-use super::recovery::Phase;
-use super::{Env, Sender};
+use super::{Env, Phase, Sender};
 use crate::offload::config::Config;
 use crate::offload::sink::Sink;
 use crate::offload::summary::TxState;

@@ -12,9 +12,8 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::recovery::Phase;
 use super::undo::Frto;
-use super::{Env, Sender, Timer, initial_window};
+use super::{Env, Phase, Sender, Timer, initial_window};
 use crate::congestion::{Algorithm, MAX_CWND};
 use crate::offload::counters::Counters;
 use crate::offload::sink::{Made, Release, Sink};

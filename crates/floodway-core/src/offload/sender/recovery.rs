@@ -7,10 +7,10 @@
 //!
 //! Invariant: a recovery that [is over](Recovery::is_over) can be replaced by a new one without any effect on what is sent.
 
-use super::Timer;
 use super::black_hole::BlackHole;
 use super::stall::Stall;
 use super::undo::{Frto, Repairs};
+use super::{Phase, Timer};
 use crate::congestion::Prr;
 use crate::offload::spare::Part;
 use crate::seq::Seq;
@@ -18,13 +18,6 @@ use crate::time::{Duration, Instant};
 
 /// Recoveries for which a wider reordering window lasts (RFC 8985 section 6.2).
 const REORDERING_PERSIST: u8 = 16;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Open,
-    Fast,
-    Loss,
-}
 
 /// What has arrived that was sent last.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,114 @@
+//! How a flow opens: what each SYN and the first ACK make of it. [`handshake`](super::handshake) has the rules.
+
+use floodway_wire::tcp::Flags;
+
+use super::age::Age;
+use super::connection::Connection;
+use super::counters::Counters;
+use super::flow::{Flow, OVER, Outcome, Phase};
+use super::grant::LEAST_GRANT;
+use super::port::{Call, Port};
+use super::sink::{Sink, Verdict};
+use super::summary::Reason;
+use crate::tcp::{Edit, Segment, Side};
+use crate::time::Instant;
+
+impl<B: 'static> Flow<B> {
+    /// A SYN of the guest, or one of the peer that begins a connection.
+    pub fn on_syn<S>(&mut self, side: Side, segment: &Segment, call: &mut Call<'_, S>) -> Outcome {
+        let Phase::Established(connection) = &mut self.phase else {
+            let accepted = self.accept_syn(side, segment, call.now, call.port);
+            return if accepted { Verdict::PASS.into() } else { OVER };
+        };
+        if connection.tx.snd_max != segment.end() {
+            return OVER;
+        }
+        // The guest's SYN-ACK once more: it has not seen what ends its handshake. Its SYN once more, which the answer has
+        // overtaken: the connection is the same, and the guest has been told that it is held back.
+        connection.tx.asked |= segment.has(Flags::ACK);
+        Verdict::PASS.into()
+    }
+
+    /// A SYN of an established connection. A blind one is answered by the guest's challenge ACK (RFC 5961 section 4). A
+    /// SYN-ACK may come again, and the guest may have lost the first, so its window is no larger than the grant.
+    pub fn on_late_syn(&self, segment: &Segment) -> Verdict {
+        let Some(Connection { tx, .. }) = self.connection() else { return Verdict::PASS };
+        if !tx.is_online() || !segment.has(Flags::ACK) || segment.ack != tx.snd_una() {
+            return Verdict::PASS;
+        }
+        let granted = tx.granted(tx.snd_una());
+        let window = u16::try_from(granted).ok().filter(|&granted| granted < segment.window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
+    }
+
+    /// Takes in a SYN before the connection is established. Returns `false` if it belongs to another connection.
+    pub fn accept_syn(
+        &mut self,
+        side: Side,
+        segment: &Segment,
+        now: Instant,
+        port: &mut Port,
+    ) -> bool {
+        let accepted = match &mut self.phase {
+            Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
+            Phase::Established(_) => true,
+            Phase::Excluded(exclusion) => exclusion.on_syn(side, segment),
+        };
+        if let Phase::Opening(handshake) = &self.phase
+            && accepted
+            && let Some(reason) = handshake.exclusion(port.config.local)
+        {
+            self.exclude(reason, &mut port.counters);
+        }
+        accepted
+    }
+
+    /// The connection is passed through from here on. Nothing of it is stored or kept yet.
+    fn exclude(&mut self, reason: Reason, counters: &mut Counters) {
+        let Phase::Opening(handshake) = &self.phase else { return };
+        self.phase = Phase::Excluded(handshake.exclude(reason));
+        counters.exclude(reason);
+    }
+
+    /// The handshake ends with the ACK of the guest's SYN.
+    pub fn complete<S>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
+        let Phase::Opening(handshake) = &self.phase else { return };
+        if !segment.has(Flags::ACK) || segment.has(Flags::RST) {
+            return;
+        }
+        match handshake.complete(segment, call.now, &call.port.config) {
+            Some(mut connection) => {
+                if call.port.wants_receive() {
+                    connection.rx.start(&mut call.port.counters);
+                }
+                self.phase = Phase::Established(connection);
+                self.clock_noted = Age::at(call.now);
+            }
+            None if handshake.is_over(segment.ack) => {
+                self.exclude(Reason::PartialHandshake, &mut call.port.counters);
+            }
+            None => {}
+        }
+    }
+
+    /// The answer to the guest's SYN. Its window is not scaled, so it grants a portion at most, and a
+    /// window update behind it grants what the flow may have.
+    pub fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
+        let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
+        let tx = &mut connection.tx;
+        let (una, whole) = (tx.snd_una(), tx.told_edge);
+        let window = whole.since(una).min(LEAST_GRANT);
+        tx.told_edge = una + window;
+        if !self.try_online(call) {
+            if let Phase::Established(connection) = &mut self.phase {
+                connection.tx.told_edge = whole;
+            }
+            return Verdict::PASS;
+        }
+        self.update_due = true;
+        self.flag(call.id, call.port);
+        let window = window.min(u32::from(u16::MAX)) as u16;
+        let window = (window != segment.window).then_some(window);
+        Verdict::Pass(Edit { window, ..Edit::default() })
+    }
+}
