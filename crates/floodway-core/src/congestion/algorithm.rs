@@ -1,39 +1,100 @@
-//! The names of the algorithms.
+//! The list of algorithms: one line for each gives it its name, its place in a flow's state, and the dispatch to it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A congestion control algorithm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// RFC 5681: fast recovery ends with the first ACK of new data.
-    Reno,
-    /// RFC 5681 with the fast recovery of RFC 6582.
-    NewReno,
-    /// Brakmo and Peterson, "TCP Vegas", 1995.
-    Vegas,
-    /// RFC 9438.
-    #[default]
-    Cubic,
-    /// RFC 8257.
-    Dctcp,
+use super::{Ack, CongestionControl, Cubic, Dctcp, NewReno, PartialAck, Reno, Vegas, Window};
+
+/// For each algorithm its documentation, its type and its name in configuration and output: lower case, one word.
+macro_rules! algorithms {
+    ($($(#[$attribute:meta])* $algorithm:ident = $name:literal,)+) => {
+        /// A congestion control algorithm.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $($(#[$attribute])* $algorithm,)+
+        }
+
+        impl Algorithm {
+            /// All of them.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$algorithm),+];
+
+            /// The name in configuration and output: lower case, one word.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$algorithm => $name,)+
+                }
+            }
+
+            /// Returns `true` if it counts marked bytes: see [`CongestionControl::counts_marks`].
+            #[must_use]
+            pub fn counts_marks(self) -> bool {
+                match self {
+                    $(Self::$algorithm => $algorithm::counts_marks(),)+
+                }
+            }
+        }
+
+        /// What the algorithm of a flow remembers.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(super) enum State {
+            $($algorithm($algorithm),)+
+        }
+
+        impl State {
+            pub fn new(algorithm: Algorithm, hystart: bool) -> Self {
+                match algorithm {
+                    $(Algorithm::$algorithm => Self::$algorithm($algorithm::start(hystart)),)+
+                }
+            }
+
+            pub const fn algorithm(&self) -> Algorithm {
+                match self {
+                    $(Self::$algorithm(_) => Algorithm::$algorithm,)+
+                }
+            }
+
+            pub fn partial_ack(&self) -> PartialAck {
+                match self {
+                    $(Self::$algorithm(law) => law.partial_ack(),)+
+                }
+            }
+
+            pub fn marked_part(&self) -> Option<u32> {
+                match self {
+                    $(Self::$algorithm(law) => law.marked_part(),)+
+                }
+            }
+
+            #[inline]
+            pub fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
+                match self {
+                    $(Self::$algorithm(law) => law.on_ack(ack, w),)+
+                }
+            }
+
+            /// For what is called less often than [`on_ack`](Self::on_ack).
+            pub fn law(&mut self) -> &mut dyn CongestionControl {
+                match self {
+                    $(Self::$algorithm(law) => law,)+
+                }
+            }
+        }
+    };
 }
 
-impl Algorithm {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Reno, Self::NewReno, Self::Vegas, Self::Cubic, Self::Dctcp];
-
-    /// The name in configuration and output: lower case, one word.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reno => "reno",
-            Self::NewReno => "newreno",
-            Self::Vegas => "vegas",
-            Self::Cubic => "cubic",
-            Self::Dctcp => "dctcp",
-        }
-    }
+algorithms! {
+    /// RFC 5681: fast recovery ends with the first ACK of new data.
+    Reno = "reno",
+    /// RFC 5681 with the fast recovery of RFC 6582.
+    NewReno = "newreno",
+    /// Brakmo and Peterson, "TCP Vegas", 1995.
+    Vegas = "vegas",
+    /// RFC 9438.
+    #[default]
+    Cubic = "cubic",
+    /// RFC 8257.
+    Dctcp = "dctcp",
 }
 
 impl fmt::Display for Algorithm {

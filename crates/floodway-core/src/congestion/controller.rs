@@ -1,31 +1,9 @@
 //! The congestion control of one flow: an algorithm and the rules that all of them share.
 
-use super::{Ack, Algorithm, Congestion, CongestionControl, Cubic, Dctcp, Reno, Vegas, Window};
+use super::algorithm::State;
+use super::{Ack, Algorithm, Congestion, PartialAck, Window};
 use crate::seq::Seq;
 use crate::time::Duration;
-
-/// What an ACK does that arrives in fast recovery and acknowledges some, but not all, of what was
-/// outstanding when recovery began. It matters for peers without SACK only; with SACK, recovery
-/// lasts until its recovery point (RFC 6675).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartialAck {
-    /// Recovery ends, `cwnd = ssthresh`, as with any ACK of new data (RFC 5681 section 3.2 step 6). A further
-    /// loss of the same window needs three duplicates again, or the timer, and lowers the
-    /// window again.
-    EndsRecovery,
-    /// The next segment is lost too: it is sent again at once and recovery goes on until
-    /// all that was outstanding is acknowledged (RFC 6582 section 3.2 step 3).
-    RetransmitsNext,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Reno(Reno),
-    NewReno(Reno),
-    Vegas(Vegas),
-    Cubic(Cubic),
-    Dctcp(Dctcp),
-}
 
 /// Why the window was lowered last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,15 +43,8 @@ impl Controller {
     /// As [`new`](Self::new), but HyStart++ is on or off as told. Vegas and DCTCP never have it.
     #[must_use]
     pub fn with_hystart(algorithm: Algorithm, hystart: bool) -> Self {
-        let state = match algorithm {
-            Algorithm::Reno => State::Reno(Reno::new(hystart)),
-            Algorithm::NewReno => State::NewReno(Reno::new(hystart)),
-            Algorithm::Vegas => State::Vegas(Vegas::default()),
-            Algorithm::Cubic => State::Cubic(Cubic::new(hystart)),
-            Algorithm::Dctcp => State::Dctcp(Dctcp::default()),
-        };
         Self {
-            state,
+            state: State::new(algorithm, hystart),
             undo: Undo::default(),
             reduced_until: Seq::default(),
             reduction: Reduction::None,
@@ -83,43 +54,26 @@ impl Controller {
     /// Which algorithm it is.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
-        match self.state {
-            State::Reno(_) => Algorithm::Reno,
-            State::NewReno(_) => Algorithm::NewReno,
-            State::Vegas(_) => Algorithm::Vegas,
-            State::Cubic(_) => Algorithm::Cubic,
-            State::Dctcp(_) => Algorithm::Dctcp,
-        }
+        self.state.algorithm()
     }
 
     /// What a partial ACK does to fast recovery if the peer has no SACK.
     #[must_use]
-    pub const fn partial_ack(&self) -> PartialAck {
-        match self.state {
-            State::Reno(_) => PartialAck::EndsRecovery,
-            _ => PartialAck::RetransmitsNext,
-        }
+    pub fn partial_ack(&self) -> PartialAck {
+        self.state.partial_ack()
     }
 
-    /// DCTCP's estimate of the part of bytes that are marked, in parts of 2^20; `None` for others.
+    /// [`CongestionControl::marked_part`](super::CongestionControl::marked_part).
     #[must_use]
-    pub const fn marked_part(&self) -> Option<u32> {
-        match &self.state {
-            State::Dctcp(dctcp) => Some(dctcp.alpha()),
-            _ => None,
-        }
+    pub fn marked_part(&self) -> Option<u32> {
+        self.state.marked_part()
     }
 
     /// An ACK arrived, in recovery or not. May change `cwnd`, and `ssthresh` when slow start ends by
     /// itself (HyStart++, Vegas).
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
-        match &mut self.state {
-            State::Reno(reno) | State::NewReno(reno) => reno.on_ack(ack, w),
-            State::Vegas(vegas) => vegas.on_ack(ack, w),
-            State::Cubic(cubic) => cubic.on_ack(ack, w),
-            State::Dctcp(dctcp) => dctcp.on_ack(ack, w),
-        }
+        self.state.on_ack(ack, w);
     }
 
     /// Fast recovery begins. Sets `ssthresh`; `cwnd` is [`Prr`](super::Prr)'s until
@@ -128,13 +82,13 @@ impl Controller {
     /// lower it by next to nothing).
     pub fn on_loss(&mut self, event: &Congestion, w: &mut Window) {
         let marked = self.reduction == Reduction::Ecn && event.snd_una.before(self.reduced_until);
-        if marked && self.law().mark_counts_as_loss() {
+        if marked && self.state.law().mark_counts_as_loss() {
             self.reduction = Reduction::Loss;
             self.reduced_until = event.snd_nxt;
             return;
         }
         self.note(Reduction::Loss, event, w);
-        self.law().on_loss(event, w);
+        self.state.law().on_loss(event, w);
     }
 
     /// The retransmission timer expired: `cwnd` is one MSS, and `ssthresh` is set, except if the first
@@ -147,7 +101,7 @@ impl Controller {
             return;
         }
         self.note(Reduction::Loss, event, w);
-        self.law().on_timeout(event, w);
+        self.state.law().on_timeout(event, w);
     }
 
     /// An ACK has ECE; call it for each, after [`on_ack`](Self::on_ack). Lowers the window once per round
@@ -160,7 +114,7 @@ impl Controller {
         self.note(Reduction::Ecn, event, w);
         // A mark is never spurious.
         self.undo = Undo::default();
-        self.law().on_ecn(event, w);
+        self.state.law().on_ecn(event, w);
         true
     }
 
@@ -174,7 +128,7 @@ impl Controller {
         w.set_ssthresh(w.ssthresh.max(w.cwnd - w.cwnd / 4));
         w.lower_cwnd(initial_window);
         self.undo = Undo::default();
-        self.law().on_idle();
+        self.state.law().on_idle();
     }
 
     /// The last loss or timeout was none: late ACKs prove that the originals arrived (Eifel, RFC 3522; DSACK,
@@ -189,7 +143,7 @@ impl Controller {
         w.ssthresh = w.ssthresh.max(self.undo.ssthresh);
         self.undo = Undo::default();
         self.reduction = Reduction::None;
-        self.law().on_spurious(w);
+        self.state.law().on_spurious(w);
         true
     }
 
@@ -197,15 +151,6 @@ impl Controller {
         self.undo = Undo { cwnd: w.cwnd, ssthresh: w.ssthresh };
         self.reduced_until = event.snd_nxt;
         self.reduction = reduction;
-    }
-
-    fn law(&mut self) -> &mut dyn CongestionControl {
-        match &mut self.state {
-            State::Reno(reno) | State::NewReno(reno) => reno,
-            State::Vegas(vegas) => vegas,
-            State::Cubic(cubic) => cubic,
-            State::Dctcp(dctcp) => dctcp,
-        }
     }
 }
 

@@ -89,6 +89,10 @@ struct Undo {
 }
 
 impl CongestionControl for Cubic {
+    fn start(hystart: bool) -> Self {
+        Self::new(hystart)
+    }
+
     #[inline]
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
         let rest = match &mut self.stage {

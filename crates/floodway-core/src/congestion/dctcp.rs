@@ -48,6 +48,18 @@ impl Default for Dctcp {
 }
 
 impl CongestionControl for Dctcp {
+    fn start(_hystart: bool) -> Self {
+        Self::default()
+    }
+
+    fn counts_marks() -> bool {
+        true
+    }
+
+    fn marked_part(&self) -> Option<u32> {
+        Some(self.alpha)
+    }
+
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
         self.acked = self.acked.saturating_add(ack.bytes_acked);
         self.marked = self.marked.saturating_add(ack.ecn_bytes.min(ack.bytes_acked));

@@ -26,6 +26,9 @@
 //! **Without SACK**, Reno and NewReno differ in what a partial ACK does to fast recovery:
 //! [`Controller::partial_ack`]. With SACK there is no difference between them.
 //!
+//! **Another algorithm** is a file with an implementation of [`CongestionControl`], with its `mod` below, and a line in
+//! the list in `algorithm.rs`. Names in configuration, output and error messages come from there, and the property tests take it along.
+//!
 //! **Invariants**: `cwnd >= mss` and, once set, `ssthresh >= 2 * mss`; no growth unless limited by `cwnd`, none by
 //! an ACK with ECE; nothing overflows on any input; the same calls give the same numbers on every machine.
 
@@ -42,20 +45,58 @@ mod vegas;
 mod window;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
-pub use controller::{Controller, PartialAck};
+pub use controller::Controller;
 pub use cubic::Cubic;
 pub use dctcp::Dctcp;
 pub use prr::Prr;
-pub use reno::Reno;
+pub use reno::{NewReno, Reno};
 pub use vegas::Vegas;
 use window::Round;
 pub use window::{Ack, Congestion, MAX_CWND, Window, initial_window, initial_window_rfc3390};
+
+/// What an ACK does that arrives in fast recovery and acknowledges some, but not all, of what was
+/// outstanding when recovery began. It matters for peers without SACK only; with SACK, recovery
+/// lasts until its recovery point (RFC 6675).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartialAck {
+    /// Recovery ends, `cwnd = ssthresh`, as with any ACK of new data (RFC 5681 section 3.2 step 6). A further
+    /// loss of the same window needs three duplicates again, or the timer, and lowers the
+    /// window again.
+    EndsRecovery,
+    /// The next segment is lost too: it is sent again at once and recovery goes on until
+    /// all that was outstanding is acknowledged (RFC 6582 section 3.2 step 3).
+    RetransmitsNext,
+}
 
 /// What differs between congestion control algorithms.
 ///
 /// The hooks with a body are Reno's (RFC 5681). Callers go through [`Controller`], which
 /// decides when a hook is due.
 pub trait CongestionControl {
+    /// The state before the first ACK. `hystart` switches HyStart++ on, for those that have it.
+    fn start(hystart: bool) -> Self
+    where
+        Self: Sized;
+
+    /// Returns `true` if the peer has to echo exactly which bytes were marked (RFC 8257 section 3.2), and a mark on a
+    /// retransmission counts, too.
+    fn counts_marks() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
+
+    /// What a partial ACK does to fast recovery if the peer has no SACK.
+    fn partial_ack(&self) -> PartialAck {
+        PartialAck::RetransmitsNext
+    }
+
+    /// The estimate of the part of bytes that are marked, in parts of 2^20; `None` if there is none.
+    fn marked_part(&self) -> Option<u32> {
+        None
+    }
+
     /// An ACK arrived: may raise `cwnd` (or lower it, as Vegas does), must take its measurements
     /// even if the ACK allows no growth.
     fn on_ack(&mut self, ack: &Ack, w: &mut Window);

@@ -10,9 +10,9 @@
 //! is the sender's business: see [`PartialAck`](super::PartialAck).
 
 use super::hystart::HyStart;
-use super::{Ack, CongestionControl, Window};
+use super::{Ack, CongestionControl, PartialAck, Window};
 
-/// State of Reno and NewReno.
+/// State of Reno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reno {
     slow_start: HyStart,
@@ -28,10 +28,33 @@ impl Reno {
 }
 
 impl CongestionControl for Reno {
+    fn start(hystart: bool) -> Self {
+        Self::new(hystart)
+    }
+
+    fn partial_ack(&self) -> PartialAck {
+        PartialAck::EndsRecovery
+    }
+
     #[inline]
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
         let rest = self.slow_start.on_ack(ack, w);
         self.increase.on_ack(rest, w);
+    }
+}
+
+/// State of NewReno.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewReno(Reno);
+
+impl CongestionControl for NewReno {
+    fn start(hystart: bool) -> Self {
+        Self(Reno::new(hystart))
+    }
+
+    #[inline]
+    fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
+        self.0.on_ack(ack, w);
     }
 }
 

@@ -49,6 +49,10 @@ impl Default for Vegas {
 }
 
 impl CongestionControl for Vegas {
+    fn start(_hystart: bool) -> Self {
+        Self::default()
+    }
+
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
         if self.round.ended(ack) {
             self.end_round(ack, w);

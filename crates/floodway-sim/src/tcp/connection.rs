@@ -430,7 +430,7 @@ impl Connection {
         let mss = self.sender.mss();
         segment.gso_size = if range.len > mss { mss as u16 } else { 0 };
         // Repetitions are not ECN-capable (RFC 3168 section 6.1.5), but with DCTCP they are.
-        let capable = self.ecn && range.len > 0 && (!range.repeated || self.sender.is_dctcp());
+        let capable = self.ecn && range.len > 0 && (!range.repeated || self.sender.counts_marks());
         Outgoing { segment, ecn: if capable { Ecn::Ect } else { Ecn::NotEct } }
     }
 

@@ -65,7 +65,7 @@ pub struct Receiver {
     unacknowledged: u32,
     ack_now: bool,
     delayed: Instant,
-    dctcp: bool,
+    exact_echo: bool,
     echo: bool,
     /// An ACK that must go out as it would have been before the mark changed.
     before_change: Option<(u64, bool)>,
@@ -89,7 +89,7 @@ impl Receiver {
             unacknowledged: 0,
             ack_now: false,
             delayed: Instant::NEVER,
-            dctcp: config.algorithm == floodway_core::congestion::Algorithm::Dctcp,
+            exact_echo: config.algorithm.counts_marks(),
             echo: false,
             before_change: None,
         }
@@ -162,7 +162,7 @@ impl Receiver {
     }
 
     fn note_mark(&mut self, data: &Arrival) {
-        if self.dctcp {
+        if self.exact_echo {
             if data.ce != self.echo && self.unacknowledged > 0 {
                 self.before_change = Some((self.nxt, self.echo));
                 self.unacknowledged = 0;

@@ -25,7 +25,7 @@ mod output;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use floodway_core::congestion::{Ack, Algorithm, Congestion, Controller, PartialAck, Prr, Window};
+use floodway_core::congestion::{Ack, Congestion, Controller, PartialAck, Prr, Window};
 use floodway_core::rtt::RttEstimator;
 use floodway_core::seq::Seq;
 
@@ -225,8 +225,8 @@ impl Sender {
         self.mss
     }
 
-    pub(super) fn is_dctcp(&self) -> bool {
-        self.config.algorithm == Algorithm::Dctcp
+    pub(super) fn counts_marks(&self) -> bool {
+        self.config.algorithm.counts_marks()
     }
 
     pub(super) fn fin_sent(&self) -> bool {

@@ -14,7 +14,7 @@ use floodway_wire::tcp::options::Timestamps;
 
 use super::undo::Frto;
 use super::{Env, Phase, Sender, Timer, initial_window};
-use crate::congestion::{Algorithm, MAX_CWND};
+use crate::congestion::MAX_CWND;
 use crate::offload::counters::Counters;
 use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::spare::Boxes;
@@ -309,7 +309,7 @@ impl<B: 'static> Sender<B> {
             flags = flags.without(Flags::ECE);
             flags = if env.outgoing.ece { flags.with(Flags::ECE) } else { flags };
             // RFC 3168 section 6.1.5; DCTCP keeps the mark (RFC 8257 section 3.5 is silent, Linux does).
-            if !again || env.config.congestion == Algorithm::Dctcp {
+            if !again || env.config.congestion.counts_marks() {
                 ecn = chunk.ecn;
             }
         }
