@@ -8,7 +8,7 @@
 //!
 //! **Rates** ([`allocation`]). `C_i = C * w_i / sum(w)` (the paper's eq. 3), where the weight of a VM is the number
 //! of its active connections up to a cap, or what another [`Policy`] says; no VM gets less than the minimum.
-//! Computed anew at each change of a weight. Beyond the paper, what a VM demonstrably does not use is lent to
+//! Computed anew at each change of a weight ([`division`]). Beyond the paper, what a VM demonstrably does not use is lent to
 //! those that can use it (water filling), if the operator wants that.
 //!
 //! **Active connections** ([`Port`]). A connection counts from the end of its handshake, and again whenever it
@@ -60,6 +60,7 @@ mod clamp;
 mod config;
 mod connection;
 mod counters;
+pub mod division;
 mod handshake;
 mod line;
 mod loop_time;
@@ -74,5 +75,6 @@ mod window;
 pub use allocation::Allocator;
 pub use config::{Config, Policy};
 pub use counters::Counters;
+pub use division::Division;
 pub use port::{Port, Sink, Verdict};
 pub use waiting::MAX_HOLD;

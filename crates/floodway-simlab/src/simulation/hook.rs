@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use floodway_core::offload::Config;
+use floodway_sim::hooks::offload::{OffloadConfig, SwitchOffload};
 use floodway_sim::machine::{Hook, PassThrough};
-use floodway_sim::offload::{OffloadConfig, SwitchOffload};
 use serde::{Deserialize, Serialize};
 
 use super::host::Host;

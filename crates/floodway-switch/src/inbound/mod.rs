@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! **Division** ([`division`]). One for the switch: it knows each port's demand and publishes each port's rate. It
 //! is asked when a port's number of active connections changes, and looks at what ports use every
-//! [`division::TICK`] if unused shares are lent.
+//! [`TICK`](floodway_core::inbound::division::TICK) if unused shares are lent.
 //!
 //! **Clamp** ([`PortInbound`]). One for each port, behind a lock of its own. It sees each frame that comes for the port
 //! from an uplink, before anything else does, and each frame that leaves the port for one, after everything else: also

@@ -34,7 +34,7 @@ impl Shared {
         change: &InboundChange,
     ) -> Result<InboundStatus, OperateError> {
         if *change != InboundChange::default() {
-            let config = self.inbound.with(|state| changed(&state.config, change))?;
+            let config = self.inbound.with(|state| changed(state.config(), change))?;
             settings::check_minimum(&config, self.ports.len())?;
             self.configure_inbound(&config);
             tracing::info!(?change, "inbound settings changed");
@@ -44,7 +44,7 @@ impl Shared {
 
     fn inbound_status(&self) -> InboundStatus {
         let (config, demands) =
-            self.inbound.with(|state| (state.config.clone(), state.allocator.demands().to_vec()));
+            self.inbound.with(|state| (state.config().clone(), state.demands().to_vec()));
         let weights = demands.iter().map(|demand| demand.weight);
         let ports =
             self.ports.iter().zip(weights).map(|(port, weight)| self.inbound_port(port, weight));

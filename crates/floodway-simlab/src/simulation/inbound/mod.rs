@@ -4,7 +4,7 @@
 //!
 //! The world is a star of 1 + `senders` hosts, 19 in the paper: a machine with VMs, each on a core of its own, and bare machines that send to
 //! them. All of it meets at the switch's port to the machine, whose queue is finite. The machine's driver domain divides the
-//! link ([`hook`]), or passes everything. Connections go to the senders in turn, so that each has about one.
+//! link ([`SwitchInbound`]), or passes everything. Connections go to the senders in turn, so that each has about one.
 //!
 //! Traffic is of two kinds, which a scene may have both: streams that always have more to send, of which one comes or goes every
 //! `step_ms`, and queries, answered by all workers at once (partition and aggregate).
@@ -13,7 +13,6 @@
 //! [`figures`]. `time.settle_ms` at the start are left out.
 
 mod figures;
-mod hook;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -25,6 +24,7 @@ use anyhow::{Context, Result, ensure};
 use floodway_core::inbound::{Config, Policy};
 use floodway_sim::Instant;
 use floodway_sim::cpu::VcpuSpec;
+use floodway_sim::hooks::inbound::SwitchInbound;
 use floodway_sim::machine::{Hook, PassThrough, VmConfig};
 use floodway_sim::net::{Builder, Link, Net, NicConfig, Node, PortId, QueueConfig, SwitchConfig};
 use floodway_sim::packet::Address;
@@ -35,7 +35,6 @@ use serde::{Deserialize, Serialize};
 use super::host::Host;
 use super::measurement::Recorder;
 use figures::Look;
-use hook::Division;
 use streams::{Stream, Streams};
 
 /// How often it is looked at the port.
@@ -254,7 +253,7 @@ impl Inbound {
     fn hook(&self, seed: u64) -> Result<Box<dyn Hook>> {
         let cost = Duration::from_nanos(self.division.cost_ns);
         Ok(match self.division.enabled {
-            true => Box::new(Division::new(self.config()?, self.vms as usize, cost, seed)),
+            true => Box::new(SwitchInbound::new(self.config()?, self.vms as usize, cost, seed)),
             false => Box::new(PassThrough),
         })
     }
@@ -287,7 +286,7 @@ impl Inbound {
 }
 
 /// The division, if there is one.
-fn division(stage: &Stage) -> Option<&Division> {
+fn division(stage: &Stage) -> Option<&SwitchInbound> {
     let hook: &dyn Any = stage.world.machine(stage.machine).hook();
     hook.downcast_ref()
 }

@@ -1,103 +1,86 @@
-//! The division of the link into a host as the hook of a simulated machine.
+//! The switch's division of the link into a host, in the simulated driver domain.
 //!
 //! # Theory of operation
-//! The mechanism is [`floodway_core::inbound`], the very code that the switch runs: a [`Port`] for each VM, and one [`Allocator`] that
+//! The mechanism is [`floodway_core::inbound`], the very code that the switch runs: a [`Port`] for each VM, and one [`Division`] that
 //! is asked when the number of a VM's active connections changes. What is kept of a held ACK is a copy of its packet. The deadline
 //! of the clamps is the hook's, so that a driver domain that waits for a processor is late with grants, too.
 
-use std::time::Duration;
+use floodway_core::inbound::{Config, Counters, Division, Port, Sink, Verdict};
+use floodway_core::tcp::Edit;
 
-use floodway_core::inbound::allocation::Demand;
-use floodway_core::inbound::{Allocator, Config, Counters, Port, Sink, Verdict};
-use floodway_core::offload::Edit;
-use floodway_core::time::Instant;
-use floodway_sim::machine::{Hook, HookCtx};
-use floodway_sim::offload::describe;
-use floodway_sim::packet::{Packet, PacketId};
+use super::describe;
+use crate::machine::{Hook, HookCtx};
+use crate::packet::{Packet, PacketId};
+use crate::{Duration, Instant};
 
-/// How often it is looked at what VMs use, while unused shares are lent: as in the switch.
-const TICK: Duration = Duration::from_millis(50);
 /// Header of an Ethernet frame, which the simulator's lengths leave out.
 const ETHERNET_HEADER: u64 = 14;
 
 /// The clamps of a machine's VMs, and the division among them.
 #[derive(Debug)]
-pub(super) struct Division {
-    config: Config,
+pub struct SwitchInbound {
     cost: Duration,
     ports: Vec<Port<Packet>>,
-    allocator: Allocator,
-    tick_at: Instant,
+    division: Division,
 }
 
-impl Division {
-    /// A division of the link among `vms` VMs of equal weight. A packet costs the driver domain `cost`.
-    pub(super) fn new(config: Config, vms: usize, cost: Duration, seed: u64) -> Self {
-        let mut division = Self {
+impl SwitchInbound {
+    /// A division of the link among `vms` VMs of equal weight. A packet costs the driver domain `cost`. `seed` is that of the
+    /// run.
+    #[must_use]
+    pub fn new(config: Config, vms: usize, cost: Duration, seed: u64) -> Self {
+        let mut inbound = Self {
             cost,
             ports: (0..vms).map(|_| Port::new(config.clone(), seed)).collect(),
-            allocator: Allocator::new(&config, vms),
-            tick_at: if config.water_fill { Instant::ZERO + TICK } else { Instant::NEVER },
-            config,
+            division: Division::new(config, vec![1; vms], Instant::ZERO),
         };
-        division.demand_all(|_| None);
-        division.publish(Instant::ZERO);
-        division
+        inbound.publish(Instant::ZERO);
+        inbound
     }
 
     /// The rate of each VM, in bytes per second.
-    pub(super) fn rates(&self) -> &[u64] {
-        self.allocator.rates()
+    #[must_use]
+    pub fn rates(&self) -> &[u64] {
+        self.division.rates()
     }
 
     /// Bytes of the link that have come for a VM.
-    pub(super) fn received(&self, vm: usize) -> u64 {
+    #[must_use]
+    pub fn received(&self, vm: usize) -> u64 {
         self.ports.get(vm).map_or(0, Port::received)
     }
 
     /// What the clamp of a VM has done.
-    pub(super) fn counters(&self, vm: usize) -> Counters {
+    #[must_use]
+    pub fn counters(&self, vm: usize) -> Counters {
         self.ports.get(vm).map_or_else(Counters::default, |port| *port.counters())
     }
 
-    fn demand(&self, vm: usize, limit: Option<u64>) -> Demand {
-        let active = self.ports.get(vm).map_or(0, Port::active);
-        Demand { weight: self.config.policy.weight(active, self.config.weight_cap, 1), limit }
-    }
-
-    fn demand_all(&mut self, limit: impl Fn(usize) -> Option<u64>) {
-        let demands: Vec<_> = (0..self.ports.len()).map(|vm| self.demand(vm, limit(vm))).collect();
-        self.allocator.set_all(demands);
-    }
-
     fn publish(&mut self, now: Instant) {
-        for (port, &rate) in self.ports.iter_mut().zip(self.allocator.rates()) {
+        for (port, &rate) in self.ports.iter_mut().zip(self.division.rates()) {
             port.set_rate(rate, now);
         }
     }
 
     /// The number of a VM's active connections may have changed.
     fn settle(&mut self, vm: usize, now: Instant) {
-        // What it can use it has to show first.
-        let demand = self.demand(vm, None);
-        let known = self.allocator.demands().get(vm).map(|known| known.weight);
-        if known != Some(demand.weight) && self.allocator.set(vm, demand) {
+        let active = self.ports.get(vm).map_or(0, Port::active);
+        if self.division.set_active(vm, active) {
             self.publish(now);
         }
     }
 
     fn lend(&mut self, now: Instant) {
-        if self.tick_at > now {
+        if self.division.next_tick() > now {
             return;
         }
-        self.tick_at = now + TICK;
         let limits: Vec<_> = self.ports.iter_mut().map(|port| port.limit(now)).collect();
-        self.demand_all(|vm| limits.get(vm).copied().flatten());
+        self.division.tick(|vm| limits.get(vm).copied().flatten(), now);
         self.publish(now);
     }
 }
 
-impl Hook for Division {
+impl Hook for SwitchInbound {
     fn outbound(&mut self, vm: u32, id: PacketId, ctx: &mut HookCtx<'_>) {
         ctx.charge(self.cost);
         let packet = *ctx.packets().get(id);
@@ -125,7 +108,7 @@ impl Hook for Division {
         ctx.charge(self.cost);
         let packet = *ctx.packets().get(id);
         let tuple = ctx.flows().get(packet.flow).map(|flow| flow.tuple(packet.from));
-        let overhead = ETHERNET_HEADER + u64::from(self.config.frame_overhead);
+        let overhead = ETHERNET_HEADER + u64::from(self.division.config().frame_overhead);
         let wire = u64::from(packet.len()) + u64::from(packet.packets()) * overhead;
         let (now, index) = (ctx.now(), vm as usize);
         if let (Some(segment), Some(tuple), Some(port)) =
@@ -139,7 +122,7 @@ impl Hook for Division {
 
     fn next_timeout(&self) -> Instant {
         let ports = self.ports.iter().map(Port::next_timeout);
-        ports.chain([self.tick_at]).min().unwrap_or(Instant::NEVER)
+        ports.chain([self.division.next_tick()]).min().unwrap_or(Instant::NEVER)
     }
 
     fn on_timeout(&mut self, ctx: &mut HookCtx<'_>) {

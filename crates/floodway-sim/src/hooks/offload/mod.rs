@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! The mechanism is [`floodway_core::offload::Offload`], the very code that the switch runs, one for each VM.
 //! This [`Hook`] does for packets of a [`Pool`](crate::packet::Pool) what the switch does for frames in memory: it
-//! describes each TCP segment to the engine ([`describe`]), passes it on as the verdict says, and carries out what
+//! describes each TCP segment to the engine (`describe`), passes it on as the verdict says, and carries out what
 //! the engine asks for ([`egress`]). What the engine keeps is a copy of the packet, which has no
 //! bytes but knows how many there are.
 //!
@@ -19,7 +19,6 @@
 //!
 //! Packets that are not TCP, and those of flows that have ended, pass as they are.
 
-pub mod describe;
 mod egress;
 
 use std::collections::BTreeMap;
@@ -28,6 +27,7 @@ use floodway_core::offload::{Config, Counters, Link, Offload, Verdict};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
+use super::describe;
 use crate::flow::{FlowId, Side};
 use crate::machine::{Hook, HookCtx};
 use crate::packet::{Packet, PacketId};

@@ -3,7 +3,8 @@
 use floodway_core::offload::{Edit, HELLO_LIFETIME_MS, Link, Made, Naming, Release, Sink};
 use floodway_wire::FiveTuple;
 
-use super::{Names, describe};
+use super::super::describe;
+use super::Names;
 use crate::Duration;
 use crate::flow::{FlowId, Side};
 use crate::machine::HookCtx;
