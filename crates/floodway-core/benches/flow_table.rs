@@ -15,9 +15,9 @@ use std::time::Duration as Wall;
 
 use criterion::measurement::{Measurement, ValueFormatter};
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use floodway_core::flow_table::{FlowId, FlowTable};
+use floodway_core::tables::flow_table::{FlowId, FlowTable};
+use floodway_core::tables::timer::{Deadline, TimerQueue};
 use floodway_core::time::{Duration, Instant};
-use floodway_core::timer::{Deadline, TimerQueue};
 use floodway_wire::FiveTuple;
 
 const FLOWS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];

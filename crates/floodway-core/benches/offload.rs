@@ -16,11 +16,11 @@
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-use floodway_core::flow_table::{FlowId, FlowTable};
 use floodway_core::offload::{
     Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Side, Sink,
 };
 use floodway_core::seq::Seq;
+use floodway_core::tables::flow_table::{FlowId, FlowTable};
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 pub mod congestion;
-pub mod flow_table;
 pub mod inbound;
 pub mod l2;
 pub mod meter;
@@ -18,9 +17,9 @@ pub mod qdisc;
 pub mod steps;
 #[cfg(not(any(test, fuzzing)))]
 mod steps;
+pub mod tables;
 pub mod tcp;
 pub mod time;
-pub mod timer;
 pub mod token_bucket;
 pub mod watchdog;
 pub mod work;

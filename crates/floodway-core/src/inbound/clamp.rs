@@ -19,11 +19,11 @@
 //! Portions are equal, so all connections that always want more get the same rate, whatever their RTTs.
 
 use super::port::{PASS, Port, Sink, Verdict};
-use crate::flow_table::FlowId;
 use crate::seq::Seq;
+use crate::tables::flow_table::FlowId;
+use crate::tables::timer::TICK;
 use crate::tcp::Segment;
 use crate::time::Instant;
-use crate::timer::TICK;
 use floodway_wire::tcp::Flags;
 
 /// Flags that cannot wait.

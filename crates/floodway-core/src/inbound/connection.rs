@@ -9,9 +9,9 @@ use super::unspent::Unspent;
 use super::waiting::{MAX_HOLD, Waiting};
 use super::window::Window;
 use crate::seq::Seq;
+use crate::tables::timer::Deadline;
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
-use crate::timer::Deadline;
 
 /// A window may be so many times the rate times the loop, and what the port may queue: pacing bounds the rate,
 /// and a sender that is late must find room to catch up.

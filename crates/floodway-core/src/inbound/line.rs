@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::pacer::Pacer;
-use crate::flow_table::FlowId;
+use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
 /// Most that wait: what they wait with takes memory, and floods must not make it grow.

@@ -13,10 +13,10 @@ use super::line::Line;
 use super::meter::{self, Meter};
 use super::pacer::Pacer;
 use super::waiting::Turn;
-use crate::flow_table::{FlowId, FlowTable, Refused};
+use crate::tables::flow_table::{FlowId, FlowTable, Refused};
+use crate::tables::timer::TimerQueue;
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
-use crate::timer::TimerQueue;
 use crate::token_bucket::TokenBucket;
 
 /// Segments that a connection of the VM's own may receive at first, if there is credit (RFC 6928).

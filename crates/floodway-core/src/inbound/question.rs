@@ -26,7 +26,7 @@ use super::line::Line;
 use super::port::{Port, Sink, Verdict};
 use super::unspent::Question;
 use super::waiting::{Turn, Waiting, What};
-use crate::flow_table::FlowId;
+use crate::tables::flow_table::FlowId;
 use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
 

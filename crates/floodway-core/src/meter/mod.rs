@@ -35,8 +35,8 @@ use floodway_wire::FiveTuple;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
-use crate::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::qdisc::Class;
+use crate::tables::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use pair::Pair;
@@ -213,7 +213,7 @@ impl Meter {
     ) -> (impl Iterator<Item = PairSummary>, Option<u32>) {
         let end = from.saturating_add(limit);
         let next = (end < self.pairs.slots()).then_some(end);
-        let summary = move |pair: crate::flow_table::FlowRef<'_, Pair>| PairSummary {
+        let summary = move |pair: crate::tables::flow_table::FlowRef<'_, Pair>| PairSummary {
             destination: (*pair.tuple != FiveTuple::NONE).then(|| pair.tuple.dst_ip()),
             class: pair.flow.class(&self.config, now),
             rate: pair.flow.rate(&self.config, now),

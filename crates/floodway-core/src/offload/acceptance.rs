@@ -45,8 +45,8 @@ use super::flow::{Flow, Outcome, Phase};
 use super::packet::Packet;
 use super::sender::Sender;
 use super::sink::{Refusal, Sink, Verdict};
-use crate::flow_table::FlowId;
 use crate::seq::Seq;
+use crate::tables::flow_table::FlowId;
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::Instant;
 

@@ -11,11 +11,11 @@ use super::port::{Call, Port};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason};
-use crate::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::seq::Seq;
+use crate::tables::flow_table::{FlowId, FlowRef, FlowTable};
+use crate::tables::timer::{ShortTime, TimerQueue};
 use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
-use crate::timer::{ShortTime, TimerQueue};
 
 /// Timers that one call handles at most.
 const TIMERS_PER_CALL: u32 = 64;

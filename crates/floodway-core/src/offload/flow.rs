@@ -15,11 +15,11 @@ use super::sink::{Link, Verdict};
 use super::spare::Boxes;
 use super::store::Lists;
 use super::summary::{FlowSummary, Reason, RxState, TxState};
-use crate::flow_table::FlowId;
 use crate::seq::Seq;
+use crate::tables::flow_table::FlowId;
+use crate::tables::timer::{ShortTime, TimerQueue};
 use crate::tcp::{Segment, Side};
 use crate::time::Instant;
-use crate::timer::{ShortTime, TimerQueue};
 
 /// Boxes that no flow of the port uses now.
 #[derive(Debug)]

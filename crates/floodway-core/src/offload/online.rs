@@ -28,9 +28,9 @@ use super::guest::GuestState;
 use super::port::{Call, HELLO_INTERVAL, Port};
 use super::sink::{Made, Naming, Sink};
 use super::summary::{Reason, TxState};
-use crate::flow_table::FlowId;
+use crate::tables::flow_table::FlowId;
+use crate::tables::timer::ShortTime;
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 
 /// How long a guest gets to hear that a flow goes offline.
 const GRACE: Duration = Duration::from_millis(300);

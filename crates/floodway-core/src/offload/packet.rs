@@ -3,7 +3,7 @@
 use floodway_wire::FiveTuple;
 
 use super::sink::Link;
-use crate::flow_table::FlowId;
+use crate::tables::flow_table::FlowId;
 use crate::tcp::Segment;
 
 /// A TCP segment as it is shown to the offload.

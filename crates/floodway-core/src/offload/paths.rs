@@ -13,9 +13,9 @@ use super::sender::{AckKind, Predicted, Sender, Stored};
 use super::sink::{Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
 use crate::seq::Seq;
+use crate::tables::timer::ShortTime;
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 
 /// ACKs of so many bytes are merged into one for the guest: what one super-frame carries.
 const MERGED_BYTES: u32 = 64 << 10;

@@ -10,7 +10,7 @@ use super::grant::Pool;
 use super::guest::GuestState;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
-use crate::flow_table::FlowId;
+use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
 pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);

@@ -37,8 +37,8 @@ use super::port::Call;
 use super::sink::{Link, Made, Sink};
 use super::summary::TxState;
 use crate::seq::Seq;
+use crate::tables::timer::ShortTime;
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 
 /// Time for a guest that runs again to acknowledge what has waited in its receive queue.
 const RESUME_DELAY: Duration = Duration::from_millis(100);

@@ -59,9 +59,9 @@ use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
 use crate::rtt::{RtoLimits, RttEstimator};
 use crate::seq::Seq;
+use crate::tables::timer::ShortTime;
 use crate::tcp::{Edit, Segment};
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 use floodway_wire::FiveTuple;
 
 pub(super) use predict::Predicted;

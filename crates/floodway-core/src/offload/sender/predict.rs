@@ -16,9 +16,9 @@ use super::{Env, Phase, Sender};
 use crate::offload::config::Config;
 use crate::offload::sink::Sink;
 use crate::offload::summary::TxState;
+use crate::tables::timer::ShortTime;
 use crate::tcp::Segment;
 use crate::time::Instant;
-use crate::timer::ShortTime;
 
 /// What becomes of a segment of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use crate::offload::sink::{Made, Release, Sink};
 use crate::offload::spare::Boxes;
 use crate::offload::store::{Chunk, Place};
 use crate::seq::Seq;
+use crate::tables::timer::ShortTime;
 use crate::tcp::Ecn;
 use crate::time::{Duration, Instant};
-use crate::timer::ShortTime;
 
 /// The longest wait between two probes of a closed window.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

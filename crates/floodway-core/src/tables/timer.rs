@@ -30,7 +30,7 @@
 //!
 //! Invariants: a timer is in at most one slot; no timer is in a slot that the wheel has passed.
 
-use crate::flow_table::{Chunks, FlowId, Linked, Links, List};
+use crate::tables::flow_table::{Chunks, FlowId, Linked, Links, List};
 use crate::time::{Duration, Instant};
 
 /// log2 of the nanoseconds of a tick.
