@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arbitrary::Arbitrary;
+use floodway_core::egress::qdisc::{self, Kind};
 use floodway_core::l2::PortId;
-use floodway_core::qdisc::{self, Kind};
 use floodway_core::time::{Duration, Instant};
 use floodway_switch::config::{MeterConfig, QueueConfig};
 use floodway_switch::egress::{Egress, LinkRate, Settings, SharedEgress};

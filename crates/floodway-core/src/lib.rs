@@ -8,11 +8,10 @@
 #![forbid(unsafe_code)]
 
 pub mod congestion;
+pub mod egress;
 pub mod inbound;
 pub mod l2;
-pub mod meter;
 pub mod offload;
-pub mod qdisc;
 #[cfg(any(test, fuzzing))]
 pub mod steps;
 #[cfg(not(any(test, fuzzing)))]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use floodway_core::qdisc::{
+use floodway_core::egress::qdisc::{
     Backlog, Cause, Class, CodelConfig, Config, FqConfig, HIGH_BURST, Kind, Packet, Scheduler,
 };
 use floodway_core::time::{Duration, Instant};

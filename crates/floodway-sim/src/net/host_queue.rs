@@ -1,7 +1,7 @@
 //! The switch's queue in front of an uplink, above a simulated network card.
 //!
 //! # Theory of operation
-//! The scheduler is [`floodway_core::qdisc::Scheduler`], the very code that the switch runs: two classes, turns of the sources
+//! The scheduler is [`floodway_core::egress::qdisc::Scheduler`], the very code that the switch runs: two classes, turns of the sources
 //! within each, and a fifo, `CoDel` or FQ-CoDel for each source and class. What the queue can choose between depends on how
 //! large a packet is: with [`HostQueueConfig::segment`] a super-frame is cut into packets on its way in, without it a
 //! super-frame is one packet here, and leaves for the card's ring whole.
@@ -10,7 +10,7 @@
 //!
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), section 4.2; RFC 8289, RFC 8290.
 
-use floodway_core::qdisc::{Class, Config, Counters, Packet as Entry, Scheduler};
+use floodway_core::egress::qdisc::{Class, Config, Counters, Packet as Entry, Scheduler};
 
 use super::queue::{Discipline, Refused};
 use crate::Instant;
@@ -104,7 +104,7 @@ mod tests {
     use crate::net::{Nic, NicConfig};
     use crate::packet::Packet;
     use crate::packet::tests::data;
-    use floodway_core::qdisc::Kind;
+    use floodway_core::egress::qdisc::Kind;
 
     fn queue(kind: Kind, segment: bool, limit_packets: u32) -> HostQueue {
         let discipline = Config { kind, limit_packets, ..Config::default() };

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! Goal: small flows get the high class in every queue that looks at code points, without a word from whoever sends. The
-//! meter is [`floodway_core::meter::Meter`], the very code that the switch runs: one for each source address at the host, with a
+//! meter is [`floodway_core::egress::meter::Meter`], the very code that the switch runs: one for each source address at the host, with a
 //! token bucket for each destination. A packet is metered when the host hands it to its network card, so after the driver
 //! domain and before the card's queue; a super-frame counts whole, as in the switch. The code point that the sender wrote is
 //! overwritten, whatever it was.
@@ -13,8 +13,8 @@
 
 use std::net::Ipv4Addr;
 
-use floodway_core::meter::{Config, Counters, Meter};
-use floodway_core::qdisc::Class;
+use floodway_core::egress::meter::{Config, Counters, Meter};
+use floodway_core::egress::qdisc::Class;
 use floodway_wire::FiveTuple;
 
 use crate::Instant;

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use floodway_core::meter;
+use floodway_core::egress::meter;
 use floodway_sim::Instant;
 use floodway_sim::net::{
     Link, Net, NicConfig, QueueConfig, SwitchConfig, Tagger, TaggerConfig, fat_tree,

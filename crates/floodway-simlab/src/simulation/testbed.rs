@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use floodway_core::qdisc::{self, Kind};
+use floodway_core::egress::qdisc::{self, Kind};
 use floodway_sim::Instant;
 use floodway_sim::cpu::{Credit, CreditConfig, Debit, LoadConfig, VcpuSpec};
 use floodway_sim::engine::Rng;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodway_core::meter::Config as PairConfig;
+use floodway_core::egress::meter::Config as PairConfig;
 
 use super::error::Fault;
 use super::section::Section;

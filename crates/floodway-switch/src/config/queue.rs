@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodway_core::qdisc::{CodelConfig, Config as Discipline, FqConfig, Kind};
+use floodway_core::egress::qdisc::{CodelConfig, Config as Discipline, FqConfig, Kind};
 
 use super::error::Fault;
 use super::section::Section;

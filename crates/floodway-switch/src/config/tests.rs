@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
+use floodway_core::egress::qdisc;
 use floodway_core::offload::BufferPolicy;
-use floodway_core::qdisc;
 
 use super::inbound::KEYS as INBOUND_KEYS;
 use super::meter::KEYS as METER_KEYS;

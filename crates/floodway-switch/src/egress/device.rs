@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use floodway_core::qdisc::{ByteLimit, Shaper};
+use floodway_core::egress::qdisc::{ByteLimit, Shaper};
 use floodway_core::time::Instant;
 
 use crate::frame::{self, Frame};

@@ -6,12 +6,12 @@
 //!
 //! A frame to an uplink goes through five steps, all but the second under the lock of that uplink:
 //!
-//! 1. [`tagger`]: core's [meter](floodway_core::meter) says whether the pair of guest and destination is a small
+//! 1. [`tagger`]: core's [meter](floodway_core::egress::meter) says whether the pair of guest and destination is a small
 //!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
 //! 2. [`segments`]: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
 //!    the lock, [`PIECE`] at a time.
 //! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
-//! 4. Otherwise it is copied and queued ([`queue`]): core's [scheduler](floodway_core::qdisc::scheduler) with two
+//! 4. Otherwise it is copied and queued ([`queue`]): core's [scheduler](floodway_core::egress::qdisc::scheduler) with two
 //!    classes, turns of VMs, and a discipline for each VM's flows.
 //! 5. [`device`]: the queue is emptied as fast as the device may be filled: up to a number of bytes that it
 //!    holds, or at a rate.
@@ -36,8 +36,8 @@ mod tagger;
 #[cfg(test)]
 mod tests;
 
+use floodway_core::egress::qdisc::{Class, Kind};
 use floodway_core::l2::PortId;
-use floodway_core::qdisc::{Class, Kind};
 use floodway_core::time::Instant;
 
 use crate::config::{MeterConfig, QueueConfig};

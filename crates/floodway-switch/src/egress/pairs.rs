@@ -1,7 +1,7 @@
 //! The control socket's view: pairs of guests and destinations, and the state of the queues.
 
-use floodway_core::meter::{Counters, Meter, PairSummary};
-use floodway_core::qdisc::Class;
+use floodway_core::egress::meter::{Counters, Meter, PairSummary};
+use floodway_core::egress::qdisc::Class;
 use floodway_core::time::Instant;
 
 use super::Egress;

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use floodway_core::qdisc::{Backlog, Cause, Class, Config, Counters, Packet, Scheduler};
+use floodway_core::egress::qdisc::{Backlog, Cause, Class, Config, Counters, Packet, Scheduler};
 use floodway_core::time::Instant;
 use floodway_wire::traffic_class;
 use floodway_wire::vnet::VnetHdr;

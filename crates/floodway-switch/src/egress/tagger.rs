@@ -2,9 +2,9 @@
 //!
 //! Each guest has a meter of its own for each uplink: what it sends fills its own table, and no other's.
 
+use floodway_core::egress::meter::{Config, Meter};
+use floodway_core::egress::qdisc::Class;
 use floodway_core::l2::PortId;
-use floodway_core::meter::{Config, Meter};
-use floodway_core::qdisc::Class;
 use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, parse, traffic_class};
 

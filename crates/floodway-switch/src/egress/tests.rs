@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use floodway_core::qdisc::Config as Discipline;
+use floodway_core::egress::qdisc::Config as Discipline;
 use floodway_wire::build::Tcp;
 use floodway_wire::ethernet::TYPE_VLAN;
 use floodway_wire::segmentation::Segmenter;

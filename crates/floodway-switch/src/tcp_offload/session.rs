@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use floodway_core::tables::flow_table::FlowId;
 use floodway_core::l2::origin::is_first_hop;
 use floodway_core::offload::{Config, Packet, Refusal, Side, Verdict};
+use floodway_core::tables::flow_table::FlowId;
 use floodway_core::time::Instant;
 use floodway_wire::tcp::Flags;
 use floodway_wire::{FiveTuple, Meta};

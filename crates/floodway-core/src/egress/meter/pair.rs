@@ -1,7 +1,7 @@
 //! One pair: its bucket, its class, and what it sent lately.
 
 use super::{Config, Counters};
-use crate::qdisc::Class;
+use crate::egress::qdisc::Class;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 

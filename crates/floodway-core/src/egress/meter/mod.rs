@@ -35,7 +35,7 @@ use floodway_wire::FiveTuple;
 use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
-use crate::qdisc::Class;
+use crate::egress::qdisc::Class;
 use crate::tables::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;

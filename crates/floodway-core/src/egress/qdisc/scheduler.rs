@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! **Class.** Two classes; the high one is served as long as it has anything, up to `high_percent` of the bytes while the low one has packets,
-//! too. The [meter](crate::meter) gives each pair of VMs, and each VM, a small rate in the high class, so it rarely comes to that; but many VMs that invent
+//! too. The [meter](crate::egress::meter) gives each pair of VMs, and each VM, a small rate in the high class, so it rarely comes to that; but many VMs that invent
 //! destinations must not starve everybody's bulk. The low class is *owed* its percent of what the high one sends meanwhile; when that is
 //! more than [`HIGH_BURST`], the low one is served until it is not, and what it sends is taken off. So short bursts of small flows
 //! never wait for it.
