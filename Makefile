@@ -33,8 +33,9 @@ test: compiler lint build ready unit prove ## Everything that must pass: lints, 
 test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
 	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv
 
-lint: compiler ## Formatting, clippy, licences and sources of dependencies
+lint: compiler ## Formatting, clippy, layers of modules, licences and sources of dependencies
 	$(CARGO) fmt --all --check
+	$(CARGO) run -q --locked -p floodway-layers
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi

@@ -4,6 +4,17 @@
 //! Core works on packet metadata (parsed header fields, lengths, port, time) and answers with
 //! verdicts and edits; the bytes stay with the caller. The switch runs it on guest memory, the
 //! simulator on packets that have no bytes.
+//!
+//! # Layers
+//! Modules import downwards only; `make lint` checks it, also within each of them.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | mechanisms | [`offload`], [`inbound`], [`egress`], [`l2`] |
+//! | laws and tables | [`congestion`], [`tables`], [`work`], [`watchdog`] |
+//! | words | [`tcp`] (segments, edits, sequence numbers, round trips), [`token_bucket`], [`time`] |
+//!
+//! The MAC table and the source policy are one mechanism and stay together in [`l2`]; [`tables`] is what several mechanisms keep flows in.
 
 #![forbid(unsafe_code)]
 
