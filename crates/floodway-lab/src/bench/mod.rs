@@ -25,13 +25,14 @@ mod contention;
 mod figures;
 mod generator;
 mod hugepages;
+mod isolation;
 mod peer;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use floodway_report::report::{self, Report, World};
 use serde::Serialize;
 
@@ -58,9 +59,21 @@ pub struct Args {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// Frame sizes to measure; all when absent.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub only: Vec<Frames>,
+    /// Measure how an attacker slows others, instead of how fast frames move
+    #[arg(long)]
+    pub isolation: bool,
+    /// Calm slices of each attack and load, and as many attacked ones (with --isolation)
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000), requires = "isolation")]
+    pub slices: u32,
+    /// Milliseconds of each slice (with --isolation)
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(20..=10_000), requires = "isolation")]
+    pub slice_ms: u32,
+    /// Print the report as JSON, and the table to standard error (with --isolation)
+    #[arg(long, requires = "isolation")]
+    pub json: bool,
+    /// Frame sizes (64, 1500, 9000, tso), or attacks with --isolation, to measure; all when absent.
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
     /// Other switches to measure; all when absent.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub peers: Vec<PeerKind>,
@@ -73,9 +86,28 @@ pub struct Args {
     /// CPU of the client.
     #[arg(long, default_value_t = 1)]
     pub client_core: usize,
-    /// Where the report goes.
-    #[arg(long, default_value = "out/bench")]
-    pub out: PathBuf,
+    /// Where the report goes [default: out/bench, or out/bench-isolation].
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}
+
+impl Args {
+    fn out(&self) -> PathBuf {
+        let default = if self.isolation { isolation::EXPERIMENT } else { EXPERIMENT };
+        self.out.clone().unwrap_or_else(|| Path::new("out").join(default))
+    }
+
+    /// What `--only` names.
+    fn only<T: clap::ValueEnum>(&self) -> Result<Vec<T>> {
+        let parse = |name: &String| {
+            T::from_str(name, false).map_err(|_| {
+                let values = T::value_variants().iter().filter_map(T::to_possible_value);
+                let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
+                anyhow!("--only {name}: give some of {}", names.join(", "))
+            })
+        };
+        self.only.iter().map(parse).collect()
+    }
 }
 
 /// One case on one switch in one round.
@@ -136,7 +168,10 @@ impl Results {
 /// Missing prerequisites are no error: they are printed and noted in the report.
 pub fn run(args: &Args) -> Result<()> {
     check(args)?;
-    let cases = case::all(&args.only);
+    if args.isolation {
+        return isolation::run(args);
+    }
+    let cases = case::all(&args.only::<Frames>()?);
     let results = match prepare(args) {
         Ok((generator, _reservation)) => measure(args, &cases, &generator)?,
         Err(reason) => {
@@ -178,6 +213,12 @@ fn switches(args: &Args) -> Vec<PeerKind> {
 
 /// What every measurement needs. An error is a reason to skip the benchmark.
 fn prepare(args: &Args) -> Result<(Generator, Reservation)> {
+    check_cores(args)?;
+    let generator = Generator::build(args.client_core)?;
+    Ok((generator, Reservation::acquire()?))
+}
+
+fn check_cores(args: &Args) -> Result<()> {
     let cores = contention::cores_present()?;
     for core in [args.switch_core, args.client_core] {
         ensure!(
@@ -185,8 +226,7 @@ fn prepare(args: &Args) -> Result<(Generator, Reservation)> {
             "CPU {core} is not there; the switch and its client need one each"
         );
     }
-    let generator = Generator::build(args.client_core)?;
-    Ok((generator, Reservation::acquire()?))
+    Ok(())
 }
 
 fn measure(args: &Args, cases: &[Case], generator: &Generator) -> Result<Results> {
@@ -276,9 +316,10 @@ fn publish(args: &Args, cases: &[Case], results: &Results) -> Result<()> {
         rows: figures::rows(cases, &switches(args), &results.rounds, compared),
         notes: Vec::new(),
     };
-    report.write(&args.out)?;
-    report::write_samples(&args.out, &samples)?;
-    write_rounds(&args.out, &results.rounds)?;
+    let out = args.out();
+    report.write(&out)?;
+    report::write_samples(&out, &samples)?;
+    write_rounds(&out, &results.rounds)?;
     if !results.rounds.is_empty() {
         println!("{}", figures::table(cases, &switches(args), &results.rounds));
     }
@@ -288,7 +329,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results) -> Result<()> {
     for caveat in figures::caveats(&results.rounds) {
         println!("caveat: {caveat}");
     }
-    println!("report: {}", args.out.join(report::REPORT_FILE).display());
+    println!("report: {}", out.join(report::REPORT_FILE).display());
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Setup, Switch};
+use super::{Plan, Setup, Switch};
 use crate::switch_process;
 
 const NAME: &str = "floodway";
@@ -39,11 +39,21 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    let path = setup.dir.join("floodway.toml");
     let control = setup.dir.join("control.sock");
-    fs::write(&path, toml::to_string(&config(setup, &control))?)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    let process = setup.spawn(NAME, &switch_process::binary()?, |command| {
+    let config = toml::to_string(&config(setup, &control))?;
+    start_planned(setup, &Plan { ports: Vec::new(), config, namespace: None })
+}
+
+/// Starts it with the configuration of a plan.
+pub fn start_planned(setup: &Setup, plan: &Plan) -> Result<Switch> {
+    let path = setup.dir.join("floodway.toml");
+    fs::write(&path, &plan.config).with_context(|| format!("cannot write {}", path.display()))?;
+    let binary = switch_process::binary()?;
+    let program = plan.namespace.as_ref().map_or(binary.as_path(), |_| Path::new("ip"));
+    let process = setup.spawn(NAME, program, |command| {
+        if let Some(namespace) = &plan.namespace {
+            command.args(["netns", "exec", namespace]).arg(&binary);
+        }
         command.arg("run").arg("--config").arg(&path);
     })?;
     Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })

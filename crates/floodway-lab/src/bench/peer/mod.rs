@@ -12,9 +12,9 @@ mod testpmd;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -81,6 +81,39 @@ impl PeerKind {
             Self::Bridge => bridge::start(setup),
         }
     }
+
+    /// Starts it with other ports than the usual two.
+    ///
+    /// # Errors
+    /// As [`Self::start`], or when it always has two ports.
+    pub fn start_planned(self, setup: &Setup, plan: &Plan) -> Result<Switch> {
+        match self {
+            Self::Floodway => floodway::start_planned(setup, plan),
+            Self::OvsDpdk => {
+                let switch = ovs::start_ports(setup, &plan.ports)?;
+                ovs::wait_until_configured(setup)?;
+                Ok(switch)
+            }
+            other => bail!("{other} has two ports"),
+        }
+    }
+}
+
+/// A switch with other ports than the usual two.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub ports: Vec<PlannedPort>,
+    /// Floodway's whole configuration, which says the same and more.
+    pub config: String,
+    /// Network namespace of Floodway.
+    pub namespace: Option<String>,
+}
+
+/// A port whose socket the client makes.
+#[derive(Clone, Debug)]
+pub struct PlannedPort {
+    pub name: String,
+    pub socket: PathBuf,
 }
 
 /// Where and how a switch runs.
@@ -135,6 +168,14 @@ impl Switch {
     /// Processes that it consists of.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Process::id).collect()
+    }
+
+    /// How the one that forwards has ended; `None` while it runs.
+    ///
+    /// # Errors
+    /// When the kernel does not know it.
+    pub fn ended(&self) -> Result<Option<ExitStatus>> {
+        self.processes.first().map_or(Ok(None), Process::try_wait)
     }
 
     /// The end of the log of the one that forwards.

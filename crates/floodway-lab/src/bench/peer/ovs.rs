@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Setup, Switch, missing_program, tail};
+use super::{PlannedPort, Setup, Switch, missing_program, tail};
 use crate::bench::case::Profile;
 use crate::child::Process;
 use crate::process;
@@ -28,8 +28,14 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
+    let port = |name: &str, socket: &Path| PlannedPort { name: name.into(), socket: socket.into() };
+    start_ports(setup, &[port("a", &setup.socket_a), port("b", &setup.socket_b)])
+}
+
+/// Starts it with these ports. How many queue pairs a port has is up to its guest.
+pub fn start_ports(setup: &Setup, ports: &[PlannedPort]) -> Result<Switch> {
     let database = start_database(setup)?;
-    configure(setup)?;
+    configure(setup, ports)?;
     let vswitchd = setup.spawn(NAME, Path::new(VSWITCHD), |command| {
         environment(command, setup);
         command.arg(remote(setup)).arg(control_option(setup, NAME));
@@ -60,7 +66,7 @@ fn start_database(setup: &Setup) -> Result<Process> {
     Ok(server)
 }
 
-fn configure(setup: &Setup) -> Result<()> {
+fn configure(setup: &Setup, ports: &[PlannedPort]) -> Result<()> {
     let mut command = Command::new("ovs-vsctl");
     environment(&mut command, setup);
     command.args(["--no-wait", &format!("--db={}", remote(setup))]);
@@ -72,13 +78,26 @@ fn configure(setup: &Setup) -> Result<()> {
     command.arg(format!("other_config:userspace-tso-enable={tso}"));
     command.args(["--", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev"]);
     command.arg("fail_mode=standalone");
-    for (name, socket) in [("a", &setup.socket_a), ("b", &setup.socket_b)] {
+    for PlannedPort { name, socket } in ports {
         command.args(["--", "add-port", "br0", name, "--", "set", "Interface", name]);
         command.arg("type=dpdkvhostuserclient");
         command.arg(format!("options:vhost-server-path={}", socket.display()));
         command.arg(format!("mtu_request={}", setup.profile.mtu()));
     }
     process::run_command(command).map(drop).context("OVS does not take its configuration")
+}
+
+/// Waits until it has made its ports: it closes the first connections of vhost-user ports while it does.
+///
+/// # Errors
+/// When it does not come up.
+pub fn wait_until_configured(setup: &Setup) -> Result<()> {
+    let mut command = Command::new("ovs-vsctl");
+    environment(&mut command, setup);
+    command.args(["--timeout=30", &format!("--db={}", remote(setup))]);
+    // Any change: without `--no-wait` the program waits until it is in force.
+    command.args(["set", "Open_vSwitch", ".", "external_ids:configured=true"]);
+    process::run_command(command).map(drop).context("OVS does not come up")
 }
 
 /// Keeps this instance away from one that the system runs.
