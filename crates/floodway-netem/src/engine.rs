@@ -7,7 +7,7 @@
 //! before the next packet is due, whichever is first; the rest of the time it spins, that is, it
 //! takes further turns. Sleeping is `ppoll` with a timer slack of 1 ns.
 //!
-//! The control socket is looked at when the thread has slept, and at least every [`CONTROL_EVERY`].
+//! The control socket is looked at when the thread has slept, and at least every `CONTROL_EVERY`.
 //! SIGUSR1 prints the counters as one line of JSON, SIGINT and SIGTERM end the loop.
 
 use std::os::fd::RawFd;

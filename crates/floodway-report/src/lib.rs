@@ -3,7 +3,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | files and pages | [`write`], [`html`], [`table`] |
+//! | files and pages | [`write()`], [`html`], [`table`] |
 //! | verdicts | [`band`] |
 //! | figures | [`report`], [`host`] |
 //! | samples | [`stats`] |

@@ -16,7 +16,7 @@
 //! bounds are checked here, once per descriptor, and nowhere else.
 //!
 //! A guest can only name addresses inside its own regions. Its front-end is trusted no more than the guest: it may take the pages
-//! away again ([`crate::sigbus`]), and shares at most what [`Limits`] allow, so that mappings and addresses are left for other ports.
+//! away again ([`crate::sigbus`]), and shares at most what its [`budget`] allows, so that mappings and addresses are left for other ports.
 
 pub mod budget;
 mod lookup;

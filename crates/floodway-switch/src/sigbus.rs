@@ -7,7 +7,7 @@
 //!
 //! **How**: a handler for the whole process looks the address up among all mappings of front-ends' files. If it is in one, the page is replaced
 //! by anonymous memory, and the access starts again: it reads zeros, or writes what nobody reads. That goes for a chunk around
-//! the page ([`CHUNK`]), and from the [`CHUNKS`]-th fault of a connection on for the whole mapping, so that a front-end causes a few faults, not one for each page. The
+//! the page (`CHUNK`), and from the `CHUNKS`-th fault of a connection on for the whole mapping, so that a front-end causes a few faults, not one for each page. The
 //! connection's [`Faults`] note what happened and wake the port's socket thread, which ends the connection and quarantines the port
 //! ([`crate::vhost::connection`]). Until it does, workers go on with memory that nobody shares; whatever they read there is checked as always.
 //! `SIGBUS` for any other address goes to the handler that was there before. One that no access of ours has caused (`BUS_MCEERR_AO`: the kernel found a

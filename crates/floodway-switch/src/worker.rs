@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
-//! turn ([`schedule`]) as long as there is something to do, and for a while after that, at most
+//! turn (`schedule`) as long as there is something to do, and for a while after that, at most
 //! `poll_us` and less if that does not pay ([`crate::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP

@@ -146,7 +146,7 @@ impl<'a> tcp::HeaderMut<'a> {
     /// Opens the TCP header of the frame that `meta` was parsed from.
     ///
     /// # Errors
-    /// [`Error::NotTcp`] if `meta` is of something else, otherwise as [`HeaderMut::parse`].
+    /// [`Error::NotTcp`] if `meta` is of something else, otherwise as [`parse`](tcp::HeaderMut::parse).
     pub fn of_frame(frame: &'a mut [u8], meta: &Meta, state: ChecksumState) -> Result<Self, Error> {
         meta.tcp().ok_or(Error::NotTcp)?;
         let bytes = frame

@@ -1,4 +1,4 @@
-//! What lies between a packet that leaves the host and its device: a [meter](meter) says to which class it belongs, a
+//! What lies between a packet that leaves the host and its device: a [`meter`] says to which class it belongs, a
 //! [queue](qdisc::scheduler) with a discipline for each source decides which one is next, and a [byte limit](qdisc::limit) or a
 //! [rate](qdisc::shaper) when the device gets it.
 //!

@@ -50,7 +50,7 @@
 //! Two segments for each of many connections can be more than the rate times the path: what does not fit is
 //! spread by pacing, until [`MAX_HOLD`] lets the floor win over the rate (at 30 KB/s for each connection). A sender may
 //! use at once what it was granted and did not use: at most its window. Connections whose SYNs have an unknown option (TCP-MD5, TCP-AO,
-//! MPTCP) or agree on AccECN are left alone ([`handshake`]): they count for the division and keep to no rate.
+//! MPTCP) or agree on AccECN are left alone (`handshake`): they count for the division and keep to no rate.
 //!
 //! Source: Hwang, Hong and Suh, "Dynamic Inbound Rate Adjustment Scheme for Virtualized Cloud Data Centers"
 //! (IEICE Transactions E99-D, 2016); RFC 9293 section 3.8.6 (windows), RFC 7323 section 2 (scale).

@@ -5,19 +5,19 @@
 //! A guest that waits for its CPU answers ACKs tens of milliseconds late. Its peer is a fraction of
 //! a millisecond away. So the switch, which always runs, takes over both control loops of TCP:
 //!
-//! - **Transmit** ([`sender`], vFlood): the guest sends far ahead of the congestion window; the switch
+//! - **Transmit** (`sender`, vFlood): the guest sends far ahead of the congestion window; the switch
 //!   stores its segments and releases them under a congestion window of its own, and keeps each byte
 //!   until the peer has acknowledged it, so that it can repair losses itself. ACKs stay end to end: the
 //!   switch never acknowledges to its own guest.
-//! - **Receive** ([`receiver`], vSnoop): in-order data is acknowledged at once, in the guest's name, and
+//! - **Receive** (`receiver`, vSnoop): in-order data is acknowledged at once, in the guest's name, and
 //!   kept until the guest has acknowledged it itself.
 //!
 //! The guest hears of it through the receive window of the ACKs that it gets, which is the *grant*
-//! ([`grant`]), and through the notices of its module ([`Sink::name`], [`Sink::hello`]).
+//! (`grant`), and through the notices of its module ([`Sink::name`], [`Sink::hello`]).
 //!
 //! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. Neither are those whose SYNs
-//! agree on something that the switch does not know ([`handshake`]). All else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
-//! A segment from the network changes a flow only if its numbers and its clock are acceptable ([`acceptance`]).
+//! agree on something that the switch does not know (`handshake`). All else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
+//! A segment from the network changes a flow only if its numbers and its clock are acceptable (`acceptance`).
 //!
 //! # Time
 //! Each call carries the time. [`Offload::next_timeout`] says when [`Offload::handle_timeout`] has to be
@@ -32,7 +32,7 @@
 //! - **I5** Offline flows pass byte for byte.
 //! - **I7** The guest never has to retransmit because of what the switch holds or repairs, as long as the path is
 //!   alive, and shorter than the guest's timeout.
-//! - **R1** to **R7**: see [`receiver`].
+//! - **R1** to **R7**: see `receiver`.
 //!
 //! (I6, the way back when the switch is gone, is the guest module's.)
 //!

@@ -11,10 +11,10 @@
 //! socket, with the switch's dirty log. Before, the stream takes the channel; afterwards, the uplinks.
 //!
 //! So that the network is seen, and not how soon the moved guest acknowledges (in emulation all its code has to be translated anew),
-//! the peer also sends an echo request every [`PROBE`], whether there are replies or not.
+//! the peer also sends an echo request every `PROBE`, whether there are replies or not.
 //!
 //! The *gap at the move* is the time from the last frame that came to the VM on the first host to the first one on the second; the
-//! *longest gap* is the longest of the whole stream, before and after as well. Both are looked at every [`POLL`]. SHA-256 of the
+//! *longest gap* is the longest of the whole stream, before and after as well. Both are looked at every `POLL`. SHA-256 of the
 //! stream is compared at the ends. QEMU's own *downtime* is that of the VM, without the network.
 
 use std::net::SocketAddr;

@@ -1,16 +1,16 @@
 //! Sweeps: many independent runs, on all cores or on a cluster, into one table.
 //!
 //! # Theory of operation
-//! A sweep is the list of an experiment's runs, for several seeds ([`plan`]). What a run measures depends on nothing but the
+//! A sweep is the list of an experiment's runs, for several seeds (`plan`). What a run measures depends on nothing but the
 //! run, so it does not matter who executes it, where, in what order, or how often. Outcomes go to a journal
-//! ([`journal`]), from which a sweep that was stopped goes on. When no run is left, the table is made from the journal, in
-//! the order of the runs ([`table`]): its bytes are the same whichever engine ran and however often it was stopped.
+//! (`journal`), from which a sweep that was stopped goes on. When no run is left, the table is made from the journal, in
+//! the order of the runs (`table`): its bytes are the same whichever engine ran and however often it was stopped.
 //!
 //! An *engine* takes the runs that are left and appends to the journal. The local one has a thread per core. That for
 //! Ray is a Python package (`python/`), which asks this program for the runs that are left (`--list`), has each executed by this
 //! program on some machine of the cluster (`sweep-task`), and writes the same journal.
 //!
-//! A run that fails is tried again, [`RETRIES`] times: memory or a machine may have been the reason. After that it is in the
+//! A run that fails is tried again, `RETRIES` times: memory or a machine may have been the reason. After that it is in the
 //! journal as failed, the sweep goes on, and says at the end which seed and parameters failed. There is no
 //! table then: a table with holes would be taken for a whole one.
 

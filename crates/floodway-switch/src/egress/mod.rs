@@ -6,21 +6,21 @@
 //!
 //! A frame to an uplink goes through five steps, all but the second under the lock of that uplink:
 //!
-//! 1. [`tagger`]: core's [meter](floodway_core::egress::meter) says whether the pair of guest and destination is a small
+//! 1. `tagger`: core's [meter](floodway_core::egress::meter) says whether the pair of guest and destination is a small
 //!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
-//! 2. [`segments`]: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
-//!    the lock, [`PIECE`] at a time.
+//! 2. `segments`: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
+//!    the lock, `PIECE` at a time.
 //! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
-//! 4. Otherwise it is copied and queued ([`queue`]): core's [scheduler](floodway_core::egress::qdisc::scheduler) with two
+//! 4. Otherwise it is copied and queued (`queue`): core's [scheduler](floodway_core::egress::qdisc::scheduler) with two
 //!    classes, turns of VMs, and a discipline for each VM's flows.
-//! 5. [`device`]: the queue is emptied as fast as the device may be filled: up to a number of bytes that it
+//! 5. `device`: the queue is emptied as fast as the device may be filled: up to a number of bytes that it
 //!    holds, or at a rate.
 //!
 //! **Who empties the queue**: whoever sends next, and the uplink's worker at the time that [`Egress::next_look`] says. That
 //! time is known outside of the lock, and the worker is woken if it would sleep past it ([`crate::worker`]).
 //!
-//! **Who waits**: nobody holds the lock for more than [`PIECE`] frames, or [`PIECE_BYTES`] and a frame, at a time. A device that is full lets all wait; one that refuses a
-//! frame lets its sender wait ([`queue`]).
+//! **Who waits**: nobody holds the lock for more than `PIECE` frames, or `PIECE_BYTES` and a frame, at a time. A device that is full lets all wait; one that refuses a
+//! frame lets its sender wait (`queue`).
 //!
 //! **Invariants**: a frame is never handed to the device past one that waits, unless that was refused and is of another source or class;
 //! every frame leaves, waits, or is counted as dropped; memory is bounded by the limits of the queues. Frames between guests never come here.

@@ -16,7 +16,7 @@
 //! Linux's TCP gains from the second one twice. While something of a connection is not yet known to be sent, it puts small writes together
 //! (`tcp_autocorking`): told after each frame, it sends more and smaller ones.
 //!
-//! **One way**: both wait only if the guest that sends does so for at least [`RUN`] frames in a row that nobody answers. Requests and
+//! **One way**: both wait only if the guest that sends does so for at least `RUN` frames in a row that nobody answers. Requests and
 //! replies come in turns, and nobody would gain if they waited. A bare acknowledgement of TCP is neither a frame of such a row nor an answer:
 //! who sends it has nothing to say. A message in several frames is expected to be answered after as many as the one before.
 //!
@@ -24,12 +24,12 @@
 //!
 //! **Limit**: four times what an interrupt costs the sender, so that interrupts take at most a fifth of its time. The cost is the time
 //! from an interrupt to the next frame beyond a usual gap: little where everybody has a core, and the other VM's whole turn where two
-//! share one. The limit lies between [`SHORTEST`] and [`LONGEST`].
+//! share one. The limit lies between `SHORTEST` and `LONGEST`.
 //!
 //! **Who ends it**: the worker that let an interrupt wait looks again at the time that it was told. Times are that worker's clock
 //! readings.
 //!
-//! **Invariant**: a guest that wants an interrupt gets it at most [`LONGEST`] after it was first let wait, plus the length of one
+//! **Invariant**: a guest that wants an interrupt gets it at most `LONGEST` after it was first let wait, plus the length of one
 //! round of the worker. Interrupts for frames from uplinks never wait.
 
 mod pace;

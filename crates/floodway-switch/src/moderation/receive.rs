@@ -22,8 +22,8 @@ struct Held {
 
 /// The state of one receive queue. See the theory of operation of [`crate::moderation`].
 ///
-/// An interrupt that the guest wants waits while frames come one way, less than [`SPARSE`] apart on average, and since it was first
-/// wanted less than [`BYTES`] have come and fewer than [`FRAMES`] frames. A super-frame is reason enough by itself, and so is the last
+/// An interrupt that the guest wants waits while frames come one way, less than `SPARSE` apart on average, and since it was first
+/// wanted less than `BYTES` have come and fewer than `FRAMES` frames. A super-frame is reason enough by itself, and so is the last
 /// frame of a message whose like was answered before.
 #[derive(Debug, Default)]
 pub struct Moderation {

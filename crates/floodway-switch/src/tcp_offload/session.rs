@@ -39,7 +39,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Waits for the engine of `port`. See [`crate::lock_order`] for what the caller may hold meanwhile.
+    /// Waits for the engine of `port`. See `lock_order` for what the caller may hold meanwhile.
     #[must_use]
     pub fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
         let mut machine = port.offload.machine();

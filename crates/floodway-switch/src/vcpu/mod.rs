@@ -12,9 +12,9 @@
 //! vCPU threads every few seconds, since VMs come and go, and gives those it has not seen the policy's slice
 //! ([`sched`]); nothing else of a thread's scheduling is touched.
 //!
-//! **Trust**: what answers on a QMP socket may be a VMM that its guest has taken over. It is never waited for ([`call`]): a question ends
+//! **Trust**: what answers on a QMP socket may be a VMM that its guest has taken over. It is never waited for (`call`): a question ends
 //! with the answer, two seconds after it began, or with a megabyte, whichever comes first, and the VMs have schedules of their own. The threads
-//! that it names have to be its own ([`peer`]); if one is not, nothing is changed.
+//! that it names have to be its own (`peer`); if one is not, nothing is changed.
 //!
 //! **Ends**: what a thread had before is noted and given back when the switch stops. A switch that is killed gives
 //! nothing back; the next one takes what it finds for what was before.

@@ -1,7 +1,7 @@
 //! The vCPU threads of a VM, asked for on QEMU's control socket (QMP).
 //!
 //! # Theory of operation
-//! Bytes go in, commands and the answer come out; sockets and time are [`call`](super::call)'s. What speaks there is not
+//! Bytes go in, commands and the answer come out; sockets and time are `call`'s. What speaks there is not
 //! necessarily QEMU, so the conversation is bounded in bytes and lines are read into the few fields that are wanted: the work
 //! and the memory are linear in what came.
 //!

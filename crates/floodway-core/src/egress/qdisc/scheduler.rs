@@ -12,7 +12,7 @@
 //! the round (the deficit round robin of RFC 8290, one level up). So sources share the link by bytes, whatever
 //! they send and however many flows they have; a queue that one source fills costs no other a packet.
 //!
-//! What a source sends in the high class while it has packets in the low one is taken off its turns there, up to [`MAX_DEBT`]: being high makes a
+//! What a source sends in the high class while it has packets in the low one is taken off its turns there, up to `MAX_DEBT`: being high makes a
 //! source's packets early, not its share of the link larger.
 //!
 //! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends

@@ -4,13 +4,13 @@
 //! ```text
 //! senders [namespace] - emulated port: rate, finite queue - [host namespace] - uplink - switch - VMs
 //! ```
-//! A real host's VMs share the port of the switch in front of it; here the [`FarEnd`]'s link to the host is that port. Each
+//! A real host's VMs share the port of the switch in front of it; here the `FarEnd`'s link to the host is that port. Each
 //! policy is measured with the same VMs: `off` (nothing is divided: the paper's "native"), `share` (the same for each VM,
-//! always: "static") and `connections` ("dynamic"). Connections begin and end as [`Schedule`] says.
+//! always: "static") and `connections` ("dynamic"). Connections begin and end as `Schedule` says.
 //!
-//! What counts is seen where it happens: bytes and drops at the port, every [`POLL`]; rates as the switch gave and
+//! What counts is seen where it happens: bytes and drops at the port, every `POLL`; rates as the switch gave and
 //! measured them; time-outs, retransmissions and each connection's bytes by the kernel of the senders. Their congestion control is
-//! [`traffic::CONGESTION`], whatever this machine has as its default.
+//! `traffic::CONGESTION`, whatever this machine has as its default.
 
 mod figures;
 mod schedule;

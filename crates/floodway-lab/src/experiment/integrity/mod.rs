@@ -2,15 +2,15 @@
 //!
 //! # Theory of operation
 //!
-//! One VM and a machine behind an emulated path ([`FarEnd`]) exchange streams of pseudo-random bytes, several at a time
-//! ([`lanes`]); both ends hash what they sent or read, and a stream counts as *intact* when length and SHA-256
+//! One VM and a machine behind an emulated path (`FarEnd`) exchange streams of pseudo-random bytes, several at a time
+//! (`lanes`); both ends hash what they sent or read, and a stream counts as *intact* when length and SHA-256
 //! agree. A *cell* is one direction under one treatment: offload on all the time, or switched off and on again and
-//! again over the control socket while streams begin, run and end ([`flips`]).
+//! again over the control socket while streams begin, run and end (`flips`).
 //!
 //! A stream that runs when offload is switched off goes on as plain TCP, and stays so unless it falls idle. So that switching
 //! meets connections in all their states, cells that switch use many short streams.
 //!
-//! A cell may also pause the VM again and again ([`pauses`]): what was acknowledged for it must survive that.
+//! A cell may also pause the VM again and again (`pauses`): what was acknowledged for it must survive that.
 //!
 //! What proves that the experiment was one: the emulator's own counts of lost, doubled and reordered packets each way, and
 //! the share of the bytes that the offload handled, by the switch's counters. While offload is on, the

@@ -14,7 +14,7 @@
 //! emulated vCPU needs some ten times the cycles of a real one for a packet, and QEMU's main loop, under a lock that a vCPU needs,
 //! for each interrupt: where that is what limits, both networks look alike. `floodway-lab bench` shows the switch without it.
 //!
-//! What a stream moves is counted where it arrives. [`account`] says what each party had of the CPUs meanwhile, [`counted`] what the guests
+//! What a stream moves is counted where it arrives. `account` says what each party had of the CPUs meanwhile, `counted` what the guests
 //! lost and how often they were interrupted.
 
 mod account;

@@ -4,15 +4,15 @@
 //! ```text
 //! VMs - switch - uplink [host namespace] - emulated port: rate, finite queue, classes - [namespace of the clients]
 //! ```
-//! The clients are beyond the uplink, where all clocks are the host's own: [`ping`] sends echo requests to a VM,
-//! [`queries`] asks VMs for answers at times of a Poisson process, whatever became of those before, [`bulk`] receives one
+//! The clients are beyond the uplink, where all clocks are the host's own: `ping` sends echo requests to a VM,
+//! `queries` asks VMs for answers at times of a Poisson process, whatever became of those before, `bulk` receives one
 //! endless stream. Without a `port` they are in the host's namespace, at the end of the uplink.
 //!
-//! What is compared are [columns](Column): the switch's queue and meter, its policies for vCPU threads, and whether
+//! What is compared are columns: the switch's queue and meter, its policies for vCPU threads, and whether
 //! the port serves marked packets first. Columns take turns in each round, and the queries of a round come at the
 //! same times in each column. Each column but the first is reported as a ratio to the one that it is `against`.
 //!
-//! All vCPUs and QEMU's threads share one core ([`place`]), everything else has the other one. Where waiting for that
+//! All vCPUs and QEMU's threads share one core (`place`), everything else has the other one. Where waiting for that
 //! core is not what is asked, the VM in question goes first (`first_vms`), as if it had one of its own.
 
 mod bulk;

@@ -13,9 +13,9 @@
 //!
 //! Two observers, both in the guest:
 //!
-//! - a capture at its card shows each piece of new data and what was in flight then ([`flight`]); whatever the switch or the path
+//! - a capture at its card shows each piece of new data and what was in flight then (`flight`); whatever the switch or the path
 //!   do, this is what the guest *sent*;
-//! - its kernel's trace tells the congestion window of each connection at each packet that comes ([`window`]).
+//! - its kernel's trace tells the congestion window of each connection at each packet that comes (`window`).
 //!
 //! New data is *above the shadow window* as far as the flight that it makes exceeds the shadow window of
 //! that time. The time to the shadow window is that from the kill to the last such data; none is 0.

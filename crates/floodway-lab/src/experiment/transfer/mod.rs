@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! Some VMs share one core of the host ([`contention`]); one of them, the first, has a TCP connection to a
+//! Some VMs share one core of the host (`contention`); one of them, the first, has a TCP connection to a
 //! machine that does not wait. Transfers run between the two ([`floodway_guest::transfer`]) in *cells*: one host
 //! situation, one path, one size, one number of flows, one profile. Within a cell the *columns* under
 //! comparison take turns block by block, A B B A, in the same VMs, so that whatever drifts meets all

@@ -2,14 +2,14 @@
 //!
 //! # Theory of operation
 //!
-//! nginx, PHP-FPM, Redis and memcached, stock programs of Debian, run in one VM each ([`tiers`]), each VM on a host of its own
-//! ([`hosts`]): four switches with four uplinks, so that whatever the tiers say to each other passes the offloads
+//! nginx, PHP-FPM, Redis and memcached, stock programs of Debian, run in one VM each (`tiers`), each VM on a host of its own
+//! (`hosts`): four switches with four uplinks, so that whatever the tiers say to each other passes the offloads
 //! of two hosts. As PHP does without persistent connections, each request makes a connection from front to application and from
 //! application to database and cache; so most time goes by in short connections, as in the papers' Apache Olio. Visitors
-//! ([`load`]) are outside, as many at once as `clients`, and each asks again as soon as it has its answer.
+//! (`load`) are outside, as many at once as `clients`, and each asks again as soon as it has its answer.
 //!
 //! In the papers each VM shares the core of its host with a load of 30 %. Here all VMs share one core, and each has a part of such a
-//! load within ([`contention`]): a VM waits for the turns of the others. Switches, network and visitors have the other core.
+//! load within (`contention`): a VM waits for the turns of the others. Switches, network and visitors have the other core.
 //!
 //! Columns take turns in *blocks* of `block_s` seconds, A B C D D C B A, each after a short run that is not counted. One
 //! block gives one sample of operations per second and of each latency; intervals are bootstraps over blocks.

@@ -4,7 +4,7 @@
 //! The mechanism is [`floodway_core::offload::Offload`], the very code that the switch runs, one for each VM.
 //! This [`Hook`] does for packets of a [`Pool`](crate::packet::Pool) what the switch does for frames in memory: it
 //! describes each TCP segment to the engine (`describe`), passes it on as the verdict says, and carries out what
-//! the engine asks for ([`egress`]). What the engine keeps is a copy of the packet, which has no
+//! the engine asks for (`egress`). What the engine keeps is a copy of the packet, which has no
 //! bytes but knows how many there are.
 //!
 //! Notices to the guest's module (hello, managed, offline) are packets through the VM's RX ring, in order with the

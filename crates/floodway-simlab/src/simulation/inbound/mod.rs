@@ -9,8 +9,8 @@
 //! Traffic is of two kinds, which a scene may have both: streams that always have more to send, of which one comes or goes every
 //! `step_ms`, and queries, answered by all workers at once (partition and aggregate).
 //!
-//! **What counts** is seen every [`LOOK`]: bytes and drops at the port, the rate that each VM has and what came for it, and what each stream got. See
-//! [`figures`]. `time.settle_ms` at the start are left out.
+//! **What counts** is seen every `LOOK`: bytes and drops at the port, the rate that each VM has and what came for it, and what each stream got. See
+//! `figures`. `time.settle_ms` at the start are left out.
 
 mod figures;
 mod streams;
