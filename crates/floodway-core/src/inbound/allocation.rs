@@ -17,6 +17,7 @@
 //! exact.
 
 use super::config::Config;
+use crate::steps;
 
 /// What one VM asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +119,7 @@ impl Allocator {
 
 /// Fixes who breaks a bound, and answers what is left for the others; `None` if nobody does.
 fn fix_round(shares: &mut [Share], low: u64, rest: u64) -> Option<u64> {
+    steps::count(shares.len());
     let total: u64 = free(shares).map(|share| share.weight).sum();
     // Of nothing, everybody gets nothing. Products of 64 bits are compared as 128.
     let ideal = |share: &Share| u128::from(rest) * u128::from(share.weight);
@@ -153,6 +155,7 @@ fn share_out(shares: &mut [Share], rest: u64) {
     if rest == 0 {
         return;
     }
+    steps::count(shares.len());
     let weight_of = |share: &Share, only_free: bool, alike: bool| match (only_free, alike) {
         (true, _) if share.fixed => 0,
         (_, true) => 1,

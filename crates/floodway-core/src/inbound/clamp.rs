@@ -20,6 +20,7 @@
 
 use super::port::{PASS, Port, Sink, Verdict};
 use crate::seq::Seq;
+use crate::steps;
 use crate::tables::flow_table::FlowId;
 use crate::tables::timer::TICK;
 use crate::tcp::Segment;
@@ -30,6 +31,8 @@ use floodway_wire::tcp::Flags;
 const SPECIAL: Flags = Flags::ECE.with(Flags::CWR).with(Flags::URG);
 /// Grants that one call makes at most.
 const GRANTS_PER_CALL: usize = 256;
+/// Connections that are gone and still in the queue, beyond as many as are known.
+const MOST_REMOVED: usize = 64;
 
 impl<B> Port<B> {
     /// The window of an ordinary segment with an ACK.
@@ -163,6 +166,18 @@ impl<B> Port<B> {
         {
             connection.queued = true;
             self.queue.push_back(id);
+            self.forget_removed();
+        }
+    }
+
+    /// Takes connections that are gone out of the queue before they are more than those that are known: a peer may reset any number of
+    /// connections that wait while nobody's turn comes. Costs a constant number of steps for each that joins, on average.
+    fn forget_removed(&mut self) {
+        let known = self.flows.len() as usize;
+        if self.queue.len() > 2 * known + MOST_REMOVED {
+            steps::count(self.queue.len());
+            let flows = &self.flows;
+            self.queue.retain(|&id| flows.get(id).is_some());
         }
     }
 
@@ -214,6 +229,7 @@ impl<B> Port<B> {
                 return;
             }
             let Some(id) = self.queue.pop_front() else { return };
+            steps::count(1);
             let Some(connection) = self.flows.get_mut(id) else { continue };
             connection.queued = false;
             self.grant(id, false, now, sink);

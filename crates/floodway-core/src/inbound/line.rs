@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use super::pacer::Pacer;
+use crate::steps;
 use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
 /// Most that wait: what they wait with takes memory, and floods must not make it grow.
-const LONGEST: usize = 1024;
+pub(super) const LONGEST: usize = 1024;
 
 /// Connections in the order in which they came, each at most once, and the pacer that serves them.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ impl Line {
         if self.queue.front() == Some(&id) {
             self.queue.pop_front();
         } else {
+            steps::count(self.queue.len());
             self.queue.retain(|&other| other != id);
         }
     }

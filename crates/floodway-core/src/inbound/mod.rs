@@ -61,6 +61,8 @@ mod config;
 mod connection;
 mod counters;
 pub mod division;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod handshake;
 mod line;
 mod loop_time;

@@ -13,6 +13,7 @@ use super::line::Line;
 use super::meter::{self, Meter};
 use super::pacer::Pacer;
 use super::waiting::Turn;
+use crate::steps;
 use crate::tables::flow_table::{FlowId, FlowTable, Refused};
 use crate::tables::timer::TimerQueue;
 use crate::tcp::{Edit, Segment, Side};
@@ -435,6 +436,7 @@ impl<B> Port<B> {
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         let mut budget = TIMERS_PER_CALL;
         while let Some(id) = self.timers.pop_due(now, &mut budget) {
+            steps::count(1);
             let Some(connection) = self.flows.get_mut(id) else { continue };
             if !connection.deadline.fired(now, id, &mut self.timers) {
                 continue;
@@ -457,6 +459,7 @@ impl<B> Port<B> {
             return;
         }
         for _ in 0..TIMERS_PER_CALL {
+            steps::count(1);
             let gone = self.flows.expire(now, FORGET, |old| old.flow.is_idle());
             if gone.is_none() {
                 break;
@@ -477,6 +480,7 @@ impl<B> Port<B> {
     /// Lets everything go that waits, and forgets all connections: the mechanism is switched off.
     pub fn stop(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         for index in 0..self.flows.slots() {
+            steps::count(1);
             let waits = |connection: &Connection<B>| connection.latest() != Instant::NEVER;
             let found = self.flows.iter_from(index, 1).find(|found| waits(found.flow));
             if let Some(id) = found.map(|found| found.id) {
@@ -489,6 +493,7 @@ impl<B> Port<B> {
     /// Forgets everything: the VM is gone.
     pub fn reset(&mut self, now: Instant) {
         for index in 0..self.flows.slots() {
+            steps::count(1);
             let id = self.flows.iter_from(index, 1).next().map(|found| found.id);
             if let Some(id) = id {
                 self.remove(id, now);

@@ -26,6 +26,7 @@ use super::line::Line;
 use super::port::{Port, Sink, Verdict};
 use super::unspent::Question;
 use super::waiting::{Turn, Waiting, What};
+use crate::steps;
 use crate::tables::flow_table::FlowId;
 use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
@@ -125,6 +126,7 @@ impl<B> Port<B> {
         for line in [Self::questions_line, Self::openings_line] {
             for _ in 0..TURNS_PER_CALL {
                 let Some(id) = line(self).serve(now) else { break };
+                steps::count(1);
                 self.leave(id, now, sink);
             }
         }

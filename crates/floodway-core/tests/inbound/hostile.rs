@@ -58,6 +58,28 @@ fn a_flood_of_syns_counts_for_nothing_and_locks_nobody_out() {
     assert_eq!(port.active(), 0);
 }
 
+/// A peer gives each connection data, which the VM acknowledges while there is no credit, and resets it while that waits.
+#[test]
+fn connections_that_are_reset_while_they_wait_leave_nothing_behind() {
+    let mut port = port();
+    let now = Instant::from_millis(1);
+    for number in 0..10_000 {
+        let flow = tuple(0, number);
+        let syn = Segment { window: 65_535, ..segment(100, 0, Flags::SYN) };
+        let _ = port.from_vm(now, &flow, &syn, || None, &mut Nowhere);
+        port.tcp_from_network(now, &flow.reversed(), &segment(5, 101, SYN_ACK), 78);
+        let data = Segment { len: 2 * 1460, ..segment(6, 101, Flags::ACK) };
+        port.tcp_from_network(now, &flow.reversed(), &data, 3076);
+        let ack =
+            Segment { options: options(None, None), ..segment(101, 6 + 2 * 1460, Flags::ACK) };
+        let _ = port.from_vm(now, &flow, &ack, || Some(ack), &mut Nowhere);
+        port.tcp_from_network(now, &flow.reversed(), &segment(6 + 2 * 1460, 101, Flags::RST), 78);
+        assert_eq!(port.connections(), 0);
+        assert!(port.waiting() <= 128, "{} wait of {number} that are gone", port.waiting());
+    }
+    assert!(port.counters().held > 9000, "they have waited");
+}
+
 #[test]
 fn what_was_met_in_mid_stream_is_counted_and_not_changed() {
     let mut port = port();

@@ -52,6 +52,7 @@ use index::Index;
 pub(crate) use list::{Linked, Links, List};
 use slab::Slab;
 
+use crate::steps;
 use crate::time::{Duration, Instant};
 
 /// Entries that one call of [`FlowTable::expire`] or [`FlowTable::evict`] looks at.
@@ -291,6 +292,7 @@ impl<F> FlowTable<F> {
         mut may_go: impl FnMut(FlowRef<'_, F>) -> bool,
     ) -> Option<Removed<F>> {
         for _ in 0..SCAN {
+            steps::count(1);
             let oldest = self.slab.oldest()?;
             if oldest.last_used + ttl > now {
                 return None;
@@ -310,6 +312,7 @@ impl<F> FlowTable<F> {
     /// also looks at `last_used` keeps a guest that opens many flows from losing those it uses.
     pub fn evict(&mut self, mut may_go: impl FnMut(FlowRef<'_, F>) -> bool) -> Option<Removed<F>> {
         for _ in 0..SCAN {
+            steps::count(1);
             let oldest = self.slab.oldest()?;
             if may_go(oldest) {
                 return self.remove(oldest.id);
