@@ -7,6 +7,7 @@ use floodway_core::inbound::division::TICK;
 use floodway_core::inbound::{Config, Division as Core};
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 
 use crate::port::lock;
 use crate::switch::Shared;
@@ -40,6 +41,12 @@ impl Division {
     }
 }
 
+/// What a division among so many ports costs: each one's share is computed and published, in about the time that a descriptor takes. A guest
+/// whose connections come and go causes one with every few frames, so it is charged.
+fn division_work(ports: usize) -> Work {
+    Work { descriptors: ports as u64, ..Work::default() }
+}
+
 impl Shared {
     fn publish_rates(&self, division: &Core) {
         for (port, &rate) in self.ports.iter().zip(division.rates()) {
@@ -52,6 +59,7 @@ impl Shared {
         let mut state = lock(&self.inbound.state);
         if state.set_active(port.index(), active) {
             self.publish_rates(&state);
+            self.ledger.charge(port, &division_work(self.ports.len()));
         }
     }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use floodway_core::l2::PortId;
 use floodway_wire::build::Tcp;
 use floodway_wire::ethernet;
 use floodway_wire::tcp::Flags;
@@ -13,6 +14,7 @@ use super::{from_network, handle_timeout, to_network};
 use crate::config::Config;
 use crate::delivery::Delivery;
 use crate::frame;
+use crate::ledger::MODEL;
 use crate::operate::{InboundChange, Operator};
 use crate::ring::Ring;
 use crate::switch::Shared;
@@ -161,6 +163,21 @@ fn windows_are_clamped_and_acks_wait_whatever_the_frame_is_like() {
         assert_eq!((vm1.active, vm1.weight, vm1.rate_bps), (1, 1, 8_000_000));
         assert_eq!(vm1.counters["released"], 1);
     }
+}
+
+#[test]
+fn a_division_is_charged_to_the_port_that_causes_it() {
+    let ports = (0..50).map(|n| format!("[[port]]\nname = \"vm{n}\"\nsocket = \"/vm{n}\"\n"));
+    let text = ports.collect::<String>() + SLOW;
+    let config = Config::parse(&text, Path::new("test")).unwrap();
+    let shared = Shared::without_threads(&config).unwrap();
+    let spent = |n: u16| shared.ledger.spent(PortId(n));
+    assert_eq!(spent(0), 0);
+    shared.set_inbound_active(PortId(0), 1);
+    let once = spent(0);
+    assert!(once >= 50 * MODEL.descriptor / 1000, "{once} ns for 50 shares");
+    shared.set_inbound_active(PortId(0), 1);
+    assert_eq!((spent(0), spent(1)), (once, 0), "nothing has changed, and nobody else pays");
 }
 
 #[test]
