@@ -27,6 +27,7 @@ use std::sync::Arc;
 use crate::dirty_log::DirtyLog;
 use crate::mapping::{MapError, SharedMapping};
 use crate::sigbus::{Faults, Kind};
+use crate::work::{self, Unit};
 use budget::{Amount, Lease, Share};
 
 /// Most regions that one front-end may share.
@@ -279,7 +280,10 @@ impl GuestMemory {
     /// The same memory with `regions`, which are sorted by guest address, in place of its own.
     fn of(&self, regions: Vec<Region>) -> Self {
         let mut by_host: Vec<u16> = (0..regions.len() as u16).collect();
-        by_host.sort_unstable_by_key(|&i| regions[usize::from(i)].host);
+        by_host.sort_unstable_by_key(|&i| {
+            work::count(Unit::Comparison);
+            regions[usize::from(i)].host
+        });
         Self { regions, by_host, ..self.clone() }
     }
 
@@ -295,7 +299,6 @@ mod tests {
     use super::budget::Budget;
     use super::*;
     use crate::testing::memory::memfd;
-    use crate::work;
 
     const PAGE: u64 = PAGE_SIZE;
 

@@ -171,6 +171,13 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Slots below [`USED`] that are free.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// Mappings in the table.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn mappings() -> usize {
+    let free = lock(&FREE);
+    USED.load(Ordering::Relaxed) - free.len()
+}
+
 /// A mapping's entry in the table, as long as it lives.
 #[derive(Debug)]
 pub struct Registration {

@@ -42,6 +42,8 @@ use crate::switch::Shared;
 use crate::tx::{Batch, TxQueue};
 use crate::uplink::slot::UplinkReceiver;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use schedule::QUANTUM;
 pub use schedule::Schedule;
 
 /// How often a sleeping worker wakes up for housekeeping.
@@ -298,7 +300,12 @@ impl Worker {
     }
 
     /// One round over everything; answers whether there was something to do.
-    fn poll(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        forwarder: &mut Forwarder,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> bool {
         let mut busy = false;
         for i in 0..self.ports.len() {
             let port = &self.ports[i];

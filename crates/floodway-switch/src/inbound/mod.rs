@@ -115,6 +115,13 @@ impl PortInbound {
     }
 }
 
+/// Lets time pass for the clamp of `port`: it hears of no earlier time from now on.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn advance(port: &Port, by: floodway_core::time::Duration) {
+    let mut machine = port.inbound.machine();
+    machine.latest += by;
+}
+
 /// A hold of a port's clamp.
 struct Session<'a> {
     port: &'a Port,

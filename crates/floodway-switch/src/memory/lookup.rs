@@ -37,6 +37,7 @@ impl GuestMemory {
     #[must_use]
     pub fn translate_frontend(&self, addr: u64, len: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|r| {
+            work::count(Unit::Comparison);
             let offset = addr.checked_sub(r.layout.frontend_addr)?;
             let room = r.layout.size.checked_sub(offset)?;
             // SAFETY: offset <= size, and the mapping is `size` bytes long.

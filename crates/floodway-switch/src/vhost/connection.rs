@@ -224,14 +224,11 @@ impl Server {
     }
 
     /// Handles messages until the front-end is gone or says something that cannot be understood.
-    fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(MESSAGE))?;
-        stream.set_write_timeout(Some(MESSAGE))?;
+    fn serve(&self, stream: UnixStream) -> io::Result<()> {
         *lock(&self.current) = Some(stream.try_clone()?);
-        let mut handler =
-            BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&self.device));
+        let mut session = Session::open(stream, Arc::clone(&self.port), Arc::clone(&self.device))?;
         loop {
-            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), stream.as_raw_fd()];
+            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), session.stream.as_raw_fd()];
             match poll(&fds, self.tidy()) {
                 None => continue,
                 Some(0) => return Ok(()),
@@ -239,27 +236,66 @@ impl Server {
                 Some(1) => continue,
                 _ => {}
             }
-            if messages::handle(&mut stream, &mut lock(&self.device))? {
-                continue;
+            if !session.handle_message()? {
+                return Ok(());
             }
-            match handler.handle_request() {
-                Ok(()) => {}
-                Err(Error::Disconnected | Error::SocketBroken(_)) => {
-                    log_limited!(info, self.port, "front-end disconnected");
-                    return Ok(());
-                }
-                // The message was understood and refused; the front-end was told if it asked.
-                Err(
-                    error @ (Error::InvalidParam
-                    | Error::InvalidOperation(_)
-                    | Error::InactiveFeature(_)
-                    | Error::InactiveOperation(_)
-                    | Error::ReqHandlerError(_)),
-                ) => log_limited!(warn, self.port, %error, "vhost-user request refused"),
-                Err(error) => {
-                    log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
-                    return Ok(());
-                }
+        }
+    }
+}
+
+/// A connected front-end: its messages, one after the other, against its port's device.
+pub(crate) struct Session {
+    stream: UnixStream,
+    handler: BackendReqHandler<Mutex<Device>>,
+    port: Arc<Port>,
+    device: Arc<Mutex<Device>>,
+}
+
+impl Session {
+    /// Serves `stream`, on which nothing has been read yet.
+    ///
+    /// # Errors
+    /// The system refuses time limits, or another descriptor of the stream.
+    pub(crate) fn open(
+        stream: UnixStream,
+        port: Arc<Port>,
+        device: Arc<Mutex<Device>>,
+    ) -> io::Result<Self> {
+        stream.set_read_timeout(Some(MESSAGE))?;
+        stream.set_write_timeout(Some(MESSAGE))?;
+        let handler = BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&device));
+        Ok(Self { stream, handler, port, device })
+    }
+
+    /// Takes the next message from the stream, waiting for it if need be, and does what it asks for. Returns `false` if the front-end
+    /// is gone, or has sent something that cannot be understood.
+    ///
+    /// # Errors
+    /// The socket failed, or the front-end paused inside the message for longer than [`MESSAGE`].
+    pub(crate) fn handle_message(&mut self) -> io::Result<bool> {
+        if messages::handle(&mut self.stream, &mut lock(&self.device))? {
+            return Ok(true);
+        }
+        match self.handler.handle_request() {
+            Ok(()) => Ok(true),
+            Err(Error::Disconnected | Error::SocketBroken(_)) => {
+                log_limited!(info, self.port, "front-end disconnected");
+                Ok(false)
+            }
+            // The message was understood and refused; the front-end was told if it asked.
+            Err(
+                error @ (Error::InvalidParam
+                | Error::InvalidOperation(_)
+                | Error::InactiveFeature(_)
+                | Error::InactiveOperation(_)
+                | Error::ReqHandlerError(_)),
+            ) => {
+                log_limited!(warn, self.port, %error, "vhost-user request refused");
+                Ok(true)
+            }
+            Err(error) => {
+                log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
+                Ok(false)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What has to hold for any input: fuzz targets and property tests feed the same functions. They panic where it does not.
+//! What a peer says on a QMP socket.
 
 use crate::vcpu::qmp::{Conversation, MAX_BYTES, MAX_VCPUS};
 
