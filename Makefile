@@ -11,6 +11,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 LAB := $(ROOT) $(TARGET)/release/floodway-lab
 # Seconds that each fuzz target runs.
 FUZZ_SECONDS ?= 600
+# Seconds of each in the smoke run.
+FUZZ_SMOKE_SECONDS ?= 20
 # Minutes that all property tests and fuzz targets share.
 SOAK_MINUTES ?= 30
 FUZZ_TARGETS = $(shell cd fuzz && $(CARGO) +nightly fuzz list)
@@ -20,7 +22,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo test test-ray lint unit prove bench bench-sim fuzz soak docs experiments build compiler ready
+.PHONY: help demo test test-ray lint unit prove bench bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +38,7 @@ test-ray: build ## Sweeps under a local Ray, in a Python environment of its own 
 lint: compiler ## Formatting, clippy, layers of modules, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) run -q --locked -p floodway-layers
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
@@ -70,6 +73,9 @@ fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fu
 	  echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 	  (cd fuzz && mkdir -p corpus/$$target seeds/$$target && \
 	  $(CARGO) +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS)); done
+
+fuzz-smoke: compiler ## Every fuzz target for FUZZ_SMOKE_SECONDS, without nightly and cargo-fuzz
+	CARGO=$(CARGO) tools/fuzz-smoke $(FUZZ_SMOKE_SECONDS)
 
 soak: compiler ## All property tests and fuzz targets on fresh seeds for SOAK_MINUTES
 	CARGO=$(CARGO) tools/soak $(SOAK_MINUTES)

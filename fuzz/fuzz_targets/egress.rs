@@ -1,5 +1,8 @@
 //! Any frames from any guests into an uplink whose device is now and then full: no code point of a guest's leaves, every frame
 //! leaves, waits or is counted, and nothing waits for ever.
+//!
+//! Cost: the device is asked five times at most for a frame that it refuses, and once in a call when it is full; the queue is looked at no more
+//! than a few times for each frame and step.
 
 #![no_main]
 
@@ -20,6 +23,11 @@ use floodway_wire::traffic_class::traffic_class;
 use floodway_wire::vnet::VnetHdr;
 use libfuzzer_sys::fuzz_target;
 
+/// Steps and looks at the queue that no frame has to answer for.
+const CALLS: u64 = 1 << 12;
+/// How often a frame is tried that the device refuses.
+const ATTEMPTS: u64 = 5;
+
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     kind: u8,
@@ -32,9 +40,20 @@ struct Input<'a> {
 #[derive(Arbitrary, Debug)]
 enum Step<'a> {
     /// As a guest sends it, if its header passes the check that every guest's does.
-    Send { source: u8, hdr: [u8; 12], bytes: &'a [u8], ip: Option<bool>, repeat: u8 },
-    Wait { us: u16 },
-    Room { frames: Option<u8>, refuses: Option<u8> },
+    Send {
+        source: u8,
+        hdr: [u8; 12],
+        bytes: &'a [u8],
+        ip: Option<bool>,
+        repeat: u8,
+    },
+    Wait {
+        us: u16,
+    },
+    Room {
+        frames: Option<u8>,
+        refuses: Option<u8>,
+    },
 }
 
 #[derive(Default)]
@@ -43,6 +62,9 @@ struct Wire {
     /// It refuses frames whose first octet is a multiple of this.
     refuses: Option<u8>,
     frames: u64,
+    /// Frames that it has refused, and how often it was full.
+    refused: u64,
+    full: u64,
 }
 
 #[derive(Clone, Default)]
@@ -57,14 +79,15 @@ impl Sender for Device {
         let mut wire = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let len = parts.iter().map(Segment::len).sum::<usize>();
         let mut bytes = vec![0; len];
-        let whole =
-            frame::Frame { vnet: VnetHdr::default(), prefix: &[], parts, len: len as u32 };
+        let whole = frame::Frame { vnet: VnetHdr::default(), prefix: &[], parts, len: len as u32 };
         whole.copy_to(&mut bytes);
         let first = bytes.first().copied().unwrap_or_default();
         if wire.refuses.is_some_and(|n| first.is_multiple_of(n)) {
+            wire.refused += 1;
             return Err(SendError::Refused);
         }
         if wire.room == Some(0) {
+            wire.full += 1;
             return Err(SendError::Full);
         }
         wire.room = wire.room.map(|room| room - 1);
@@ -96,7 +119,9 @@ fuzz_target!(|input: Input<'_>| {
     let next_look = || egress.with(|egress| egress.next_look());
     let sent = Traffic::default();
     let (mut now, mut offered) = (Instant::ZERO, 0_u64);
+    let mut calls = 0;
     for step in input.steps {
+        calls += 1;
         match step {
             Step::Send { source, hdr, bytes, ip, repeat } => {
                 let mut bytes = bytes.repeat(usize::from(repeat) + 1);
@@ -130,9 +155,18 @@ fuzz_target!(|input: Input<'_>| {
     while next_look() < Instant::NEVER {
         now = now.max(next_look());
         egress.with(|egress| egress.pump(now, &sent));
+        calls += 1;
+        let frames = device.0.lock().unwrap_or_else(PoisonError::into_inner).frames;
+        assert!(calls <= CALLS + 4 * (frames + offered), "{calls} looks for {frames} frames");
     }
     let dropped: u64 = DropReason::ALL.iter().map(|&reason| sent.drops(reason)).sum();
+    let (refused, full) = {
+        let wire = device.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (wire.refused, wire.full)
+    };
+    assert!(full <= calls, "{full} attempts at a full device in {calls} calls");
     let left = device.0.lock().unwrap_or_else(PoisonError::into_inner).frames;
+    assert!(refused <= ATTEMPTS * (left + dropped), "{refused} refused, {dropped} dropped");
     assert!(left + dropped >= offered, "{left} left, {dropped} dropped, {offered} offered");
     assert_eq!(sent.packets.get(), left);
 });

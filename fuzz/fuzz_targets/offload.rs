@@ -1,6 +1,8 @@
 //! Any segments from both sides, at any times, while the operator changes things: the offload never
 //! panics, never uses more than its budget, keeps a bounded number of frames, works its timers off, and
 //! is drained when both sides fall silent.
+//!
+//! Cost: a call tells its sink of no more frames and segments than are kept and a few; time-outs are worked off in a bounded number of calls.
 #![no_main]
 
 use std::cell::Cell;
@@ -64,15 +66,34 @@ enum Step {
     Guest(Shape),
     Peer(Shape),
     /// A connection opens, as it should.
-    Open { flow: bool, scale: (u8, u8), options: u8, window: u16, mss: u16 },
+    Open {
+        flow: bool,
+        scale: (u8, u8),
+        options: u8,
+        window: u16,
+        mss: u16,
+    },
     /// The peer acknowledges all that it got.
-    Ack { flow: bool, window: u16 },
+    Ack {
+        flow: bool,
+        window: u16,
+    },
     /// A router speaks of a segment of the guest's.
-    TooBig { flow: bool, seq: Near, mtu: u16 },
+    TooBig {
+        flow: bool,
+        seq: Near,
+        mtu: u16,
+    },
     Wait(u32),
     WaitLong(u8),
     Flush,
-    Configure { transmit: bool, receive: bool, algorithm: u8, policy: u8, window: u8 },
+    Configure {
+        transmit: bool,
+        receive: bool,
+        algorithm: u8,
+        policy: u8,
+        window: u8,
+    },
     Drain(bool),
     Reset,
 }
@@ -91,6 +112,8 @@ impl Drop for Frame {
 
 #[derive(Default)]
 struct Checks {
+    /// What the sink was told since [`Run::charge`] was last called.
+    told: u64,
     /// Behind the highest byte released, by flow.
     released: [u32; 2],
 }
@@ -102,6 +125,7 @@ fn tuple(flow: bool) -> FiveTuple {
 
 impl Sink<Frame> for Checks {
     fn release(&mut self, frame: &Frame, release: &Release) {
+        self.told += 1;
         assert!(release.offset.checked_add(release.len).is_some_and(|end| end <= frame.len));
         assert!(release.mss > 0);
         let end = release.seq + release.len;
@@ -112,11 +136,21 @@ impl Sink<Frame> for Checks {
             }
         }
     }
-    fn to_network(&mut self, _: &Made) {}
-    fn to_guest(&mut self, _: &Made) {}
-    fn redeliver(&mut self, _: &Frame, _: &Edit) {}
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+    fn to_network(&mut self, _: &Made) {
+        self.told += 1;
+    }
+    fn to_guest(&mut self, _: &Made) {
+        self.told += 1;
+    }
+    fn redeliver(&mut self, _: &Frame, _: &Edit) {
+        self.told += 1;
+    }
+    fn hello(&mut self, _: &Link, _: u16) {
+        self.told += 1;
+    }
+    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {
+        self.told += 1;
+    }
 }
 
 struct Run {
@@ -196,6 +230,7 @@ impl Run {
             let tuple = tuple.reversed();
             self.offload.from_network(now, &tuple, &link, segment, keep, &mut self.sink);
         }
+        self.charge();
         let next = &mut self.next[usize::from(flow)];
         let next = if guest { &mut next.0 } else { &mut next.1 };
         if segment.seq.0 == *next {
@@ -250,6 +285,7 @@ impl Run {
             let mut calls = 0;
             while self.offload.next_timeout() <= self.now {
                 self.offload.handle_timeout(self.now, &mut self.sink);
+                self.charge();
                 calls += 1;
                 assert!(calls < 100, "no progress at {:?}", self.now);
             }
@@ -308,6 +344,12 @@ impl Run {
             Step::Reset => self.offload.reset(),
         }
         self.check();
+    }
+
+    /// A call has told the sink of a bounded number of frames.
+    fn charge(&mut self) {
+        let told = std::mem::take(&mut self.sink.told);
+        assert!(told <= u64::from(MOST_FRAMES) + 64, "{told} frames and segments in a call");
     }
 
     fn check(&self) {

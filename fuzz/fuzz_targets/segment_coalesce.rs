@@ -1,5 +1,7 @@
 //! Any frame and segment size: what segmentation accepts comes out as finished frames that
 //! parse, verify, and add up; what coalescing then joins segments back to the same frames.
+//!
+//! Cost: as many segments as the payload has pieces, and no more bytes written than the payload and as many headers.
 #![no_main]
 
 use floodway_wire::checksum::{self, ChecksumState, Verification};
@@ -47,6 +49,9 @@ fuzz_target!(|input: (u16, &[u8])| {
         payload.extend_from_slice(&frame[usize::from(meta.payload_offset)..]);
     }
     let start = usize::from(whole.payload_offset);
+    let count = (whole.payload_len as usize).div_ceil(usize::from(gso_size)).max(1);
+    let written: usize = frames.iter().map(Vec::len).sum();
+    assert!(frames.len() <= count && written <= payload.len() + count * start);
     assert_eq!(payload, frame[start..start + whole.payload_len as usize]);
 
     let (joined_size, joined, taken) = coalesce(&frames);

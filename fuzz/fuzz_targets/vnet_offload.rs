@@ -1,5 +1,7 @@
 //! virtio-net headers that claim anything, over frames that are anything: what passes the check can
 //! be finished, and what comes out is right.
+//!
+//! Cost: no more frames than a super-frame has segments by its header, and no more bytes than its own and as many headers.
 
 #![no_main]
 
@@ -7,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use arbitrary::Arbitrary;
 use floodway_switch::frame;
-use floodway_switch::vnet_offload::{self, Offloads};
 use floodway_switch::testing::frames::partial;
+use floodway_switch::vnet_offload::{self, Offloads};
 use floodway_wire::build::{Link, Tcp};
 use floodway_wire::checksum::{Verification, verify_transport};
 use floodway_wire::vnet::VnetHdr;
@@ -105,9 +107,10 @@ fuzz_target!(|input: Input<'_>| {
         return;
     }
     frame::with_slice(checked, &bytes, |frame| {
-        let mut count = 0;
+        let (mut count, mut written) = (0, 0);
         let finished = vnet_offload::finish(frame, receiver, |vnet, out| {
             count += 1;
+            written += out.len();
             assert!(receiver.allow(&vnet));
             if checked.is_gso() || is_honest {
                 let meta = parse(out, out.len()).expect("a finished frame parses");
@@ -116,6 +119,10 @@ fuzz_target!(|input: Input<'_>| {
                 assert_eq!(out.len(), bytes.len());
             }
         });
+        let segments = bytes.len().div_ceil(usize::from(checked.gso_size).max(1));
+        let allowed = if checked.is_gso() { segments } else { 1 };
+        assert!(count <= allowed, "{count} frames, {allowed} allowed");
+        assert!(written <= bytes.len() + count * frame::PREFIX_LEN, "{written} bytes in {count}");
         if finished.is_ok() {
             assert!(count > 0, "a frame vanished");
         }
