@@ -56,7 +56,10 @@ impl Figures {
             turns: of(Load::RoundTrips, |slice| Some(slice.client.turn_p99_us)),
             attacking: of(Load::RoundTrips, |slice| Some(100.0 * slice.client.attacking)),
             share,
-            fair: case.attack.fair_share(share),
+            // Of a switch that does not say it counts as all that the attacker may have.
+            fair: case
+                .attack
+                .fair_share(share.or((case.peer != PeerKind::Floodway).then_some(1.0))),
         }
     }
 
@@ -300,6 +303,7 @@ mod tests {
         let ovs = case(PeerKind::OvsDpdk, 100_000.0, 0.0, None);
         assert_eq!(verdicts(&ovs), []);
         assert_eq!(holds(&ovs), Some(false));
+        assert_eq!(rows(&ovs).last().unwrap().value, Some(50.0), "its share is not known");
         let row = &rows(&ovs)[1];
         assert_eq!((row.value, row.baseline), (Some(100_000.0), Some(50.0)));
     }
