@@ -124,7 +124,8 @@ fn window(vnet: VnetHdr, mut bytes: Vec<u8>) -> u16 {
 }
 
 /// 8 Mbit/s: two segments take 3 ms.
-const SLOW: &str = "[inbound]\ncapacity_mbit = 8\nminimum_kbit = 0\nburst_bytes = 4096\n";
+const SLOW: &str =
+    "[inbound]\ncapacity_mbit = 8\nminimum_kbit = 0\nburst_bytes = 4096\nidle_ms = 60000\n";
 
 #[test]
 fn windows_are_clamped_and_acks_wait_whatever_the_frame_is_like() {

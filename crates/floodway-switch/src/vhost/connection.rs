@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::{BackendReqHandler, Error};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages;
 use crate::config::SocketMode;
@@ -29,6 +30,8 @@ const QUARANTINE: Duration = Duration::from_secs(1);
 /// How long a front-end may pause inside a message, or leave an answer unread.
 const MESSAGE: Duration = Duration::from_secs(10);
 
+/// How often the rest of a header is looked for.
+const PARTIAL: Duration = Duration::from_millis(10);
 /// How often a port's thread looks whether workers have let go of memory.
 const TIDY: Duration = Duration::from_millis(20);
 /// How long a stop waits for a port's thread.
@@ -227,6 +230,7 @@ impl Server {
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
         *lock(&self.current) = Some(stream.try_clone()?);
         let mut session = Session::open(stream, Arc::clone(&self.port), Arc::clone(&self.device))?;
+        let mut paused = None;
         loop {
             let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), session.stream.as_raw_fd()];
             match poll(&fds, self.tidy()) {
@@ -236,6 +240,14 @@ impl Server {
                 Some(1) => continue,
                 _ => {}
             }
+            if !session.has_header()? {
+                if paused.get_or_insert_with(Instant::now).elapsed() > MESSAGE {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                poll(&fds[..2], Some(PARTIAL));
+                continue;
+            }
+            paused = None;
             if !session.handle_message()? {
                 return Ok(());
             }
@@ -265,6 +277,20 @@ impl Session {
         stream.set_write_timeout(Some(MESSAGE))?;
         let handler = BackendReqHandler::from_stream(stream.try_clone()?, Arc::clone(&device));
         Ok(Self { stream, handler, port, device })
+    }
+
+    /// Returns `true` if the header of the next message can be read without waiting, or the front-end is gone.
+    ///
+    /// # Errors
+    /// The socket failed, or the message has more descriptors than can be taken.
+    pub(crate) fn has_header(&self) -> io::Result<bool> {
+        match arrival::look(&self.stream)? {
+            Arrival::Readable => Ok(true),
+            Arrival::Partial => Ok(false),
+            Arrival::TooManyDescriptors => {
+                Err(io::Error::other("a message came with more descriptors than can be taken"))
+            }
+        }
     }
 
     /// Takes the next message from the stream, waiting for it if need be, and does what it asks for. Returns `false` if the front-end

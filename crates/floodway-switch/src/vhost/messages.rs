@@ -29,7 +29,7 @@ const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
 /// Request, flags, and size of the payload, each 32 bits in the host's byte order.
-const HEADER_LEN: usize = 12;
+pub(super) const HEADER_LEN: usize = 12;
 
 /// The header of a vhost-user message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

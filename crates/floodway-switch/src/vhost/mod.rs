@@ -19,6 +19,7 @@
 //!
 //! Only what works is offered ([`features`]).
 
+mod arrival;
 pub mod connection;
 pub mod device;
 pub mod features;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{PipeWriter, pipe};
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use floodway_switch::status::PortState;
 use floodway_switch::testing::frames::numbered;
@@ -207,6 +208,31 @@ fn memory_that_shrinks_inside_a_message_harms_nobody_else() {
         evil.guest.pairs[0].tx.kick.write(1).unwrap();
         exchange(&mut a, &mut b, round);
     }
+}
+
+#[test]
+fn memory_that_goes_while_a_header_is_unfinished_quarantines_its_port() {
+    let net = Net::of(3);
+    let [mut a, mut b, mut evil] = boot(&net);
+    evil.frontend().send_raw(&[1, 2, 3], &[]).unwrap();
+    // Time for a thread that would read them to wait for the rest.
+    std::thread::sleep(Duration::from_millis(200));
+    truncate(&evil.guest);
+    a.send(&numbered(1, 3, 1, 1000));
+    evil.guest.pairs[0].tx.kick.write(1).unwrap();
+    wait_until("the port to be quarantined", || is_quarantined(&net, 3, "memory"));
+    exchange(&mut a, &mut b, 1);
+}
+
+#[test]
+fn a_message_with_too_many_descriptors_ends_the_connection() {
+    let net = Net::of(1);
+    let mut evil = net.boot(1, GuestConfig::default());
+    let file = File::open("/dev/null").unwrap();
+    let fds = vec![file.as_raw_fd(); 33];
+    let message = message::encode(message::GET_FEATURES, message::VERSION, 0, &[]);
+    evil.frontend().send_raw(&message, &fds).unwrap();
+    wait_until("the connection to end", || net.port(1).state == PortState::Down);
 }
 
 fn migrating(net: &Net, vm: &mut Vm) -> File {
