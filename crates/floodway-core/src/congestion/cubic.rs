@@ -16,7 +16,7 @@
 //! `cwnd` is `W_est`. The RFC has `alpha` = 1 from the window before the reduction on; Linux does not, and a flow
 //! with it takes more than its share beside one of Linux's.
 //!
-//! *Reduction* (4.6): `ssthresh` is 0.7 of the window in use, which is `cwnd` while that is the limit. *Fast convergence* (4.7): if the
+//! *Reduction* (4.6): `ssthresh` is 0.7 of the window in use, which is `cwnd` while that is the limit, where the RFC has the flight size. *Fast convergence* (4.7): if the
 //! window did not even reach the last `W_max`, `W_max` becomes `0.85 * cwnd` to make room for others. After a
 //! timeout (4.8) and after a slow start that ended without loss (4.10), `K` is 0 and `W_max` the window
 //! at the start.

@@ -164,7 +164,7 @@ impl Congestion {
     }
 
     /// `cwnd` if it was the limit: less is in flight then only because segments are sent whole and bursts are limited. RFC 9438 section
-    /// 4.6 leaves the choice to senders whose `cwnd` does not grow beyond what is in flight.
+    /// 4.6 has the flight size here, and notes that other implementations take `cwnd`, as Linux does.
     pub(super) fn used_or_limit(&self, w: &Window) -> u32 {
         if self.cwnd_limited { w.cwnd } else { self.used(w) }
     }

@@ -320,7 +320,7 @@ impl Account {
         self.undo = Some(Undo { cwnd, ssthresh, curve, again: 0, twice: 0 });
         let flight = burst.flight as f64;
         let largest = self.largest(terms);
-        // RFC 9438 section 4.6 leaves it to CUBIC to reduce `cwnd` instead.
+        // A deviation that is allowed here: RFC 9438 section 4.6 has the flight size, Linux and the offload take `cwnd`.
         let is_cubic = terms.algorithm == Algorithm::Cubic;
         let used = if is_cubic { largest } else { flight.min(largest) };
         self.curve.reduce(flight.min(largest), largest);

@@ -20,8 +20,8 @@
 //! - Growth: in slow start by the bytes acknowledged, in congestion avoidance by one MSS per window, or along the
 //!   curve of RFC 9438 ([`curve`]); never by an ACK with ECE; never beyond
 //!   what the flight size of the last two round trips has validated (RFC 7661 section 4).
-//! - Loss: what is sent again, other than by a probe, is a recovery; `ssthresh` is `beta` times the flight size (CUBIC: `cwnd`, RFC 9438 section
-//!   4.6), and the sender goes there by proportional rate reduction.
+//! - Loss: what is sent again, other than by a probe, is a recovery; `ssthresh` is `beta` times the flight size (CUBIC: `cwnd`, as in Linux, where
+//!   RFC 9438 section 4.6 has the flight size), and the sender goes there by proportional rate reduction.
 //! - Timeout: one MSS, then slow start up to `ssthresh`.
 //! - ECE: one reduction per window.
 //! - Idle time: the restart window, after any plausible retransmission timeout.
