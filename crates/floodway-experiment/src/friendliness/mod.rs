@@ -149,6 +149,8 @@ mod tests {
         assert_eq!(names.len(), 8);
         assert_eq!(names[1], "reno 10 Mbit/s deep");
         assert_eq!(all.all_cells()[1].queue_bytes(), Some(50_000));
+        // Half the 1.2 ms that a packet takes there, so that arrivals spread over all of them.
+        assert_eq!(all.all_cells()[1].jitter_ms(), 0.6056);
         all.cells = "cubic * shallow".into();
         let names: Vec<_> = all.all_cells().iter().map(Cell::name).collect();
         assert_eq!(names, ["cubic 10 Mbit/s shallow", "cubic 200 Mbit/s shallow"]);
@@ -166,6 +168,7 @@ mod tests {
             ["reno 0.3 % 20 ms", "reno 1 % 20 ms", "cubic 0.3 % 20 ms", "cubic 1 % 20 ms"]
         );
         assert_eq!(all.all_cells()[0].queue_bytes(), None);
+        assert_eq!(all.all_cells()[0].jitter_ms(), 0.0);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub struct Path {
     /// See `reorder_percent`.
     #[serde(default)]
     pub reorder_ms: f64,
+    /// Each packet's delay varies by up to so much, each way, without reordering.
+    #[serde(default)]
+    pub jitter_ms: f64,
     /// Packets that arrive twice, each way.
     #[serde(default)]
     pub duplicate_percent: f64,

@@ -94,6 +94,7 @@ fn path(cell: &Cell) -> Path {
         name: cell.name(),
         rtt_ms: cell.rtt_ms,
         loss_percent: cell.loss_percent,
+        jitter_ms: cell.jitter_ms(),
         mbit: cell.bottleneck.as_ref().map(|(mbit, _)| *mbit),
         queue_kb: cell.queue_bytes().map(|bytes| bytes.div_ceil(1000)),
         ..Path::default()

@@ -37,6 +37,7 @@ fn link(path: &Path) -> LinkSpec {
     LinkSpec {
         rate_mbit: path.mbit.map(f64::from),
         delay_ms: path.rtt_ms / 2.0,
+        jitter_ms: path.jitter_ms,
         queue_bytes: path.queue_kb.map_or(default.queue_bytes, |kb| kb.saturating_mul(1000)),
         loss: (path.loss_percent > 0.0).then(|| Loss::Random(path.loss_percent / 100.0)),
         reorder: (path.reorder_percent > 0.0).then(|| Reorder {
@@ -140,6 +141,7 @@ mod tests {
             loss_percent: 1.0,
             reorder_percent: 2.0,
             reorder_ms: 3.0,
+            jitter_ms: 0.1,
             duplicate_percent: 4.0,
             mbit: Some(10),
             queue_kb: Some(25),
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!((link.delay_ms, link.rate_mbit, link.queue_bytes), (10.0, Some(10.0), 25_000));
         assert_eq!(link.loss, Some(Loss::Random(0.01)));
         assert_eq!(link.reorder, Some(Reorder { probability: 0.02, extra_ms: 3.0 }));
-        assert_eq!(link.duplicate, 0.04);
+        assert_eq!((link.duplicate, link.jitter_ms), (0.04, 0.1));
         link.config().unwrap();
         assert!(!path.is_direct() && Path::direct().is_direct());
         assert_eq!(super::link(&Path::direct()), LinkSpec::default());
