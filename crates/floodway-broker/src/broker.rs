@@ -1,0 +1,265 @@
+//! Starts data planes, one after the other.
+//!
+//! # Theory of operation
+//! Each data plane gets a new main channel and a new channel for each port, and so can say nothing in its predecessor's name. It is told to start when
+//! it has all of them. From then on there are three ways in which it is found to have ended: the process (`pidfd`), signs of life that do not come, and a fault
+//! in what it says. In the latter two it is killed. Only when the process is gone do ports get new channels: guests' memory has one writer.
+//!
+//! A first data plane that ends before it was ready will not be ready at the next attempt either (a device that is missing, say): then the broker gives
+//! up, and whoever started it reads why.
+//!
+//! **Invariant**: at most one data plane runs.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::message::{FromDataPlane, MAX_REASON, ToDataPlane, VERSION, Violation};
+use floodway_process::sealed;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::port::{PortChannel, PortFault, PortThread, wait_for};
+use crate::supervision::{End, LOOK, Pulse, Restarts};
+
+/// How long a data plane may take to end in order, and to start.
+const ORDERLY: Duration = Duration::from_secs(5);
+
+type MainChannel = Channel<ToDataPlane, FromDataPlane>;
+
+/// Why there is no data plane any more.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// It cannot be started, or given what it needs.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The first one was never ready.
+    #[error("the data plane did not start: {0}")]
+    NotReady(End),
+}
+
+fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> BrokerError {
+    move |source| BrokerError::System { action, source: source.into() }
+}
+
+/// What a broker serves and starts.
+pub struct Broker<'a> {
+    /// Starts a data plane that has the descriptor as its standard input.
+    pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
+    /// The text of the configuration.
+    pub configuration: &'a str,
+    /// Ports, in the order of the configuration.
+    pub ports: &'a [PortThread],
+    /// What data planes do wrong on the ports' channels.
+    pub faults: &'a Receiver<PortFault>,
+    /// Becomes readable when the switch is to stop.
+    pub stop: BorrowedFd<'a>,
+}
+
+/// A data plane that runs.
+struct DataPlane {
+    channel: MainChannel,
+    child: Child,
+    pidfd: OwnedFd,
+    pulse: Pulse,
+    started: Instant,
+}
+
+/// Why a data plane is not waited for any longer.
+enum Verdict {
+    /// It has ended, or must.
+    Ended(End),
+    /// The switch stops.
+    Stop,
+}
+
+impl Broker<'_> {
+    /// Keeps a data plane running until the switch is to stop.
+    ///
+    /// # Errors
+    /// The first one does not start, or no process can be had.
+    pub fn run(&self) -> Result<(), BrokerError> {
+        let mut restarts = Restarts::default();
+        let mut last_end = None;
+        let mut was_ready = false;
+        loop {
+            let mut plane = self.launch(restarts.total(), last_end.take())?;
+            let end = match self.watch(&mut plane) {
+                Verdict::Stop => {
+                    stop(plane);
+                    return Ok(());
+                }
+                Verdict::Ended(end) => end,
+            };
+            was_ready |= plane.pulse.is_ready();
+            let lived = plane.started.elapsed();
+            drop(plane);
+            if !was_ready {
+                return Err(BrokerError::NotReady(end));
+            }
+            let pause = restarts.on_end(lived);
+            tracing::error!(reason = %end, ?lived, ?pause, "the data plane ended; starting another one");
+            last_end = Some(end.to_string());
+            if self.pause(pause) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn launch(&self, restarts: u32, last_end: Option<String>) -> Result<DataPlane, BrokerError> {
+        let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
+        channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
+        // What was said of the last one's channels is of no interest any more.
+        while self.faults.try_recv().is_ok() {}
+        let child = (self.start)(theirs.into()).map_err(failed("start a data plane"))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
+        let started = Instant::now();
+        let plane = DataPlane { channel, child, pidfd, pulse: Pulse::default(), started };
+        if let Err(error) = self.equip(&plane.channel, restarts, last_end) {
+            // It has ended already; what it ended with is found by whoever watches it.
+            tracing::debug!(%error, "the data plane takes nothing");
+        }
+        Ok(plane)
+    }
+
+    /// Gives a data plane what it starts with.
+    fn equip(
+        &self,
+        channel: &MainChannel,
+        restarts: u32,
+        last_end: Option<String>,
+    ) -> Result<(), ChannelError> {
+        let last_end = last_end.map(|end| end.chars().take(MAX_REASON / 4).collect());
+        channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
+        let text = self.configuration.as_bytes();
+        let file = sealed::seal("configuration", text)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
+        channel.send(&ToDataPlane::Configuration { bytes }, &[file.as_fd()])?;
+        for (index, port) in (0..).zip(self.ports) {
+            let (ours, theirs) = PortChannel::pair()?;
+            channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
+            port.attach(ours);
+        }
+        channel.send(&ToDataPlane::Start, &[])
+    }
+
+    /// Watches a data plane until it has ended, or must.
+    fn watch(&self, plane: &mut DataPlane) -> Verdict {
+        let mut next_look = Instant::now() + LOOK;
+        loop {
+            let left = next_look.saturating_duration_since(Instant::now());
+            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd()];
+            wait_for(&fds, Some(left));
+            if is_readable(self.stop) {
+                return Verdict::Stop;
+            }
+            // First what it has said, perhaps as its last words.
+            let heard = plane.hear();
+            if let Ok(Some(status)) = plane.child.try_wait() {
+                return Verdict::Ended(end_of(status));
+            }
+            if let Ok(fault) = self.faults.try_recv() {
+                let PortFault { port, fault } = fault;
+                return plane.kill(End::Fault(format!("port \"{port}\": {fault}")));
+            }
+            if let Err(error) = heard {
+                return plane.kill(End::Fault(error.to_string()));
+            }
+            let now = Instant::now();
+            if now < next_look {
+                continue;
+            }
+            next_look = now + LOOK;
+            if plane.pulse.look() {
+                return plane.kill(End::Silent);
+            }
+        }
+    }
+
+    /// Waits. Returns `true` if the switch is to stop.
+    fn pause(&self, pause: Duration) -> bool {
+        if !pause.is_zero() {
+            wait_for(&[self.stop], Some(pause));
+        }
+        is_readable(self.stop)
+    }
+}
+
+impl DataPlane {
+    /// Hears what it says. One that has closed its end is ending, or must.
+    fn hear(&mut self) -> Result<(), ChannelError> {
+        loop {
+            match self.channel.try_recv()? {
+                Received::Nothing => return Ok(()),
+                Received::Closed => {
+                    wait_for(&[self.pidfd.as_fd()], Some(ORDERLY));
+                    return Err(ChannelError::System(Errno::PIPE));
+                }
+                Received::Message(said, _) => self.on_said(&said)?,
+            }
+        }
+    }
+
+    fn on_said(&mut self, said: &FromDataPlane) -> Result<(), ChannelError> {
+        match said {
+            FromDataPlane::Ready { version, .. } if *version != VERSION => {
+                return Err(Violation::Version(*version).into());
+            }
+            FromDataPlane::Ready { .. } => self.pulse.on_ready(),
+            FromDataPlane::Alive { count } => self.pulse.on_sign(*count),
+            // It opens its uplinks and keeps its settings itself, so far.
+            FromDataPlane::Remember(_) | FromDataPlane::Reopen { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self, end: End) -> Verdict {
+        // Fails when it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        Verdict::Ended(end)
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lets a data plane end in order; it is killed if that takes too long.
+fn stop(mut plane: DataPlane) {
+    // Fails when it has ended already.
+    let _ = plane.channel.send(&ToDataPlane::Stop, &[]);
+    wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
+    match plane.child.try_wait() {
+        Ok(Some(_)) => {}
+        _ => tracing::error!("the data plane does not stop; it is killed"),
+    }
+}
+
+fn end_of(status: ExitStatus) -> End {
+    match status.signal() {
+        Some(signal) => End::Signalled(signal),
+        None => End::Exited(status.code().unwrap_or_default()),
+    }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}

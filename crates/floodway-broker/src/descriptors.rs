@@ -1,0 +1,70 @@
+//! File descriptors: as many as all front-ends together can make the broker hold.
+//!
+//! # Theory of operation
+//! What a record may hold is bounded, and so is what a message may bring. A broker starts only if the process may have the sum for all its ports, so no front-end can
+//! take another's.
+//!
+//! Source: `getrlimit(2)`.
+
+use floodway_process::message::MAX_DESCRIPTORS;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::record::Limits;
+
+/// Of a port beside its record: a message that is outstanding and one that is arriving, listener, connection, channels of two data planes, event.
+const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 8;
+/// Of the process: standard streams, main channel, process descriptor, configuration, signals.
+const OTHERS: usize = 32;
+
+/// The process may have too few descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the broker can need {needed} file descriptors for this configuration, and the process may have {limit} (raise the hard limit: \
+     LimitNOFILE= of its systemd unit, or ulimit -Hn)"
+)]
+pub struct TooFewDescriptors {
+    /// What is needed.
+    pub needed: u64,
+    /// The hard limit.
+    pub limit: u64,
+}
+
+/// Most descriptors that a broker holds for ports with these limits.
+#[must_use]
+pub fn needed(ports: &[Limits]) -> u64 {
+    let ports: usize = ports.iter().map(|limits| limits.descriptors + PER_PORT).sum();
+    (OTHERS + ports) as u64
+}
+
+/// Raises the process's limit to what `ports` can need, if it is lower.
+///
+/// # Errors
+/// The hard limit is lower.
+pub fn reserve(ports: &[Limits]) -> Result<(), TooFewDescriptors> {
+    let needed = needed(ports);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|limit| limit >= needed) {
+        return Ok(());
+    }
+    let limit = maximum.unwrap_or(u64::MAX);
+    let raised = Rlimit { current: Some(needed), maximum };
+    if limit < needed || setrlimit(Resource::Nofile, raised).is_err() {
+        return Err(TooFewDescriptors { needed, limit });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_is_had_or_named() {
+        let few = [Limits::of_port(2); 2];
+        assert_eq!(reserve(&few), Ok(()));
+        assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= needed(&few)));
+        let many = [Limits { entries: 1, bytes: 1, descriptors: 1 << 60 }; 1];
+        let error = reserve(&many).unwrap_err();
+        assert_eq!(error.needed, needed(&many));
+    }
+}

@@ -1,0 +1,25 @@
+//! The privileged process: keeps what outlives a data plane, and never touches a frame.
+//!
+//! The design, and what stands of it, is in `docs/src/theory/processes.md`. This crate knows nothing of the switch: it holds descriptors, passes vhost-user messages on, and
+//! starts what it is told to start.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`framing`] | whole vhost-user messages from a front-end's socket |
+//! | [`record`] | the messages that bring a new data plane to where the last one was |
+//! | [`session`] | one front-end's connection, whatever happens to data planes |
+//! | [`port`] | a port's thread: its socket and its channel |
+//! | [`supervision`] | why a data plane ended, and when the next one starts |
+//! | [`broker`] | starts data planes, one after the other |
+//! | [`descriptors`] | how many the process must be allowed |
+
+pub mod broker;
+pub mod descriptors;
+pub mod framing;
+pub mod port;
+pub mod record;
+pub mod session;
+pub mod supervision;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

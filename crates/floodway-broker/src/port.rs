@@ -1,0 +1,414 @@
+//! A port's thread in the broker: its socket on one side, the data plane's channel on the other.
+//!
+//! # Theory of operation
+//! The thread accepts or connects one front-end at a time, puts its messages together ([`framing`](crate::framing)) and passes them on one by one, as its
+//! [session](crate::session) says. It waits for nothing for ever: a front-end may pause inside a message, and leave a reply unread, for [`MESSAGE`]; a data plane
+//! that does not read for [`DELIVERY`] has failed.
+//!
+//! A new data plane is there when its end of a new channel has been [put into the mailbox](PortThread::attach). The old channel is read to its end first: what its
+//! data plane had said counts.
+//!
+//! Whatever a front-end does costs this thread only: closing a descriptor that it serves itself may take for ever.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::message::{FromPort, ToPort};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::framing::{Framer, Progress};
+use crate::record::{Limits, Packet};
+use crate::session::{Outcome, Outgoing, Session};
+
+/// How long a front-end may pause inside a message, or leave a reply unread.
+const MESSAGE: Duration = Duration::from_secs(10);
+/// How long a data plane may leave a message unread.
+const DELIVERY: Duration = Duration::from_secs(5);
+/// How long a stop waits for a port's thread: it may be closing a file that its front-end serves.
+const STUCK: Duration = Duration::from_secs(5);
+/// Between two attempts to reach a front-end that listens.
+const RECONNECT: Duration = Duration::from_millis(100);
+
+/// The broker's end of a port's channel.
+pub type PortChannel = Channel<ToPort, FromPort>;
+
+/// Where front-ends come from.
+#[derive(Debug)]
+pub enum Source {
+    /// They connect.
+    Listen(UnixListener),
+    /// They listen.
+    Connect(PathBuf),
+}
+
+/// A data plane has broken the protocol on a port's channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFault {
+    /// The port.
+    pub port: String,
+    /// What it did.
+    pub fault: String,
+}
+
+/// What others leave for a port's thread.
+#[derive(Debug, Default)]
+struct Letters {
+    channel: Option<PortChannel>,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    letters: Mutex<Letters>,
+    /// Written after each change.
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    fn change(&self, change: impl FnOnce(&mut Letters)) {
+        change(&mut self.letters.lock().unwrap_or_else(PoisonError::into_inner));
+        // Fails only when the counter is full, and then it rings.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Letters {
+        // Nothing to read is no news.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        Letters { channel: letters.channel.take(), stop: letters.stop }
+    }
+}
+
+/// A port's thread. It ends when this is dropped.
+#[derive(Debug)]
+pub struct PortThread {
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PortThread {
+    /// Starts to serve the port `name`; what data planes do wrong goes to `faults`.
+    ///
+    /// # Errors
+    /// There are no threads or descriptors left.
+    pub fn start(
+        name: &str,
+        source: Source,
+        limits: Limits,
+        faults: Sender<PortFault>,
+    ) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mailbox = Arc::new(Mailbox { letters: Mutex::default(), bell });
+        if let Source::Listen(listener) = &source {
+            listener.set_nonblocking(true)?;
+        }
+        let server = Server {
+            name: name.to_owned(),
+            source,
+            limits,
+            faults,
+            mailbox: Arc::clone(&mailbox),
+            channel: None,
+            front_end: None,
+            sessions: 0,
+            retry: Instant::now(),
+        };
+        let thread =
+            thread::Builder::new().name(format!("port-{name}")).spawn(move || server.run())?;
+        Ok(Self { mailbox, thread: Some(thread) })
+    }
+
+    /// Hands the port to a new data plane, which has the other end of `channel`.
+    pub fn attach(&self, channel: PortChannel) {
+        self.mailbox.change(|letters| letters.channel = Some(channel));
+    }
+}
+
+impl Drop for PortThread {
+    fn drop(&mut self) {
+        self.mailbox.change(|letters| letters.stop = true);
+        let Some(thread) = self.thread.take() else { return };
+        let deadline = Instant::now() + STUCK;
+        while !thread.is_finished() {
+            if Instant::now() >= deadline {
+                return tracing::error!("a port's thread is stuck; it is left behind");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        if thread.join().is_err() {
+            tracing::error!("a port's thread panicked");
+        }
+    }
+}
+
+/// A front-end that is connected.
+struct FrontEnd {
+    stream: UnixStream,
+    framer: Framer,
+    session: Session<Arc<OwnedFd>>,
+    id: u32,
+    /// Until when the rest of a message has to come.
+    deadline: Option<Instant>,
+}
+
+struct Server {
+    name: String,
+    source: Source,
+    limits: Limits,
+    faults: Sender<PortFault>,
+    mailbox: Arc<Mailbox>,
+    channel: Option<PortChannel>,
+    front_end: Option<FrontEnd>,
+    /// Front-ends so far.
+    sessions: u32,
+    /// When a front-end that listens is looked for next.
+    retry: Instant,
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            self.wait();
+            let letters = self.mailbox.take();
+            if letters.stop {
+                return;
+            }
+            self.hear();
+            if let Some(channel) = letters.channel {
+                self.attach(channel);
+            }
+            self.find_front_end();
+            self.read_front_end();
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
+        let now = Instant::now();
+        let ready = self.front_end.as_ref().filter(|front_end| front_end.session.is_ready());
+        let listens = self.channel.is_some() && self.front_end.is_none();
+        let pauses = listens && now < self.retry;
+        let mut due = ready.and_then(|front_end| front_end.deadline);
+        let mut fds = vec![self.mailbox.bell.as_fd()];
+        fds.extend(self.channel.as_ref().map(AsFd::as_fd));
+        fds.extend(ready.map(|front_end| front_end.stream.as_fd()));
+        match &self.source {
+            Source::Listen(listener) if listens && !pauses => fds.push(listener.as_fd()),
+            _ if listens => due = Some(self.retry),
+            _ => {}
+        }
+        let timeout = due.map(|due| due.saturating_duration_since(now));
+        wait_for(&fds, timeout);
+    }
+
+    /// Takes over a data plane, and tells it what it has to know.
+    fn attach(&mut self, channel: PortChannel) {
+        self.lose_data_plane();
+        if let Err(error) = channel.set_time_limit(Some(DELIVERY)) {
+            tracing::error!(port = self.name, %error, "cannot limit how long a channel waits");
+        }
+        self.channel = Some(channel);
+        self.replay();
+    }
+
+    fn replay(&mut self) {
+        let Some(front_end) = &mut self.front_end else { return };
+        match front_end.session.attach() {
+            Ok(told) => {
+                for outgoing in told {
+                    if !self.send(&outgoing) {
+                        return;
+                    }
+                }
+            }
+            Err(suspect) => {
+                tracing::warn!(port = self.name, reason = %suspect, "front-end cut off");
+                self.front_end = None;
+            }
+        }
+    }
+
+    /// Sends to the data plane; returns `false` if it does not take it. Then it has failed, or is gone.
+    fn send(&mut self, outgoing: &Outgoing<Arc<OwnedFd>>) -> bool {
+        let Some(channel) = &self.channel else { return false };
+        let descriptors: Vec<BorrowedFd<'_>> =
+            outgoing.descriptors.iter().map(AsFd::as_fd).collect();
+        match channel.send(&outgoing.message, &descriptors) {
+            Ok(()) => true,
+            // It is gone. What it has said before is still to be heard.
+            Err(ChannelError::System(Errno::PIPE)) => {
+                self.on_undelivered();
+                false
+            }
+            Err(error) => {
+                self.on_undelivered();
+                self.report(&error);
+                false
+            }
+        }
+    }
+
+    fn on_undelivered(&mut self) {
+        if let Some(front_end) = &mut self.front_end {
+            front_end.session.on_undelivered();
+        }
+    }
+
+    /// The data plane is to be ended.
+    fn report(&mut self, fault: &impl ToString) {
+        let fault = PortFault { port: self.name.clone(), fault: fault.to_string() };
+        // Fails when the broker is stopping.
+        let _ = self.faults.send(fault);
+        self.lose_data_plane();
+    }
+
+    fn lose_data_plane(&mut self) {
+        if self.channel.take().is_some()
+            && let Some(front_end) = &mut self.front_end
+        {
+            front_end.session.detach();
+        }
+    }
+
+    /// Hears all that the data plane has said.
+    fn hear(&mut self) {
+        while let Some(channel) = &self.channel {
+            match channel.try_recv() {
+                Ok(Received::Message(said, _)) => self.on_said(said),
+                Ok(Received::Nothing) => return,
+                Ok(Received::Closed) => return self.lose_data_plane(),
+                Err(error) => return self.report(&error),
+            }
+        }
+    }
+
+    fn on_said(&mut self, said: FromPort) {
+        // Of a front-end that has gone.
+        let Some(front_end) = &mut self.front_end else { return };
+        match front_end.session.receive(said) {
+            Err(fault) => self.report(&fault),
+            Ok(Outcome { reply, hang_up, deliver }) => {
+                let unread = front_end.stream.write_all(&reply).is_err();
+                if let Some(reason) = hang_up {
+                    tracing::debug!(port = self.name, reason, "front-end cut off");
+                    return self.hang_up();
+                }
+                if unread {
+                    return self.hang_up();
+                }
+                if let Some(outgoing) = deliver {
+                    self.send(&outgoing);
+                }
+            }
+        }
+    }
+
+    /// Closes the front-end's connection, and tells the data plane.
+    fn hang_up(&mut self) {
+        let Some(front_end) = self.front_end.take() else { return };
+        self.send(&ToPort::Disconnected { session: front_end.id }.into());
+    }
+
+    /// Takes a front-end, if there is none, and there is a data plane for it.
+    fn find_front_end(&mut self) {
+        if self.channel.is_none() || self.front_end.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        if now < self.retry {
+            return;
+        }
+        let found = match &self.source {
+            Source::Listen(listener) => listener.accept().map(|(stream, _)| stream),
+            Source::Connect(path) => {
+                // Also after one that hangs up when it has accepted: it must not keep us busy.
+                self.retry = now + RECONNECT;
+                connect(path)
+            }
+        };
+        match found.and_then(limit_writes) {
+            Ok(stream) => self.begin(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::trace!(port = self.name, %error, "no front-end");
+                self.retry = now + RECONNECT;
+            }
+        }
+    }
+
+    fn begin(&mut self, stream: UnixStream) {
+        self.sessions += 1;
+        let id = self.sessions;
+        let session = Session::new(id, self.limits);
+        let framer = Framer::default();
+        self.front_end = Some(FrontEnd { stream, framer, session, id, deadline: None });
+        self.replay();
+    }
+
+    /// Passes the next message on, if it is there and the data plane can have it.
+    fn read_front_end(&mut self) {
+        let Some(front_end) = &mut self.front_end else { return };
+        if !front_end.session.is_ready() {
+            return;
+        }
+        match front_end.framer.read(&front_end.stream) {
+            Ok(Progress::Message(Packet { bytes, descriptors })) => {
+                front_end.deadline = None;
+                let descriptors = descriptors.into_iter().map(Arc::new).collect();
+                if let Some(outgoing) = front_end.session.take(Packet { bytes, descriptors }) {
+                    self.send(&outgoing);
+                }
+            }
+            Ok(Progress::Partial) if !front_end.framer.is_inside() => {}
+            Ok(Progress::Partial) => {
+                let deadline = *front_end.deadline.get_or_insert_with(|| Instant::now() + MESSAGE);
+                if Instant::now() >= deadline {
+                    self.hang_up();
+                }
+            }
+            Ok(Progress::Closed) => self.hang_up(),
+            Err(error) => {
+                tracing::debug!(port = self.name, %error, "front-end cut off");
+                self.hang_up();
+            }
+        }
+    }
+}
+
+/// Connects without waiting for a listener whose backlog is full.
+fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn limit_writes(stream: UnixStream) -> io::Result<UnixStream> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(MESSAGE))?;
+    Ok(stream)
+}
+
+/// Waits until one of `fds` is readable or hung up, or the time is over.
+pub(crate) fn wait_for(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let mut fds: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    // An interrupted wait is looked at like any other.
+    let _ = poll(&mut fds, timeout.as_ref());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,16 @@
+//! What the broker and the data plane share.
+//!
+//! The broker is privileged and keeps what must outlive a crash; the data plane moves frames in a sandbox and may die at any moment. How they divide
+//! the work, and what stands of it, is in `docs/src/theory/processes.md`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`message`] | the messages between the two, and their bounds |
+//! | [`channel`] | a socket that carries them, with descriptors in one direction |
+//! | [`sealed`] | bytes that are handed over and do not change |
+//! | [`sandbox`] | what the data plane gives up before it starts |
+
+pub mod channel;
+pub mod message;
+pub mod sandbox;
+pub mod sealed;

@@ -1,0 +1,500 @@
+//! The messages between broker and data plane.
+//!
+//! # Theory of operation
+//! **Goal**: one closed set of messages, in which a data plane that a guest has taken over can say nothing that gives it more than its ports have. So messages from the
+//! data plane name ports and uplinks by the numbers that the broker gave them, carry no descriptor, no path and no process, and whatever they make the broker keep is
+//! bounded here or by the record of the port.
+//!
+//! **Encoding**: `postcard`. A datagram is one message and nothing else. The bounds are checked on both sides: the sender's are a fault of ours and tested, the
+//! receiver's are the protection.
+//!
+//! **Versions**: the first message each way carries [`VERSION`]. Broker and data plane of different versions meet only in an upgrade; a
+//! difference ends the start with an error that names both.
+//!
+//! **Invariant**: [`Message::check`] accepts every message that a peer of this version sends.
+
+use std::ops::RangeInclusive;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Version of the message set.
+pub const VERSION: u32 = 1;
+/// Longest datagram in bytes.
+pub const MAX_DATAGRAM: usize = 16 << 10;
+/// Most descriptors beside a message: as many as a vhost-user message may have.
+pub const MAX_DESCRIPTORS: usize = 32;
+/// Longest vhost-user message in bytes, header included.
+pub const MAX_VHOST_MESSAGE: usize = 12 + 4096;
+/// Longest vhost-user message of the data plane's own making that a record keeps.
+pub const MAX_OWN_ENTRY: usize = 64;
+/// Most changes of a record by one message.
+pub const MAX_CHANGES: usize = 40;
+/// Longest name of a setting in bytes.
+pub const MAX_KEY: usize = 128;
+/// Longest value of a setting in bytes.
+pub const MAX_VALUE: usize = 4096;
+/// Longest reason in bytes.
+pub const MAX_REASON: usize = 256;
+
+/// Why a datagram is not a message of this protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Not one message, or more than one.
+    #[error("a datagram of {bytes} bytes is no message of version {VERSION}")]
+    Undecodable {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Longer than any message.
+    #[error("a datagram is longer than {MAX_DATAGRAM} bytes")]
+    TooLong,
+    /// Something in a message exceeds its bound.
+    #[error("{field} = {value}: at most {max}")]
+    TooLarge {
+        /// Which field.
+        field: &'static str,
+        /// What it holds.
+        value: usize,
+        /// What it may hold.
+        max: usize,
+    },
+    /// Another number of descriptors than the message has.
+    #[error("a message came with {found} descriptors instead of {} to {}", expected.start(), expected.end())]
+    Descriptors {
+        /// How many came.
+        found: usize,
+        /// How many it may have.
+        expected: RangeInclusive<usize>,
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks version {0}, and this is version {VERSION}")]
+    Version(u32),
+    /// More descriptors than any message may have, or one where there may be none.
+    #[error("a message came with descriptors that it may not have")]
+    Forbidden,
+}
+
+/// A message of the protocol.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Messages of this type may have descriptors.
+    const CARRIES: bool;
+
+    /// How many descriptors come with it.
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+
+    /// Checks all bounds.
+    ///
+    /// # Errors
+    /// The first field that exceeds its bound.
+    fn check(&self) -> Result<(), Violation>;
+}
+
+fn at_most(field: &'static str, value: usize, max: usize) -> Result<(), Violation> {
+    if value > max { Err(Violation::TooLarge { field, value, max }) } else { Ok(()) }
+}
+
+/// Encodes `message`.
+///
+/// # Errors
+/// It exceeds a bound: a fault of the caller.
+pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, Violation> {
+    message.check()?;
+    let bytes = postcard::to_allocvec(message).map_err(|_| Violation::TooLong)?;
+    if bytes.len() > MAX_DATAGRAM { Err(Violation::TooLong) } else { Ok(bytes) }
+}
+
+/// Decodes a whole datagram, which came with `descriptors`.
+///
+/// # Errors
+/// It is not exactly one message, or one that exceeds a bound.
+pub fn decode<M: Message>(datagram: &[u8], descriptors: usize) -> Result<M, Violation> {
+    let undecodable = Violation::Undecodable { bytes: datagram.len() };
+    if datagram.len() > MAX_DATAGRAM {
+        return Err(Violation::TooLong);
+    }
+    let (message, rest) =
+        postcard::take_from_bytes::<M>(datagram).map_err(|_| undecodable.clone())?;
+    if !rest.is_empty() {
+        return Err(undecodable);
+    }
+    message.check()?;
+    let expected = message.descriptors();
+    if expected.contains(&descriptors) {
+        Ok(message)
+    } else {
+        Err(Violation::Descriptors { found: descriptors, expected })
+    }
+}
+
+/// A setting that an operator has made at run time. The broker keeps it for the next data plane and does not understand it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Which; a later value replaces an earlier one.
+    pub key: String,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+impl Setting {
+    fn check(&self) -> Result<(), Violation> {
+        at_most("setting.key", self.key.len(), MAX_KEY)?;
+        at_most("setting.value", self.value.len(), MAX_VALUE)
+    }
+}
+
+/// How an uplink's descriptors are to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UplinkKind {
+    /// One descriptor: a TAP device, both ways.
+    Tap,
+    /// Two: a packet socket that receives, and one that sends.
+    Packet,
+}
+
+/// A part of the state that outlives a data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StatePart {
+    /// Counters of ports and uplinks.
+    Counters,
+    /// The forwarding table.
+    MacTable,
+}
+
+/// What the broker says on the main channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToDataPlane {
+    /// The first message.
+    Hello {
+        /// [`VERSION`] of the broker.
+        version: u32,
+        /// Data planes that ended before this one.
+        restarts: u32,
+        /// Why the last one did.
+        last_end: Option<String>,
+    },
+    /// A sealed memfd with the text of the configuration.
+    Configuration {
+        /// Length of the text.
+        bytes: u32,
+    },
+    /// The listening control socket.
+    Control,
+    /// An uplink's device, or the one that takes its place.
+    Uplink {
+        /// Position in the configuration.
+        index: u16,
+        /// What its descriptors are.
+        kind: UplinkKind,
+        /// Bits per second, if the device says so.
+        link_rate: Option<u64>,
+    },
+    /// The channel of a port.
+    Port {
+        /// Position in the configuration.
+        index: u16,
+    },
+    /// A sealed memfd with state of an earlier data plane, or zeros.
+    State {
+        /// What is in it.
+        part: StatePart,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A setting that an operator made while an earlier data plane ran.
+    Setting(Setting),
+    /// The data plane has everything that it starts with.
+    Start,
+    /// The switch is to stop.
+    Stop,
+}
+
+impl Message for ToDataPlane {
+    const CARRIES: bool = true;
+
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        match self {
+            Self::Configuration { .. } | Self::Control | Self::Port { .. } | Self::State { .. } => {
+                1..=1
+            }
+            Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
+            Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
+            Self::Hello { .. } | Self::Setting(_) | Self::Start | Self::Stop => 0..=0,
+        }
+    }
+
+    fn check(&self) -> Result<(), Violation> {
+        match self {
+            Self::Setting(setting) => setting.check(),
+            Self::Hello { last_end, .. } => {
+                at_most("last_end", last_end.as_ref().map_or(0, String::len), MAX_REASON)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How far a data plane is confined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Confinement {
+    /// In all ways.
+    Full,
+    /// In all ways that this kernel knows.
+    Partial,
+    /// Not at all, as the operator wants it.
+    Off,
+}
+
+/// What the data plane says on the main channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromDataPlane {
+    /// The first message: it is in its sandbox and serves.
+    Ready {
+        /// [`VERSION`] of the data plane.
+        version: u32,
+        /// How far it is confined.
+        confinement: Confinement,
+    },
+    /// A sign of life.
+    Alive {
+        /// One more than in the last one.
+        count: u64,
+    },
+    /// An operator has made a setting.
+    Remember(Setting),
+    /// An uplink's device has failed.
+    Reopen {
+        /// Its number.
+        index: u16,
+    },
+}
+
+impl Message for FromDataPlane {
+    const CARRIES: bool = false;
+
+    fn check(&self) -> Result<(), Violation> {
+        match self {
+            Self::Remember(setting) => setting.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the broker says on the channel of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToPort {
+    /// A front-end is there. What was known of the last one is void.
+    Connected {
+        /// Number of the connection.
+        session: u32,
+    },
+    /// A vhost-user message, with its descriptors.
+    Message {
+        /// Number of the connection.
+        session: u32,
+        /// Number of the message; in replays that of the entry, from 0.
+        number: u64,
+        /// It is part of the record: nobody wants a reply or a [`Handled`].
+        replayed: bool,
+        /// The message with its header.
+        bytes: Vec<u8>,
+    },
+    /// The record is complete: rings that run interrupt their guest once, and are polled once.
+    Replayed {
+        /// Number of the connection.
+        session: u32,
+    },
+    /// The front-end has gone.
+    Disconnected {
+        /// Number of the connection.
+        session: u32,
+    },
+}
+
+impl Message for ToPort {
+    const CARRIES: bool = true;
+
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        match self {
+            Self::Message { .. } => 0..=MAX_DESCRIPTORS,
+            _ => 0..=0,
+        }
+    }
+
+    fn check(&self) -> Result<(), Violation> {
+        match self {
+            Self::Message { bytes, .. } => at_most("bytes", bytes.len(), MAX_VHOST_MESSAGE),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A change of a port's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// The message that was handled becomes the last entry, with its descriptors; one of the same key goes.
+    Keep {
+        /// What it sets, in the data plane's own numbering.
+        key: u64,
+    },
+    /// A message of the data plane's own making, without descriptors, becomes the last entry; one of the same key goes.
+    KeepOwn {
+        /// As above.
+        key: u64,
+        /// The message with its header.
+        bytes: Vec<u8>,
+    },
+    /// Entries with keys from `first` to `last` go.
+    Forget {
+        /// The first key.
+        first: u64,
+        /// The last one, which goes, too.
+        last: u64,
+    },
+}
+
+/// Everything that a message has led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handled {
+    /// Number of the connection.
+    pub session: u32,
+    /// Number of the message.
+    pub number: u64,
+    /// What changes in the record, in this order.
+    pub changes: Vec<Change>,
+    /// What the front-end is answered; empty for nothing.
+    pub reply: Vec<u8>,
+    /// The connection is to end.
+    pub hang_up: bool,
+}
+
+/// What the data plane says on the channel of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromPort {
+    /// The outstanding message has been handled.
+    Handled(Handled),
+    /// The record has been taken over.
+    Resumed {
+        /// Number of the connection.
+        session: u32,
+    },
+    /// The connection is to end: memory that the front-end shares has gone.
+    HangUp {
+        /// Number of the connection.
+        session: u32,
+        /// Why, for the log and the status.
+        reason: String,
+    },
+}
+
+impl Message for FromPort {
+    const CARRIES: bool = false;
+
+    fn check(&self) -> Result<(), Violation> {
+        let handled = match self {
+            Self::HangUp { reason, .. } => return at_most("reason", reason.len(), MAX_REASON),
+            Self::Resumed { .. } => return Ok(()),
+            Self::Handled(handled) => handled,
+        };
+        at_most("changes", handled.changes.len(), MAX_CHANGES)?;
+        at_most("reply", handled.reply.len(), MAX_VHOST_MESSAGE)?;
+        handled.changes.iter().try_for_each(|change| match change {
+            Change::KeepOwn { bytes, .. } => at_most("changes.bytes", bytes.len(), MAX_OWN_ENTRY),
+            _ => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn change() -> impl Strategy<Value = Change> {
+        let own = proptest::collection::vec(any::<u8>(), 0..=MAX_OWN_ENTRY);
+        prop_oneof![
+            any::<u64>().prop_map(|key| Change::Keep { key }),
+            (any::<u64>(), own).prop_map(|(key, bytes)| Change::KeepOwn { key, bytes }),
+            any::<(u64, u64)>().prop_map(|(first, last)| Change::Forget { first, last }),
+        ]
+    }
+
+    fn handled() -> impl Strategy<Value = Handled> {
+        let reply = proptest::collection::vec(any::<u8>(), 0..=MAX_VHOST_MESSAGE);
+        let changes = proptest::collection::vec(change(), 0..=MAX_CHANGES);
+        (any::<(u32, u64, bool)>(), changes, reply).prop_map(
+            |((session, number, hang_up), changes, reply)| Handled {
+                session,
+                number,
+                changes,
+                reply,
+                hang_up,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(handled in handled(), cut in any::<prop::sample::Index>()) {
+            let message = FromPort::Handled(handled);
+            let bytes = encode(&message).unwrap();
+            prop_assert_eq!(decode::<FromPort>(&bytes, 0), Ok(message.clone()));
+            // Neither a part nor more than the whole.
+            let part = &bytes[..cut.index(bytes.len())];
+            prop_assert!(decode::<FromPort>(part, 0).is_err());
+            let more = [&bytes[..], &[0]].concat();
+            prop_assert!(decode::<FromPort>(&more, 0).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_within_its_bounds_or_a_violation(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        ) {
+            if let Ok(message) = decode::<FromPort>(&bytes, 0) {
+                prop_assert!(message.check().is_ok());
+            }
+            if let Ok(message) = decode::<FromDataPlane>(&bytes, 0) {
+                prop_assert!(message.check().is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_message_fits_into_a_datagram() {
+        let own = Change::KeepOwn { key: u64::MAX, bytes: vec![0xff; MAX_OWN_ENTRY] };
+        let largest = FromPort::Handled(Handled {
+            session: u32::MAX,
+            number: u64::MAX,
+            changes: vec![own; MAX_CHANGES],
+            reply: vec![0xff; MAX_VHOST_MESSAGE],
+            hang_up: true,
+        });
+        assert!(encode(&largest).unwrap().len() <= MAX_DATAGRAM);
+        let setting = Setting { key: "k".repeat(MAX_KEY), value: vec![0xff; MAX_VALUE] };
+        assert!(encode(&FromDataPlane::Remember(setting)).is_ok());
+    }
+
+    #[test]
+    fn a_bound_that_is_exceeded_is_named() {
+        let reply = vec![0; MAX_VHOST_MESSAGE + 1];
+        let message = FromPort::Handled(Handled { reply, ..Handled::default() });
+        let bytes = postcard::to_allocvec(&message).unwrap();
+        let error = decode::<FromPort>(&bytes, 0).unwrap_err();
+        assert_eq!(error.to_string(), "reply = 4109: at most 4108");
+        assert_eq!(encode(&message).unwrap_err(), error, "the sender finds it, too");
+    }
+
+    #[test]
+    fn a_message_has_the_descriptors_that_it_is_about() {
+        let packet = ToDataPlane::Uplink { index: 0, kind: UplinkKind::Packet, link_rate: None };
+        let bytes = encode(&packet).unwrap();
+        assert_eq!(decode(&bytes, 2), Ok(packet));
+        for wrong in [0, 1, 3] {
+            let error = decode::<ToDataPlane>(&bytes, wrong).unwrap_err();
+            assert_eq!(error, Violation::Descriptors { found: wrong, expected: 2..=2 });
+        }
+    }
+}
