@@ -3,7 +3,7 @@
 //! repetitions. The last column is the ratio of the largest flow to the smallest: at most 3 is the aim. That the *steps* of
 //! an ACK do not grow with the number of segments is proven by a test (`sender::cost`), without a clock.
 //!
-//! Run: `cargo bench -p floodway-core --bench scoreboard`.
+//! Run: `cargo bench -p floodway-core --bench scoreboard`; arguments (`advancing`, `8190`) choose attacks and numbers of segments.
 
 #![expect(
     clippy::disallowed_methods,
@@ -39,11 +39,21 @@ fn measure(attack: Attack, records: u32) -> f64 {
 }
 
 fn main() {
-    let [few, some, many] = RECORDS;
-    println!("{:<14}{few:>10}{some:>10}{many:>10}{:>8}", "ns per ACK", "ratio");
-    for attack in Attack::ALL.into_iter().chain([Attack::Reneging]) {
-        let [few, some, many] = RECORDS.map(|records| measure(attack, records));
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let chosen = |name: &str| wanted.iter().any(|arg| arg.eq_ignore_ascii_case(name));
+    let attacks: Vec<Attack> = Attack::ALL.into_iter().chain([Attack::Reneging]).collect();
+    let any_attack = !attacks.iter().any(|attack| chosen(&format!("{attack:?}")));
+    let any_size = !RECORDS.iter().any(|records| chosen(&records.to_string()));
+    let sizes: Vec<u32> =
+        RECORDS.into_iter().filter(|records| any_size || chosen(&records.to_string())).collect();
+    let columns: String = sizes.iter().map(|records| format!("{records:>10}")).collect();
+    println!("{:<14}{columns}{:>8}", "ns per ACK", "ratio");
+    for attack in attacks {
         let name = format!("{attack:?}");
-        println!("{name:<14}{few:>10.0}{some:>10.0}{many:>10.0}{:>8.1}", many / few);
+        if any_attack || chosen(&name) {
+            let took: Vec<f64> = sizes.iter().map(|&records| measure(attack, records)).collect();
+            let columns: String = took.iter().map(|ns| format!("{ns:>10.0}")).collect();
+            println!("{name:<14}{columns}{:>8.1}", took[took.len() - 1] / took[0]);
+        }
     }
 }

@@ -21,6 +21,7 @@ mod bits;
 mod board;
 #[cfg(test)]
 mod model;
+mod search;
 
 use std::collections::VecDeque;
 
@@ -321,7 +322,7 @@ impl<B: 'static> Store<B> {
 
     /// The first part of `start..end` that no chunk covers, and where its chunk belongs.
     fn missing(&self, mut start: Seq, mut end: Seq) -> Option<(Seq, Seq, usize)> {
-        let mut index = self.lists.chunks.partition_point(|c| !c.end().after(start));
+        let mut index = chunk_index(&self.lists.chunks, start);
         while let Some(next) = self.lists.chunks.get(index) {
             if next.seq.after(start) {
                 end = end.min(next.seq);
@@ -347,7 +348,7 @@ impl<B: 'static> Store<B> {
         if self.lists.chunks.back().is_none_or(|last| !last.end().after(seq)) {
             return None;
         }
-        let index = self.lists.chunks.partition_point(|c| !c.end().after(seq));
+        let index = chunk_index(&self.lists.chunks, seq);
         self.lists.chunks.get(index).filter(|c| !c.seq.after(seq))
     }
 
@@ -372,7 +373,7 @@ impl<B: 'static> Store<B> {
 
     /// The first record that ends behind `from`.
     pub fn first_from(&self, from: Seq) -> Option<Place> {
-        self.place(self.lists.board.search(from))
+        self.place(self.lists.board.search(self.una, from))
     }
 
     /// The record at `index`.
@@ -470,8 +471,13 @@ impl<B: 'static> Store<B> {
 
 /// Where the chunk with the byte at `seq` ends.
 fn chunk_end<B>(chunks: &VecDeque<Chunk<B>>, seq: Seq) -> Seq {
-    let index = chunks.partition_point(|c| !c.end().after(seq));
-    chunks.get(index).map_or(seq, Chunk::end)
+    chunks.get(chunk_index(chunks, seq)).map_or(seq, Chunk::end)
+}
+
+/// The index of the first chunk that ends behind `seq`.
+fn chunk_index<B>(chunks: &VecDeque<Chunk<B>>, seq: Seq) -> usize {
+    let start = chunks.front().map_or(seq, |chunk| chunk.seq);
+    search::first_behind(chunks, start, seq, Chunk::end)
 }
 
 #[cfg(test)]

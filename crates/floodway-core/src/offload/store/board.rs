@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! Records lie in sequence order in a ring, one for each segment as it is on the wire: no record is longer than the MSS at the
 //! time of its release, none spans two chunks, and none is split afterwards. So a record keeps its number for life, and
-//! a search by sequence number is a binary one. A SACK block that names a part of a record says nothing of it: receivers
+//! one is [found](search) by its sequence number. A SACK block that names a part of a record says nothing of it: receivers
 //! hold whole segments, so only a block that was made up ends inside one. (A partial acknowledgement shortens
 //! the first record. After the MSS has become smaller, all records are cut anew, once, when the first of them has to be
 //! sent again: [`Board::cut`].)
@@ -25,7 +25,7 @@
 use std::collections::VecDeque;
 
 use super::bits::{Bits, Wanted};
-use super::{Freed, MAX_SPARE_RECORDS, change, step};
+use super::{Freed, MAX_SPARE_RECORDS, change, search, step};
 use crate::seq::Seq;
 use crate::time::Instant;
 
@@ -274,11 +274,8 @@ impl Board {
     }
 
     /// The index of the first record that ends behind `seq`.
-    pub fn search(&self, seq: Seq) -> usize {
-        self.sent.partition_point(|sent| {
-            step();
-            !sent.end.after(seq)
-        })
+    pub fn search(&self, una: Seq, seq: Seq) -> usize {
+        search::first_behind(&self.sent, una, seq, |sent| sent.end)
     }
 
     /// The indexes, with room for all records, unless these are so few that there is none.
