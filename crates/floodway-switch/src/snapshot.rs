@@ -29,6 +29,7 @@ impl StatusSource for Shared {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
                 uptime_s,
+                predecessors: self.predecessors.get().cloned(),
             },
             workers: self
                 .workers

@@ -83,6 +83,18 @@ pub struct SwitchStatus {
     pub pid: u32,
     /// Seconds since the switch started.
     pub uptime_s: f64,
+    /// Data planes before this one; none without a broker.
+    #[serde(default)]
+    pub predecessors: Option<PredecessorsStatus>,
+}
+
+/// Data planes of the same broker that have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PredecessorsStatus {
+    /// How many.
+    pub count: u32,
+    /// Why the last one did.
+    pub last_end: Option<String>,
 }
 
 /// A worker.

@@ -1,9 +1,11 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time;
 
@@ -22,10 +24,11 @@ use crate::pairs::Pairs;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::socket_file::SocketError;
-use crate::status::StatusSource;
+use crate::status::{PredecessorsStatus, StatusSource};
 use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
 use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
+use crate::vhost::relay;
 use crate::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::worker::{Schedule, Waker, Worker, WorkerStats};
 
@@ -52,6 +55,8 @@ pub struct Shared {
     pub pairs: Pairs,
     /// What the work for each port and uplink has cost.
     pub ledger: Ledger,
+    /// Data planes before this one, if there is a broker.
+    pub(crate) predecessors: OnceLock<PredecessorsStatus>,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -185,6 +190,17 @@ impl Switch {
     /// # Errors
     /// The first thing that cannot be opened or started; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_with_channels(config, BTreeMap::new())
+    }
+
+    /// As [`Switch::start`]; a port whose index is in `channels` has its front-ends from a broker at the other end of that channel.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with_channels(
+        config: &Config,
+        mut channels: BTreeMap<usize, OwnedFd>,
+    ) -> Result<Self, StartError> {
         call::check_aio()?;
         descriptors::reserve(config)?;
         let failed = |index| move |source| StartError::Worker { index, source };
@@ -207,13 +223,16 @@ impl Switch {
             let worker = switch.start_worker(&config.workers[index], index, waker, uplinks)?;
             switch.workers.push(worker);
         }
-        for port in &switch.shared.ports {
-            let connection =
-                Connection::start(Arc::clone(port)).map_err(|source| StartError::Socket {
-                    name: port.config.name.clone(),
-                    path: port.config.socket.clone(),
-                    source,
-                })?;
+        for (index, port) in switch.shared.ports.iter().enumerate() {
+            let connection = match channels.remove(&index) {
+                Some(channel) => relay::start(Arc::clone(port), channel),
+                None => Connection::start(Arc::clone(port)),
+            };
+            let connection = connection.map_err(|source| StartError::Socket {
+                name: port.config.name.clone(),
+                path: port.config.socket.clone(),
+                source,
+            })?;
             switch.connections.push(connection);
         }
         switch.watchdog = switch.watch(config)?;
@@ -268,6 +287,12 @@ impl Switch {
             })?;
         }
         Ok(RunningWorker { waker, thread: Some(thread) })
+    }
+
+    /// Notes how many data planes of the same broker have ended before this one, and why the last one did.
+    pub fn note_predecessors(&self, count: u32, last_end: Option<String>) {
+        // Said once.
+        let _ = self.shared.predecessors.set(PredecessorsStatus { count, last_end });
     }
 
     /// Who does what an operator wants, also while the switch is stopping.
@@ -340,7 +365,9 @@ fn open(
     let pairs = Pairs::new(ports.len() + uplinks.len());
     let ledger = Ledger::new(ports.len() + uplinks.len());
     let started = time::Instant::now();
-    let shared = Shared { ports, uplinks, workers, inbound, pairs, ledger, table, started };
+    let predecessors = OnceLock::new();
+    let shared =
+        Shared { ports, uplinks, workers, inbound, pairs, ledger, predecessors, table, started };
     fill_table(&shared);
     Ok(shared)
 }

@@ -33,6 +33,9 @@ pub enum Command {
     Inbound(InboundArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
+    /// Move frames for the broker at the other end of standard input
+    #[command(hide = true)]
+    DataPlane(DataPlaneArgs),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -51,8 +54,22 @@ pub struct RunArgs {
     /// Check the configuration and exit
     #[arg(long)]
     pub check: bool,
+    /// Hold the VMs' sockets in a process of their own, so that connections outlive a crash of the one that moves frames (experimental)
+    #[arg(long, conflicts_with = "check")]
+    pub broker: bool,
     /// What to log to standard error: a level, or directives like "info,floodway_switch::vhost=debug"
     #[arg(long, value_name = "FILTER", env = "FLOODWAY_LOG", default_value = "info", value_parser = log_filter)]
+    pub log: String,
+}
+
+/// Options of `floodway data-plane`, which `floodway run --broker` starts.
+#[derive(Debug, Args)]
+pub struct DataPlaneArgs {
+    /// What errors call the configuration, whose text comes from the broker
+    #[arg(long, value_name = "FILE")]
+    pub name: PathBuf,
+    /// What to log, as for `floodway run`
+    #[arg(long, value_name = "FILTER", value_parser = log_filter)]
     pub log: String,
 }
 

@@ -3,7 +3,9 @@
 //! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration. Errors are one line
 //! on standard error.
 
+mod broker;
 mod cli;
+mod data_plane;
 mod drain;
 mod flows;
 mod inbound;
@@ -47,6 +49,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Offload(args) => offload::offload(&args),
         Command::Inbound(args) => inbound::inbound(&args),
         Command::Drain(args) => drain::drain(&args),
+        Command::DataPlane(args) => data_plane::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
             Ok(())

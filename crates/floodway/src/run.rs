@@ -12,8 +12,9 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 use tracing_subscriber::EnvFilter;
 
+use crate::broker;
 use crate::cli::RunArgs;
-use crate::log::Log;
+use crate::log::{Flush, Log};
 
 /// Runs the switch until SIGINT or SIGTERM, or only checks its configuration.
 ///
@@ -29,13 +30,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             summary(&config)
         )?);
     }
-    let (log, _flush) = Log::start(io::stderr())?;
-    tracing_subscriber::fmt()
-        .with_writer(log)
-        .with_ansi(io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::try_new(&args.log)?)
-        .init();
+    let _flush = start_log(&args.log)?;
     end_process_on_panic();
+    if args.broker {
+        return broker::run(args);
+    }
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.
     let stopping = Arc::new(AtomicBool::new(false));
@@ -58,8 +57,22 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Starts to log what `filter` admits to standard error. What is returned waits for the last lines.
+///
+/// # Errors
+/// No thread can be had, or the filter is none.
+pub fn start_log(filter: &str) -> anyhow::Result<Flush> {
+    let (log, flush) = Log::start(io::stderr())?;
+    tracing_subscriber::fmt()
+        .with_writer(log)
+        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .init();
+    Ok(flush)
+}
+
 /// Ends the process if any thread panics: half a switch is worse than none, and its supervisor starts the next one.
-fn end_process_on_panic() {
+pub fn end_process_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -68,7 +81,7 @@ fn end_process_on_panic() {
 }
 
 /// What the configuration describes, in numbers.
-fn summary(config: &Config) -> String {
+pub fn summary(config: &Config) -> String {
     let count = |n: usize, what: &str| match n {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),

@@ -6,8 +6,8 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use floodway_switch::status::{
-    Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, Status, TrafficStatus,
-    UplinkStatus, WorkerStatus,
+    Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, PredecessorsStatus, Status,
+    TrafficStatus, UplinkStatus, WorkerStatus,
 };
 
 /// Most addresses shown; the forwarding table can hold tens of thousands.
@@ -40,11 +40,21 @@ pub fn render(status: &Status) -> String {
 fn summary(status: &Status) -> String {
     let switch = &status.switch;
     format!(
-        "floodway {}, pid {}, up {}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
+        "floodway {}, pid {}, up {}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
         switch.version,
         switch.pid,
         duration(switch.uptime_s),
+        switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
     )
+}
+
+/// What became of the data planes before this one.
+fn predecessors(status: &PredecessorsStatus) -> String {
+    match (&status.last_end, status.count) {
+        (_, 0) => ", not restarted yet".to_owned(),
+        (Some(end), n) => format!(", restarted {n} times; the last time: {end}"),
+        (None, n) => format!(", restarted {n} times"),
+    }
 }
 
 /// Seconds as `3d 04:05:06`.
@@ -455,7 +465,12 @@ mod tests {
             ..Default::default()
         };
         let status = Status {
-            switch: SwitchStatus { version: "1.2.3".into(), pid: 42, uptime_s: 93_784.5 },
+            switch: SwitchStatus {
+                version: "1.2.3".into(),
+                pid: 42,
+                uptime_s: 93_784.5,
+                predecessors: None,
+            },
             workers: vec![
                 WorkerStatus {
                     polls: 123_456,

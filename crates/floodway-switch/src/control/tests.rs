@@ -92,7 +92,12 @@ fn sample() -> Status {
     let undelivered = Traffic::default();
     undelivered.count_drop(DropReason::PortDown, 2);
     Status {
-        switch: SwitchStatus { version: "1.2.3".into(), pid: 42, uptime_s: 1.5 },
+        switch: SwitchStatus {
+            version: "1.2.3".into(),
+            pid: 42,
+            uptime_s: 1.5,
+            predecessors: None,
+        },
         workers: vec![WorkerStatus { index: 0, polls: 9, awake: 0.25, ..Default::default() }],
         ports: vec![PortStatus {
             name: "vm1".into(),

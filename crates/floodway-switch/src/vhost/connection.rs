@@ -15,7 +15,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::arrival::{self, Arrival};
 use super::device::Device;
-use super::messages;
+use super::messages::{self, Verdict};
 use crate::config::SocketMode;
 use crate::log_limit::log_limited;
 use crate::port::{Port, lock};
@@ -33,7 +33,7 @@ const MESSAGE: Duration = Duration::from_secs(10);
 /// How often the rest of a header is looked for.
 const PARTIAL: Duration = Duration::from_millis(10);
 /// How often a port's thread looks whether workers have let go of memory.
-const TIDY: Duration = Duration::from_millis(20);
+pub(super) const TIDY: Duration = Duration::from_millis(20);
 /// How long a stop waits for a port's thread.
 const STUCK: Duration = Duration::from_secs(5);
 
@@ -76,6 +76,24 @@ impl Connection {
             .spawn(move || server.run(listener.as_ref()))
             .map_err(failed("start its thread"))?;
         Ok(Self { port, stop, current, thread: Some(thread), _file: file })
+    }
+
+    /// A connection whose thread runs `body`, which ends soon after the event that it is given becomes readable. It serves `port` in another way than
+    /// by its socket.
+    ///
+    /// # Errors
+    /// There are no threads or descriptors left.
+    pub(super) fn with_thread(
+        port: Arc<Port>,
+        body: impl FnOnce(Arc<EventFd>) + Send + 'static,
+    ) -> Result<Self, SocketError> {
+        let stop = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name(format!("vhost-{}", port.config.name))
+            .spawn(move || body(stopped))
+            .map_err(failed("start its thread"))?;
+        Ok(Self { port, stop, current: Arc::default(), thread: Some(thread), _file: None })
     }
 
     /// Ends the connection and the thread, and removes a server's socket.
@@ -162,21 +180,8 @@ impl Server {
         device.disconnect();
         drop(device);
         if let Some(lost) = lost {
-            self.quarantine(lost);
+            self.wait(None, quarantine(&self.port, lost));
         }
-    }
-
-    fn quarantine(&self, lost: Kind) {
-        let reason = format!(
-            "its {} has gone: the file has shrunk, or its file system is full",
-            lost.name()
-        );
-        log_limited!(warn, self.port, reason, "front-end cut off");
-        let mut quarantine = lock(&self.port.quarantine);
-        quarantine.reason = Some(reason);
-        *quarantine.counts.entry(lost.label()).or_default() += 1;
-        drop(quarantine);
-        self.wait(None, QUARANTINE);
     }
 
     /// Unmaps memory that is not needed any more; returns when to do so again, if there is more.
@@ -255,6 +260,17 @@ impl Server {
     }
 }
 
+/// Notes that a front-end of `port` was cut off because `lost` has gone; returns for how long the port stays without one.
+pub(super) fn quarantine(port: &Port, lost: Kind) -> Duration {
+    let reason =
+        format!("its {} has gone: the file has shrunk, or its file system is full", lost.name());
+    log_limited!(warn, port, reason, "front-end cut off");
+    let mut quarantine = lock(&port.quarantine);
+    quarantine.reason = Some(reason);
+    *quarantine.counts.entry(lost.label()).or_default() += 1;
+    QUARANTINE
+}
+
 /// A connected front-end: its messages, one after the other, against its port's device.
 pub(crate) struct Session {
     stream: UnixStream,
@@ -299,16 +315,23 @@ impl Session {
     /// # Errors
     /// The socket failed, or the front-end paused inside the message for longer than [`MESSAGE`].
     pub(crate) fn handle_message(&mut self) -> io::Result<bool> {
-        if messages::handle(&mut self.stream, &mut lock(&self.device))? {
-            return Ok(true);
+        Ok(self.handle()? != Verdict::Over)
+    }
+
+    /// As [`Session::handle_message`], and says what became of the message.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn handle(&mut self) -> io::Result<Verdict> {
+        if let Some(verdict) = messages::handle(&mut self.stream, &mut lock(&self.device))? {
+            return Ok(verdict);
         }
         match self.handler.handle_request() {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(Verdict::Done),
             Err(Error::Disconnected | Error::SocketBroken(_)) => {
                 log_limited!(info, self.port, "front-end disconnected");
-                Ok(false)
+                Ok(Verdict::Over)
             }
-            // The message was understood and refused; the front-end was told if it asked.
             Err(
                 error @ (Error::InvalidParam
                 | Error::InvalidOperation(_)
@@ -317,18 +340,18 @@ impl Session {
                 | Error::ReqHandlerError(_)),
             ) => {
                 log_limited!(warn, self.port, %error, "vhost-user request refused");
-                Ok(true)
+                Ok(Verdict::Refused)
             }
             Err(error) => {
                 log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
-                Ok(false)
+                Ok(Verdict::Over)
             }
         }
     }
 }
 
 /// The index of the first descriptor that is readable or hung up, or `None` after `timeout`.
-fn poll(fds: &[RawFd], timeout: Option<Duration>) -> Option<usize> {
+pub(super) fn poll(fds: &[RawFd], timeout: Option<Duration>) -> Option<usize> {
     let mut polled: Vec<_> =
         fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let timeout = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));

@@ -137,6 +137,12 @@ impl Device {
         self.status
     }
 
+    /// The avail index at which a stopped ring goes on. `None` if there is no such ring.
+    #[must_use]
+    pub fn base(&self, index: u32) -> Option<u16> {
+        self.vrings.get(index as usize).map(|vring| vring.base)
+    }
+
     /// Notes the virtio device status. Zero resets the device.
     ///
     /// # Errors

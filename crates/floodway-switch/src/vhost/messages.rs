@@ -31,6 +31,17 @@ const NEED_REPLY: u32 = 1 << 3;
 /// Request, flags, and size of the payload, each 32 bits in the host's byte order.
 pub(super) const HEADER_LEN: usize = 12;
 
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It was done.
+    Done,
+    /// It was understood and refused; the front-end was told if it asked.
+    Refused,
+    /// The front-end is gone, or the message cannot be understood: the connection is over.
+    Over,
+}
+
 /// The header of a vhost-user message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
@@ -64,16 +75,16 @@ impl Header {
     }
 }
 
-/// Handles the next message if it is one of ours; answers whether it was.
+/// Handles the next message if it is one of ours; `None` if it is not.
 ///
 /// # Errors
 /// The socket failed.
-pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> {
-    let Some(header) = peek(stream)? else { return Ok(false) };
+pub(super) fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<Option<Verdict>> {
+    let Some(header) = peek(stream)? else { return Ok(None) };
     let request = FrontendReq::try_from(header.request);
     tracing::debug!(port = device.port().config.name, ?request, "vhost-user message");
     if !header.is_ours() {
-        return Ok(false);
+        return Ok(None);
     }
     stream.read_exact(&mut [0; HEADER_LEN])?;
     let mut payload = [0; 8];
@@ -91,7 +102,7 @@ pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> 
         SET_STATUS => device.set_status(value),
         _ => {
             reply(stream, header, u64::from(device.status()))?;
-            return Ok(true);
+            return Ok(Some(Verdict::Done));
         }
     };
     if let Err(error) = &done {
@@ -102,7 +113,7 @@ pub fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<bool> 
     if header.flags & NEED_REPLY != 0 {
         reply(stream, header, u64::from(done.is_err()))?;
     }
-    Ok(true)
+    Ok(Some(if done.is_ok() { Verdict::Done } else { Verdict::Refused }))
 }
 
 fn reply(stream: &mut UnixStream, header: Header, value: u64) -> io::Result<()> {

@@ -17,6 +17,8 @@
 //! [`crate::sigbus`]). When memory has gone, the connection ends, the port is quarantined for a second, and the reason stands in the status until
 //! another front-end comes.
 //!
+//! With a broker, the socket is the broker's, and messages come one by one through a channel ([`relay`]).
+//!
 //! Only what works is offered ([`features`]).
 
 mod arrival;
@@ -24,3 +26,4 @@ pub mod connection;
 pub mod device;
 pub mod features;
 pub mod messages;
+pub mod relay;

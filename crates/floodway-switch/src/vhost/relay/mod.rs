@@ -1,0 +1,207 @@
+//! A port whose socket a broker holds: vhost-user messages come one at a time, with a number, and each is answered with all that it led to.
+//!
+//! # Theory of operation
+//! The broker takes messages from the front-end's socket and keeps them until they are handled (`docs/src/theory/processes.md`). Here they are
+//! written into one end of a local stream, whose other end is served like a front-end's socket ([`Session`]): the same parser, the same device. What the device
+//! replies is read back and returned in `Handled`, with the changes of the broker's [record](record).
+//!
+//! To a new data plane the record is replayed before anything else. Replies to that are thrown away: the front-end has had them.
+//!
+//! When the broker's end closes, the port's rings go on as they are.
+
+mod record;
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::message::{FromPort, Handled, MAX_REASON, MAX_VHOST_MESSAGE, ToPort};
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+use super::connection::{Connection, Session, TIDY, poll, quarantine};
+use super::device::Device;
+use super::messages::Verdict;
+use crate::log_limit::log_limited;
+use crate::port::{Port, lock};
+use crate::socket_file::{SocketError, failed};
+use record::Keeper;
+
+type PortChannel = Channel<FromPort, ToPort>;
+
+/// Starts to serve `port`, whose socket a broker holds, through the broker's `channel`.
+///
+/// # Errors
+/// There are no threads or descriptors left.
+pub fn start(port: Arc<Port>, channel: OwnedFd) -> Result<Connection, SocketError> {
+    let alarm = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
+    let device = Arc::new(Mutex::new(Device::new(Arc::clone(&port), Arc::clone(&alarm))));
+    let channel = PortChannel::from(channel);
+    Connection::with_thread(Arc::clone(&port), move |stop| {
+        Relay { port, device, alarm, stop, channel, front_end: None }.run();
+    })
+}
+
+/// A port's thread; [`Relay::run`] is its body.
+struct Relay {
+    port: Arc<Port>,
+    device: Arc<Mutex<Device>>,
+    /// Signalled when memory of the front-end has gone.
+    alarm: Arc<EventFd>,
+    stop: Arc<EventFd>,
+    channel: PortChannel,
+    front_end: Option<FrontEnd>,
+}
+
+/// A front-end, behind the broker.
+struct FrontEnd {
+    id: u32,
+    session: Session,
+    /// Where its messages go in and replies come out.
+    feed: UnixStream,
+    keeper: Keeper,
+}
+
+impl Relay {
+    /// Serves the port until the switch stops, or the broker is gone.
+    fn run(mut self) {
+        loop {
+            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), self.channel.as_raw_fd()];
+            let tidy = lock(&self.device).drop_retired().then_some(TIDY);
+            let outcome = match poll(&fds, tidy) {
+                Some(0) => return self.disconnect(),
+                Some(1) => self.on_alarm(),
+                Some(_) => self.on_channel(),
+                None => Ok(()),
+            };
+            if let Err(error) = outcome {
+                // Frames go on: nothing that they need is the broker's.
+                return log_limited!(error, self.port, %error, "the broker is gone");
+            }
+        }
+    }
+
+    fn on_channel(&mut self) -> Result<(), ChannelError> {
+        match self.channel.try_recv()? {
+            Received::Nothing => Ok(()),
+            Received::Closed => Err(ChannelError::System(rustix::io::Errno::PIPE)),
+            Received::Message(ToPort::Connected { session }, _) => self.connect(session),
+            Received::Message(ToPort::Disconnected { session }, _) => {
+                if self.current(session).is_some() {
+                    log_limited!(info, self.port, "front-end disconnected");
+                    self.disconnect();
+                }
+                Ok(())
+            }
+            Received::Message(ToPort::Replayed { session }, _) => match self.current(session) {
+                Some(_) => self.channel.send(&FromPort::Resumed { session }, &[]),
+                None => Ok(()),
+            },
+            Received::Message(ToPort::Message { session, number, replayed, bytes }, files) => {
+                let Some(front_end) = self.current(session) else { return Ok(()) };
+                let handled = front_end.handle(number, &bytes, &files);
+                if replayed {
+                    return Ok(());
+                }
+                self.channel.send(&FromPort::Handled(handled), &[])
+            }
+        }
+    }
+
+    /// The front-end, if it is still the one that is meant.
+    fn current(&mut self, session: u32) -> Option<&mut FrontEnd> {
+        self.front_end.as_mut().filter(|front_end| front_end.id == session)
+    }
+
+    fn connect(&mut self, id: u32) -> Result<(), ChannelError> {
+        self.disconnect();
+        match self.open(id) {
+            Ok(front_end) => {
+                log_limited!(info, self.port, "front-end connected");
+                lock(&self.port.quarantine).reason = None;
+                self.port.set_connected(true);
+                self.front_end = Some(front_end);
+                Ok(())
+            }
+            Err(error) => self.hang_up(id, &error.to_string()),
+        }
+    }
+
+    fn open(&self, id: u32) -> io::Result<FrontEnd> {
+        let (feed, served) = UnixStream::pair()?;
+        feed.set_nonblocking(true)?;
+        let session = Session::open(served, Arc::clone(&self.port), Arc::clone(&self.device))?;
+        let keeper = Keeper::new(Arc::clone(&self.device), 2 * self.port.pairs.len());
+        Ok(FrontEnd { id, session, feed, keeper })
+    }
+
+    fn hang_up(&self, session: u32, reason: &str) -> Result<(), ChannelError> {
+        let reason = reason.chars().take(MAX_REASON / 4).collect();
+        self.channel.send(&FromPort::HangUp { session, reason }, &[])
+    }
+
+    /// Memory of the front-end may have gone.
+    fn on_alarm(&mut self) -> Result<(), ChannelError> {
+        let Some(lost) = lock(&self.device).lost_memory() else { return Ok(()) };
+        let id = self.front_end.as_ref().map(|front_end| front_end.id);
+        self.disconnect();
+        if let Some(id) = id {
+            self.hang_up(id, lost.name())?;
+        }
+        let pause = quarantine(&self.port, lost);
+        poll(&[self.stop.as_raw_fd()], Some(pause));
+        Ok(())
+    }
+
+    /// Stops the rings and forgets the front-end.
+    fn disconnect(&mut self) {
+        if self.front_end.take().is_some() {
+            lock(&self.device).disconnect();
+        }
+    }
+}
+
+impl FrontEnd {
+    /// Lets the device act on a message; returns all that this has led to.
+    fn handle(&mut self, number: u64, bytes: &[u8], files: &[OwnedFd]) -> Handled {
+        let mut handled = Handled { session: self.id, number, ..Handled::default() };
+        match self.act(bytes, files) {
+            Ok((verdict, reply)) => {
+                handled.reply = reply;
+                handled.hang_up = verdict == Verdict::Over;
+                if verdict == Verdict::Done {
+                    handled.changes = self.keeper.changes(bytes);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a front-end's message cannot be served");
+                handled.hang_up = true;
+            }
+        }
+        handled
+    }
+
+    fn act(&mut self, bytes: &[u8], files: &[OwnedFd]) -> io::Result<(Verdict, Vec<u8>)> {
+        let files: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        // One write takes all of it: the stream is empty.
+        let sent = self.feed.send_with_fds(&[bytes], &files)?;
+        if sent != bytes.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let verdict = self.session.handle()?;
+        Ok((verdict, self.reply()?))
+    }
+
+    /// What the device has replied.
+    fn reply(&mut self) -> io::Result<Vec<u8>> {
+        let mut reply = vec![0; MAX_VHOST_MESSAGE];
+        let n = match self.feed.read(&mut reply) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            read => read?,
+        };
+        reply.truncate(n);
+        Ok(reply)
+    }
+}

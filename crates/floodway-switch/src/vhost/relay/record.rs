@@ -1,0 +1,174 @@
+//! What the broker keeps of a front-end's messages, for the data plane after this one.
+//!
+//! # Theory of operation
+//! The record is to bring a new device to where this one is. So a message that sets something is kept under the key of what it sets, once the device has accepted
+//! it, and a message that undoes something lets its entries go:
+//!
+//! | message | record |
+//! |---|---|
+//! | features, protocol features, status, dirty log | one entry each |
+//! | `GET_FEATURES`, `GET_PROTOCOL_FEATURES` | the first one: the protocol's library acknowledges only after it was asked |
+//! | `SET_MEM_TABLE` | one entry; all regions that were added or removed go |
+//! | `ADD_MEM_REG` | an entry for its guest address |
+//! | `REM_MEM_REG` | the entry of its guest address goes; kept itself only if the region is in the table |
+//! | a ring's size, addresses, base, kick, call, enable flag | an entry for each ring |
+//! | `GET_VRING_BASE` | kick and call go; a `SET_VRING_BASE` of our own with the index that was returned |
+//! | a reset | all of the rings go, but for their bases; the features, too, unless it is `RESET_OWNER` |
+//!
+//! Entries are replayed in the order in which they were made, so a ring's start comes after what it needs, as it did. Where a ring goes on is not in the
+//! record: its used index says that.
+//!
+//! **Invariant**: the record is bounded by what a device can hold: its rings and [`MAX_REGIONS`](crate::memory::MAX_REGIONS).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use floodway_process::message::Change;
+
+use crate::port::lock;
+use crate::vhost::device::Device;
+
+const GET_FEATURES: u32 = 1;
+const SET_FEATURES: u32 = 2;
+const RESET_OWNER: u32 = 4;
+const SET_MEM_TABLE: u32 = 5;
+const SET_LOG_BASE: u32 = 6;
+const SET_VRING_NUM: u32 = 8;
+const SET_VRING_ADDR: u32 = 9;
+const SET_VRING_BASE: u32 = 10;
+const GET_VRING_BASE: u32 = 11;
+const SET_VRING_KICK: u32 = 12;
+const SET_VRING_CALL: u32 = 13;
+const GET_PROTOCOL_FEATURES: u32 = 15;
+const SET_PROTOCOL_FEATURES: u32 = 16;
+const SET_VRING_ENABLE: u32 = 18;
+const RESET_DEVICE: u32 = 34;
+const ADD_MEM_REG: u32 = 37;
+const REM_MEM_REG: u32 = 38;
+const SET_STATUS: u32 = 39;
+
+const HEADER_LEN: usize = 12;
+/// Bytes of a region in a table of memory.
+const REGION_LEN: usize = 32;
+
+/// The key of what `request` sets for `which`: a ring, a page of guest memory, or 0 for the device.
+const fn key(request: u32, which: u64) -> u64 {
+    (request as u64) << 56 | which
+}
+
+/// All keys of `request`.
+const fn all(request: u32) -> Change {
+    Change::Forget { first: key(request, 0), last: key(request, (1 << 56) - 1) }
+}
+
+fn one(key: u64) -> Change {
+    Change::Forget { first: key, last: key }
+}
+
+/// Says what is kept. It sees all messages of a session, replayed ones, too.
+pub(super) struct Keeper {
+    device: Arc<Mutex<Device>>,
+    rings: usize,
+    /// Guest addresses of the regions of the last table.
+    table: BTreeSet<u64>,
+    asked_features: bool,
+    asked_protocol: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(device: Arc<Mutex<Device>>, rings: usize) -> Self {
+        let table = BTreeSet::new();
+        Self { device, rings, table, asked_features: false, asked_protocol: false }
+    }
+
+    /// What changes in the record by `message`, which the device has accepted.
+    pub(super) fn changes(&mut self, message: &[u8]) -> Vec<Change> {
+        let request = word(message, 0);
+        let number = word(message, HEADER_LEN);
+        match request {
+            GET_FEATURES => first_time(&mut self.asked_features, request),
+            GET_PROTOCOL_FEATURES => first_time(&mut self.asked_protocol, request),
+            SET_FEATURES | SET_PROTOCOL_FEATURES | SET_LOG_BASE => keep(request, 0),
+            SET_STATUS if long(message, HEADER_LEN) != 0 => keep(request, 0),
+            SET_STATUS => self.reset(&[SET_STATUS, SET_FEATURES]),
+            RESET_DEVICE => self.reset(&[SET_FEATURES]),
+            RESET_OWNER => self.reset(&[]),
+            SET_MEM_TABLE => self.new_table(message),
+            ADD_MEM_REG => keep(request, page(message, HEADER_LEN + 8)),
+            REM_MEM_REG => self.removed(page(message, HEADER_LEN + 8)),
+            SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | SET_VRING_ENABLE => {
+                keep(request, number.into())
+            }
+            // The ring is the low byte; a flag says whether there is a descriptor.
+            SET_VRING_KICK | SET_VRING_CALL => keep(request, u64::from(number & 0xff)),
+            GET_VRING_BASE => self.stopped(number),
+            _ => Vec::new(),
+        }
+    }
+
+    fn new_table(&mut self, message: &[u8]) -> Vec<Change> {
+        let regions =
+            (0..word(message, HEADER_LEN) as usize).map(|n| HEADER_LEN + 8 + n * REGION_LEN);
+        self.table = regions.map(|at| page(message, at)).collect();
+        [vec![all(ADD_MEM_REG), all(REM_MEM_REG)], keep(SET_MEM_TABLE, 0)].concat()
+    }
+
+    fn removed(&self, page: u64) -> Vec<Change> {
+        let mut changes = vec![one(key(ADD_MEM_REG, page))];
+        if self.table.contains(&page) {
+            changes.extend(keep(REM_MEM_REG, page));
+        }
+        changes
+    }
+
+    fn stopped(&self, ring: u32) -> Vec<Change> {
+        let gone = [SET_VRING_KICK, SET_VRING_CALL].map(|request| one(key(request, ring.into())));
+        gone.into_iter().chain(self.base(ring)).collect()
+    }
+
+    fn reset(&self, requests: &[u32]) -> Vec<Change> {
+        let rings = [
+            SET_VRING_NUM,
+            SET_VRING_ADDR,
+            SET_VRING_BASE,
+            SET_VRING_KICK,
+            SET_VRING_CALL,
+            SET_VRING_ENABLE,
+        ];
+        let gone = rings.iter().chain(requests).map(|&request| all(request));
+        gone.chain((0..self.rings as u32).filter_map(|ring| self.base(ring))).collect()
+    }
+
+    /// A message that sets the base of a stopped ring as it is. None for the index that a device has anyway.
+    fn base(&self, ring: u32) -> Option<Change> {
+        let base = lock(&self.device).base(ring).filter(|&base| base != 0)?;
+        let words = [SET_VRING_BASE, 1, 8, ring, base.into()];
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Some(Change::KeepOwn { key: key(SET_VRING_BASE, ring.into()), bytes })
+    }
+}
+
+fn keep(request: u32, which: u64) -> Vec<Change> {
+    vec![Change::Keep { key: key(request, which) }]
+}
+
+/// Keeps only the first of its kind: the order of entries matters.
+fn first_time(asked: &mut bool, request: u32) -> Vec<Change> {
+    if std::mem::replace(asked, true) { Vec::new() } else { keep(request, 0) }
+}
+
+/// 32 bits at `at`; zero beyond the end. The device has accepted the message, so what it needs is there.
+fn word(message: &[u8], at: usize) -> u32 {
+    let bytes = message.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_ne_bytes)
+}
+
+fn long(message: &[u8], at: usize) -> u64 {
+    let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u64::from_ne_bytes)
+}
+
+/// The page of guest memory whose address is at `at`.
+fn page(message: &[u8], at: usize) -> u64 {
+    long(message, at) / crate::memory::PAGE_SIZE
+}

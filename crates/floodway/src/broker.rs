@@ -1,0 +1,81 @@
+//! `floodway run --broker`: holds the VMs' sockets, and keeps a data plane running behind them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use anyhow::{Context, anyhow};
+use floodway_broker::broker::Broker;
+use floodway_broker::descriptors;
+use floodway_broker::port::{PortThread, Source};
+use floodway_broker::record::Limits;
+use floodway_switch::Config;
+use floodway_switch::config::{PortConfig, SocketMode};
+use floodway_switch::socket_file::{self, SocketFile};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::cli::RunArgs;
+
+/// Serves until SIGINT or SIGTERM.
+///
+/// # Errors
+/// A socket cannot be had, or the first data plane does not start.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    // One text for both processes, whatever becomes of the file.
+    let configuration = fs::read_to_string(&args.config)?;
+    let config = Config::parse(&configuration, &args.config)?;
+    let (stop, stopped) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, stop.try_clone()?)?;
+    }
+    let (faults, heard) = mpsc::channel();
+    let mut files = Vec::new();
+    let mut ports = Vec::new();
+    let limits = |port: &PortConfig| Limits::of_port(2 * usize::from(port.queue_pairs));
+    descriptors::reserve(&config.ports.iter().map(limits).collect::<Vec<_>>())?;
+    for port in &config.ports {
+        let (source, file) =
+            open(port).map_err(|error| anyhow!("{}: {error:#}", describe(port)))?;
+        files.extend(file);
+        let limits = limits(port);
+        ports.push(PortThread::start(&port.name, source, limits, faults.clone())?);
+    }
+    let binary = std::env::current_exe()?;
+    let start = |channel: OwnedFd| -> io::Result<Child> {
+        let mut command = Command::new(&binary);
+        command.arg("data-plane").arg("--name").arg(&args.config).args(["--log", &args.log]);
+        command.stdin(Stdio::from(channel)).spawn()
+    };
+    let broker = Broker {
+        start: &start,
+        configuration: &configuration,
+        ports: &ports,
+        faults: &heard,
+        stop: stopped.as_fd(),
+    };
+    let outcome = broker.run();
+    drop(ports);
+    // The files go last: nobody is to connect to a port that is not served.
+    drop(files);
+    Ok(outcome?)
+}
+
+/// Where the front-ends of `port` come from.
+fn open(port: &PortConfig) -> anyhow::Result<(Source, Option<SocketFile>)> {
+    if port.mode == SocketMode::Client {
+        return Ok((Source::Connect(port.socket.clone()), None));
+    }
+    if let Some(directory) = port.socket.parent() {
+        fs::create_dir_all(directory).context("cannot make its directory")?;
+    }
+    let (listener, file) = socket_file::listen(&port.socket)?;
+    Ok((Source::Listen(listener), Some(file)))
+}
+
+fn describe(port: &PortConfig) -> String {
+    format!("port \"{}\": socket = \"{}\"", port.name, port.socket.display())
+}
