@@ -133,6 +133,23 @@ fn a_connection_whose_guest_died_with_bytes_owed_is_reset() {
 }
 
 #[test]
+fn a_dead_guests_connection_is_reset_whichever_of_its_segments_is_missing() {
+    for lost in 0..4 {
+        let mut world = owing("died-with-a-hole", 100_000);
+        for n in 0..4 {
+            world.to_peer.config.loss = if n == lost { 1000 } else { 0 };
+            let packet = world.guest_segment(n * 1000, 1000);
+            world.guest_packet(&packet);
+        }
+        world.to_peer.config.loss = 0;
+        world.kill_guest();
+        world.run_for(SECONDS(1));
+        assert_eq!(world.peer.state, State::Reset, "without segment {lost}");
+        assert_eq!(world.switch.offload.counters().aborted, 1);
+    }
+}
+
+#[test]
 fn a_connection_that_is_owed_nothing_is_not_reset() {
     let mut world = World::new(Setup { name: "settled", ..Setup::default() });
     world.connect();

@@ -431,7 +431,8 @@ impl Monitor {
             return;
         }
         let ack = self.guest_pos(self.wire_una, segment.ack);
-        if ack > self.wire_nxt {
+        // One that is too old for any window the guest refuses (RFC 5961 section 5.2): what arrived so late is passed as such.
+        if ack > self.wire_nxt || ack < self.wire_una - (1 << 30) {
             return;
         }
         assert!(ack <= self.wire_una, "the guest is told of more than the peer acknowledged");
