@@ -188,7 +188,9 @@ impl<B> Port<B> {
         let portion = self.portion();
         let Some(connection) = self.flows.get_mut(id) else { return };
         let Some(frame) = connection.held.take() else { return };
+        // What no field can tell is not missing: it would be asked for again and again.
         let missing = connection.window.missing(connection.highest, window);
+        let missing = missing.min(connection.window.tellable());
         let urgent = connection.window.urgent(connection.floor());
         let portion = portion.max(connection.floor());
         let credit = connection.payload_of(self.pacer.credit(now)).max(portion);

@@ -43,6 +43,11 @@ impl Window {
         self.guest_edge.min(from + window).since(self.told_edge)
     }
 
+    /// Bytes by which [`Window::tell`] can advance the edge at most: the VM's window, rounded down to what a field says.
+    pub fn tellable(&self) -> u32 {
+        (self.guest_ack + self.bytes(self.own_field())).since(self.told_edge)
+    }
+
     /// Bytes by which it would have to advance for the peer to have `window` bytes beyond the VM's ACK number.
     pub fn urgent(&self, window: u32) -> u32 {
         self.guest_edge.min(self.guest_ack + window).since(self.told_edge)
