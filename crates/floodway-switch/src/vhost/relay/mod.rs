@@ -58,6 +58,7 @@ struct Relay {
 /// A front-end, behind the broker.
 struct FrontEnd {
     id: u32,
+    device: Arc<Mutex<Device>>,
     session: Session,
     /// Where its messages go in and replies come out.
     feed: UnixStream,
@@ -133,8 +134,8 @@ impl Relay {
         let (feed, served) = UnixStream::pair()?;
         feed.set_nonblocking(true)?;
         let session = Session::open(served, Arc::clone(&self.port), Arc::clone(&self.device))?;
-        let keeper = Keeper::new(Arc::clone(&self.device), 2 * self.port.pairs.len());
-        Ok(FrontEnd { id, session, feed, keeper })
+        let keeper = Keeper::new(2 * self.port.pairs.len());
+        Ok(FrontEnd { id, device: Arc::clone(&self.device), session, feed, keeper })
     }
 
     fn hang_up(&self, session: u32, reason: &str) -> Result<(), ChannelError> {
@@ -172,7 +173,8 @@ impl FrontEnd {
                 handled.reply = reply;
                 handled.hang_up = verdict == Verdict::Over;
                 if verdict == Verdict::Done {
-                    handled.changes = self.keeper.changes(bytes);
+                    let bases = |ring| lock(&self.device).base(ring);
+                    handled.changes = self.keeper.changes(bytes, &bases);
                 }
             }
             Err(error) => {
