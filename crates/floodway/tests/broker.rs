@@ -41,10 +41,15 @@ impl Scene {
         command.args(words).env("FLOODWAY_CONTROL", self.path("control.sock")).output().unwrap()
     }
 
-    /// Kills the data plane; returns when the next one serves both guests. Until then frames to a guest that is not there yet are dropped.
     fn kill_data_plane(&self) {
+        self.signal_data_plane(libc::SIGKILL);
+    }
+
+    /// Sends the data plane a signal that ends it; returns when the next one serves both guests. Until then frames to a guest that is not
+    /// there yet are dropped.
+    fn signal_data_plane(&self, number: i32) {
         let before = wait("a status", || self.status());
-        signal(before["switch"]["pid"].as_u64().unwrap(), libc::SIGKILL);
+        signal(before["switch"]["pid"].as_u64().unwrap(), number);
         wait_until("another data plane", || {
             let pid = |status: &serde_json::Value| status["switch"]["pid"].clone();
             let runs = |status: &serde_json::Value| {
@@ -199,6 +204,29 @@ fn a_front_end_comes_and_goes_with_a_broker_as_without() {
     assert_eq!(a.frontend.get_vring_base(1).expect("a base"), base);
     a.frontend.start_vring(&a.guest, 1).expect("it starts");
     exchange(&mut a, &mut b, 2);
+}
+
+#[test]
+fn a_data_plane_that_hangs_is_replaced() {
+    let scene = Scene::start();
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    exchange(&mut a, &mut b, 0);
+    scene.signal_data_plane(libc::SIGSTOP);
+    exchange(&mut a, &mut b, 1);
+    let status = scene.status().unwrap();
+    assert_eq!(status["switch"]["predecessors"]["last_end"], "it gave no sign of life");
+}
+
+#[test]
+fn a_broker_that_is_killed_takes_its_data_plane_along_and_is_replaced() {
+    let mut scene = Scene::start();
+    scene.broker.kill().unwrap();
+    scene.broker.wait().unwrap();
+    wait_until("the data plane to end", || scene.status().is_none());
+    scene.broker = run(scene.directory.path()).spawn().unwrap();
+    wait("the next one to answer", || scene.status());
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    exchange(&mut a, &mut b, 0);
 }
 
 #[test]
