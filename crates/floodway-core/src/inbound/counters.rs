@@ -42,6 +42,8 @@ counters! {
     openings_held,
     /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
     questions_late,
+    /// Questions and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.
+    waiting_lost,
     /// Bytes that arrived without having been granted.
     ungranted_bytes,
     /// UDP datagrams dropped.

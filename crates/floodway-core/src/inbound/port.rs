@@ -522,8 +522,10 @@ impl<B> Port<B> {
         if self.flows.len() >= self.flows.capacity() {
             // What is not established goes first, then what is idle.
             let may_go = |old: &Connection<B>| !old.is_established() && !old.active;
-            if self.flows.evict(|old| may_go(old.flow)).is_none() {
-                self.flows.evict(|old| old.flow.is_idle());
+            match self.flows.evict(|old| may_go(old.flow)) {
+                // Its place in the line is left when its turn comes.
+                Some(gone) => self.count_lost(&gone.flow),
+                None => drop(self.flows.evict(|old| old.flow.is_idle())),
             }
         }
         let headers = HEADERS[usize::from(flow.is_ipv6)] + self.config.frame_overhead;
@@ -542,7 +544,14 @@ impl<B> Port<B> {
     fn remove(&mut self, id: FlowId, now: Instant) {
         self.deactivate(id, now);
         self.forget_turn(id);
-        self.flows.remove(id);
+        if let Some(gone) = self.flows.remove(id) {
+            self.count_lost(&gone.flow);
+        }
+    }
+
+    /// Counts what waited of a connection that is forgotten.
+    fn count_lost(&mut self, gone: &Connection<B>) {
+        self.counters.waiting_lost += u64::from(gone.waiting.is_some());
     }
 
     /// Something arrived that no edge had let through.

@@ -58,6 +58,28 @@ fn a_flood_of_syns_counts_for_nothing_and_locks_nobody_out() {
     assert_eq!(port.active(), 0);
 }
 
+/// SYN-ACKs that wait are lost when others need the room of their connections, and when these are reset.
+#[test]
+fn syn_acks_that_are_lost_while_they_wait_are_counted() {
+    let mut port = port();
+    let now = Instant::from_millis(1);
+    let mut kept = 0;
+    for number in 0..200 {
+        let flow = tuple(0, number);
+        port.tcp_from_network(now, &flow.reversed(), &segment(5, 0, Flags::SYN), 78);
+        let syn_ack = segment(100, 6, SYN_ACK);
+        let keep = || Some(syn_ack);
+        let verdict = port.from_vm(now, &flow, &syn_ack, keep, &mut Nowhere);
+        kept += u64::from(verdict == Verdict::Absorb);
+    }
+    let lost = |port: &Port<Segment>| port.counters().waiting_lost;
+    assert_eq!(port.counters().openings_held, kept);
+    assert_eq!((port.connections(), lost(&port)), (64, kept - 64), "all but those that are known");
+    let flow = tuple(0, 199);
+    port.tcp_from_network(now, &flow.reversed(), &segment(6, 101, Flags::RST.with(Flags::ACK)), 78);
+    assert_eq!((port.connections(), lost(&port)), (63, kept - 63), "its caller has gone");
+}
+
 /// A peer gives each connection data, which the VM acknowledges while there is no credit, and resets it while that waits.
 #[test]
 fn connections_that_are_reset_while_they_wait_leave_nothing_behind() {
