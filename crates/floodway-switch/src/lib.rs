@@ -19,6 +19,7 @@
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
+mod affinity;
 mod atomics;
 pub mod call;
 pub mod config;

@@ -12,6 +12,7 @@ use std::time;
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
+use crate::affinity::Cores;
 use crate::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::descriptors::{self, TooFewDescriptors};
@@ -223,6 +224,7 @@ impl Switch {
             let worker = switch.start_worker(&config.workers[index], index, waker, uplinks)?;
             switch.workers.push(worker);
         }
+        let spare = Cores::spare(config.workers.iter().filter_map(|worker| worker.core));
         for (index, port) in switch.shared.ports.iter().enumerate() {
             let connection = match channels.remove(&index) {
                 Some(channel) => relay::start(Arc::clone(port), channel),
@@ -233,6 +235,7 @@ impl Switch {
                 path: port.config.socket.clone(),
                 source,
             })?;
+            connection.keep_to(spare);
             switch.connections.push(connection);
         }
         switch.watchdog = switch.watch(config)?;
@@ -279,7 +282,8 @@ impl Switch {
         let thread =
             spawn_critical(format!("worker-{index}"), move || worker.run()).map_err(failed)?;
         if let Some(core) = config.core {
-            pin(&thread, core).map_err(|source| StartError::Core {
+            let pinned = Cores::one(core).and_then(|cores| cores.pin(&thread));
+            pinned.map_err(|source| StartError::Core {
                 index,
                 core,
                 last: thread::available_parallelism().map_or(0, |n| n.get() - 1),
@@ -402,18 +406,4 @@ fn hash_seed() -> [u64; 2] {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();
     [random.hash_one(0), random.hash_one(1)]
-}
-
-fn pin(thread: &JoinHandle<()>, core: usize) -> io::Result<()> {
-    use std::os::unix::thread::JoinHandleExt;
-    if core >= libc::CPU_SETSIZE as usize {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: an all-zero cpu_set_t is an empty set; `core` is inside it; the thread is not joined.
-    let failed = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &raw const set)
-    };
-    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }

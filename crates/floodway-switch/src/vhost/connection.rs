@@ -1,6 +1,6 @@
 //! A port's socket: one thread that serves one front-end after the other.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::{BackendReqHandler, Error};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::allowance::{Allowance, thread_time};
 use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages::{self, Verdict};
+use crate::affinity::Cores;
 use crate::config::SocketMode;
 use crate::log_limit::log_limited;
 use crate::port::{Port, lock};
@@ -70,6 +72,7 @@ impl Connection {
             alarm,
             stop: Arc::clone(&stop),
             last_try: Cell::new(None),
+            allowance: RefCell::new(Allowance::new(Instant::now())),
         };
         let thread = thread::Builder::new()
             .name(format!("vhost-{}", port.config.name))
@@ -94,6 +97,15 @@ impl Connection {
             .spawn(move || body(stopped))
             .map_err(failed("start its thread"))?;
         Ok(Self { port, stop, current: Arc::default(), thread: Some(thread), _file: None })
+    }
+
+    /// Keeps the thread to the cores of `spare` if there are such: front-ends take no time from workers then.
+    pub(crate) fn keep_to(&self, spare: Option<Cores>) {
+        let pinned = spare.zip(self.thread.as_ref()).map(|(cores, thread)| cores.pin(thread));
+        if let Some(Err(error)) = pinned {
+            let port = &self.port.config.name;
+            tracing::warn!(port, %error, "the port's socket thread may run on a worker's core");
+        }
     }
 
     /// Ends the connection and the thread, and removes a server's socket.
@@ -144,11 +156,14 @@ struct Server {
     current: Arc<Current>,
     /// When a client last tried to connect.
     last_try: Cell<Option<Instant>>,
+    /// What this thread may do for front-ends.
+    allowance: RefCell<Allowance>,
 }
 
 impl Server {
     fn run(&self, listener: Option<&UnixListener>) {
         while !self.stopped() {
+            self.pause();
             let stream = match listener {
                 Some(listener) => self.accept(listener),
                 None => self.connect(),
@@ -158,6 +173,7 @@ impl Server {
                     log_limited!(info, self.port, "front-end connected");
                     lock(&self.port.quarantine).reason = None;
                     self.port.set_connected(true);
+                    self.allowance.borrow_mut().connect();
                     if let Err(error) = self.serve(stream) {
                         log_limited!(warn, self.port, %error, "socket failed");
                     }
@@ -197,6 +213,14 @@ impl Server {
     /// Waits until `fd` is readable, the switch stops, or the time is over.
     fn wait(&self, fd: Option<RawFd>, timeout: Duration) {
         poll(&[self.stop.as_raw_fd(), fd.unwrap_or(-1)], Some(timeout));
+    }
+
+    /// Waits if front-ends have had more done than they may, at most until memory goes.
+    fn pause(&self) {
+        let pause = self.allowance.borrow_mut().pause(thread_time(), Instant::now());
+        if !pause.is_zero() {
+            self.wait(Some(self.alarm.as_raw_fd()), pause.max(Duration::from_millis(1)));
+        }
     }
 
     fn accept(&self, listener: &UnixListener) -> io::Result<Option<UnixStream>> {
@@ -256,6 +280,7 @@ impl Server {
             if !session.handle_message()? {
                 return Ok(());
             }
+            self.pause();
         }
     }
 }

@@ -21,6 +21,7 @@
 //!
 //! Only what works is offered ([`features`]).
 
+mod allowance;
 mod arrival;
 pub mod connection;
 pub mod device;
