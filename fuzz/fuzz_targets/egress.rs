@@ -143,6 +143,9 @@ fuzz_target!(|input: Input<'_>| {
             Step::Wait { us } => {
                 now += Duration::from_micros(us.into());
                 egress.with(|egress| egress.pump(now, &sent));
+                (0..=u8::MAX).for_each(|source| {
+                    egress.resume(PortId(source.into()), now, &sent, |_| ());
+                });
             }
             Step::Room { frames, refuses } => {
                 let mut wire = device.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,6 +155,11 @@ fuzz_target!(|input: Input<'_>| {
         }
     }
     device.0.lock().unwrap_or_else(PoisonError::into_inner).room = None;
+    for source in (0..=u8::MAX).map(|source| PortId(source.into())) {
+        while egress.resume(source, now, &sent, |_| ()).is_some() {
+            assert!(egress.is_uncut(source) || egress.resume(source, now, &sent, |_| ()).is_none());
+        }
+    }
     while next_look() < Instant::NEVER {
         now = now.max(next_look());
         egress.with(|egress| egress.pump(now, &sent));

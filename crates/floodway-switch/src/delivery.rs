@@ -20,7 +20,7 @@ use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
-use crate::frame::Frame;
+use crate::frame::{CUT_AT_ONCE, Frame};
 use crate::port::Port;
 use crate::rx::RxQueue;
 use crate::stats::DropReason;
@@ -72,16 +72,19 @@ impl Delivery {
                 let cuts = uplink.cuts_super_frames();
                 let mut work = Work::default();
                 let counted = frames().inspect(|frame| {
+                    let segments = if cuts { frame.segments() } else { 1 };
                     work.copies += 1;
+                    work.descriptors += frame.parts.len() as u64;
                     work.bytes += u64::from(frame.len);
-                    work.device += 1;
-                    if cuts && frame.vnet.is_gso() {
-                        let segments = u64::from(frame.segments());
-                        work.segments += segments;
-                        work.device += segments - 1;
+                    // More are cut later, and charged then.
+                    if segments <= CUT_AT_ONCE {
+                        work.device += u64::from(segments);
+                        work.segments += u64::from(if frame.vnet.is_gso() { segments } else { 0 });
                     }
                 });
-                uplink.send(src, self.shared.now(), counted);
+                if uplink.send(src, self.shared.now(), counted) {
+                    self.resume_soon(src);
+                }
                 self.shared.ledger.charge(src, &work);
                 self.shared.pairs.count(src, dst, work.copies, work.bytes);
             }
@@ -101,6 +104,7 @@ impl Delivery {
         let (mut work, mut bytes, mut bare_acks) = (Work::default(), 0, 0);
         for frame in frames() {
             work.copies += 1;
+            work.descriptors += frame.parts.len() as u64;
             bytes += u64::from(frame.len);
             // Most frames ask for nothing, which is quickly seen.
             if frame.vnet.flags | frame.vnet.gso_type != 0 && rx.needs_software(&frame) {
@@ -114,10 +118,12 @@ impl Delivery {
                 rx.traffic.count_drop(DropReason::Oversize, 1);
             }
         }
+        let copies = work.copies;
         work.bytes += bytes;
+        work += rx.take_extra();
         self.shared.ledger.charge(src, &work);
-        self.shared.pairs.count(src, dst, work.copies, bytes);
-        port.count_received(work.copies - bare_acks);
+        self.shared.pairs.count(src, dst, copies, bytes);
+        port.count_received(copies - bare_acks);
         match flush {
             Flush::Now => finish(port, &mut rx),
             Flush::Moderated(now) => {
@@ -129,6 +135,24 @@ impl Delivery {
             Flush::Later if self.unflushed.contains(&(i, pair)) => {}
             Flush::Later => self.unflushed.push((i, pair)),
         }
+    }
+
+    /// Something of `src` is left to be cut. An uplink's worker is the one that sends for it, and looks by itself.
+    #[cold]
+    fn resume_soon(&self, src: PortId) {
+        if let Some(port) = self.shared.ports.get(src.index()) {
+            port.resume_soon();
+        }
+    }
+
+    /// Cuts the next piece of what is left of `source` for an uplink. Returns `false` if nothing is left.
+    #[cold]
+    pub fn resume(&self, source: PortId, now: Instant) -> bool {
+        let work = self.shared.uplinks.iter().find_map(|uplink| uplink.resume(source, now));
+        if let Some(work) = &work {
+            self.shared.ledger.charge(source, work);
+        }
+        work.is_some()
     }
 
     /// Sends a frame of port `src` to where `dst` is now. One that nobody has heard of can only be beyond an
@@ -240,6 +264,11 @@ fn settle(port: &Port, rx: &mut RxQueue) {
         // The guest was asked for a kick before its worker could know what for. If the kick came in
         // between, the buffers that it announced are here now. That something waits in another queue says nothing: the worker may have
         // been told of that only after it had been woken for this one.
-        rx.drain();
+        if !rx.is_paused() {
+            rx.drain_at_once();
+        }
+        if rx.is_paused() {
+            port.resume_soon();
+        }
     }
 }

@@ -98,7 +98,7 @@ impl Delivery {
             None => {
                 shared.table_mut().learn(mac, ingress, announcement, now);
                 drop(rx);
-                for PendingFrame { vnet, bytes } in waiting {
+                for PendingFrame { vnet, bytes, .. } in waiting {
                     frame::with_slice(vnet, &bytes, |frame| {
                         let pair = self.spread(ingress, frame);
                         let frames = || std::iter::once(*frame);
@@ -143,7 +143,7 @@ impl Delivery {
         now: Instant,
     ) -> u64 {
         let mut lost = 0;
-        for PendingFrame { vnet, bytes } in waiting {
+        for PendingFrame { vnet, bytes, .. } in waiting {
             let source = address(&bytes, 6);
             if source.and_then(|source| self.shared.table().lookup(source)) == Some(uplink.id) {
                 lost += 1;
@@ -151,7 +151,9 @@ impl Delivery {
             }
             frame::with_slice(vnet, &bytes, |frame| {
                 self.shared.pairs.count(port.id, uplink.id, 1, u64::from(frame.len));
-                uplink.send(port.id, now, std::iter::once(*frame));
+                if uplink.send(port.id, now, std::iter::once(*frame)) {
+                    port.resume_soon();
+                }
             });
         }
         lost
@@ -181,6 +183,7 @@ impl Delivery {
             } else if rx.is_running() {
                 // It is back.
                 rx.deliver(&frame);
+                self.shared.ledger.charge(src, &rx.take_extra());
                 delivery::finish(port, &mut rx);
             } else if rx.expects_guest() {
                 rx.wait_for_guest(&frame);
@@ -193,7 +196,8 @@ impl Delivery {
     /// Charges `src` for a frame that the first receive queue of `port` is about to get, and counts it.
     fn account(&self, src: PortId, port: &Port, rx: &RxQueue, frame: &Frame<'_>) {
         let bytes = u64::from(frame.len);
-        let mut work = Work { copies: 1, bytes, ..Work::default() };
+        let descriptors = frame.parts.len() as u64;
+        let mut work = Work { copies: 1, descriptors, bytes, ..Work::default() };
         if rx.is_running() {
             port.count_received(u64::from(!frame.is_bare_ack()));
             if rx.needs_software(frame) {

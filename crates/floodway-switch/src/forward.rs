@@ -39,8 +39,16 @@ use crate::vnet_offload::Offloads;
 const UPLINK_BATCH: usize = 64;
 
 /// What a frame costs that was taken from an uplink.
-const RECEIVED: Work =
-    Work { chains: 1, descriptors: 0, copies: 0, bytes: 0, segments: 0, device: 1 };
+const RECEIVED: Work = Work {
+    chains: 1,
+    descriptors: 0,
+    scattered: 0,
+    copies: 0,
+    buffers: 0,
+    bytes: 0,
+    segments: 0,
+    device: 1,
+};
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +181,11 @@ impl Forwarder {
             Session::open(port, &mut self.delivery).abort();
             self.delivery.flush();
         }
+    }
+
+    /// Cuts the next piece of a super-frame of `source` that was left to be cut for an uplink. Returns `false` if there is none.
+    pub fn resume(&self, source: PortId, now: Instant) -> bool {
+        self.delivery.resume(source, now)
     }
 
     /// Sends interrupts that have waited long enough; answers whether there were any.

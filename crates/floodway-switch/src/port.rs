@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
@@ -12,6 +12,7 @@ use floodway_core::time::Instant;
 use floodway_wire::{MacAddr, ethernet, notice};
 
 use crate::config::PortConfig;
+use crate::deadline::Deadline;
 use crate::frame::Frame;
 use crate::inbound::PortInbound;
 use crate::lock_order::{Ordered, Rank};
@@ -91,6 +92,8 @@ pub struct Port {
     features: AtomicU64,
     /// Frames wait in some receive queue, or a guest waits to be announced.
     pub waiting: AtomicBool,
+    /// Due at once while its worker has to go on with what it has interrupted.
+    pub(crate) resume_at: Deadline,
     /// Address of a guest that has moved here, until it is announced.
     unannounced: Mutex<Option<MacAddr>>,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
@@ -143,6 +146,7 @@ impl Port {
             connected: AtomicBool::new(false),
             features: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
+            resume_at: Deadline::default(),
             unannounced: Mutex::default(),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
@@ -249,6 +253,33 @@ impl Port {
         self.offload.report(GuestEvent::Runs);
         // What has waited for the guest, and what a queue without a guest now was given.
         self.waiting.store(true, Ordering::Release);
+    }
+
+    /// To be called by the port's worker before it goes on with what was left.
+    pub(crate) fn begin_resuming(&self) {
+        self.resume_at.set(Instant::NEVER);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Returns `true` if something waits for the port's next turn.
+    #[inline]
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) || self.is_interrupted()
+    }
+
+    /// Returns `true` if work for the port was interrupted, to go on in its next turn.
+    #[inline]
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.resume_at.get() != Instant::NEVER
+    }
+
+    /// Lets the port's worker go on with what was interrupted, in the port's next turn. Wakes it if it sleeps.
+    pub fn resume_soon(&self) {
+        // Either the worker sees what was left when it looks, or we see that it has cleared this before.
+        fence(Ordering::SeqCst);
+        self.waker.publish(&self.resume_at, Instant::ZERO);
     }
 
     /// Lets the port's worker announce that `mac` is here.

@@ -7,11 +7,12 @@
 //! chain, or with `MRG_RXBUF` as many as it takes. If the guest has too few, all are put back and
 //! the frame waits in `pending`, a queue bounded in bytes; when that is full the frame is dropped
 //! and counted as `queue_full`. Frames never overtake those that wait. A frame that would not fit if
-//! the whole ring were free, or only in more than `MAX_PIECES` pieces, is dropped at once. A
+//! the whole ring were free, or only in more pieces than [`most_iovecs`] allows, is dropped at once. A
 //! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
 //!
 //! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
-//! software first (`vnet_offload`): checksums filled in, super-frames segmented.
+//! software first (`vnet_offload`): checksums filled in, super-frames segmented, those of many segments
+//! in the port's turns (`pending`).
 //!
 //! **Who calls**: any worker delivers, under the queue's lock; the port's own worker drains
 //! `pending` when the guest has refilled its ring. While frames wait, the guest is asked for kicks.
@@ -26,29 +27,28 @@
 //! **Invariants**: `pending` holds at most its bound; every frame handed to [`RxQueue::deliver`]
 //! is placed, pending, or counted as dropped.
 
+mod pending;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
-use crate::frame::{self, Frame};
+use crate::frame::{self, CUT_AT_ONCE, Frame};
+use crate::ledger::MODEL;
 use crate::moderation::{Delivered, Moderation};
 use crate::ring::{Interrupts, Ring};
 use crate::segment::{GuestIoVecs, Segment};
 use crate::stats::{DropReason, Traffic};
-use crate::virtqueue::{Access, Chain, Pop, RingBroken};
+use crate::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
 use crate::vnet_offload::{self, Offloads};
+use pending::Pending;
+pub use pending::PendingFrame;
 
-/// Most pieces of guest memory that one frame is written to. A guest with smaller buffers than this
-/// allows would have us walk its whole ring for each frame.
-const MAX_PIECES: usize = 2048;
-
-/// What one waiting frame costs its queue at least, in bytes, so that tiny frames are bounded too.
-const MIN_CHARGE: usize = 1024;
+/// Nanoseconds, by the cost model, of frames that wait which whoever delivers one places at once. The port's worker does the rest.
+const AT_ONCE: u64 = 10_000;
 
 /// What the guest negotiated, as far as its receive queues care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,74 +61,29 @@ pub struct RxFeatures {
     pub offloads: Offloads,
 }
 
-/// A frame that waits for receive buffers.
-pub struct PendingFrame {
-    /// Offload state.
-    pub vnet: VnetHdr,
-    /// The frame.
-    pub bytes: Box<[u8]>,
+/// What placing frames that wait may cost, and has cost, in nanoseconds by the cost model.
+struct Budget {
+    limit: u64,
+    spent: u64,
 }
 
-/// Frames that wait for receive buffers, bounded in bytes.
-#[derive(Default)]
-struct Pending {
-    frames: VecDeque<PendingFrame>,
-    charged: usize,
-    bound: usize,
-    /// Available chains that were too few for the first frame.
-    too_few: Option<u16>,
+impl Budget {
+    /// A frame of `len` bytes was placed, most of which are segments.
+    fn spend(&mut self, len: usize) {
+        let work = Work { copies: 1, bytes: len as u64, segments: 1, ..Work::default() };
+        self.spent += MODEL.cost(&work);
+    }
 }
 
-impl Pending {
-    fn charge(len: usize) -> usize {
-        len.max(MIN_CHARGE)
-    }
-
-    /// Answers whether the frame was taken.
-    fn push(&mut self, frame: &Frame<'_>) -> bool {
-        if self.charged + Self::charge(frame.len as usize) > self.bound {
-            return false;
-        }
-        let mut bytes = Vec::with_capacity(frame.len as usize);
-        frame.append_to(&mut bytes);
-        self.push_owned(PendingFrame { vnet: frame.vnet, bytes: bytes.into_boxed_slice() })
-    }
-
-    fn push_owned(&mut self, frame: PendingFrame) -> bool {
-        let charge = Self::charge(frame.bytes.len());
-        if self.charged + charge > self.bound {
-            return false;
-        }
-        self.frames.push_back(frame);
-        self.charged += charge;
-        true
-    }
-
-    /// Takes the frames to `dst` out, in order.
-    fn take(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
-        let is_there = |frame: &PendingFrame| frame.bytes.starts_with(&dst.0);
-        let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(is_there);
-        self.charged = rest.iter().map(|frame| Self::charge(frame.bytes.len())).sum();
-        self.too_few = None;
-        self.frames = rest.into();
-        taken
-    }
-
-    fn pop(&mut self) {
-        self.too_few = None;
-        if let Some(frame) = self.frames.pop_front() {
-            self.charged -= Self::charge(frame.bytes.len());
-        }
-    }
-
-    /// Forgets all frames; answers how many there were.
-    fn clear(&mut self) -> u64 {
-        let n = self.frames.len() as u64;
-        self.frames = VecDeque::new();
-        self.charged = 0;
-        self.too_few = None;
-        n
-    }
+/// What came of looking at the first frame that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The guest has it, or will never.
+    Done,
+    /// The guest has too few buffers.
+    NoBuffers,
+    /// Enough was done for now.
+    Paused,
 }
 
 /// What came of one attempt to place a frame.
@@ -153,6 +108,10 @@ pub struct RxQueue {
     /// Scratch of `place`: chains taken and where in them it writes. Of no meaning between calls.
     chains: Vec<Chain>,
     pieces: GuestIoVecs,
+    /// What frames have cost beyond a copy each, since [`RxQueue::take_extra`] was last called: buffers that are small or lie scattered, and waiting.
+    extra: Work,
+    /// What placing frames has cost that nobody has paid for, since [`RxQueue::take_unpaid`] was last called.
+    unpaid: Work,
     /// Traffic to the guest through this queue.
     pub traffic: Traffic,
     /// Interrupts of this queue.
@@ -174,6 +133,8 @@ impl RxQueue {
             visible: (0, 0),
             chains: Vec::new(),
             pieces: GuestIoVecs::default(),
+            extra: Work::default(),
+            unpaid: Work::default(),
             traffic: Traffic::default(),
             interrupts: Interrupts::default(),
             broken: false,
@@ -187,7 +148,7 @@ impl RxQueue {
         self.ring = Some(ring);
         self.pieces.release();
         self.stopped = false;
-        self.pending.too_few = None;
+        self.pending.look_again();
         self.moderation = Moderation::default();
         if features != self.features {
             // What waits was meant for a guest that could take it as it is.
@@ -223,7 +184,7 @@ impl RxQueue {
     pub fn wait_for_guest(&mut self, frame: &Frame<'_>) {
         if !self.stopped {
             self.traffic.count_drop(DropReason::PortDown, 1);
-        } else if !self.pending.push(frame) {
+        } else if !self.pending.push(frame, false) {
             self.traffic.count_drop(DropReason::QueueFull, 1);
         }
     }
@@ -235,10 +196,7 @@ impl RxQueue {
 
     /// Takes out all that waits.
     pub fn take_all_waiting(&mut self) -> Vec<PendingFrame> {
-        let frames = std::mem::take(&mut self.pending.frames);
-        self.pending.charged = 0;
-        self.pending.too_few = None;
-        frames.into()
+        self.pending.take_all().into()
     }
 
     /// Lets frames of a stopped guest's other queues wait here.
@@ -251,9 +209,9 @@ impl RxQueue {
     }
 
     fn drop_pending(&mut self) {
-        let waiting = self.pending.clear();
+        let waiting = self.pending.take_all().len();
         if waiting > 0 {
-            self.traffic.count_drop(DropReason::PortDown, waiting);
+            self.traffic.count_drop(DropReason::PortDown, waiting as u64);
         }
     }
 
@@ -280,6 +238,23 @@ impl RxQueue {
         (self.pending.frames.len(), self.pending.charged)
     }
 
+    /// Returns `true` if frames wait for the port's next turn: the guest may have buffers for them.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.pending.paused
+    }
+
+    /// Takes what frames have cost beyond a copy each since this was last called.
+    #[inline]
+    pub fn take_extra(&mut self) -> Work {
+        std::mem::take(&mut self.extra)
+    }
+
+    /// Takes what placing frames has cost that nobody has paid for, since this was last called.
+    pub fn take_unpaid(&mut self) -> Work {
+        std::mem::take(&mut self.unpaid) + std::mem::take(&mut self.extra)
+    }
+
     /// Returns `true` if the guest does not take this frame as it is: it is finished or cut for it.
     #[inline]
     #[must_use]
@@ -299,6 +274,11 @@ impl RxQueue {
 
     #[cold]
     fn deliver_in_software(&mut self, frame: &Frame<'_>) {
+        if self.ring.is_some()
+            && (!self.pending.frames.is_empty() || frame.segments() > CUT_AT_ONCE)
+        {
+            return self.wait(frame);
+        }
         let offloads = self.features.offloads;
         let finished = vnet_offload::finish(frame, offloads, |vnet, bytes| {
             frame::with_slice(vnet, bytes, |frame| self.deliver_as_is(frame));
@@ -327,66 +307,131 @@ impl RxQueue {
         self.wait(frame);
     }
 
-    /// Lets a frame wait for buffers.
+    /// Lets a frame wait for buffers, or its turn. It is copied twice then.
     #[cold]
     fn wait(&mut self, frame: &Frame<'_>) {
-        if !self.pending.push(frame) {
+        if self.pending.push(frame, true) {
+            self.extra.copies += 1;
+            self.extra.bytes += u64::from(frame.len);
+        } else {
             self.traffic.count_drop(DropReason::QueueFull, 1);
         }
         if self.pending.frames.len() == 1 {
-            self.drain();
+            self.drain_at_once();
         }
     }
 
-    /// Places frames that wait, as far as the guest has buffers. While some remain, the guest is
+    /// As [`drain_within`](Self::drain_within), by who delivers a frame.
+    pub fn drain_at_once(&mut self) {
+        self.drain_within(AT_ONCE);
+    }
+
+    /// Places frames that wait, as far as the guest has buffers, until that has cost `limit` nanoseconds by the cost model; returns what it has cost.
+    /// While some remain, the guest is
     /// asked to kick when it adds buffers. Without more buffers than last time, nothing is walked again: a guest with very many small ones
     /// would have us do so at every look.
-    pub fn drain(&mut self) {
+    pub fn drain_within(&mut self, limit: u64) -> u64 {
+        let mut budget = Budget { limit, spent: 0 };
+        if let Err(RingBroken) = self.try_drain(&mut budget) {
+            self.break_ring();
+        }
+        budget.spent
+    }
+
+    fn try_drain(&mut self, budget: &mut Budget) -> Result<(), RingBroken> {
         if self.pending.frames.is_empty() {
-            return;
+            return Ok(());
         }
         if self.pending.too_few.is_some() {
-            let Some(ring) = &mut self.ring else { return };
-            match ring.queue.enable_kick() {
-                Ok(_) if self.pending.too_few == Some(ring.queue.available_cached()) => return,
-                Ok(_) => {}
-                Err(RingBroken) => return self.break_ring(),
+            let Some(ring) = &mut self.ring else { return Ok(()) };
+            ring.queue.enable_kick()?;
+            if self.pending.too_few == Some(ring.queue.available_cached()) {
+                return Ok(());
             }
         }
         loop {
-            if let Err(RingBroken) = self.drain_once() {
-                return self.break_ring();
-            }
-            let Some(ring) = &mut self.ring else { return };
-            if self.pending.frames.is_empty() {
+            let progress = self.drain_once(budget)?;
+            self.pending.paused = progress == Progress::Paused;
+            let Some(ring) = &mut self.ring else { return Ok(()) };
+            if progress != Progress::NoBuffers {
                 ring.queue.disable_kick();
-                return;
+                return Ok(());
             }
             // Too few buffers for the next frame: try again only if there are more than before.
             let before = ring.queue.available_cached();
-            match ring.queue.enable_kick() {
-                Ok(_) if ring.queue.available_cached() > before => {}
-                Ok(_) => {
-                    self.pending.too_few = Some(before);
-                    return;
-                }
-                Err(RingBroken) => return self.break_ring(),
+            ring.queue.enable_kick()?;
+            if ring.queue.available_cached() <= before {
+                self.pending.too_few = Some(before);
+                return Ok(());
             }
         }
     }
 
-    fn drain_once(&mut self) -> Result<(), RingBroken> {
-        while let Some(waiting) = self.pending.frames.pop_front() {
-            let placed = frame::with_slice(waiting.vnet, &waiting.bytes, |f| self.place(f));
-            self.pending.frames.push_front(waiting);
-            match placed? {
-                Placed::Yes => {}
-                Placed::NoBuffers => return Ok(()),
-                Placed::Never(reason) => self.traffic.count_drop(reason, 1),
+    /// Places frames that wait until there are no more, or no more buffers, or the budget is spent.
+    fn drain_once(&mut self, budget: &mut Budget) -> Result<Progress, RingBroken> {
+        while let Some(mut waiting) = self.pending.frames.pop_front() {
+            let progress = self.place_waiting(&mut waiting, budget);
+            if !waiting.paid && matches!(progress, Ok(Progress::Done)) {
+                self.unpaid.copies += 1;
+                self.unpaid.bytes += waiting.bytes.len() as u64;
             }
-            self.pending.pop();
+            self.pending.frames.push_front(waiting);
+            match progress? {
+                Progress::Done => self.pending.pop(),
+                other => return Ok(other),
+            }
         }
-        Ok(())
+        Ok(Progress::Done)
+    }
+
+    /// Places a frame that waits, or what of its segments the guest does not have.
+    fn place_waiting(
+        &mut self,
+        waiting: &mut PendingFrame,
+        budget: &mut Budget,
+    ) -> Result<Progress, RingBroken> {
+        let mut outcome = Ok(Progress::Done);
+        let PendingFrame { vnet, bytes, given, .. } = waiting;
+        if self.features.offloads.allow(vnet) {
+            self.place_next(*vnet, bytes, budget, &mut outcome);
+            return outcome;
+        }
+        let next = vnet_offload::finish_from(*vnet, bytes, *given, |segment| {
+            self.place_next(VnetHdr::default(), segment, budget, &mut outcome)
+        });
+        match next {
+            Ok(next) => *given = next.unwrap_or(usize::MAX),
+            Err(reason) => self.traffic.count_drop(reason, 1),
+        }
+        outcome
+    }
+
+    /// Places one frame, or drops and counts it; returns `false` if it still waits, and says why in `outcome`.
+    fn place_next(
+        &mut self,
+        vnet: VnetHdr,
+        bytes: &[u8],
+        budget: &mut Budget,
+        outcome: &mut Result<Progress, RingBroken>,
+    ) -> bool {
+        if budget.spent >= budget.limit {
+            *outcome = Ok(Progress::Paused);
+            return false;
+        }
+        match frame::with_slice(vnet, bytes, |frame| self.place(frame)) {
+            Ok(Placed::Yes) => {}
+            Ok(Placed::Never(reason)) => self.traffic.count_drop(reason, 1),
+            Ok(Placed::NoBuffers) => {
+                *outcome = Ok(Progress::NoBuffers);
+                return false;
+            }
+            Err(RingBroken) => {
+                *outcome = Err(RingBroken);
+                return false;
+            }
+        }
+        budget.spend(bytes.len());
+        true
     }
 
     /// Makes what was placed visible to the guest and interrupts it if it wants that.
@@ -461,6 +506,10 @@ impl RxQueue {
             let access = Access::Write { need: (need - room) as u32 };
             let chain = match queue.pop(access, &mut self.pieces)? {
                 Pop::Chain(chain) => chain,
+                Pop::Malformed { error: ChainError::Scattered, .. } => {
+                    queue.rewind(mark);
+                    return Ok(Placed::Never(DropReason::NoLargeBuffer));
+                }
                 Pop::Malformed { .. } => return Err(RingBroken),
                 Pop::Empty => {
                     queue.rewind(mark);
@@ -471,7 +520,7 @@ impl RxQueue {
             self.chains.push(chain);
             let no_more = !self.features.mergeable
                 || self.chains.len() == usize::from(queue.size())
-                || self.pieces.len() > MAX_PIECES;
+                || self.pieces.len() > most_iovecs(need);
             if room < need && no_more {
                 queue.rewind(mark);
                 return Ok(Placed::Never(DropReason::NoLargeBuffer));
@@ -492,6 +541,11 @@ impl RxQueue {
         }
         for chain in &self.chains {
             queue.push_used(chain.head, chain.len);
+        }
+        if self.pieces.len() > 1 {
+            self.extra.descriptors += self.pieces.len() as u64;
+            self.extra.buffers += self.chains.len() as u64 - 1;
+            self.extra.scattered += queue.take_scattered();
         }
         self.traffic.count(u64::from(frame.len));
         if frame.vnet.is_gso() {

@@ -39,9 +39,10 @@ pub const BATCH: usize = 32;
 /// counted among the descriptors.
 const CHAIN_COST: u64 = (MODEL.chain - MODEL.descriptor) / MODEL.byte;
 const DESCRIPTOR_COST: u64 = MODEL.descriptor / MODEL.byte;
+const SCATTERED_COST: u64 = MODEL.scattered / MODEL.byte;
 
-/// Descriptors that a malformed chain is charged with: as many as a walk can take.
-const MALFORMED: u64 = 1024;
+/// Scattered descriptors that a malformed chain is charged with: as many as a walk can take.
+const MALFORMED: u64 = 1023;
 
 /// What the guest negotiated, as far as its transmit queues care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -285,8 +286,9 @@ impl TxQueue {
                 Ok(Pop::Chain(chain)) => (chain.head, chain.len, None),
                 Ok(Pop::Malformed { head, error }) => {
                     tracing::debug!(%error, "malformed transmit descriptor chain");
-                    batch.taken.descriptors += MALFORMED;
-                    cost += MALFORMED * DESCRIPTOR_COST;
+                    let _ = queue.take_scattered();
+                    batch.taken.scattered += MALFORMED;
+                    cost += MALFORMED * SCATTERED_COST;
                     (head, 0, Some(DropReason::BadDescriptor))
                 }
                 Ok(Pop::Empty) => {
@@ -302,6 +304,11 @@ impl TxQueue {
             }
             let end = batch.iovecs.len();
             cost += CHAIN_COST + DESCRIPTOR_COST * (end - start) as u64 + u64::from(len);
+            if end - start > virtqueue::ORDINARY + 1 {
+                let scattered = queue.take_scattered();
+                batch.taken.scattered += scattered;
+                cost += scattered * SCATTERED_COST;
+            }
             batch.frames.push(TxFrame {
                 head,
                 prefix_len: 0,

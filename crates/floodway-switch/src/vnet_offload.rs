@@ -112,28 +112,73 @@ pub fn finish(
     offloads: Offloads,
     mut emit: impl FnMut(VnetHdr, &[u8]),
 ) -> Result<(), DropReason> {
-    thread_local! {
-        /// The frame in one piece, and one segment of it.
-        static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::default();
-    }
     debug_assert!(!offloads.allow(&frame.vnet));
     SCRATCH.with_borrow_mut(|(linear, segment)| {
         linear.clear();
         frame.append_to(linear);
-        if frame.vnet.is_gso() {
-            segment.resize(MAX_FRAME_LEN as usize, 0);
-            let mut segmenter =
-                Segmenter::new(linear, frame.vnet.gso_size).map_err(|_| DropReason::BadOffload)?;
-            while let Some(len) =
-                segmenter.write_next(segment).map_err(|_| DropReason::BadOffload)?
-            {
-                emit(VnetHdr::default(), &segment[..len]);
-            }
-        } else {
-            checksum::complete(linear, frame.vnet.csum_start, frame.vnet.csum_offset)
-                .map_err(|_| DropReason::BadOffload)?;
-            emit(VnetHdr::default(), linear);
+        if !frame.vnet.is_gso() {
+            return complete(frame.vnet, linear, |bytes| emit(VnetHdr::default(), bytes));
         }
-        Ok(())
+        cut(linear, frame.vnet.gso_size, 0, segment, |bytes| {
+            emit(VnetHdr::default(), bytes);
+            true
+        })
+        .map(drop)
     })
+}
+
+/// As [`finish`] for a frame in one piece, from the resulting frame with number `from` on, as long as `emit` returns `true` for having taken
+/// one. Returns the number of the frame that is next; `None` after the last.
+///
+/// # Errors
+/// As [`finish`].
+pub fn finish_from(
+    vnet: VnetHdr,
+    bytes: &[u8],
+    from: usize,
+    mut emit: impl FnMut(&[u8]) -> bool,
+) -> Result<Option<usize>, DropReason> {
+    SCRATCH.with_borrow_mut(|(linear, segment)| {
+        if vnet.is_gso() {
+            return cut(bytes, vnet.gso_size, from, segment, emit);
+        }
+        linear.clear();
+        linear.extend_from_slice(bytes);
+        let mut taken = true;
+        complete(vnet, linear, |bytes| taken = emit(bytes))?;
+        Ok((!taken).then_some(0))
+    })
+}
+
+thread_local! {
+    /// The frame in one piece, and one segment of it.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::default();
+}
+
+/// Cuts a super-frame from segment `from` on.
+fn cut(
+    bytes: &[u8],
+    gso_size: u16,
+    from: usize,
+    segment: &mut Vec<u8>,
+    mut emit: impl FnMut(&[u8]) -> bool,
+) -> Result<Option<usize>, DropReason> {
+    segment.resize(MAX_FRAME_LEN as usize, 0);
+    let segmenter = Segmenter::new(bytes, gso_size).map_err(|_| DropReason::BadOffload)?;
+    let mut segmenter = segmenter.starting_at(from);
+    let count = segmenter.plan().count();
+    while let Some(len) = segmenter.write_next(segment).map_err(|_| DropReason::BadOffload)? {
+        if !emit(&segment[..len]) {
+            return Ok(Some(count - segmenter.remaining() - 1));
+        }
+    }
+    Ok(None)
+}
+
+/// Fills in the checksum.
+fn complete(vnet: VnetHdr, linear: &mut [u8], emit: impl FnOnce(&[u8])) -> Result<(), DropReason> {
+    checksum::complete(linear, vnet.csum_start, vnet.csum_offset)
+        .map_err(|_| DropReason::BadOffload)?;
+    emit(linear);
+    Ok(())
 }

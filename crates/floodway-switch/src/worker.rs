@@ -265,7 +265,10 @@ impl Worker {
 
     /// When the first timer is due.
     fn next_timer(&self) -> Instant {
-        let due = |port: &Arc<Port>| port.offload.next_timeout().min(port.inbound.next_timeout());
+        let due = |port: &Arc<Port>| {
+            let timers = port.offload.next_timeout().min(port.inbound.next_timeout());
+            timers.min(port.resume_at.get())
+        };
         let ports = self.ports.iter().map(due);
         let uplinks = self.uplinks.iter().map(|uplink| uplink.slot().next_timeout());
         let tick = self.housekeeper.then(|| self.shared.inbound.next_tick());
@@ -308,11 +311,6 @@ impl Worker {
     ) -> bool {
         let mut busy = false;
         for i in 0..self.ports.len() {
-            let port = &self.ports[i];
-            if port.waiting.load(Ordering::Relaxed) {
-                busy |= drain(&self.shared, port);
-                forwarder.settle_guest(port, now);
-            }
             busy |= self.serve_port(i, forwarder, batch, now);
         }
         for i in 0..self.uplinks.len() {
@@ -322,7 +320,8 @@ impl Worker {
         busy || self.schedule.skip_rounds()
     }
 
-    /// The turn of a port: batches of its queue pairs, one after the other, until it has spent its credit or has nothing more.
+    /// The turn of a port: what waits for its guest, then batches of its queue pairs, one after the other, until it has spent its credit or has
+    /// nothing more. In debt it gets nothing.
     /// Returns `true` if it had anything.
     fn serve_port(
         &mut self,
@@ -331,12 +330,17 @@ impl Worker {
         batch: &mut Batch,
         now: Instant,
     ) -> bool {
+        let (mut busy, mut without) = (false, 0);
+        let mut left = self.schedule.begin(index, &self.shared.ledger);
+        if self.ports[index].is_waiting() {
+            (left, busy) = self.resume_port(index, forwarder, now, left);
+        }
         let port = &self.ports[index];
         let ledger = &self.shared.ledger;
-        let (mut busy, mut without) = (false, 0);
-        let mut left = self.schedule.begin(index, ledger);
+        // What was left to be cut goes first.
         while let Some(limit) = left
             && without < port.pairs.len()
+            && !port.is_interrupted()
         {
             let mut tx = port.pairs[self.schedule.next_pair(index)].tx();
             tx.fill_within(batch, limit);
@@ -356,6 +360,41 @@ impl Worker {
         busy
     }
 
+    /// Goes on with what a port has left: frames that wait for its guest, and super-frames that are to be cut. Nothing more is taken from the
+    /// guest before that is done. Returns what the port may still spend, and `true` if there was something to do.
+    #[cold]
+    fn resume_port(
+        &mut self,
+        index: usize,
+        forwarder: &mut Forwarder,
+        now: Instant,
+        credit: Option<u64>,
+    ) -> (Option<u64>, bool) {
+        let (port, ledger) = (&self.ports[index], &self.shared.ledger);
+        let waits = port.waiting.load(Ordering::Relaxed);
+        let (mut left, mut busy) = (credit, false);
+        if let Some(limit) = credit {
+            // Cleared first: whoever leaves something from here on sets it again.
+            port.begin_resuming();
+            if waits {
+                busy |= drain(&self.shared, port, limit);
+                left = self.schedule.settle(index, ledger);
+            }
+            while left.is_some() && forwarder.resume(port.id, now) {
+                busy = true;
+                left = self.schedule.settle(index, ledger);
+            }
+            if left.is_none() {
+                // Perhaps there is more: it is looked at once the port has credit again.
+                port.resume_soon();
+            }
+        }
+        if waits {
+            forwarder.settle_guest(port, now);
+        }
+        (left, busy)
+    }
+
     /// The turn of an uplink. Returns `true` if it had anything.
     fn serve_uplink(&mut self, index: usize, forwarder: &mut Forwarder, now: Instant) -> bool {
         let uplink = &mut self.uplinks[index];
@@ -363,8 +402,12 @@ impl Worker {
         if uplink.has_failed() {
             return false;
         }
-        let mut busy = false;
+        let (mut busy, id) = (false, uplink.slot().id);
         let mut left = self.schedule.begin(member, ledger);
+        while left.is_some() && forwarder.resume(id, now) {
+            busy = true;
+            left = self.schedule.settle(member, ledger);
+        }
         while let Some(limit) = left {
             let more = forwarder.forward_uplink(uplink, now, limit);
             busy |= more.is_some();
@@ -413,29 +456,23 @@ fn end_sleeps_on_time() {
     }
 }
 
-/// Delivers what waits in the port's receive queues; answers whether anything could be.
-fn drain(shared: &Shared, port: &Port) -> bool {
-    let (mut before, mut after) = ((0, 0), (0, 0));
+/// Delivers what waits in the port's receive queues until that has cost `limit` nanoseconds by the cost model, which is divided among
+/// them. Returns `true` if anything could be delivered.
+fn drain(shared: &Shared, port: &Port, limit: u64) -> bool {
     // Cleared first: whoever makes a frame wait from here on sets it again.
     port.waiting.store(false, Ordering::Relaxed);
+    let (mut spent, mut unpaid, mut remains) = (0, Work::default(), false);
+    let each = (limit / port.pairs.len() as u64).max(1);
     for pair in &port.pairs {
         let mut rx = pair.rx();
-        before = sum(before, rx.pending());
-        rx.drain();
+        spent += rx.drain_within(each);
         rx.flush();
-        after = sum(after, rx.pending());
+        unpaid += rx.take_unpaid();
+        remains |= rx.pending().0 > 0;
     }
-    if after.0 > 0 {
+    if remains {
         port.waiting.store(true, Ordering::Relaxed);
     }
-    if after.0 >= before.0 {
-        return false;
-    }
-    let (copies, bytes) = ((before.0 - after.0) as u64, (before.1 - after.1) as u64);
-    shared.ledger.charge(port.id, &Work { copies, bytes, ..Work::default() });
-    true
-}
-
-fn sum(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
-    (a.0 + b.0, a.1 + b.1)
+    shared.ledger.charge(port.id, &unpaid);
+    spent > 0
 }

@@ -231,6 +231,12 @@ impl<'a> Segmenter<'a> {
         &self.plan
     }
 
+    /// The same cut, to go on with frame `index`.
+    #[must_use]
+    pub fn starting_at(self, index: usize) -> Self {
+        Self { next: index.min(self.plan.count()), ..self }
+    }
+
     /// Frames not yet written.
     #[must_use]
     pub fn remaining(&self) -> usize {

@@ -6,7 +6,9 @@
 //!
 //! **Counting.** What is done for a port is counted as [`Work`]: chains and descriptors taken from its rings, copies
 //! made of its frames, bytes of these, segments made of super-frames, and frames that a device was handed. A [`CostModel`] makes one number of it: nanoseconds of the
-//! machine that the weights were measured on. Time itself is not used. It would charge a port for interrupts and for other processes on the
+//! machine that the weights were measured on. Frames as guests send them are charged what they cost when they are in the cache. What no
+//! ordinary guest does is charged what it costs at worst: a layout of many short pieces can have each of them miss the TLB, the cache and the look-up of
+//! memory regions, ten times and more of what a neighbouring piece costs. Time itself is not used. It would charge a port for interrupts and for other processes on the
 //! core, costs two readings of a clock a batch, and makes no test that gives the same result twice.
 //!
 //! **Sharing.** [`Turns`] is deficit round robin: in each round each port may spend a quantum, is charged for what it turned out to
@@ -32,10 +34,14 @@ use std::ops::{Add, AddAssign};
 pub struct Work {
     /// Chains taken from rings.
     pub chains: u64,
-    /// Descriptors of them.
+    /// Descriptors of them, and pieces that frames are copied from, each time that they are.
     pub descriptors: u64,
+    /// Short descriptors beyond the second of a chain: each may lie anywhere.
+    pub scattered: u64,
     /// Frames delivered: one for each receiver.
     pub copies: u64,
+    /// Receive chains that frames fill beyond their first.
+    pub buffers: u64,
     /// Bytes of these frames; twice those that a receiver needs finished or cut, since they are copied and summed first.
     pub bytes: u64,
     /// Frames made by segmentation.
@@ -52,7 +58,9 @@ impl Add for Work {
         Self {
             chains: self.chains + other.chains,
             descriptors: self.descriptors + other.descriptors,
+            scattered: self.scattered + other.scattered,
             copies: self.copies + other.copies,
+            buffers: self.buffers + other.buffers,
             bytes: self.bytes + other.bytes,
             segments: self.segments + other.segments,
             device: self.device + other.device,
@@ -74,8 +82,12 @@ pub struct CostModel {
     pub chain: u64,
     /// Of a descriptor.
     pub descriptor: u64,
+    /// Of a scattered descriptor, besides.
+    pub scattered: u64,
     /// Of a delivered frame.
     pub copy: u64,
+    /// Of a further receive chain.
+    pub buffer: u64,
     /// Of a byte of it.
     pub byte: u64,
     /// Of a segment.
@@ -90,8 +102,10 @@ impl CostModel {
     pub const MEASURED: Self = Self {
         chain: 45_000,
         descriptor: 9_000,
-        copy: 75_000,
-        byte: 120,
+        scattered: 30_000,
+        copy: 66_000,
+        buffer: 30_000,
+        byte: 97,
         segment: 40_000,
         device: 1_500_000,
     };
@@ -102,7 +116,9 @@ impl CostModel {
     pub const fn cost(&self, work: &Work) -> u64 {
         let ps = self.chain * work.chains
             + self.descriptor * work.descriptors
+            + self.scattered * work.scattered
             + self.copy * work.copies
+            + self.buffer * work.buffers
             + self.byte * work.bytes
             + self.segment * work.segments
             + self.device * work.device;

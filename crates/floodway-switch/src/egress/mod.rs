@@ -9,7 +9,7 @@
 //! 1. `tagger`: core's [meter](floodway_core::egress::meter) says whether the pair of guest and destination is a small
 //!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
 //! 2. `segments`: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
-//!    the lock, `PIECE` at a time.
+//!    the lock, `PIECE` at a time; one of very many over several turns of its source (`uncut`).
 //! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
 //! 4. Otherwise it is copied and queued (`queue`): core's [scheduler](floodway_core::egress::qdisc::scheduler) with two
 //!    classes, turns of VMs, and a discipline for each VM's flows.
@@ -35,6 +35,7 @@ mod shared;
 mod tagger;
 #[cfg(test)]
 mod tests;
+mod uncut;
 
 use floodway_core::egress::qdisc::{Class, Kind};
 use floodway_core::l2::PortId;
@@ -97,11 +98,18 @@ struct Pass<'a> {
     sent: &'a Traffic,
 }
 
+/// What is known of a frame once it was classified.
+#[derive(Clone, Copy)]
+struct Label {
+    class: Class,
+    /// `None` while nobody has looked.
+    seen: Option<Seen>,
+}
+
 /// A super-frame that is to be cut.
 struct Uncut<'f> {
     frame: Frame<'f>,
-    class: Class,
-    seen: Option<Seen>,
+    label: Label,
     /// Its first bytes with the code point of its class, if they are not right as they are, and their number.
     headers: [u8; PREFIX_LEN],
     retagged: Option<usize>,
@@ -143,7 +151,7 @@ impl Egress {
                 seen.and_then(|seen| self.tagger.retag(source, class, &seen, &frame, &mut headers));
             if self.segment && frame.vnet.is_gso() {
                 self.pump(now, sent);
-                return Some(Uncut { frame, class, seen, headers, retagged });
+                return Some(Uncut { frame, label: Label { class, seen }, headers, retagged });
             }
             match retagged {
                 None => self.admit(&pass, &frame),
@@ -162,17 +170,17 @@ impl Egress {
         None
     }
 
-    /// Sends segments that `uncut` was cut into, or lets them wait.
+    /// Sends segments that a super-frame was cut into, or lets them wait.
     fn send_segments(
         &mut self,
         source: PortId,
         now: Instant,
-        uncut: &Uncut<'_>,
+        label: Label,
         segments: &mut [Option<Owned>],
         sent: &Traffic,
     ) {
         let now = self.tick(now);
-        let (class, seen, hash_seed) = (uncut.class, uncut.seen, self.hash_seed);
+        let (Label { class, seen }, hash_seed) = (label, self.hash_seed);
         let pass = Pass { source, class, seen, now, hash_seed, sent };
         for segment in segments.iter_mut().filter_map(Option::take) {
             match segment.with_frame(|frame| self.offer(&pass, frame)) {

@@ -20,14 +20,21 @@ pub(super) struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
+    /// What is left behind the first `next` frames.
+    ///
     /// # Errors
     /// The frame cannot be segmented: [`DropReason::BadOffload`].
-    pub(super) fn new(frame: &Frame<'a>) -> Result<Self, DropReason> {
+    pub(super) fn starting_at(frame: &Frame<'a>, next: usize) -> Result<Self, DropReason> {
         let plan = Plan::new(frame.prefix, frame.len as usize, frame.vnet.gso_size)
             .map_err(|_| DropReason::BadOffload)?;
         let mut payload = Payload { parts: frame.parts, at: 0 };
-        payload.skip(plan.payload(0).start);
-        Ok(Self { plan, next: 0, payload })
+        payload.skip(plan.payload(next).start);
+        Ok(Self { plan, next, payload })
+    }
+
+    /// The number of the next frame.
+    pub(super) const fn next_number(&self) -> usize {
+        self.next
     }
 
     /// Fills `piece` with the next frames. Returns `true` if there are more.

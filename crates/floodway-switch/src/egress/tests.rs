@@ -111,6 +111,11 @@ impl Scene {
         });
     }
 
+    /// Gives a source as many turns as it takes to have everything cut.
+    fn resume_all(&self, source: u16) {
+        while self.egress.resume(PortId(source), self.now, &self.sent, |_| ()).is_some() {}
+    }
+
     /// What has left since this was last asked.
     fn wire(&self) -> Vec<Vec<u8>> {
         let frames = std::mem::take(&mut lock(&self.device.0).frames);
@@ -491,8 +496,70 @@ fn the_lock_is_held_for_a_piece_of_a_super_frame_at_a_time() {
             let frames = std::iter::repeat_n(*frame, frames);
             scene.egress.send(PortId(0), scene.now, frames, &scene.sent, note);
         });
+        while scene.egress.resume(PortId(0), scene.now, &scene.sent, note).is_some() {}
     }
     assert_eq!((left.get(), most.get()), (41 * 1250, PIECE as u64));
+}
+
+/// A super-frame of very many segments leaves in pieces, one in each turn of its source; others leave in between, and what its source
+/// sends behind it does so after it.
+#[test]
+fn a_super_frame_of_many_segments_takes_many_turns() {
+    let mut scene = Scene::plain();
+    let (v6, payload) = (false, pattern(4, 48 * 100));
+    let original = segment(1, v6).build_partial(&payload);
+    scene.send(0, partial(&original, 48), &original);
+    scene.send(0, VnetHdr::default(), &numbered(1, 9, 7, 100));
+    scene.send(1, VnetHdr::default(), &numbered(2, 9, 8, 100));
+    let left = scene.wire();
+    assert_eq!(left.len(), 1, "not before its turns");
+    assert_eq!(number_of(&left[0]), Some(8), "others leave");
+    assert!(scene.egress.is_uncut(PortId(0)) && !scene.egress.is_uncut(PortId(1)));
+    let mut turns = Vec::new();
+    while let Some(work) = scene.egress.resume(PortId(0), scene.now, &scene.sent, |_| ()) {
+        let left = scene.wire();
+        turns.push((left.len() as u64, work.segments, work.device));
+        if turns.len() == 5 {
+            assert_eq!(number_of(&left[0]), Some(7), "behind it");
+        }
+    }
+    // What waited behind it was charged when it came.
+    assert_eq!(turns, [(32, 32, 32), (32, 32, 32), (32, 32, 32), (4, 4, 4), (1, 0, 0)]);
+    assert!(!scene.egress.is_uncut(PortId(0)));
+}
+
+/// Pieces are those of the whole cut, with the code point of its class.
+#[test]
+fn what_is_cut_in_many_turns_is_what_is_cut_at_once() {
+    let payload = pattern(4, 48 * 1000 + 5);
+    for v6 in [false, true] {
+        let original = segment(1, v6).build_partial(&payload);
+        let mut tagged = original.clone();
+        traffic_class::set_dscp(&mut tagged, 0);
+        let mut segmenter = Segmenter::new(&tagged, 48).unwrap();
+        let (mut expected, mut buffer) = (Vec::new(), vec![0; 2000]);
+        while let Some(len) = segmenter.write_next(&mut buffer).unwrap() {
+            expected.push(buffer[..len].to_vec());
+        }
+        let mut scene = Scene::plain();
+        scene.send(0, partial(&original, 48), &original);
+        scene.resume_all(0);
+        assert!(scene.wire() == expected);
+    }
+}
+
+/// Memory is bounded, whoever sends how much.
+#[test]
+fn no_source_keeps_more_to_be_cut_than_it_may() {
+    let mut scene = Scene::plain();
+    let original = segment(1, false).build_partial(&pattern(4, 60_000));
+    for _ in 0..100 {
+        scene.send(0, partial(&original, 48), &original);
+    }
+    let dropped = scene.sent.drops(DropReason::UplinkQueueFull);
+    assert_eq!(dropped, 100 - (4_u64 << 20).div_ceil(original.len() as u64));
+    scene.resume_all(0);
+    assert_eq!(scene.wire().len() as u64, (100 - dropped) * 1250);
 }
 
 /// A guest that sends a little to each of 250 destinations has its share of the link, not all of it.

@@ -23,9 +23,9 @@ impl GuestMemory {
 
     #[cold]
     fn find(&self, hint: &mut usize, gpa: u64) -> Option<&Region> {
-        let after = self.regions.partition_point(|r| {
+        let after = self.starts.partition_point(|&start| {
             work::count(Unit::Comparison);
-            r.layout.gpa <= gpa
+            start <= gpa
         });
         let at = after.checked_sub(1)?;
         let region = self.regions.get(at).filter(|r| gpa - r.layout.gpa < r.layout.size)?;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use floodway_core::l2::{PortId, StormLimit};
 use floodway_core::time::Instant;
+use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
@@ -84,9 +85,21 @@ impl UplinkSlot {
         }
     }
 
-    /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted.
-    pub fn send<'f>(&self, source: PortId, now: Instant, frames: impl Iterator<Item = Frame<'f>>) {
-        self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress));
+    /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted. Returns `true` if something of the source is
+    /// left to be cut: its worker has to [`resume`](Self::resume).
+    #[must_use]
+    pub fn send<'f>(
+        &self,
+        source: PortId,
+        now: Instant,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> bool {
+        self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress))
+    }
+
+    /// Cuts the next piece of what is left of `source`. Returns what that has cost, as far as it was not charged; `None` if nothing is left.
+    pub fn resume(&self, source: PortId, now: Instant) -> Option<Work> {
+        self.egress.resume(source, now, &self.sent, |egress| self.publish(egress))
     }
 
     /// Returns `true` if a frame of `segments` segments that has come by this uplink may be flooded to `dst`.

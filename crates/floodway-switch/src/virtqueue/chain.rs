@@ -1,7 +1,8 @@
 //! Descriptor chains: from a head index to the pieces of guest memory that it stands for.
 //!
 //! What a chain costs is bounded while it is walked, not after: at most [`MAX_CHAIN`] descriptors are read, [`MAX_CHAIN`] iovecs
-//! appended, and as many bytes taken as [`Access`] allows. Each descriptor is read once, volatile, so that what is checked is what
+//! appended (and no more than [`most_iovecs`] to write to), and as many bytes taken as [`Access`] allows. [`SHORT`] descriptors beyond the [`ORDINARY`] ones are
+//! counted: each may lie anywhere in memory, in a region of its own, and costs a look-up and misses of the TLB and the cache. Each descriptor is read once, volatile, so that what is checked is what
 //! is used, whatever the guest writes there meanwhile.
 
 use super::{RingBroken, Virtqueue};
@@ -15,6 +16,19 @@ const F_INDIRECT: u16 = 4;
 
 /// Most descriptors, and most iovecs, of one chain: what the kernel takes in one `writev`, less our own piece.
 pub const MAX_CHAIN: usize = 1023;
+
+/// A descriptor of fewer bytes is short: what it costs to get at them is more than what it costs to copy them.
+pub const SHORT: u32 = 2048;
+/// Descriptors of a chain that may be short as they like: a header and what is behind it.
+pub const ORDINARY: usize = 2;
+
+/// Most iovecs that `bytes` bytes are written to. A guest with smaller buffers would have its senders' worker gather each frame
+/// from all over its ring; drivers need one or two for a small frame, and one for each page or more of a large one.
+#[inline]
+#[must_use]
+pub const fn most_iovecs(bytes: usize) -> usize {
+    16 + bytes / 64
+}
 
 /// One entry of a descriptor table, as the guest lays it out.
 #[repr(C)]
@@ -46,6 +60,24 @@ impl Access {
     fn bytes(self) -> u32 {
         let (Self::Read { max: bytes } | Self::Write { need: bytes }) = self;
         bytes
+    }
+
+    /// Most iovecs of a chain.
+    #[inline(always)]
+    fn iovecs(self) -> usize {
+        match self {
+            Self::Read { .. } => MAX_CHAIN,
+            Self::Write { need } => most_iovecs(need as usize).min(MAX_CHAIN),
+        }
+    }
+
+    /// What is wrong with a chain of more.
+    #[cold]
+    fn too_many(self) -> ChainError {
+        match self {
+            Self::Read { .. } => ChainError::TooLong,
+            Self::Write { .. } => ChainError::Scattered,
+        }
     }
 
     /// Returns how many bytes of the descriptor's buffer are of use, where `left` bytes are allowed or needed.
@@ -98,6 +130,9 @@ pub enum ChainError {
     /// More descriptors than the table has, or more descriptors or iovecs than [`MAX_CHAIN`].
     #[error("descriptor chain loops or is too long")]
     TooLong,
+    /// More iovecs than [`most_iovecs`] for what is to be written.
+    #[error("receive buffers in too many short pieces")]
+    Scattered,
     /// A buffer or an indirect table is outside guest memory.
     #[error("descriptor address outside guest memory")]
     Address,
@@ -177,9 +212,10 @@ impl Virtqueue {
         access: Access,
         iovecs: &mut GuestIoVecs,
     ) -> Result<u32, ChainError> {
-        let (left, end) = (access.bytes(), iovecs.len() + MAX_CHAIN);
-        let hint = &mut self.region_hint;
-        let mut walk = Walk { memory: &self.memory, hint, access, left, iovecs, end };
+        let (left, start) = (access.bytes(), iovecs.len());
+        let (ordinary, end) = (start + ORDINARY, start + access.iovecs());
+        let (memory, hint, scattered) = (&self.memory, &mut self.region_hint, &mut self.scattered);
+        let mut walk = Walk { memory, hint, access, left, iovecs, ordinary, end, scattered };
         let (table, first) = if first.flags & F_INDIRECT == 0 {
             (Table { base: self.desc, len: u32::from(self.size) }, first)
         } else {
@@ -224,8 +260,12 @@ struct Walk<'a> {
     /// Bytes that the chain may still have, or that are still needed.
     left: u32,
     iovecs: &'a mut GuestIoVecs,
+    /// Where the ordinary ones of `iovecs` end.
+    ordinary: usize,
     /// Where `iovecs` ends at the latest.
     end: usize,
+    /// Scattered descriptors so far.
+    scattered: &'a mut u64,
 }
 
 impl Walk<'_> {
@@ -271,9 +311,10 @@ impl Walk<'_> {
         let mut rest = self.access.usable(desc, self.left)?;
         self.left -= rest;
         let mut addr = desc.addr;
+        *self.scattered += u64::from(desc.len < SHORT && self.iovecs.len() >= self.ordinary);
         while rest > 0 {
             if self.iovecs.len() == self.end {
-                return Err(ChainError::TooLong);
+                return Err(self.access.too_many());
             }
             work::count(Unit::Piece);
             let (ptr, contiguous) =

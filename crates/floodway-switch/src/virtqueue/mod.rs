@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use chain::Descriptor;
-pub use chain::{Access, Chain, ChainError, MAX_CHAIN, Pop};
+pub use chain::{Access, Chain, ChainError, MAX_CHAIN, ORDINARY, Pop, most_iovecs};
 use notify::need_event;
 
 use crate::atomics::Native;
@@ -83,6 +83,8 @@ pub struct RingBroken;
 pub struct Virtqueue {
     memory: Arc<GuestMemory>,
     region_hint: usize,
+    /// Scattered descriptors that were walked: see `take_scattered`.
+    scattered: u64,
     size: u16,
     event_idx: bool,
     /// `memory` notes writes.
@@ -134,6 +136,7 @@ impl Virtqueue {
             logged: memory.is_logged(),
             memory,
             region_hint: 0,
+            scattered: 0,
             size,
             event_idx,
             desc: desc.cast_const().cast(),
@@ -201,6 +204,12 @@ impl Virtqueue {
     #[inline]
     pub fn rewind(&mut self, next_avail: u16) {
         self.next_avail = next_avail;
+    }
+
+    /// Takes the number of short descriptors beyond the second of their chains that were walked since this was last called.
+    #[inline]
+    pub fn take_scattered(&mut self) -> u64 {
+        std::mem::take(&mut self.scattered)
     }
 
     /// Starts fetching the descriptors of the next `n` available chains into the cache.

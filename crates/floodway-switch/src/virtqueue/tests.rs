@@ -1,5 +1,7 @@
 //! The device side against a driver that is correct, and against memory that is not.
 
+mod cost;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -241,44 +243,6 @@ fn chains_longer_than_the_limit_are_refused() {
     let longer = vec![Buffer::readable(BUFFERS, 1); MAX_CHAIN + 1];
     pair.driver.post_indirect(TABLE, &longer).unwrap();
     assert_eq!(pair.malformed(READ), ChainError::TooLong);
-}
-
-/// A ring of 8 in memory that ends in 254 regions of a page each, from `SHREDS` on.
-fn shredded() -> Pair {
-    let shreds = (0..254).map(|i| (SHREDS + i * PAGE, PAGE));
-    let regions: Vec<_> = std::iter::once((0, SHREDS)).chain(shreds).collect();
-    let memory = TestMemory::new(&regions);
-    let driver = DriverQueue::new(Arc::clone(&memory), 0, 8, true);
-    let device = device(&memory, &driver, true);
-    Pair { memory, driver, device, pieces: GuestIoVecs::default() }
-}
-
-const SHREDS: u64 = 64 * PAGE;
-
-/// Units of work that a chain may cost: each descriptor and each piece is looked up once, by 9 comparisons at most.
-const CHAIN_COST: u64 = 2 * MAX_CHAIN as u64 * (1 + 9);
-
-#[test]
-fn a_chain_costs_no_more_than_its_limits_allow() {
-    let all = 254 * PAGE as u32;
-    let buffer = |addr, len, access| match access {
-        Access::Read { .. } => Buffer::readable(addr, len),
-        Access::Write { .. } => Buffer::writable(addr, len),
-    };
-    for access in [READ, WRITE] {
-        let crossing = vec![buffer(SHREDS, all, access); MAX_CHAIN];
-        let hopping: Vec<_> = (0..MAX_CHAIN as u64)
-            .map(|i| buffer(SHREDS + i * 37 % 254 * PAGE + PAGE - 1, 2, access))
-            .collect();
-        for buffers in [crossing, hopping] {
-            let mut pair = shredded();
-            pair.driver.post_indirect(TABLE, &buffers).unwrap();
-            let _ = work::take();
-            pair.pop(access);
-            let work = work::take();
-            assert!(work.total() <= CHAIN_COST, "{work:?} for {access:?} {:?}", buffers[0]);
-        }
-    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ use super::cursor::Cursor;
 use crate::call;
 use crate::config::Config;
 use crate::forward::Forwarder;
+use crate::ledger::MODEL;
 use crate::memory::MAX_REGIONS;
 use crate::polling::Polling;
 use crate::port::{Port, QueuePair, lock};
@@ -61,9 +62,10 @@ const MESSAGE_COST: u64 =
     (2 * PAIRS * 3 * MAX_REGIONS + 4 * LOOK_UP as usize * MAX_REGIONS + 4096) as u64;
 /// Most work of a descriptor: it is looked up, and what it names.
 const DESCRIPTOR_COST: u64 = 2 * (1 + LOOK_UP);
-/// Most work of a worker's round but for placing frames: nanoseconds of a quantum, of which a descriptor takes nine, and the
+/// Most work of a worker's round but for placing frames: nanoseconds of a quantum, of which a descriptor takes some, and the
 /// chain that goes beyond, whose table may end before it does.
-const ROUND_COST: u64 = (QUANTUM as u64 / 9 + 2 * MAX_CHAIN as u64) * DESCRIPTOR_COST;
+const ROUND_COST: u64 =
+    (QUANTUM as u64 * 1000 / MODEL.descriptor + 2 * MAX_CHAIN as u64) * DESCRIPTOR_COST;
 /// Most work of placing a frame, or of finding that it has no place.
 const PLACE_COST: u64 = 2 * (2048 + MAX_CHAIN as u64) * DESCRIPTOR_COST;
 /// Operations of an input that are carried out.

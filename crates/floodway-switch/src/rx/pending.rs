@@ -1,0 +1,105 @@
+//! Frames that wait for receive buffers.
+//!
+//! # Theory of operation
+//! **Goal**: frames for which the guest has too few buffers reach it in order once it has posted some, and neither memory nor the
+//! worker's time that they take is without a bound.
+//!
+//! The queue is bounded in bytes. What is placed at one time is bounded by a limit in nanoseconds of the cost model
+//! ([`RxQueue::drain_within`](super::RxQueue::drain_within)). A super-frame that has to be cut for the guest waits uncut, and is cut from where it was left: a
+//! super-frame of more than [`CUT_AT_ONCE`](crate::frame::CUT_AT_ONCE) segments always waits here, so that others have their turns before all of them are placed.
+//!
+//! **Who pays**: the sender, when the frame comes to wait (it is copied twice then), so that nobody's share is used up by who sends to him.
+//! Only what waited while the guest was stopped is paid by the guest's own port, which could be back or not.
+
+use std::collections::VecDeque;
+
+use floodway_wire::MacAddr;
+use floodway_wire::vnet::VnetHdr;
+
+use crate::frame::Frame;
+
+/// What one waiting frame costs its queue at least, in bytes, so that tiny frames are bounded too.
+const MIN_CHARGE: usize = 1024;
+
+/// A frame that waits for receive buffers.
+pub struct PendingFrame {
+    /// Offload state.
+    pub vnet: VnetHdr,
+    /// The frame.
+    pub bytes: Box<[u8]>,
+    /// Segments that the guest has, of a super-frame that is cut for it.
+    pub(super) given: usize,
+    /// Placing it is paid for.
+    pub(super) paid: bool,
+}
+
+/// Frames that wait for receive buffers, bounded in bytes.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub frames: VecDeque<PendingFrame>,
+    pub charged: usize,
+    pub bound: usize,
+    /// Available chains that were too few for the first frame.
+    pub too_few: Option<u16>,
+    /// The first frame waits for the port's next turn, not for buffers.
+    pub paused: bool,
+}
+
+impl Pending {
+    fn charge(len: usize) -> usize {
+        len.max(MIN_CHARGE)
+    }
+
+    /// Keeps a copy of a frame, for which its sender pays if `paid`. Returns `false` if there is no room.
+    pub fn push(&mut self, frame: &Frame<'_>, paid: bool) -> bool {
+        if self.charged + Self::charge(frame.len as usize) > self.bound {
+            return false;
+        }
+        let mut bytes = Vec::with_capacity(frame.len as usize);
+        frame.append_to(&mut bytes);
+        let bytes = bytes.into_boxed_slice();
+        self.push_owned(PendingFrame { vnet: frame.vnet, bytes, given: 0, paid })
+    }
+
+    /// Keeps a frame. Returns `false` if there is no room.
+    pub fn push_owned(&mut self, frame: PendingFrame) -> bool {
+        let charge = Self::charge(frame.bytes.len());
+        if self.charged + charge > self.bound {
+            return false;
+        }
+        self.frames.push_back(frame);
+        self.charged += charge;
+        true
+    }
+
+    /// Takes the frames to `dst` out, in order.
+    pub fn take(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
+        let is_there = |frame: &PendingFrame| frame.bytes.starts_with(&dst.0);
+        let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(is_there);
+        self.charged = rest.iter().map(|frame| Self::charge(frame.bytes.len())).sum();
+        self.look_again();
+        self.frames = rest.into();
+        taken
+    }
+
+    /// Takes the first frame out.
+    pub fn pop(&mut self) {
+        self.look_again();
+        if let Some(frame) = self.frames.pop_front() {
+            self.charged -= Self::charge(frame.bytes.len());
+        }
+    }
+
+    /// Takes all frames out.
+    pub fn take_all(&mut self) -> VecDeque<PendingFrame> {
+        self.charged = 0;
+        self.look_again();
+        std::mem::take(&mut self.frames)
+    }
+
+    /// What the first frame waits for is not known any more.
+    pub fn look_again(&mut self) {
+        self.too_few = None;
+        self.paused = false;
+    }
+}
