@@ -51,8 +51,13 @@ impl<B: 'static> Sender<B> {
             self.recovery.frto = Frto::Off;
             self.release_repairs(&mut quota, env);
         }
-        if at_once < quota && room < self.window.mss {
-            self.pause(self.store.snd_nxt().since(next), env.now);
+        if at_once < quota {
+            // A window that waits is in use only if no more than the growth waits.
+            let unused = quota - (at_once - room);
+            self.cwnd_limited &= unused < 2 * self.window.mss;
+            if room < self.window.mss {
+                self.pause(self.store.snd_nxt().since(next), env.now);
+            }
         }
         if let Some(recovery) = self.recovery.get_mut() {
             recovery.clocked = 0;

@@ -101,12 +101,12 @@ impl Account {
         self.cwnd
     }
 
-    /// A number for its phase, below 3.
-    pub fn phase_index(&self) -> usize {
+    /// Which phase it is in: its kind, and where that ends.
+    pub fn phase_key(&self) -> (u8, Position) {
         match self.phase {
-            Phase::Open => 0,
-            Phase::Fast { .. } => 1,
-            Phase::Loss { .. } => 2,
+            Phase::Open => (0, 0),
+            Phase::Fast { recover, .. } => (1, recover),
+            Phase::Loss { recover } => (2, recover),
         }
     }
 

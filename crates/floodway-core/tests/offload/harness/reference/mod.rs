@@ -46,6 +46,8 @@ mod curve;
 mod scoreboard;
 mod traces;
 
+use std::collections::BTreeMap;
+
 use floodway_core::congestion::Algorithm;
 use floodway_core::time::{Duration, Instant};
 
@@ -53,7 +55,7 @@ use self::account::Account;
 use self::scoreboard::{News, Scoreboard};
 use super::packet::Position;
 
-/// Accounts that are kept.
+/// Accounts of one phase that are kept.
 const MOST_ACCOUNTS: usize = 32;
 
 /// What the connection agreed on, and what its operator chose.
@@ -272,13 +274,14 @@ impl Reference {
                 kept.push(account);
             }
         }
-        // The largest of each phase: one in recovery has the smaller window now, but need not reduce it again.
+        // The largest of each phase: one in recovery has the smaller window now, but need not reduce it again. Of two recoveries, one began
+        // earlier, and has more to send.
         kept.sort_by(|a, b| b.bound().total_cmp(&a.bound()));
-        let mut room = [MOST_ACCOUNTS; 3];
+        let mut of_phase = BTreeMap::new();
         kept.retain(|account| {
-            let room = &mut room[account.phase_index()];
-            *room = room.saturating_sub(1);
-            *room > 0
+            let count = of_phase.entry(account.phase_key()).or_insert(0);
+            *count += 1;
+            *count < MOST_ACCOUNTS
         });
         self.accounts = kept;
     }
