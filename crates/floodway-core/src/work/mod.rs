@@ -97,19 +97,16 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Whole frames were measured on two cores of 2.6 GHz (AMD, virtual) with `cargo bench -p floodway-switch --bench work`, and `device` with
-    /// `--bench egress`: 1.2 µs for a tap and 2.1 µs for a packet socket on a veth pair. `buffer` is a guess, and what a super-frame costs beyond its
-    /// buffers and pieces is in `byte`, so that whole frames cost what was measured. `scattered` is a guess, too: a bound, with the two
-    /// `descriptor` of walk and copy, for the 32 ns a descriptor by which a region walk took more of a worker than it was charged. The bench prints
-    /// both.
+    /// Measured on two cores of 2.6 GHz (AMD, virtual) with `cargo bench -p floodway-switch --bench work`, and `device` with `--bench
+    /// egress`: 1.2 µs for a tap and 2.1 µs for a packet socket on a veth pair.
     pub const MEASURED: Self = Self {
         chain: 45_000,
         descriptor: 9_000,
-        scattered: 30_000,
-        copy: 66_000,
-        buffer: 30_000,
-        byte: 97,
-        segment: 40_000,
+        scattered: 34_000,
+        copy: 69_000,
+        buffer: 50_000,
+        byte: 99,
+        segment: 46_000,
         device: 1_500_000,
     };
 
