@@ -19,8 +19,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use floodway_switch::config::{Config, PortConfig, SocketMode, UplinkConfig, UplinkKind};
 use floodway_switch::control::ControlClient;
-use serde::Serialize;
+use floodway_wire::ethernet::MacAddr;
 use serde_json::Value;
 
 use crate::child::Process;
@@ -37,88 +38,16 @@ const START_POLL: Duration = Duration::from_millis(10);
 /// Last bytes of the log that an error quotes.
 const LOG_TAIL: usize = 2000;
 
-/// What the switch reads; see the operator's guide for the meaning and defaults.
-#[derive(Clone, Debug, Serialize)]
-pub struct Config {
-    /// Control socket.
-    pub control: PathBuf,
-    /// At least one; ports and uplinks name it by index.
-    pub worker: Vec<Worker>,
-    /// One for each VM interface.
-    pub port: Vec<Port>,
-    /// Ways off this host.
-    pub uplink: Vec<Uplink>,
+/// The port of a guest with this MAC address. Always in client mode: QEMU listens, the switch connects.
+#[must_use]
+pub fn port(name: &str, socket: &Path, mac: MacAddr) -> PortConfig {
+    PortConfig { mode: SocketMode::Client, mac: Some(mac), ..PortConfig::new(name, socket) }
 }
 
-/// A thread that moves frames.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Worker {
-    /// Core to pin to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub core: Option<usize>,
-    /// Poll budget in microseconds; the switch's default when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub poll_us: Option<u64>,
-}
-
-/// A VM's interface. Always in client mode: QEMU listens, the switch connects.
-#[derive(Clone, Debug, Serialize)]
-pub struct Port {
-    /// Unique name.
-    pub name: String,
-    /// QEMU's listening socket.
-    pub socket: PathBuf,
-    /// Who connects.
-    pub mode: &'static str,
-    /// Source MAC address that the guest must use.
-    pub mac: String,
-    /// Broadcast, multicast and flooded frames per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub storm_pps: Option<u32>,
-    /// Index of the worker that serves it.
-    pub worker: usize,
-}
-
-impl Port {
-    /// A port served by worker 0 for a guest with this MAC address.
-    #[must_use]
-    pub fn new(name: &str, socket: &Path, mac: &str) -> Self {
-        Self {
-            name: name.into(),
-            socket: socket.into(),
-            mode: "client",
-            mac: mac.into(),
-            storm_pps: None,
-            worker: 0,
-        }
-    }
-}
-
-/// A way off the host.
-#[derive(Clone, Debug, Serialize)]
-pub struct Uplink {
-    /// Unique name.
-    pub name: String,
-    /// `tap` or `packet`.
-    pub kind: &'static str,
-    /// Network interface.
-    pub device: String,
-    /// Index of the worker that serves it.
-    pub worker: usize,
-}
-
-impl Uplink {
-    /// A tap that the switch creates.
-    #[must_use]
-    pub fn tap(name: &str, device: &str) -> Self {
-        Self { name: name.into(), kind: "tap", device: device.into(), worker: 0 }
-    }
-
-    /// An interface that exists.
-    #[must_use]
-    pub fn packet(name: &str, device: &str) -> Self {
-        Self { name: name.into(), kind: "packet", device: device.into(), worker: 0 }
-    }
+/// A TAP device that the switch creates, if it is not there.
+#[must_use]
+pub fn tap(name: &str, device: &str) -> UplinkConfig {
+    UplinkConfig::new(name, UplinkKind::Tap, device)
 }
 
 /// What the switch is to do for the TCP connections of a port.
@@ -475,20 +404,5 @@ mod tests {
     fn the_usage_of_a_live_process_can_be_read() {
         let usage = usage(std::process::id()).unwrap();
         assert!(usage.descriptors > 0 && usage.anonymous_kib > 0 && usage.mappings > 0);
-    }
-
-    #[test]
-    fn a_configuration_reads_as_an_operator_would_write_it() {
-        let config = Config {
-            control: "/run/x/control.sock".into(),
-            worker: vec![Worker { core: Some(0), poll_us: None }],
-            port: vec![Port::new("vm1", Path::new("/run/x/vm1.sock"), "52:54:00:00:00:01")],
-            uplink: vec![Uplink::tap("host", "fw0")],
-        };
-        let text = toml::to_string(&config).unwrap();
-        let tree: toml::Table = text.parse().unwrap();
-        assert_eq!(tree["port"][0]["mode"].as_str(), Some("client"));
-        assert_eq!(tree["worker"][0].get("poll_us"), None);
-        assert_eq!(tree["uplink"][0]["kind"].as_str(), Some("tap"));
     }
 }

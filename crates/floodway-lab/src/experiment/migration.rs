@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floodway_report::Samples;
+use floodway_switch::config::Config;
 use floodway_switch::control::ControlClient;
 use floodway_switch::status::PortState;
 use serde::Deserialize;
@@ -38,7 +39,7 @@ use crate::cleanup;
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
 use crate::net::{self, Namespace};
-use crate::switch_process::{Config, Port, Switch, Uplink, Worker};
+use crate::switch_process::{self, Switch};
 use crate::vm::{self, Nic, Vm};
 
 const BRIDGE: &str = "br0";
@@ -286,15 +287,15 @@ impl Hosts {
             namespace.tap(&tap)?;
             namespace.ip(&["link", "set", &tap, "master", BRIDGE, "up"])?;
             let port = |index: usize, name: &str| {
-                Port::new(name, &socket(&dir, index, host), &Network::Floodway.mac(index))
+                switch_process::port(name, &socket(&dir, index, host), Network::Floodway.mac(index))
             };
             let mut ports = vec![port(MOVER, "mover")];
             ports.extend((host == 0).then(|| port(PEER, "peer")));
             let config = Config {
                 control: control(&dir, host),
-                worker: vec![Worker::default()],
-                port: ports,
-                uplink: vec![Uplink::tap("network", &tap)],
+                ports,
+                uplinks: vec![switch_process::tap("network", &tap)],
+                ..Config::default()
             };
             switches.push(Switch::start(&format!("host{host}"), &dir, &config, Some(&namespace))?);
         }
@@ -306,7 +307,8 @@ impl Hosts {
         let name = if index == MOVER { "mover" } else { "peer" };
         let mut config = vm::Config::new(name, image);
         config.namespace = Some(self.namespace.name().into());
-        config.nic(Nic::vhost_user(socket(&self.dir, index, host), Network::Floodway.mac(index)))
+        let mac = Network::Floodway.mac(index);
+        config.nic(Nic::vhost_user(socket(&self.dir, index, host), mac.to_string()))
     }
 
     /// Watches the VM that moves until `done`.

@@ -19,6 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use floodway_switch::config::Config;
+use floodway_wire::ethernet::MacAddr;
 use serde::Deserialize;
 
 use crate::agent::Interface;
@@ -26,7 +28,7 @@ use crate::cleanup;
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
 use crate::net::{self, Namespace};
-use crate::switch_process::{Config, Port, Switch, Uplink, Worker};
+use crate::switch_process::{Switch, port, tap};
 use crate::vm::{self, Nic, Vm};
 
 /// How long guests may take until they reach the host. Only to end a run that hangs: a TCG guest on a
@@ -74,8 +76,8 @@ impl Network {
         Ok(net::address(self.number(), u8::try_from(index + 11)?))
     }
 
-    pub(super) fn mac(self, index: usize) -> String {
-        format!("52:54:00:00:{:02x}:{:02x}", self.number(), index + 11)
+    pub(super) fn mac(self, index: usize) -> MacAddr {
+        MacAddr([0x52, 0x54, 0, 0, self.number(), (index + 11) as u8])
     }
 }
 
@@ -221,14 +223,13 @@ pub(super) fn wait_until_reachable(guest: &Vm, address: &str) -> Result<()> {
 }
 
 fn start_switch(dir: &std::path::Path, guests: usize, host: &Namespace) -> Result<Switch> {
-    let ports = (0..guests).map(|index| {
-        Port::new(&guest_name(index), &socket(dir, index), &Network::Floodway.mac(index))
-    });
+    let ports = (0..guests)
+        .map(|index| port(&guest_name(index), &socket(dir, index), Network::Floodway.mac(index)));
     let config = Config {
         control: dir.join("control.sock"),
-        worker: vec![Worker::default()],
-        port: ports.collect(),
-        uplink: vec![Uplink::tap("host", UPLINK)],
+        ports: ports.collect(),
+        uplinks: vec![tap("host", UPLINK)],
+        ..Config::default()
     };
     // Persistent, so that device and address outlive a killed switch, as on an operator's host.
     host.tap(UPLINK)?;
@@ -255,7 +256,7 @@ fn guest_config(
     let mut config = vm::Config::new(guest_name(index), image);
     config.namespace = Some(host.name().into());
     for network in networks {
-        let mac = network.mac(index);
+        let mac = network.mac(index).to_string();
         let nic = match network {
             Network::Floodway => Nic::vhost_user(socket(dir, index), mac),
             Network::Bridge => {

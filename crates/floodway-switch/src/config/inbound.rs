@@ -6,6 +6,7 @@ use std::time::Duration;
 use floodway_core::inbound::{Config, Policy};
 
 use super::error::Fault;
+use super::keys::{Keys, integer, millis};
 use super::offload::Refused;
 use super::section::Section;
 
@@ -68,6 +69,37 @@ pub(super) fn section(root: &Section<'_, '_>, ports: usize) -> Result<Config, Fa
         return Err(section.fault("minimum_kbit", refused.must()));
     }
     Ok(config)
+}
+
+/// The section that says `config`: none if the mechanism is off.
+pub(super) fn keys(config: &Config) -> Keys {
+    let Config {
+        capacity,
+        minimum,
+        policy,
+        weight_cap,
+        water_fill,
+        idle,
+        burst,
+        police_udp,
+        frame_overhead,
+        max_connections,
+    } = config;
+    if *capacity == 0 {
+        return Keys::default();
+    }
+    let default = Config::default();
+    Keys::default()
+        .set("capacity_mbit", integer(capacity / MBIT))
+        .changed("minimum_kbit", integer(minimum / KBIT), integer(default.minimum / KBIT))
+        .changed("policy", policy.name(), default.policy.name())
+        .changed("weight_cap", integer(*weight_cap), integer(default.weight_cap))
+        .changed("water_fill", *water_fill, default.water_fill)
+        .changed("idle_ms", millis(*idle), millis(default.idle))
+        .changed("burst_bytes", integer(*burst), integer(default.burst))
+        .changed("police_udp", *police_udp, default.police_udp)
+        .changed("frame_overhead_bytes", integer(*frame_overhead), integer(default.frame_overhead))
+        .changed("max_connections", integer(*max_connections), integer(default.max_connections))
 }
 
 /// The minimums of all ports are not more than the capacity.

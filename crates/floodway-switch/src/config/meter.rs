@@ -5,6 +5,7 @@ use std::time::Duration;
 use floodway_core::egress::meter::Config as PairConfig;
 
 use super::error::Fault;
+use super::keys::{Keys, integer, millis};
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
@@ -110,4 +111,30 @@ pub(super) fn section(root: &Section<'_, '_>) -> Result<MeterConfig, Fault> {
         return Err(section.fault(key, problem));
     }
     Ok(config)
+}
+
+/// The section that says `config`.
+pub(super) fn keys(config: &MeterConfig) -> Keys {
+    let MeterConfig {
+        enabled,
+        rate,
+        burst,
+        recheck,
+        idle,
+        max_pairs,
+        high_pairs,
+        high_dscp,
+        low_dscp,
+    } = config;
+    let default = MeterConfig::default();
+    Keys::default()
+        .changed("enabled", *enabled, default.enabled)
+        .given("rate_kbit", rate.map(|bits| integer(bits / 1000)))
+        .changed("burst_bytes", integer(*burst), integer(default.burst))
+        .changed("recheck_ms", millis(*recheck), millis(default.recheck))
+        .changed("idle_s", integer(idle.as_secs()), integer(default.idle.as_secs()))
+        .changed("max_pairs", integer(*max_pairs), integer(default.max_pairs))
+        .changed("high_pairs", integer(*high_pairs), integer(default.high_pairs))
+        .changed("high_dscp", integer(*high_dscp), integer(default.high_dscp))
+        .changed("low_dscp", integer(*low_dscp), integer(default.low_dscp))
 }

@@ -11,12 +11,16 @@
 //! A derived `Deserialize` would do the same with less control: its errors know neither the
 //! section's name nor the range that the value should have been in.
 //!
-//! Invariants: a [`Config`] that exists was checked, so its users need not check again. What only
+//! The way back is in `keys`: a [`Config`] is written as the file that says it, which is how programs that start switches
+//! make theirs.
+//!
+//! Invariants: a [`Config`] that was read was checked, so its users need not check again. What only
 //! the running host can tell (does the core exist, is the device there) is checked at the start.
 //! Keys that the file may not hold are errors, never ignored.
 
 mod error;
 pub mod inbound;
+mod keys;
 mod meter;
 pub mod offload;
 mod parse;
@@ -26,6 +30,7 @@ mod section;
 mod tests;
 mod vcpu;
 mod watchdog;
+mod write;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -76,6 +81,12 @@ pub struct L2Config {
     pub ageing: Duration,
 }
 
+impl Default for L2Config {
+    fn default() -> Self {
+        Self { ageing: Duration::from_secs(300) }
+    }
+}
+
 /// One thread that moves frames: a section `[[worker]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
@@ -88,6 +99,12 @@ pub struct WorkerConfig {
     pub poll: Duration,
 }
 
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self { core: None, poll: Duration::from_micros(50) }
+    }
+}
+
 /// Which side of a port's socket listens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketMode {
@@ -96,6 +113,20 @@ pub enum SocketMode {
     Server,
     /// The VMM listens, Floodway connects, and connects again for ever when the connection ends.
     Client,
+}
+
+impl SocketMode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Server, Self::Client];
+
+    /// As the file names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
 }
 
 /// A VM's interface: a section `[[port]]`.
@@ -138,6 +169,31 @@ pub struct PortConfig {
     pub vcpu: Option<VcpuConfig>,
 }
 
+impl PortConfig {
+    /// A port with all defaults.
+    #[must_use]
+    pub fn new(name: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            socket: socket.into(),
+            mode: SocketMode::default(),
+            mac: None,
+            ips: Vec::new(),
+            allow_router: true,
+            allow_dhcp_server: true,
+            allow_mac_takeover: false,
+            queue_pairs: 1,
+            mtu: 1500,
+            queue_bytes: 4 << 20,
+            storm_pps: 1000,
+            worker: 0,
+            inbound_weight: 1,
+            offload: OffloadConfig::default(),
+            vcpu: None,
+        }
+    }
+}
+
 /// What an uplink's device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UplinkKind {
@@ -145,6 +201,20 @@ pub enum UplinkKind {
     Tap,
     /// An existing interface, through `AF_PACKET`.
     Packet,
+}
+
+impl UplinkKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tap, Self::Packet];
+
+    /// As the file names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tap => "tap",
+            Self::Packet => "packet",
+        }
+    }
 }
 
 /// A way off the host's switch: a section `[[uplink]]`.
@@ -167,6 +237,40 @@ pub struct UplinkConfig {
     pub worker: usize,
     /// What happens to frames on their way out: the section `[uplink.queue]`.
     pub queue: QueueConfig,
+}
+
+impl UplinkConfig {
+    /// An uplink with all defaults.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: UplinkKind, device: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            device: device.into(),
+            storm_pps: 10_000,
+            multicast_pps: 100_000,
+            gateway_macs: Vec::new(),
+            worker: 0,
+            queue: QueueConfig::default(),
+        }
+    }
+}
+
+impl Default for Config {
+    /// One worker, and nothing to switch yet.
+    fn default() -> Self {
+        Self {
+            control: DEFAULT_CONTROL_SOCKET.into(),
+            l2: L2Config::default(),
+            meter: MeterConfig::default(),
+            vcpu: Slices::default(),
+            watchdog: WatchdogConfig::default(),
+            inbound: InboundConfig::default(),
+            workers: vec![WorkerConfig::default()],
+            ports: Vec::new(),
+            uplinks: Vec::new(),
+        }
+    }
 }
 
 impl Config {

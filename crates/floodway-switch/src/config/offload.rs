@@ -10,6 +10,7 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, LocalFlows};
 
 use super::error::Fault;
+use super::keys::{Keys, integer, millis};
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
@@ -61,6 +62,36 @@ pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     let min_rto = section.integer("min_rto_ms", MIN_RTO_MS)?;
     set(&mut config.min_rto, min_rto.map(Duration::from_millis));
     Ok(config)
+}
+
+/// The section that says `config`.
+pub(super) fn keys(config: &Config) -> Keys {
+    let Config {
+        transmit,
+        receive,
+        local,
+        congestion,
+        initial_window,
+        buffer,
+        budget,
+        receive_budget,
+        max_flows,
+        idle,
+        min_rto,
+    } = config;
+    let default = Config::default();
+    Keys::default()
+        .changed("transmit", *transmit, default.transmit)
+        .changed("receive", *receive, default.receive)
+        .changed("local", local.name(), default.local.name())
+        .changed("congestion", congestion.name(), default.congestion.name())
+        .changed("initial_window", integer(*initial_window), integer(default.initial_window))
+        .changed("buffer", buffer.name(), default.buffer.name())
+        .changed("budget", integer(*budget), integer(default.budget))
+        .changed("receive_budget", integer(*receive_budget), integer(default.receive_budget))
+        .changed("max_flows", integer(*max_flows), integer(default.max_flows))
+        .changed("idle_s", integer(idle.as_secs()), integer(default.idle.as_secs()))
+        .changed("min_rto_ms", millis(*min_rto), millis(default.min_rto))
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {

@@ -90,25 +90,27 @@ fn check_port_count(count: usize) -> Result<(), Fault> {
 }
 
 fn l2(root: &Section<'_, '_>) -> Result<L2Config, Fault> {
-    let mut ageing = None;
-    if let Some(section) = root.table("l2")? {
-        section.allow(L2_KEYS)?;
-        ageing = section.integer("ageing_s", 1..=1_000_000)?;
-    }
-    Ok(L2Config { ageing: Duration::from_secs(ageing.unwrap_or(300)) })
+    let default = L2Config::default();
+    let Some(section) = root.table("l2")? else {
+        return Ok(default);
+    };
+    section.allow(L2_KEYS)?;
+    let ageing = section.integer("ageing_s", 1..=1_000_000)?.map(Duration::from_secs);
+    Ok(L2Config { ageing: ageing.unwrap_or(default.ageing) })
 }
 
 fn workers(root: &Section<'_, '_>) -> Result<Vec<WorkerConfig>, Fault> {
     let mut workers = Vec::new();
     for section in root.tables("worker")? {
         section.allow(WORKER_KEYS)?;
+        let poll = section.integer("poll_us", 0..=1_000_000)?.map(Duration::from_micros);
         workers.push(WorkerConfig {
             core: section.integer("core", 0..=MAX_CORE)?,
-            poll: Duration::from_micros(section.integer("poll_us", 0..=1_000_000)?.unwrap_or(50)),
+            poll: poll.unwrap_or(WorkerConfig::default().poll),
         });
     }
     if workers.is_empty() {
-        workers.push(WorkerConfig { core: None, poll: Duration::from_micros(50) });
+        workers.push(WorkerConfig::default());
     }
     Ok(workers)
 }
@@ -119,27 +121,29 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
     let example = format!("/run/floodway/{name}.sock");
     let socket = socket(section, "socket", section.required("socket", &example)?)?;
     taken.sockets.claim(section, "socket", socket.display().to_string())?;
-    let modes = [("server", SocketMode::Server), ("client", SocketMode::Client)];
+    let modes = SocketMode::ALL.map(|mode| (mode.name(), mode));
     let (mac, ips) = (mac(section, taken)?, ips(section)?);
     // What checks addresses keeps guests from posing as routers and servers, too.
     let unguarded = ips.is_empty();
+    let default = PortConfig::new(name, socket);
     Ok(PortConfig {
-        name,
-        socket,
         mode: section.choice("mode", &modes)?.unwrap_or_default(),
         allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
         allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
         allow_mac_takeover: allow_mac_takeover(section, mac)?,
         mac,
         ips,
-        queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(1),
-        mtu: section.integer("mtu", 68..=65535)?.unwrap_or(1500),
-        queue_bytes: section.integer("queue_bytes", 128 << 10..=1 << 30)?.unwrap_or(4 << 20),
-        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(1000),
+        queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(default.queue_pairs),
+        mtu: section.integer("mtu", 68..=65535)?.unwrap_or(default.mtu),
+        queue_bytes: (section.integer("queue_bytes", 128 << 10..=1 << 30)?)
+            .unwrap_or(default.queue_bytes),
+        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),
         worker: worker(section, workers)?,
-        inbound_weight: section.integer("inbound_weight", inbound::WEIGHT)?.unwrap_or(1),
+        inbound_weight: (section.integer("inbound_weight", inbound::WEIGHT)?)
+            .unwrap_or(default.inbound_weight),
         offload: offload::section(section)?,
         vcpu: vcpu::section(section)?,
+        ..default
     })
 }
 
@@ -150,7 +154,7 @@ fn uplink(
 ) -> Result<UplinkConfig, Fault> {
     section.allow(UPLINK_KEYS)?;
     let name = name(section, "up0", taken)?;
-    let kinds = [("tap", UplinkKind::Tap), ("packet", UplinkKind::Packet)];
+    let kinds = UplinkKind::ALL.map(|kind| (kind.name(), kind));
     let missing = || section.fault("kind", "missing; add kind = \"tap\" or kind = \"packet\"");
     let kind = section.choice("kind", &kinds)?.ok_or_else(missing)?;
     let device = section.required("device", "fw0")?;
@@ -161,15 +165,15 @@ fn uplink(
         return Err(section.fault("device", problem));
     }
     taken.devices.claim(section, "device", device.to_owned())?;
+    let default = UplinkConfig::new(name, kind, device);
     Ok(UplinkConfig {
-        name,
-        kind,
-        device: device.to_owned(),
-        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(10_000),
-        multicast_pps: section.integer("multicast_pps", 0..=u32::MAX)?.unwrap_or(100_000),
+        storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),
+        multicast_pps: (section.integer("multicast_pps", 0..=u32::MAX)?)
+            .unwrap_or(default.multicast_pps),
         gateway_macs: gateway_macs(section, taken)?,
         worker: worker(section, workers)?,
         queue: queue::section(section)?,
+        ..default
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use floodway_core::egress::qdisc::{CodelConfig, Config as Discipline, FqConfig, Kind};
 
 use super::error::Fault;
+use super::keys::{Keys, integer, micros};
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
@@ -86,4 +87,35 @@ fn codel(section: &Section<'_, '_>) -> Result<CodelConfig, Fault> {
         ecn: section.boolean("ecn")?.unwrap_or(default.ecn),
         ce_threshold: delay("ce_threshold_us")?,
     })
+}
+
+/// The section that says `config`.
+pub(super) fn keys(config: &QueueConfig) -> Keys {
+    let QueueConfig { discipline, segment, rate, device_bytes } = config;
+    let Discipline { kind, limit_packets, limit_bytes, codel, fq, high_percent } = discipline;
+    let default = Discipline::default();
+    let keys = Keys::default()
+        .changed("discipline", kind.name(), default.kind.name())
+        .given("segment", *segment)
+        .given("rate_mbit", rate.map(|bits| integer(bits / 1_000_000)))
+        .given("device_bytes", device_bytes.map(integer))
+        .changed("limit_packets", integer(*limit_packets), integer(default.limit_packets))
+        .changed("limit_bytes", integer(*limit_bytes), integer(default.limit_bytes))
+        .changed("high_percent", integer(*high_percent), integer(default.high_percent));
+    let FqConfig { flows, quantum } = fq;
+    codel_keys(keys, codel).changed("flows", integer(*flows), integer(default.fq.flows)).changed(
+        "quantum",
+        integer(*quantum),
+        integer(default.fq.quantum),
+    )
+}
+
+fn codel_keys(keys: Keys, config: &CodelConfig) -> Keys {
+    // The MTU has no key.
+    let CodelConfig { target, interval, mtu: _, ecn, ce_threshold } = config;
+    let default = CodelConfig::default();
+    keys.changed("target_us", micros(*target), micros(default.target))
+        .changed("interval_us", micros(*interval), micros(default.interval))
+        .changed("ecn", *ecn, default.ecn)
+        .given("ce_threshold_us", ce_threshold.map(micros))
 }

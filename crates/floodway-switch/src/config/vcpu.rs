@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::Fault;
+use super::keys::{Keys, integer, micros};
 use super::section::Section;
 use crate::vcpu::sched::SLICES;
 use crate::vcpu::{Policy, Slices};
@@ -81,4 +82,25 @@ pub(super) fn section(port: &Section<'_, '_>) -> Result<Option<VcpuConfig>, Faul
     let policy =
         section.choice("policy", &policies)?.ok_or_else(|| section.fault("policy", missing));
     Ok(Some(VcpuConfig { vm, policy: policy? }))
+}
+
+/// The section that says `slices`.
+pub(super) fn slice_keys(slices: Slices) -> Keys {
+    let Slices { latency, throughput, look_every } = slices;
+    let default = Slices::default();
+    let seconds = |time: Duration| integer(time.as_secs());
+    Keys::default()
+        .changed("latency_slice_us", micros(latency), micros(default.latency))
+        .changed("throughput_slice_us", micros(throughput), micros(default.throughput))
+        .changed("look_every_s", seconds(look_every), seconds(default.look_every))
+}
+
+/// The section of a port that says `config`.
+pub(super) fn keys(config: &VcpuConfig) -> Keys {
+    let VcpuConfig { vm, policy } = config;
+    let keys = match vm {
+        Vm::Qmp(socket) => Keys::default().set("qmp", socket.display().to_string()),
+        Vm::Pid(pid) => Keys::default().set("pid", integer(*pid)),
+    };
+    keys.set("policy", policy.name())
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::Fault;
+use super::keys::{Keys, millis};
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
@@ -44,6 +45,19 @@ pub(super) fn section(root: &Section<'_, '_>) -> Result<WatchdogConfig, Fault> {
         return Err(section.fault("restart", "needs stall_ms; it is 0, which is off"));
     }
     Ok(WatchdogConfig { stall, restart })
+}
+
+/// The section that says `config`.
+pub(super) fn keys(config: WatchdogConfig) -> Keys {
+    let WatchdogConfig { stall, restart } = config;
+    let default = WatchdogConfig::default();
+    // Zero is off.
+    let written = |stall: Option<Duration>| millis(stall.unwrap_or_default());
+    Keys::default().changed("stall_ms", written(stall), written(default.stall)).changed(
+        "restart",
+        restart,
+        default.restart,
+    )
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! network's switch. All of it is in one network namespace.
 
 use anyhow::{Context, Result};
+use floodway_switch::config::Config;
 
 use super::tiers::{self, Tier};
 use crate::agent::Interface;
@@ -21,7 +22,7 @@ use crate::experiment::transfer::contention::{OTHER, Threads, pin_all};
 use crate::guest_image::Packages;
 use crate::kernel::Series;
 use crate::net::{self, Namespace};
-use crate::switch_process::{Config, Port, Switch, Uplink, Worker};
+use crate::switch_process::{Switch, port, tap};
 use crate::vm::{self, Nic, Vm};
 
 const NETWORK: &str = "web";
@@ -109,12 +110,12 @@ fn start_host(index: usize, tier: Tier, network: &Namespace) -> Result<(Switch, 
     let (socket, mac) = (dir.join("vm.sock"), Network::Floodway.mac(index));
     let config = Config {
         control: dir.join("control.sock"),
-        worker: vec![Worker::default()],
-        port: vec![Port::new(tier.name(), &socket, &mac)],
-        uplink: vec![Uplink::tap("network", &uplink)],
+        ports: vec![port(tier.name(), &socket, mac)],
+        uplinks: vec![tap("network", &uplink)],
+        ..Config::default()
     };
     let switch = Switch::start("switch", &dir, &config, Some(network))?;
-    Ok((switch, Nic::vhost_user(socket, mac)))
+    Ok((switch, Nic::vhost_user(socket, mac.to_string())))
 }
 
 fn make_ready(tier: Tier, guest: &Vm) -> Result<()> {

@@ -1,0 +1,260 @@
+//! The way back: a configuration as the keys of a file.
+//!
+//! Each section writes its own, beside where it reads them. Keys that have their defaults are left out, so that what is
+//! written is short and an older switch can read it. Times are written in the unit of their key.
+
+use serde::{Serialize, Serializer};
+
+use super::keys::{Keys, integer, micros};
+use super::{Config, L2Config, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
+use super::{inbound, meter, offload, queue, vcpu, watchdog};
+
+impl Serialize for Config {
+    /// As a file that [`Config::parse`] reads as the same configuration.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        root(self).into_table().serialize(serializer)
+    }
+}
+
+fn root(config: &Config) -> Keys {
+    let Config { control, l2, meter, vcpu, watchdog, inbound, workers, ports, uplinks } = config;
+    Keys::default()
+        .changed("control", control.display().to_string(), super::DEFAULT_CONTROL_SOCKET.into())
+        .section("l2", l2_section(l2))
+        .section("meter", meter::keys(meter))
+        .section("inbound", inbound::keys(inbound))
+        .section("vcpu", vcpu::slice_keys(*vcpu))
+        .section("watchdog", watchdog::keys(*watchdog))
+        .sections("worker", workers.iter().map(worker))
+        .sections("port", ports.iter().map(port))
+        .sections("uplink", uplinks.iter().map(uplink))
+}
+
+fn l2_section(config: &L2Config) -> Keys {
+    let L2Config { ageing } = config;
+    let default = L2Config::default();
+    Keys::default().changed(
+        "ageing_s",
+        integer(ageing.as_secs()),
+        integer(default.ageing.as_secs()),
+    )
+}
+
+fn worker(config: &WorkerConfig) -> Keys {
+    let WorkerConfig { core, poll } = config;
+    let default = WorkerConfig::default();
+    Keys::default().given("core", core.map(integer)).changed(
+        "poll_us",
+        micros(*poll),
+        micros(default.poll),
+    )
+}
+
+fn port(config: &PortConfig) -> Keys {
+    let PortConfig {
+        name,
+        socket,
+        mode,
+        mac,
+        ips,
+        allow_router,
+        allow_dhcp_server,
+        allow_mac_takeover,
+        queue_pairs,
+        mtu,
+        queue_bytes,
+        storm_pps,
+        worker,
+        inbound_weight,
+        offload,
+        vcpu,
+    } = config;
+    let default = PortConfig::new(name, socket);
+    let unguarded = ips.is_empty();
+    Keys::default()
+        .set("name", &**name)
+        .set("socket", socket.display().to_string())
+        .changed("mode", mode.name(), SocketMode::default().name())
+        .given("mac", mac.map(|mac| mac.to_string()))
+        .given("ips", texts(ips))
+        .changed("allow_router", *allow_router, unguarded)
+        .changed("allow_dhcp_server", *allow_dhcp_server, unguarded)
+        .changed("allow_mac_takeover", *allow_mac_takeover, false)
+        .changed("queue_pairs", integer(*queue_pairs), integer(default.queue_pairs))
+        .changed("mtu", integer(*mtu), integer(default.mtu))
+        .changed("queue_bytes", integer(*queue_bytes), integer(default.queue_bytes))
+        .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
+        .changed("worker", integer(*worker), integer(default.worker))
+        .changed("inbound_weight", integer(*inbound_weight), integer(default.inbound_weight))
+        .section("offload", offload::keys(offload))
+        .section("vcpu", vcpu.as_ref().map_or_else(Keys::default, vcpu::keys))
+}
+
+fn uplink(config: &UplinkConfig) -> Keys {
+    let UplinkConfig { name, kind, device, storm_pps, multicast_pps, gateway_macs, worker, queue } =
+        config;
+    let default = UplinkConfig::new(name, *kind, device);
+    Keys::default()
+        .set("name", &**name)
+        .set("kind", kind.name())
+        .set("device", &**device)
+        .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
+        .changed("multicast_pps", integer(*multicast_pps), integer(default.multicast_pps))
+        .given("gateway_macs", texts(gateway_macs))
+        .changed("worker", integer(*worker), integer(default.worker))
+        .section("queue", queue::keys(queue))
+}
+
+/// Each value as it is written in text.
+fn texts<T: ToString>(values: &[T]) -> Option<Vec<String>> {
+    (!values.is_empty()).then(|| values.iter().map(ToString::to_string).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use toml::{Table, Value};
+
+    use super::super::UplinkKind;
+    use super::super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
+    use super::*;
+
+    /// Every key, none of them with its default.
+    const FULL: &str = r#"
+control = "/tmp/c.sock"
+l2 = { ageing_s = 60 }
+vcpu = { latency_slice_us = 100, throughput_slice_us = 20_000, look_every_s = 9 }
+watchdog = { stall_ms = 100, restart = true }
+[inbound]
+capacity_mbit = 950
+minimum_kbit = 500
+policy = "fixed"
+weight_cap = 5
+water_fill = true
+idle_ms = 50
+burst_bytes = 4096
+police_udp = true
+frame_overhead_bytes = 20
+max_connections = 7
+[meter]
+enabled = false
+rate_kbit = 5000
+burst_bytes = 40_000
+recheck_ms = 50
+idle_s = 3
+max_pairs = 9
+high_pairs = 3
+high_dscp = 34
+low_dscp = 8
+[[worker]]
+core = 1
+poll_us = 0
+[[worker]]
+[[port]]
+name = "vm1"
+socket = "/tmp/vm1.sock"
+mode = "client"
+mac = "52:54:00:00:00:01"
+ips = ["10.0.0.2", "fd00::2"]
+allow_router = true
+allow_dhcp_server = true
+queue_pairs = 16
+mtu = 0xffff
+queue_bytes = 1_000_000
+storm_pps = 0
+worker = 1
+inbound_weight = 3
+vcpu = { qmp = "/tmp/vm1.qmp", policy = "latency" }
+[port.offload]
+transmit = true
+receive = true
+local = "any"
+congestion = "vegas"
+initial_window = 64
+buffer = "fair"
+budget = 65536
+receive_budget = 1_000_000
+max_flows = 7
+idle_s = 30
+min_rto_ms = 5
+[[port]]
+name = "vm2"
+socket = "/tmp/vm2.sock"
+allow_mac_takeover = true
+vcpu = { pid = 12, policy = "throughput" }
+[[uplink]]
+name = "up0"
+kind = "packet"
+device = "eth0"
+worker = 1
+storm_pps = 20000
+multicast_pps = 0
+gateway_macs = ["52:54:00:00:00:09"]
+[uplink.queue]
+discipline = "codel"
+segment = false
+rate_mbit = 1000
+device_bytes = 9000
+limit_packets = 100
+limit_bytes = 100_000
+high_percent = 60
+target_us = 500
+interval_us = 9000
+ecn = false
+ce_threshold_us = 60
+flows = 16
+quantum = 300
+"#;
+
+    fn parse(text: &str) -> Config {
+        Config::parse(text, Path::new("f.toml")).unwrap()
+    }
+
+    #[test]
+    fn a_configuration_is_written_as_a_file_that_says_the_same() {
+        let off = "watchdog = { stall_ms = 0 }\n[[port]]\nname = \"vm1\"\nsocket = \"/tmp/s\"\n\
+                   ips = [\"10.0.0.2\"]\n";
+        for text in [FULL, off] {
+            let config = parse(text);
+            let written = toml::to_string(&config).unwrap();
+            assert_eq!(parse(&written), config, "{written}");
+        }
+    }
+
+    #[test]
+    fn every_key_is_written() {
+        let written: Table = toml::to_string(&parse(FULL)).unwrap().parse().unwrap();
+        let has = |section: &Value, keys: &[&str]| {
+            let table = section.as_table().expect("a section");
+            for key in keys {
+                // Only a port without an address of its own may take others'.
+                assert!(table.contains_key(*key) || *key == "allow_mac_takeover", "{key}");
+            }
+        };
+        has(&Value::Table(written.clone()), ROOT_KEYS);
+        has(&written["l2"], L2_KEYS);
+        has(&written["meter"], meter::KEYS);
+        has(&written["inbound"], inbound::KEYS);
+        has(&written["vcpu"], vcpu::KEYS);
+        has(&written["watchdog"], watchdog::KEYS);
+        has(&written["worker"][0], WORKER_KEYS);
+        has(&written["port"][0], PORT_KEYS);
+        has(&written["port"][0]["offload"], offload::KEYS);
+        has(&written["uplink"][0], UPLINK_KEYS);
+        has(&written["uplink"][0]["queue"], queue::KEYS);
+        assert_eq!(written["port"][1]["allow_mac_takeover"].as_bool(), Some(true));
+    }
+
+    #[test]
+    fn defaults_are_left_out() {
+        let config = Config {
+            uplinks: vec![UplinkConfig::new("up0", UplinkKind::Tap, "fw0")],
+            ..Config::default()
+        };
+        let written = toml::to_string(&config).unwrap();
+        let expected = "[[worker]]\n[[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fw0\"\n";
+        assert_eq!(written.parse::<Table>().unwrap(), expected.parse().unwrap());
+        assert_eq!(parse(&written), config);
+    }
+}
