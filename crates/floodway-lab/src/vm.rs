@@ -25,7 +25,6 @@ use crate::agent::{Agent, Hello};
 use crate::child::Process;
 use crate::guest_image::GuestImage;
 use crate::{cleanup, vcpu};
-use qmp::Qmp;
 
 pub use nic::{Backend, Nic, Role};
 
@@ -267,7 +266,7 @@ impl Vm {
     /// # Errors
     /// QEMU's error, or no answer.
     pub fn qmp(&self, command: &str, arguments: &Value) -> Result<Value> {
-        Qmp::connect(&self.dir.path.join("qmp.sock"))?.execute(command, arguments)
+        qmp::execute(&self.dir.path.join("qmp.sock"), command, arguments)
     }
 
     /// The console from boot to now.

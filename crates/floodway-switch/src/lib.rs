@@ -46,6 +46,7 @@ pub mod pairs;
 pub mod polling;
 mod pool;
 pub mod port;
+pub mod qmp;
 pub mod ring;
 pub mod rx;
 pub mod segment;

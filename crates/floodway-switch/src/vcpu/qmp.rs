@@ -1,83 +1,25 @@
-//! The vCPU threads of a VM, asked for on QEMU's control socket (QMP).
+//! The vCPU threads of a VM, asked for on QEMU's control socket (QMP). The conversation is [`Question`]'s; sockets and time are
+//! `call`'s.
 //!
-//! # Theory of operation
-//! Bytes go in, commands and the answer come out; sockets and time are `call`'s. What speaks there is not
-//! necessarily QEMU, so the conversation is bounded in bytes and lines are read into the few fields that are wanted: the work
-//! and the memory are linear in what came.
-//!
-//! States: the greeting, the answer to `qmp_capabilities`, the answer to `query-cpus-fast`. Events may come in between.
-//!
-//! Source: QEMU's `docs/interop/qmp-spec.rst` and `qapi/machine.json`.
+//! Source: QEMU's `qapi/machine.json`.
 
-use std::borrow::Cow;
 use std::io;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
-/// Bytes of a whole conversation: 4096 CPUs have 600 KB.
-pub const MAX_BYTES: usize = 1 << 20;
+use crate::qmp::{Question, wrong};
+
 /// vCPUs of a VM: as many as QEMU allows any machine.
 pub const MAX_VCPUS: usize = 4096;
-/// Characters of what the peer says that are passed on.
-const MAX_EXCERPT: usize = 200;
-
-/// What is expected next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Greeting,
-    Capabilities,
-    Cpus,
-}
-
-impl State {
-    /// The command whose answer is expected.
-    const fn command(self) -> &'static str {
-        match self {
-            Self::Greeting => "",
-            Self::Capabilities => "qmp_capabilities",
-            Self::Cpus => "query-cpus-fast",
-        }
-    }
-}
 
 /// One question, from the greeting to the numbers of the threads.
 #[derive(Debug)]
-pub struct Conversation {
-    state: State,
-    /// A line that has not ended yet.
-    line: Vec<u8>,
-    received: usize,
-    /// Bytes scanned and parsed.
-    work: usize,
-}
+pub struct Conversation(Question);
 
 impl Default for Conversation {
     fn default() -> Self {
-        Self { state: State::Greeting, line: Vec::new(), received: 0, work: 0 }
+        Self(Question::new("query-cpus-fast", None))
     }
-}
-
-#[derive(Deserialize)]
-struct Greeting {
-    #[serde(rename = "QMP")]
-    _qmp: IgnoredAny,
-}
-
-#[derive(Deserialize)]
-struct Answer<'a, T> {
-    #[serde(rename = "return")]
-    result: Option<T>,
-    #[serde(borrow)]
-    error: Option<Refusal<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Refusal<'a> {
-    #[serde(borrow, default)]
-    class: Cow<'a, str>,
-    #[serde(borrow, default)]
-    desc: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -87,78 +29,22 @@ struct Cpu {
 }
 
 impl Conversation {
-    /// Takes what the peer has sent, in pieces of any size, and appends to `commands` what is to be sent. Returns the numbers
-    /// of the VM's vCPU threads once they are there, each once and in order.
+    /// As [`Question::receive`]. Returns the numbers of the VM's vCPU threads once they are there, each once and in order.
     ///
     /// # Errors
-    /// What the peer says is not QMP, is too long, or is a refusal.
+    /// As [`Question::receive`]; or the threads are too many, or none that can be.
     pub fn receive(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         commands: &mut Vec<u8>,
     ) -> io::Result<Option<Vec<i32>>> {
-        self.received = self.received.saturating_add(bytes.len());
-        if self.received > MAX_BYTES {
-            return Err(wrong("the answer is too long"));
-        }
-        self.work += bytes.len();
-        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
-            let (piece, rest) = bytes.split_at(end + 1);
-            self.line.extend_from_slice(piece);
-            let line = std::mem::take(&mut self.line);
-            if let Some(threads) = self.receive_line(&line, commands)? {
-                return Ok(Some(threads));
-            }
-            bytes = rest;
-        }
-        self.line.extend_from_slice(bytes);
-        Ok(None)
+        self.0.receive(bytes, commands)?.map(threads).transpose()
     }
 
     /// Bytes that were looked at so far, as often as they were: at most twice what came.
     #[must_use]
     pub const fn work(&self) -> usize {
-        self.work
-    }
-
-    fn receive_line(
-        &mut self,
-        line: &[u8],
-        commands: &mut Vec<u8>,
-    ) -> io::Result<Option<Vec<i32>>> {
-        self.work += line.len();
-        let next = match self.state {
-            State::Greeting => {
-                let greeting: Result<Greeting, _> = serde_json::from_slice(line);
-                greeting.map_err(|_| wrong("it is not a QMP socket"))?;
-                State::Capabilities
-            }
-            State::Capabilities => match self.answer::<IgnoredAny>(line)? {
-                Some(_) => State::Cpus,
-                None => return Ok(None),
-            },
-            State::Cpus => return self.answer(line)?.map(threads).transpose(),
-        };
-        self.state = next;
-        commands.extend_from_slice(b"{\"execute\":\"");
-        commands.extend_from_slice(next.command().as_bytes());
-        commands.extend_from_slice(b"\"}\n");
-        Ok(None)
-    }
-
-    /// Returns what the command has returned; `None` for an event.
-    fn answer<'a, T: Deserialize<'a>>(&self, line: &'a [u8]) -> io::Result<Option<T>> {
-        let command = self.state.command();
-        let answer: Answer<'_, T> = serde_json::from_slice(line).map_err(|_| {
-            wrong(&format!("the answer to {command} is not QMP, or not as expected"))
-        })?;
-        match answer.error {
-            Some(Refusal { class, desc }) => {
-                let text: String = format!("{class}: {desc}").chars().take(MAX_EXCERPT).collect();
-                Err(wrong(&format!("{command}: {text:?}")))
-            }
-            None => Ok(answer.result),
-        }
+        self.0.work()
     }
 }
 
@@ -175,15 +61,12 @@ fn threads(cpus: Vec<Cpu>) -> io::Result<Vec<i32>> {
     Ok(threads)
 }
 
-fn wrong(problem: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, problem)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::qmp::MAX_BYTES;
     use crate::testing::fuzz::qmp as check_conversation;
 
     /// A peer that says all of `lines` without being asked.

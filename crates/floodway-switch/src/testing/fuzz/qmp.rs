@@ -1,6 +1,7 @@
 //! What a peer says on a QMP socket.
 
-use crate::vcpu::qmp::{Conversation, MAX_BYTES, MAX_VCPUS};
+use crate::qmp::MAX_BYTES;
+use crate::vcpu::qmp::{Conversation, MAX_VCPUS};
 
 /// What a peer says on a QMP socket, in pieces of the length that the first byte says or at once: the outcome is the same, the
 /// threads are plausible, and each byte is looked at twice at most.
