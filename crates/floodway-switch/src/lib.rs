@@ -1,77 +1,68 @@
 //! The vhost-user switch: ports, uplinks, workers, control socket.
 //!
 //! # Layers
-//! From the operator's file down to the bytes of a guest:
+//! From the operator down to the bytes of a guest; imports go down only:
 //!
-//! | layer | modules | knows |
+//! | room | modules | knows |
 //! |---|---|---|
-//! | operator | [`config`], [`control`], [`operate`], [`status`], [`socket_file`], `log_limit` | names, units, the control socket |
-//! | switch | [`switch`], [`port`], [`worker`], [`polling`], [`descriptors`], `lock_order` | who runs where, what is shared, in which order it is locked |
-//! | VM scheduling | [`vcpu`] | slices of vCPU threads |
-//! | forwarding | [`forward`], [`delivery`] (and `departure`), [`pairs`], [`frame`], [`vnet_offload`] | frames and where they go |
-//! | TCP offload | [`tcp_offload`] | frames between a guest and an uplink, and core's engine |
-//! | inbound rates | [`inbound`] | right edges of what leaves, and who gets how much of the link into the host |
-//! | egress | [`egress`] | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
-//! | queues | [`tx`], [`rx`], [`moderation`], [`ring`], [`call`], [`uplink`] | taking frames and giving them |
-//! | guest | [`vhost`], [`virtqueue`], [`memory`], [`mapping`], [`sigbus`], [`dirty_log`], [`segment`] | vhost-user, rings, addresses, memory that goes away |
+//! | | [`switch`] | all: builds a switch from its configuration, and stops it |
+//! | [`control`] | | the control socket and its clients; status of what runs |
+//! | [`runtime`] | [`worker`], [`polling`], [`watchdog`], [`vcpu`], [`qmp`] | threads: who runs when, and for how long |
+//! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
+//! | [`pipeline`] | [`forward`], [`delivery`] (and `departure`), [`tcp_offload`], [`inbound`] | frames and where they go |
+//! | [`state`] | [`port`] | what is shared, and behind which locks |
+//! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
+//! | [`uplink`] | | devices that frames leave and come by |
+//! | [`queues`] | [`tx`], [`rx`], [`moderation`], [`ring`], [`call`], [`virtqueue`] | taking frames from guests and giving them |
+//! | [`frame`] | [`segment`], [`vnet_offload`], `pool` | one frame: where its bytes are, what its headers claim |
+//! | [`memory`] | [`mapping`], [`sigbus`], [`dirty_log`] | guest addresses, and memory that goes away |
+//! | [`api`] | [`operate`], [`status`] | documents of the control socket |
+//! | [`config`] | | names, units and ranges of the configuration |
+//! | [`host`] | [`descriptors`], [`socket_file`], `log_limit` | what a process takes of its host |
+//! | [`stats`] | [`ledger`], [`pairs`] | counters, and whom work is charged to |
+//! | `sync` | `lock_order`, `deadline` | locks and their order; timers that other threads bring forward |
 //!
 //! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
-mod affinity;
-mod atomics;
-pub mod call;
+pub mod api;
 pub mod config;
 pub mod control;
-mod deadline;
-pub mod delivery;
-mod departure;
-pub mod descriptors;
-pub mod dirty_log;
 pub mod egress;
-pub mod forward;
 pub mod frame;
-pub mod inbound;
+pub mod host;
 #[cfg(test)]
 mod interleavings;
-pub mod ledger;
-mod lock_order;
-mod log_limit;
-pub mod mapping;
 pub mod memory;
-pub mod moderation;
-pub mod operate;
-pub mod pairs;
-pub mod polling;
-mod pool;
-pub mod port;
-pub mod qmp;
-pub mod ring;
-pub mod rx;
-pub mod segment;
-pub mod sigbus;
-mod snapshot;
-pub mod socket_file;
+pub mod pipeline;
+pub mod queues;
+pub mod runtime;
+pub mod state;
 pub mod stats;
-pub mod status;
 pub mod switch;
-pub mod tcp_offload;
-pub mod tx;
+mod sync;
 pub mod uplink;
-pub mod vcpu;
 pub mod vhost;
-pub mod virtqueue;
-pub mod vnet_offload;
-pub mod watchdog;
-#[cfg(any(test, fuzzing))]
-pub mod work;
-#[cfg(not(any(test, fuzzing)))]
-mod work;
-pub mod worker;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use api::{operate, status};
 pub use config::Config;
+pub(crate) use frame::pool;
+pub use frame::{segment, vnet_offload};
+pub(crate) use host::{affinity, log_limit};
+pub use host::{descriptors, socket_file};
+pub use memory::{dirty_log, mapping, sigbus};
+pub use pipeline::{delivery, forward, inbound, tcp_offload};
+pub use queues::{call, moderation, ring, rx, tx, virtqueue};
+pub use runtime::{polling, qmp, vcpu, watchdog, worker};
+pub use state::port;
+#[cfg(not(any(test, fuzzing)))]
+pub(crate) use stats::work;
+#[cfg(any(test, fuzzing))]
+pub use stats::work;
+pub use stats::{ledger, pairs};
 pub use switch::Switch;
+pub(crate) use sync::{atomics, deadline, lock_order};

@@ -29,6 +29,7 @@ mod client;
 mod metrics;
 mod routes;
 mod server;
+mod snapshot;
 mod socket;
 #[cfg(test)]
 mod tests;

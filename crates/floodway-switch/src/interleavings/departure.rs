@@ -1,4 +1,4 @@
-//! Frames to a guest that stops and shows up behind an uplink ([`crate::departure`]).
+//! Frames to a guest that stops and shows up behind an uplink ([`crate::pipeline::departure`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

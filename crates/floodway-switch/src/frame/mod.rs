@@ -1,5 +1,9 @@
 //! A frame on its way through the pipeline.
 
+pub(crate) mod pool;
+pub mod segment;
+pub mod vnet_offload;
+
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, tcp};
 

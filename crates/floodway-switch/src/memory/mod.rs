@@ -19,7 +19,10 @@
 //! away again ([`crate::sigbus`]), and shares at most what its [`budget`] allows, so that mappings and addresses are left for other ports.
 
 pub mod budget;
+pub mod dirty_log;
 mod lookup;
+pub mod mapping;
+pub mod sigbus;
 
 use std::fs::File;
 use std::sync::Arc;

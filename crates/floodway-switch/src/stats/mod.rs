@@ -4,6 +4,13 @@
 //! owns the uplink), so an increment is a relaxed load and store, not a locked instruction.
 //! Readers (the control socket) see each counter whole, but not all of them at one moment.
 
+pub mod ledger;
+pub mod pairs;
+#[cfg(any(test, fuzzing))]
+pub mod work;
+#[cfg(not(any(test, fuzzing)))]
+pub(crate) mod work;
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floodway_core::l2::Spoof;

@@ -1,0 +1,3 @@
+//! What workers, front-ends' threads and the control socket share.
+
+pub mod port;
