@@ -5,7 +5,8 @@ use std::sync::Arc;
 use floodway_core::l2::{Entry, EntryKind, PortId};
 
 use crate::pairs::PairTraffic;
-use crate::port::{Port, QueuePair, lock};
+use crate::port::{Port, QueuePair};
+use crate::sync::lock;
 use crate::ring::Interrupts;
 use crate::rx::RxQueue;
 use crate::sigbus::Kind;

@@ -11,7 +11,7 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, traffic_class};
 
 use super::*;
-use crate::port::lock;
+use crate::sync::lock;
 use crate::segment::Segment;
 use crate::stats::DropReason;
 use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};

@@ -14,7 +14,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::frame::MAX_FRAME_LEN;
-use crate::port::lock;
+use crate::sync::lock;
 
 /// Bytes of the smallest buffer.
 const SMALLEST: usize = 256;

@@ -9,7 +9,7 @@ use std::time;
 use floodway_core::time::Instant;
 use floodway_core::token_bucket::TokenBucket;
 
-use crate::port::lock;
+use crate::sync::lock;
 
 /// Lines that may come at once.
 const BURST: u64 = 20;

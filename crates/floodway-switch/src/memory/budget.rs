@@ -16,7 +16,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::port::lock;
+use crate::sync::lock;
 
 /// Mappings and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use std::sync::Mutex;
 
 use crate::memory::PAGE_SIZE;
 #[cfg(any(test, feature = "testing"))]
-use crate::port::lock;
+use crate::sync::lock;
 use crate::sigbus::{Faults, Kind, Registration};
 
 /// `SECRETMEM_MAGIC`: memory of `memfd_secret(2)`.

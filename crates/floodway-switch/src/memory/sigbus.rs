@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::port::lock;
+use crate::sync::lock;
 
 /// Bytes that are replaced at once, if the pages are not larger. More cost fewer faults, and more time for each.
 const CHUNK: usize = 2 << 20;

@@ -46,7 +46,8 @@ use floodway_wire::{MacAddr, arp};
 
 use crate::delivery::{self, Delivery, Flush};
 use crate::frame::{self, Frame};
-use crate::port::{Port, lock};
+use crate::port::Port;
+use crate::sync::lock;
 use crate::rx::{PendingFrame, RxQueue};
 use crate::stats::DropReason;
 use crate::uplink::slot::UplinkSlot;

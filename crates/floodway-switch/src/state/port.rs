@@ -21,6 +21,7 @@ use crate::memory::budget::Share;
 use crate::rx::RxQueue;
 use crate::stats::{DropReason, Traffic};
 use crate::status::VcpuStatus;
+use crate::sync::lock;
 use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
 use crate::worker::Waker;
@@ -43,11 +44,6 @@ impl QueuePair {
     pub fn tx(&self) -> Ordered<MutexGuard<'_, TxQueue>> {
         Ordered::lock(Rank::Transmit, &self.tx)
     }
-}
-
-/// A panic elsewhere does not make a queue unusable: each is consistent between its calls.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Front-ends of a port that were cut off because memory that they share had gone.

@@ -23,7 +23,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::port::lock;
+use crate::sync::lock;
 
 /// A kind of lock. See the module's theory of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,3 +3,10 @@
 pub(crate) mod atomics;
 pub(crate) mod deadline;
 pub(crate) mod lock_order;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks `mutex`. A panic elsewhere does not make what it protects unusable: that is consistent whenever it is let go of.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -20,7 +20,7 @@ use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
 use crate::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
-use crate::port::lock;
+use crate::sync::lock;
 use crate::stats::{DropReason, Traffic};
 use crate::worker::Waker;
 

@@ -20,7 +20,8 @@ use super::messages::{self, Verdict};
 use crate::affinity::Cores;
 use crate::config::SocketMode;
 use crate::log_limit::log_limited;
-use crate::port::{Port, lock};
+use crate::port::Port;
+use crate::sync::lock;
 use crate::sigbus::Kind;
 use crate::socket_file::{self, SocketError, SocketFile, failed};
 

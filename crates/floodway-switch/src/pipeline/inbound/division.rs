@@ -9,7 +9,7 @@ use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
-use crate::port::lock;
+use crate::sync::lock;
 use crate::switch::Shared;
 
 /// The division of a switch.

@@ -19,7 +19,8 @@ use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
 use crate::config::{VcpuConfig, Vm};
 use crate::log_limit::log_limited;
-use crate::port::{Port, lock};
+use crate::port::Port;
+use crate::sync::lock;
 use crate::status::VcpuStatus;
 
 /// Looks after the vCPU threads of all ports that say so, until it is dropped; then it gives back what it took.
