@@ -20,7 +20,7 @@
 //! | [`config`] | | names, units and ranges of the configuration |
 //! | [`host`] | [`descriptors`], [`socket_file`], `log_limit` | what a process takes of its host |
 //! | [`stats`] | [`ledger`], [`pairs`] | counters, and whom work is charged to |
-//! | `sync` | `lock_order`, `deadline` | locks and their order; timers that other threads bring forward |
+//! | [`sync`] | `lock_order`, `deadline`, [`waker`](sync::waker) | locks and their order; timers that other threads bring forward |
 //!
 //! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
 //! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
@@ -41,7 +41,7 @@ pub mod runtime;
 pub mod state;
 pub mod stats;
 pub mod switch;
-mod sync;
+pub mod sync;
 pub mod uplink;
 pub mod vhost;
 

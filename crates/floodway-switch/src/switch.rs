@@ -31,16 +31,9 @@ use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
 use crate::watchdog::{WatchdogThread, Watched, spawn_critical};
-use crate::worker::{Schedule, Waker, Worker, WorkerStats};
-
-/// What everybody may know of a worker.
-#[derive(Default)]
-pub struct WorkerInfo {
-    /// The core that it is pinned to.
-    pub core: Option<usize>,
-    /// What it has done.
-    pub stats: Arc<WorkerStats>,
-}
+use crate::state::workers::WorkerInfo;
+use crate::sync::waker::Waker;
+use crate::worker::{Schedule, Worker};
 
 /// What all workers share.
 pub struct Shared {

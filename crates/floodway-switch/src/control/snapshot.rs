@@ -15,7 +15,8 @@ use crate::status::{
     RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
     WorkStatus, WorkerStatus, drops,
 };
-use crate::switch::{Shared, WorkerInfo};
+use crate::state::workers::WorkerInfo;
+use crate::switch::Shared;
 use crate::tx::TxQueue;
 use crate::uplink::slot::UplinkSlot;
 use crate::vhost::features;

@@ -19,7 +19,8 @@ use std::time::Duration;
 use floodway_core::watchdog::{Finding, Sign, Watchdog};
 
 use crate::config::WatchdogConfig;
-use crate::worker::{Waker, WorkerStats};
+use crate::state::workers::WorkerStats;
+use crate::sync::waker::Waker;
 
 /// Time between two looks at the workers.
 pub const INTERVAL: Duration = Duration::from_millis(100);

@@ -24,7 +24,7 @@ use crate::status::VcpuStatus;
 use crate::sync::lock;
 use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
-use crate::worker::Waker;
+use crate::sync::waker::Waker;
 
 /// The two rings of a queue pair. The order of locks is in `lock_order`.
 pub struct QueuePair {

@@ -3,6 +3,7 @@
 pub(crate) mod atomics;
 pub(crate) mod deadline;
 pub(crate) mod lock_order;
+pub mod waker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -22,7 +22,7 @@ use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
 use crate::sync::lock;
 use crate::stats::{DropReason, Traffic};
-use crate::worker::Waker;
+use crate::sync::waker::Waker;
 
 /// The half that sends, and the counters of both.
 pub struct UplinkSlot {

@@ -50,7 +50,7 @@ use floodway_wire::MacAddr;
 use crate::deadline::Deadline;
 use crate::lock_order::{Ordered, Rank};
 use crate::pool::Pool;
-use crate::worker::Waker;
+use crate::sync::waker::Waker;
 use egress::{Nowhere, Output};
 use held::Held;
 

@@ -17,7 +17,7 @@ use crate::config::{PortConfig, SocketMode, VcpuConfig, Vm};
 use crate::port::Port;
 use crate::sync::lock;
 use crate::testing::wait;
-use crate::worker::Waker;
+use crate::sync::waker::Waker;
 
 /// A thread that is called like a vCPU.
 struct Vcpu {
