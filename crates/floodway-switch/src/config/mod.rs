@@ -40,12 +40,10 @@ use floodway_core::inbound::Config as InboundConfig;
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
-use crate::vcpu::Slices;
-
 pub use error::ConfigError;
 pub use meter::MeterConfig;
 pub use queue::QueueConfig;
-pub use vcpu::{VcpuConfig, Vm};
+pub use vcpu::{Policy, SLICES, Slices, VcpuConfig, Vm};
 pub use watchdog::WatchdogConfig;
 
 /// Where the control socket is unless the configuration says otherwise.

@@ -1,18 +1,76 @@
 //! VM scheduling: the sections `[vcpu]` and `[port.vcpu]`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::Fault;
 use super::keys::{Keys, integer, micros};
 use super::section::Section;
-use crate::vcpu::sched::SLICES;
-use crate::vcpu::{Policy, Slices};
 
 /// Keys of the sections, in the order in which errors list them.
 pub(super) const KEYS: &[&str] = &["latency_slice_us", "throughput_slice_us", "look_every_s"];
 pub(super) const PORT_KEYS: &[&str] = &["qmp", "pid", "policy"];
+
+/// Slices that EEVDF takes: it rounds others.
+pub const SLICES: RangeInclusive<Duration> =
+    Duration::from_micros(100)..=Duration::from_millis(100);
+
+/// What a VM's CPUs are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Answers: short slices.
+    Latency,
+    /// Work without end: long slices.
+    Throughput,
+}
+
+impl Policy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Latency, Self::Throughput];
+
+    /// The name in configurations and status.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Throughput => "throughput",
+        }
+    }
+}
+
+/// Slices of the policies, and how often threads are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// Of [`Policy::Latency`]. Default 0.5 ms.
+    pub latency: Duration,
+    /// Of [`Policy::Throughput`]. Default 30 ms.
+    pub throughput: Duration,
+    /// Time between two looks. Default 5 s.
+    pub look_every: Duration,
+}
+
+impl Default for Slices {
+    fn default() -> Self {
+        Self {
+            latency: Duration::from_micros(500),
+            throughput: Duration::from_millis(30),
+            look_every: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Slices {
+    /// The slice of `policy`.
+    #[must_use]
+    pub const fn of(&self, policy: Policy) -> Duration {
+        match policy {
+            Policy::Latency => self.latency,
+            Policy::Throughput => self.throughput,
+        }
+    }
+}
 
 /// Where a VM's vCPU threads are found.
 #[derive(Clone, Debug, PartialEq, Eq)]

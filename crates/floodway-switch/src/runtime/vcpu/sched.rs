@@ -1,12 +1,9 @@
 //! Scheduling attributes of a thread (sched_setattr(2)).
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Slices that EEVDF takes: it rounds others.
-pub const SLICES: RangeInclusive<Duration> =
-    Duration::from_micros(100)..=Duration::from_millis(100);
+pub use crate::config::SLICES;
 
 /// `struct sched_attr` of the kernel, first version.
 #[repr(C)]
