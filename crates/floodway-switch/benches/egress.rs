@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use floodway_switch::config::Config;
 use floodway_switch::forward::Forwarder;
 use floodway_switch::ring::Ring;
-use floodway_switch::switch::Shared;
+use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig};
 use floodway_switch::tx::{BATCH, Batch};

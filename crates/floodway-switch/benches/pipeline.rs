@@ -18,7 +18,7 @@ use floodway_switch::config::{
 };
 use floodway_switch::forward::Forwarder;
 use floodway_switch::ring::Ring;
-use floodway_switch::switch::Shared;
+use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
 use floodway_switch::tx::{BATCH, Batch};

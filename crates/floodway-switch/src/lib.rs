@@ -10,11 +10,11 @@
 //! | [`runtime`] | [`worker`], [`polling`], [`watchdog`], [`vcpu`], [`qmp`] | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
 //! | [`pipeline`] | [`forward`], [`delivery`] (and `departure`), [`tcp_offload`], [`inbound`] | frames and where they go |
-//! | [`state`] | [`port`] | what is shared, and behind which locks |
+//! | [`state`] | [`port`], [`uplink`](state::uplink), [`shared`](state::shared) | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`uplink`] | | devices that frames leave and come by |
 //! | [`queues`] | [`tx`], [`rx`], [`moderation`], [`ring`], [`call`], [`virtqueue`] | taking frames from guests and giving them |
-//! | [`frame`] | [`segment`], [`vnet_offload`], `pool` | one frame: where its bytes are, what its headers claim |
+//! | [`frame`] | [`segment`], [`vnet_offload`], `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
 //! | [`memory`] | [`mapping`], [`sigbus`], [`dirty_log`] | guest addresses, and memory that goes away |
 //! | [`api`] | [`operate`], [`status`] | documents of the control socket |
 //! | [`config`] | | names, units and ranges of the configuration |

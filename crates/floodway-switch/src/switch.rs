@@ -5,9 +5,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
-use std::time;
 
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
@@ -16,17 +15,15 @@ use crate::affinity::Cores;
 use crate::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::descriptors::{self, TooFewDescriptors};
-use crate::inbound::division::Division;
-use crate::ledger::Ledger;
-use crate::lock_order::{Ordered, Rank};
 use crate::memory::budget::{Budget, Share};
 use crate::operate::Operator;
-use crate::pairs::Pairs;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::socket_file::SocketError;
 use crate::status::{PredecessorsStatus, StatusSource};
-use crate::uplink::{self, slot::Shape, slot::UplinkReceiver, slot::UplinkSlot};
+use crate::state::shared::Shared;
+use crate::state::uplink::{Shape, UplinkReceiver, UplinkSlot};
+use crate::uplink;
 use crate::vcpu::Keeper;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
@@ -34,69 +31,6 @@ use crate::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::state::workers::WorkerInfo;
 use crate::sync::waker::Waker;
 use crate::worker::{Schedule, Worker};
-
-/// What all workers share.
-pub struct Shared {
-    /// VM ports; a port's number is its index.
-    pub ports: Vec<Arc<Port>>,
-    /// Uplinks; their numbers follow the ports'.
-    pub uplinks: Vec<Arc<UplinkSlot>>,
-    /// Workers, in the order of the configuration.
-    pub workers: Vec<WorkerInfo>,
-    /// The division of the link into the host.
-    pub inbound: Division,
-    /// Who sends to whom.
-    pub pairs: Pairs,
-    /// What the work for each port and uplink has cost.
-    pub ledger: Ledger,
-    /// Data planes before this one, if there is a broker.
-    pub(crate) predecessors: OnceLock<PredecessorsStatus>,
-    /// Which address is where.
-    table: Arc<RwLock<MacTable>>,
-    started: time::Instant,
-}
-
-impl Shared {
-    /// The switch of `config` without sockets and threads: for benches, which are its worker.
-    ///
-    /// # Errors
-    /// As [`Switch::start`].
-    #[cfg(any(test, feature = "testing"))]
-    pub fn without_threads(config: &Config) -> Result<Arc<Self>, StartError> {
-        let failed = |index| move |source| StartError::Worker { index, source };
-        let wakers = (0..config.workers.len())
-            .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
-        shared.configure_inbound(&config.inbound);
-        Ok(shared)
-    }
-
-    /// Time since the switch started.
-    #[inline]
-    pub fn now(&self) -> Instant {
-        // 2^64 ns are 584 years.
-        Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
-    }
-
-    /// The uplink with number `id`.
-    #[inline]
-    pub fn uplink(&self, id: PortId) -> Option<&Arc<UplinkSlot>> {
-        self.uplinks.get(id.index().checked_sub(self.ports.len())?)
-    }
-
-    /// The forwarding table, for look-ups and refreshing.
-    #[inline]
-    pub fn table(&self) -> Ordered<RwLockReadGuard<'_, MacTable>> {
-        Ordered::take(Rank::Last, || self.table.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The forwarding table, for changes.
-    pub fn table_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTable>> {
-        Ordered::take(Rank::Last, || self.table.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]
@@ -357,16 +291,27 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let weights = config.ports.iter().map(|port| port.inbound_weight).collect();
-    let inbound = Division::new(weights);
-    let pairs = Pairs::new(ports.len() + uplinks.len());
-    let ledger = Ledger::new(ports.len() + uplinks.len());
-    let started = time::Instant::now();
-    let predecessors = OnceLock::new();
-    let shared =
-        Shared { ports, uplinks, workers, inbound, pairs, ledger, predecessors, table, started };
+    let shared = Shared::new(ports, uplinks, workers, table);
     fill_table(&shared);
     Ok(shared)
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Shared {
+    /// The switch of `config` without sockets and threads: for benches, which are its worker.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    pub fn without_threads(config: &Config) -> Result<Arc<Self>, StartError> {
+        let failed = |index| move |source| StartError::Worker { index, source };
+        let wakers = (0..config.workers.len())
+            .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
+        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        shared.configure_inbound(&config.inbound);
+        Ok(shared)
+    }
 }
 
 /// Brings ports, uplinks and configured addresses into the forwarding table.

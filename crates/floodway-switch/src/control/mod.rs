@@ -26,7 +26,10 @@
 //! directory's and file's owner and group decide who may ask; a stop never waits for clients.
 
 mod client;
+mod inbound;
 mod metrics;
+mod operator;
+mod pairs;
 mod routes;
 mod server;
 mod snapshot;

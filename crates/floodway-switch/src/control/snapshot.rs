@@ -16,9 +16,9 @@ use crate::status::{
     WorkStatus, WorkerStatus, drops,
 };
 use crate::state::workers::WorkerInfo;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 use crate::tx::TxQueue;
-use crate::uplink::slot::UplinkSlot;
+use crate::state::uplink::UplinkSlot;
 use crate::vhost::features;
 
 impl StatusSource for Shared {

@@ -28,10 +28,10 @@
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.2 and 4.3.
 
 mod device;
-pub mod pairs;
 mod queue;
 mod segments;
 mod shared;
+mod status;
 mod tagger;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! A frame on its way through the pipeline.
 
+pub(crate) mod describe;
+pub(crate) mod headers;
+pub(crate) mod held;
 pub(crate) mod pool;
 pub mod segment;
 pub mod vnet_offload;

@@ -24,7 +24,7 @@ use crate::frame::{CUT_AT_ONCE, Frame};
 use crate::port::Port;
 use crate::rx::RxQueue;
 use crate::stats::DropReason;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 
 /// When the guest hears of delivered frames.
 #[derive(Clone, Copy, PartialEq, Eq)]

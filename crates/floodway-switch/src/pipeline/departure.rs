@@ -50,7 +50,7 @@ use crate::port::Port;
 use crate::sync::lock;
 use crate::rx::{PendingFrame, RxQueue};
 use crate::stats::DropReason;
-use crate::uplink::slot::UplinkSlot;
+use crate::state::uplink::UplinkSlot;
 
 impl Delivery {
     /// A frame from `mac` has come in by `ingress`, and the table does not know that yet.

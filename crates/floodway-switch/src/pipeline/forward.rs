@@ -25,15 +25,16 @@ use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
 use crate::delivery::{Delivery, Flush};
+use crate::frame::describe::is_notice;
 use crate::frame::{self, Frame};
 use crate::inbound;
 use crate::port::Port;
 use crate::sync::lock;
 use crate::stats::DropReason;
-use crate::switch::Shared;
-use crate::tcp_offload::{Session, is_notice};
+use crate::state::shared::Shared;
+use crate::tcp_offload::Session;
 use crate::tx::{BATCH, Batch};
-use crate::uplink::slot::UplinkReceiver;
+use crate::state::uplink::UplinkReceiver;
 use crate::vnet_offload::Offloads;
 
 /// Most frames that are taken from an uplink before others have their turn.

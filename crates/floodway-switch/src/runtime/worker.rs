@@ -34,10 +34,10 @@ use crate::forward::Forwarder;
 use crate::polling::Polling;
 use crate::port::Port;
 use crate::state::workers::WorkerStats;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 use crate::sync::waker::Waker;
 use crate::tx::{Batch, TxQueue};
-use crate::uplink::slot::UplinkReceiver;
+use crate::state::uplink::UplinkReceiver;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use schedule::QUANTUM;

@@ -1,4 +1,9 @@
 //! What workers, front-ends' threads and the control socket share.
 
+pub mod division;
+pub mod inbound;
+pub mod offload;
 pub mod port;
+pub mod shared;
+pub mod uplink;
 pub mod workers;

@@ -14,7 +14,8 @@ use floodway_wire::{MacAddr, ethernet, notice};
 use crate::config::PortConfig;
 use crate::deadline::Deadline;
 use crate::frame::Frame;
-use crate::inbound::PortInbound;
+use super::inbound::PortInbound;
+use super::offload::{GuestEvent, PortOffload};
 use crate::lock_order::{Ordered, Rank};
 use crate::log_limit::{LogLimit, log_limited};
 use crate::memory::budget::Share;
@@ -22,7 +23,6 @@ use crate::rx::RxQueue;
 use crate::stats::{DropReason, Traffic};
 use crate::status::VcpuStatus;
 use crate::sync::lock;
-use crate::tcp_offload::{GuestEvent, PortOffload};
 use crate::tx::TxQueue;
 use crate::sync::waker::Waker;
 

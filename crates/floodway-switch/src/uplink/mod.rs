@@ -18,7 +18,6 @@ mod error;
 mod gather;
 mod interface;
 pub mod packet;
-pub mod slot;
 pub mod tap;
 
 use std::io;

@@ -1,11 +1,11 @@
 //! Inbound rates: how core's division of the link ([`floodway_core::inbound`]) is put into the packet path.
 //!
 //! # Theory of operation
-//! **Division** ([`division`]). One for the switch: it knows each port's demand and publishes each port's rate. It
+//! **Division** ([`division`](crate::state::division)). One for the switch: it knows each port's demand and publishes each port's rate. It
 //! is asked when a port's number of active connections changes, and looks at what ports use every
 //! [`TICK`](floodway_core::inbound::division::TICK) if unused shares are lent.
 //!
-//! **Clamp** ([`PortInbound`]). One for each port, behind a lock of its own. It sees each frame that comes for the port
+//! **Clamp** ([`PortInbound`](crate::state::inbound::PortInbound)). One for each port, behind a lock of its own. It sees each frame that comes for the port
 //! from an uplink, before anything else does, and each frame that leaves the port for one, after everything else: also
 //! those that the TCP offload makes, releases or edits. So there is one place that says what right edge a
 //! peer gets to hear, and the window in an ACK of the offload is the guest's edge or the clamp's, whichever is
@@ -20,100 +20,28 @@
 //! **Invariants**: those of core; a port costs one flag while the mechanism is off; frames that are not
 //! TCP segments with plain headers leave as they are.
 
-pub mod division;
-mod operate;
 mod output;
 #[cfg(test)]
 mod tests;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use floodway_core::inbound::{Config, Port as Clamp, Verdict};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
-use crate::deadline::Deadline;
 use crate::delivery::Delivery;
 use crate::frame::Frame;
-use crate::lock_order::{Ordered, Rank};
+use crate::frame::describe::{Direction, describe};
+use crate::frame::headers::with_edit;
+use crate::lock_order::Ordered;
 use crate::port::Port;
+use crate::state::inbound::{Kept, Machine};
+use crate::state::shared::Shared;
 use crate::stats::DropReason;
-use crate::tcp_offload::{Direction, describe, with_edit};
-use output::{Kept, Output};
-
-/// The clamp of one port, as the packet path sees it.
-pub struct PortInbound {
-    active: AtomicBool,
-    /// When the clamp's next timeout is due.
-    deadline: Deadline,
-    /// What the division gives the port, in bytes per second.
-    rate: AtomicU64,
-    machine: Mutex<Machine>,
-}
-
-struct Machine {
-    /// There is one once the mechanism was on.
-    clamp: Option<Clamp<Kept>>,
-    frame_overhead: u64,
-    /// Active connections that the division knows of.
-    told: u32,
-    /// The latest time that the clamp has heard.
-    latest: Instant,
-}
-
-impl Default for PortInbound {
-    fn default() -> Self {
-        Self {
-            active: AtomicBool::new(false),
-            deadline: Deadline::default(),
-            rate: AtomicU64::new(0),
-            machine: Mutex::new(Machine {
-                clamp: None,
-                frame_overhead: 0,
-                told: 0,
-                latest: Instant::ZERO,
-            }),
-        }
-    }
-}
-
-impl PortInbound {
-    /// Frames between the port and an uplink have to be shown to the clamp.
-    #[inline]
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    /// When [`handle_timeout`] is due.
-    #[inline]
-    #[must_use]
-    pub fn next_timeout(&self) -> Instant {
-        self.deadline.get()
-    }
-
-    fn machine(&self) -> Ordered<MutexGuard<'_, Machine>> {
-        Ordered::lock(Rank::Clamp, &self.machine)
-    }
-
-    /// Forgets all connections: the guest is gone.
-    pub fn reset(&self) {
-        let mut machine = self.machine();
-        let latest = machine.latest;
-        if let Some(clamp) = &mut machine.clamp {
-            clamp.reset(latest);
-        }
-        // The division hears of it with the next frame.
-        self.deadline.set(Instant::NEVER);
-    }
-
-    /// The port's rate from now on; the clamp hears of it when it is next used.
-    fn set_rate(&self, rate: u64) {
-        self.rate.store(rate, Ordering::Relaxed);
-    }
-}
+use output::Output;
 
 /// Lets time pass for the clamp of `port`: it hears of no earlier time from now on.
 #[cfg(any(test, fuzzing))]
@@ -258,4 +186,17 @@ fn configure(port: &Port, delivery: &mut Delivery, config: &Config) {
         }
     }
     port.inbound.active.store(is_on, Ordering::Relaxed);
+}
+
+impl Shared {
+    /// Divides the link as `config` says from now on.
+    pub fn configure_inbound(self: &Arc<Self>, config: &Config) {
+        let mut delivery = Delivery::new(Arc::clone(self));
+        // Rates first: a clamp that comes on has one.
+        self.configure_division(config);
+        for port in &self.ports {
+            configure(port, &mut delivery, config);
+        }
+        delivery.flush();
+    }
 }

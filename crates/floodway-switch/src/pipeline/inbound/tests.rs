@@ -17,7 +17,7 @@ use crate::frame;
 use crate::ledger::MODEL;
 use crate::operate::{InboundChange, Operator};
 use crate::ring::Ring;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered, partial, tcp, verified};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;

@@ -7,40 +7,17 @@ use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
 
-use super::headers;
-use super::held::Held;
 use crate::delivery::{Delivery, Flush};
-use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::frame::held::Held;
+use crate::frame::{self, Frame, PREFIX_LEN, headers};
 use crate::inbound;
 use crate::port::Port;
 use crate::segment::Segment;
+use crate::state::offload::Output;
 
 const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);
 /// Source address of notices, and of what is sent after a guest that has moved: locally administered, and no host's.
 const NOTICE_SOURCE: MacAddr = MacAddr([0x02, b'F', b'W', 0, 0, 1]);
-
-/// What a port's frames of our own have in common.
-pub(super) struct Output {
-    /// Incarnation that notices name, never zero.
-    pub(super) epoch: u32,
-    /// IPv4 identification of the next frame.
-    identification: u16,
-    /// A frame in one piece, while its checksum is verified.
-    pub(super) linear: Vec<u8>,
-}
-
-impl Output {
-    pub(super) fn new(epoch: u32) -> Self {
-        Self { epoch, identification: epoch as u16, linear: Vec::new() }
-    }
-
-    /// Identifications for `segments` segments: the first of them.
-    fn identify(&mut self, segments: u32) -> u16 {
-        let first = self.identification;
-        self.identification = first.wrapping_add(segments as u16);
-        first
-    }
-}
 
 /// Sends what the engine of `port` says.
 pub(super) struct Egress<'a> {
@@ -151,16 +128,4 @@ impl Sink<Held> for Egress<'_> {
         };
         self.notify(&notice, link.guest);
     }
-}
-
-/// A sink for an engine that has nothing to say, because it has just forgotten everything.
-pub(super) struct Nowhere;
-
-impl Sink<Held> for Nowhere {
-    fn release(&mut self, _: &Held, _: &Release) {}
-    fn to_network(&mut self, _: &Made) {}
-    fn to_guest(&mut self, _: &Made) {}
-    fn redeliver(&mut self, _: &Held, _: &Edit) {}
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
 }

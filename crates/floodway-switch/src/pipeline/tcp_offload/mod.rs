@@ -3,11 +3,11 @@
 //! # Theory of operation
 //! The engine decides and owns no bytes; here are the bytes. Each port has one engine behind one
 //! lock. A [`Session`] is one hold of that lock: it shows frames to the engine, carries out what the
-//! engine asks for (`egress`) and forwards what the engine lets pass, edited (`headers`). Frames
-//! that the engine keeps are copied once into buffers of the port (`pool`, `held`); from there
+//! engine asks for (`egress`) and forwards what the engine lets pass, edited (`frame::headers`). Frames
+//! that the engine keeps are copied once into buffers of the port (`frame::pool`, `frame::held`); from there
 //! they leave with new headers and without another copy.
 //!
-//! **Which frames** (`describe`): whole TCP segments between a guest and an uplink, with at most one
+//! **Which frames** (`frame::describe`): whole TCP segments between a guest and an uplink, with at most one
 //! VLAN tag, without IP options or extension headers, and with a checksum that is partial, validated
 //! by the host's kernel, or found right here. All others pass by as they are. Frames between guests of this
 //! switch never come here, and a port that does not use offload pays for one flag that it does not.
@@ -16,22 +16,18 @@
 //! port come to it from two workers, its own and its uplink's. So everything leaves inside the
 //! session. The order in `lock_order` is what makes that safe.
 //!
-//! **Time**: an engine's next timeout is published outside of its lock ([`PortOffload::next_timeout`]). The
+//! **Time**: an engine's next timeout is published outside of its lock ([`PortOffload::next_timeout`](crate::state::offload::PortOffload::next_timeout)). The
 //! port's own worker runs it; whoever brings it forward wakes that worker if it sleeps for too long.
 //!
 //! **A guest that stops** ([`floodway_core::offload`], its module on stopped guests): the engine is suspended when the port's
 //! last receive ring stops, whatever the reason. The port's worker resumes it when rings run again, hands kept frames over
 //! when the guest's address shows up elsewhere, and aborts it when no front-end has been connected for one to two seconds.
 //!
-//! **Invariants**: memory for kept frames is bounded by the port's budgets (`pool`); what the
+//! **Invariants**: memory for kept frames is bounded by the port's budgets (`frame::pool`); what the
 //! engine does not know passes unchanged; a frame that is not what its checksum says is never kept
 //! and never changes a flow's state.
 
-mod describe;
 mod egress;
-mod headers;
-mod held;
-mod operate;
 mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -39,189 +35,4 @@ pub mod testing;
 mod tests;
 mod too_big;
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use floodway_core::offload::{Config, Offload};
-use floodway_core::time::Instant;
-use floodway_wire::MacAddr;
-
-use crate::deadline::Deadline;
-use crate::lock_order::{Ordered, Rank};
-use crate::pool::Pool;
-use crate::sync::waker::Waker;
-use egress::{Nowhere, Output};
-use held::Held;
-
-pub use describe::is_notice;
-pub(crate) use describe::{Direction, describe};
-pub(crate) use headers::with_edit;
 pub use session::Session;
-
-/// The offload of one port, as the packet path sees it.
-pub struct PortOffload {
-    /// Frames of the port have to be shown to the engine.
-    active: AtomicBool,
-    /// When the engine's next timeout is due.
-    deadline: Deadline,
-    /// Address of a stopped guest for which bytes are kept; zero if there is none.
-    owed_to: AtomicU64,
-    /// What the port's worker has to tell the engine of the guest: a [`GuestEvent`], or zero.
-    event: AtomicU8,
-    /// Seconds without a front-end.
-    abandoned_for: AtomicU8,
-    machine: Mutex<Machine>,
-}
-
-/// What has become of a stopped guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum GuestEvent {
-    /// Its rings run again.
-    Runs = 1,
-    /// Its address is elsewhere.
-    Moved = 2,
-}
-
-/// Seconds without a front-end after which a guest is taken for dead. Counted in whole ticks: it takes one to two.
-const DEAD_AFTER: u8 = 2;
-
-/// What a session works on.
-struct Machine {
-    engine: Offload<Held>,
-    pool: Arc<Pool>,
-    output: Output,
-    /// The port is to be drained, or is.
-    draining: bool,
-    /// The latest time that the engine has heard: workers' clock readings can be a little out of order.
-    latest: Instant,
-}
-
-impl PortOffload {
-    /// The offload of a port that starts as `config` says.
-    #[must_use]
-    pub fn new(config: Config) -> Self {
-        let pool = Arc::new(Pool::new(pool_limit(&config)));
-        let active = config.transmit || config.receive;
-        let random = RandomState::new();
-        Self {
-            active: AtomicBool::new(active),
-            deadline: Deadline::default(),
-            owed_to: AtomicU64::new(0),
-            event: AtomicU8::new(0),
-            abandoned_for: AtomicU8::new(0),
-            machine: Mutex::new(Machine {
-                engine: Offload::new(config, random.hash_one(0)),
-                pool,
-                output: Output::new(new_epoch()),
-                draining: false,
-                latest: Instant::ZERO,
-            }),
-        }
-    }
-
-    fn machine(&self) -> Ordered<MutexGuard<'_, Machine>> {
-        Ordered::lock(Rank::Offload, &self.machine)
-    }
-
-    /// Frames between the port and an uplink have to go through a [`Session`].
-    #[inline]
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    /// When [`Session::handle_timeout`] is due.
-    #[inline]
-    #[must_use]
-    pub fn next_timeout(&self) -> Instant {
-        self.deadline.get()
-    }
-
-    /// The guest's receive rings have stopped. `mac` is its address, if that is known.
-    pub fn suspend(&self, mac: Option<MacAddr>) {
-        let mut machine = self.machine();
-        machine.engine.suspend();
-        let owed_to = machine.engine.owed_to().map(|found| mac.unwrap_or(found));
-        self.owed_to.store(owed_to.map_or(0, as_number), Ordering::Release);
-        self.event.store(0, Ordering::Release);
-    }
-
-    /// Ends a drain: the front-end is gone.
-    pub fn end_drain(&self) {
-        let mut machine = self.machine();
-        let latest = machine.latest;
-        machine.engine.drain(false, latest, &mut Nowhere);
-        machine.draining = false;
-        self.publish(&machine, None);
-    }
-
-    /// Returns `true` if bytes are kept for a stopped guest with the address `mac`.
-    #[must_use]
-    pub fn owes(&self, mac: MacAddr) -> bool {
-        self.owed_to.load(Ordering::Acquire) == as_number(mac)
-    }
-
-    /// Lets the port's worker tell the engine what has become of the guest, by [`Session::on_guest_event`].
-    pub fn report(&self, event: GuestEvent) {
-        self.owed_to.store(0, Ordering::Release);
-        self.event.store(event as u8, Ordering::Release);
-    }
-
-    /// What was [reported](Self::report) since this was last called.
-    #[must_use]
-    pub fn take_event(&self) -> Option<GuestEvent> {
-        match self.event.swap(0, Ordering::AcqRel) {
-            0 => None,
-            1 => Some(GuestEvent::Runs),
-            _ => Some(GuestEvent::Moved),
-        }
-    }
-
-    /// Returns `true` if the guest is dead: no front-end has been `connected` for one to two seconds. To be called once a
-    /// second.
-    #[must_use]
-    pub fn is_abandoned(&self, connected: bool) -> bool {
-        if connected || self.machine().engine.is_empty() {
-            self.abandoned_for.store(0, Ordering::Relaxed);
-            return false;
-        }
-        self.abandoned_for.fetch_add(1, Ordering::Relaxed) + 1 >= DEAD_AFTER
-    }
-
-    /// Gives memory back that was not needed lately. Called once a second.
-    pub fn trim(&self) {
-        self.machine().pool.trim();
-    }
-
-    /// Makes known what a session has changed. `waker` is the worker that runs the timeouts.
-    fn publish(&self, machine: &Machine, waker: Option<&Waker>) {
-        let config = machine.engine.config();
-        let active = config.transmit || config.receive || !machine.engine.is_empty();
-        if active != self.is_active() {
-            self.active.store(active, Ordering::Relaxed);
-        }
-        let deadline = machine.engine.next_timeout();
-        match waker {
-            Some(waker) => waker.publish(&self.deadline, deadline),
-            None => self.deadline.set(deadline),
-        }
-    }
-}
-
-/// Bytes of buffers that a port may have: all that its budgets allow, in buffers that are at worst
-/// half empty.
-fn pool_limit(config: &Config) -> usize {
-    2 * (config.budget as usize + config.receive_budget as usize)
-}
-
-/// An address in one word, never zero.
-fn as_number(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
-    u64::from_be_bytes([0, 1, a, b, c, d, e, f])
-}
-
-/// A number that says which incarnation of which switch speaks, never zero.
-fn new_epoch() -> u32 {
-    (RandomState::new().hash_one(0) as u32).max(1)
-}

@@ -9,17 +9,17 @@ use floodway_core::time::Instant;
 use floodway_wire::tcp::Flags;
 use floodway_wire::{FiveTuple, Meta};
 
-use super::describe::{Described, Direction, Trust, describe, hops, is_intact};
 use super::egress::Egress;
-use super::headers::with_edit;
-use super::held::Held;
 use super::too_big::TooBig;
-use super::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::delivery::Delivery;
+use crate::frame::describe::{Described, Direction, Trust, describe, hops, is_intact};
+use crate::frame::headers::with_edit;
+use crate::frame::held::Held;
 use crate::frame::{self, Frame};
 use crate::lock_order::Ordered;
 use crate::pool::Pool;
 use crate::port::Port;
+use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::stats::DropReason;
 use crate::tx::BATCH;
 

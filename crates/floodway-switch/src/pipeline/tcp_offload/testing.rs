@@ -14,12 +14,12 @@ use floodway_core::time::Instant;
 use floodway_wire::FiveTuple;
 use floodway_wire::vnet::VnetHdr;
 
-use super::describe::{Direction, Trust, describe, is_intact};
-use super::headers::{self, with_edit};
-use super::held::Held;
-use super::pool_limit;
+use crate::frame::describe::{Direction, Trust, describe, is_intact};
+use crate::frame::headers::{self, with_edit};
+use crate::frame::held::Held;
 use crate::frame::{self, Frame};
 use crate::pool::Pool;
+use crate::state::offload::pool_limit;
 use crate::vnet_offload::{self, Offloads};
 
 /// A frame that leaves the engine.

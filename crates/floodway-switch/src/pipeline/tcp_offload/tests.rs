@@ -12,10 +12,9 @@ use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{Meta, checksum, ethernet, parse};
 use proptest::prelude::*;
 
-use super::describe::{Direction, Trust, describe, is_notice};
-use super::headers;
-use super::held::Held;
-use crate::frame::{self, Frame};
+use crate::frame::describe::{Direction, Trust, describe, is_notice};
+use crate::frame::held::Held;
+use crate::frame::{self, Frame, headers};
 use crate::pool::Pool;
 use crate::segment::Segment;
 use crate::testing::frames::{mac, partial, pattern, tcp, verified};

@@ -8,8 +8,8 @@
 use floodway_core::seq::Seq;
 use floodway_wire::{FiveTuple, Meta, Transport, icmp, ipv4, ipv6, parse, tcp};
 
-use super::describe::is_intact;
 use crate::frame::Frame;
+use crate::frame::describe::is_intact;
 
 /// "Destination unreachable", "fragmentation needed and DF set".
 const FRAGMENTATION_NEEDED: (u8, u8) = (3, 4);

@@ -18,7 +18,7 @@ use floodway_core::work::Turns;
 
 use crate::ledger::Ledger;
 use crate::port::Port;
-use crate::uplink::slot::UplinkReceiver;
+use crate::state::uplink::UplinkReceiver;
 
 /// Nanoseconds, by the cost model, that a member may spend in a round. A few super-frames, so that bulk comes in batches still; and
 /// short enough for a hundred ports to have their turns within 3 ms when all have work.

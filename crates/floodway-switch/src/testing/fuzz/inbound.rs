@@ -25,7 +25,7 @@ use crate::frame::{self, Frame, PREFIX_LEN};
 use crate::inbound::{advance, from_network, handle_timeout, to_network};
 use crate::operate::{InboundChange, Operator};
 use crate::ring::Ring;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered, partial, tcp};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;

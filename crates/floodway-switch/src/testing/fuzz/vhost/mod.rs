@@ -39,7 +39,7 @@ use crate::sync::lock;
 use crate::ring::Ring;
 use crate::sigbus;
 use crate::stats::{DropReason, Traffic};
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered};
 use crate::testing::{Guest, GuestConfig, TxShape};
 use crate::tx::Batch;

@@ -1,4 +1,4 @@
-//! The control socket's view of the offloads.
+//! What the running switch does for its operator, and the TCP offload's part of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,18 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
-use super::{PortOffload, Session};
+use super::pairs;
 use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::delivery::Delivery;
-use crate::egress;
 use crate::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
     OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
 use crate::port::Port;
+use crate::state::offload::PortOffload;
 use crate::status::OffloadStatus;
-use crate::switch::Shared;
+use crate::tcp_offload::Session;
+use crate::state::shared::Shared;
 
 /// Flows in a page if nobody says how many.
 const PAGE: usize = 100;
@@ -115,7 +116,7 @@ impl Operator for Arc<Shared> {
     }
 
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
-        egress::pairs::page(self, query)
+        pairs::page(self, query)
     }
 
     fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {

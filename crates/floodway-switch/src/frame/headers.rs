@@ -23,14 +23,14 @@ const SACK_LEN: usize = 12;
 const TTL: u8 = 64;
 
 /// Headers up to the payload.
-pub(super) struct Headers {
+pub(crate) struct Headers {
     bytes: [u8; PREFIX_LEN],
     len: usize,
 }
 
 impl Headers {
     /// The bytes.
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
@@ -101,7 +101,7 @@ fn gso_type(kind: u8, flags: Flags) -> u8 {
 }
 
 /// The headers of a released range of `held` with `len` bytes of payload, and its offload state.
-pub(super) fn released(held: &Held, release: &Release, len: u32, id: u16) -> (Headers, VnetHdr) {
+pub(crate) fn released(held: &Held, release: &Release, len: u32, id: u16) -> (Headers, VnetHdr) {
     let meta = &held.meta;
     let mut headers = Headers::copy_of(held.headers());
     let transport_len = u32::from(meta.payload_offset - meta.transport_offset) + len;
@@ -193,7 +193,7 @@ fn pseudo_header(flow: &FiveTuple, transport_len: u32) -> Sum {
 }
 
 /// A whole frame without payload, from `src` to `dst`, checksums complete.
-pub(super) fn made(made: &Made, src: MacAddr, dst: MacAddr, id: u16) -> Headers {
+pub(crate) fn made(made: &Made, src: MacAddr, dst: MacAddr, id: u16) -> Headers {
     let mut frame = Headers { bytes: [0; PREFIX_LEN], len: 0 };
     push_link(&mut frame, &made.link, src, dst, made.flow.is_ipv6);
     let tcp_len = tcp::MIN_HEADER_LEN

@@ -1,7 +1,7 @@
 //! Core's [`Division`](floodway_core::inbound::Division) of the link among the ports, shared by the workers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use floodway_core::inbound::division::TICK;
 use floodway_core::inbound::{Config, Division as Core};
@@ -9,12 +9,14 @@ use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
+use super::inbound::Machine;
+use super::port::Port;
+use crate::ledger::Ledger;
 use crate::sync::lock;
-use crate::switch::Shared;
 
 /// The division of a switch.
 pub struct Division {
-    /// When [`Shared::tick_inbound`] is due, in nanoseconds.
+    /// When the next look at what ports use is due, in nanoseconds.
     tick_at: AtomicU64,
     state: Mutex<Core>,
 }
@@ -29,14 +31,14 @@ impl Division {
         }
     }
 
-    /// When [`Shared::tick_inbound`] is due.
+    /// When [`Shared::tick_inbound`](super::shared::Shared::tick_inbound) is due.
     #[inline]
     #[must_use]
     pub fn next_tick(&self) -> Instant {
         Instant::from_nanos(self.tick_at.load(Ordering::Relaxed))
     }
 
-    pub(super) fn with<R>(&self, work: impl FnOnce(&Core) -> R) -> R {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&Core) -> R) -> R {
         work(&lock(&self.state))
     }
 }
@@ -47,45 +49,50 @@ fn division_work(ports: usize) -> Work {
     Work { descriptors: ports as u64, ..Work::default() }
 }
 
-impl Shared {
-    fn publish_rates(&self, division: &Core) {
-        for (port, &rate) in self.ports.iter().zip(division.rates()) {
-            port.inbound.set_rate(rate);
-        }
+fn publish_rates(ports: &[Arc<Port>], division: &Core) {
+    for (port, &rate) in ports.iter().zip(division.rates()) {
+        port.inbound.set_rate(rate);
     }
+}
 
-    /// A port has so many active connections now.
-    pub(super) fn set_inbound_active(&self, port: PortId, active: u32) {
-        let mut state = lock(&self.inbound.state);
+impl Division {
+    /// The port with number `port` has `active` active connections now.
+    pub(crate) fn set_active(
+        &self,
+        ports: &[Arc<Port>],
+        ledger: &Ledger,
+        port: PortId,
+        active: u32,
+    ) {
+        let mut state = lock(&self.state);
         if state.set_active(port.index(), active) {
-            self.publish_rates(&state);
-            self.ledger.charge(port, &division_work(self.ports.len()));
+            publish_rates(ports, &state);
+            ledger.charge(port, &division_work(ports.len()));
         }
     }
 
     /// Takes over other settings.
-    pub(super) fn configure_division(&self, config: &Config) {
-        let mut state = lock(&self.inbound.state);
-        state.configure(config, self.now());
-        self.publish_rates(&state);
-        self.inbound.tick_at.store(state.next_tick().as_nanos(), Ordering::Relaxed);
+    pub(crate) fn configure(&self, ports: &[Arc<Port>], config: &Config, now: Instant) {
+        let mut state = lock(&self.state);
+        state.configure(config, now);
+        publish_rates(ports, &state);
+        self.tick_at.store(state.next_tick().as_nanos(), Ordering::Relaxed);
     }
 
-    /// Looks at what ports use. To be called by one worker.
-    pub fn tick_inbound(&self, now: Instant) {
-        if self.inbound.next_tick() > now {
+    /// Looks at what ports use, if that is due. To be called by one worker.
+    pub(crate) fn tick(&self, ports: &[Arc<Port>], now: Instant) {
+        if self.next_tick() > now {
             return;
         }
-        self.inbound.tick_at.store((now + TICK).as_nanos(), Ordering::Relaxed);
+        self.tick_at.store((now + TICK).as_nanos(), Ordering::Relaxed);
         // Not under the division's lock: a port asks for that one while it holds its own.
-        let limit = |machine: &mut super::Machine| {
+        let limit = |machine: &mut Machine| {
             let latest = machine.latest.max(now);
             machine.clamp.as_mut()?.limit(latest)
         };
-        let limits: Vec<_> =
-            self.ports.iter().map(|port| limit(&mut port.inbound.machine())).collect();
-        let mut state = lock(&self.inbound.state);
+        let limits: Vec<_> = ports.iter().map(|port| limit(&mut port.inbound.machine())).collect();
+        let mut state = lock(&self.state);
         state.tick(|port| limits.get(port).copied().flatten(), now);
-        self.publish_rates(&state);
+        publish_rates(ports, &state);
     }
 }

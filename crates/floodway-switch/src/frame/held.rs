@@ -9,17 +9,17 @@ use crate::frame::Frame;
 use crate::pool::{Buffer, Pool};
 
 /// A copy of a whole frame, in one piece, and where its headers lie.
-pub(super) struct Held {
+pub(crate) struct Held {
     buffer: Buffer,
     /// Offload state, as the frame came.
-    pub(super) vnet: VnetHdr,
+    pub(crate) vnet: VnetHdr,
     /// The parsed headers. The frame ends where its packet ends.
-    pub(super) meta: Meta,
+    pub(crate) meta: Meta,
 }
 
 impl Held {
     /// Copies `frame`, without Ethernet padding. `None` when there is no memory.
-    pub(super) fn copy(pool: &Arc<Pool>, frame: &Frame<'_>, meta: &Meta) -> Option<Self> {
+    pub(crate) fn copy(pool: &Arc<Pool>, frame: &Frame<'_>, meta: &Meta) -> Option<Self> {
         let mut buffer = pool.take(meta.packet_end as usize)?;
         frame.copy_to(&mut buffer.bytes_mut()[..meta.packet_end as usize]);
         let meta = Meta { frame_len: meta.packet_end, ..*meta };
@@ -27,17 +27,17 @@ impl Held {
     }
 
     /// The frame.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer.bytes()[..self.meta.packet_end as usize]
     }
 
     /// Its headers up to the payload.
-    pub(super) fn headers(&self) -> &[u8] {
+    pub(crate) fn headers(&self) -> &[u8] {
         &self.bytes()[..usize::from(self.meta.payload_offset)]
     }
 
     /// `len` bytes of payload from `offset` on, as far as there are so many.
-    pub(super) fn payload(&self, offset: u32, len: u32) -> &[u8] {
+    pub(crate) fn payload(&self, offset: u32, len: u32) -> &[u8] {
         let payload = &self.bytes()[usize::from(self.meta.payload_offset)..];
         let rest = payload.get(offset as usize..).unwrap_or_default();
         &rest[..rest.len().min(len as usize)]

@@ -80,7 +80,7 @@ fn is_header_intact(prefix: &[u8], meta: &Meta) -> bool {
 }
 
 /// Returns the TTL or hop limit.
-pub(super) fn hops(prefix: &[u8], meta: &Meta) -> Option<u8> {
+pub(crate) fn hops(prefix: &[u8], meta: &Meta) -> Option<u8> {
     let header = prefix.get(usize::from(meta.network_offset)..)?;
     match meta.network {
         Network::Ipv4 => ipv4::Header::parse(header).ok().map(|header| header.ttl()),
@@ -116,7 +116,7 @@ fn trust(frame: &Frame<'_>, meta: &Meta) -> Option<Trust> {
 }
 
 /// The TCP checksum of the whole frame `bytes` is right.
-pub(super) fn is_intact(bytes: &[u8], meta: &Meta) -> bool {
+pub(crate) fn is_intact(bytes: &[u8], meta: &Meta) -> bool {
     verify_transport(bytes, meta) == Ok(Verification::Good)
 }
 

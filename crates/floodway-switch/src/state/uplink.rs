@@ -15,7 +15,6 @@ use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
-use super::{OpenError, Received, Receiver, Sender};
 use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
 use crate::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
@@ -23,6 +22,7 @@ use crate::frame::Frame;
 use crate::sync::lock;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::waker::Waker;
+use crate::uplink::{self, OpenError, Received, Receiver, Sender};
 
 /// The half that sends, and the counters of both.
 pub struct UplinkSlot {
@@ -56,7 +56,7 @@ impl UplinkSlot {
         shape: &Shape<'_>,
         waker: Arc<Waker>,
     ) -> Result<(Arc<Self>, UplinkReceiver), OpenError> {
-        let (device, sender) = super::open(config.kind, &config.device)?;
+        let (device, sender) = uplink::open(config.kind, &config.device)?;
         let slot = Arc::new(Self::with_sender(id, config, shape, sender, waker));
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), device, lost: 0, failed: false };
         Ok((slot, receiver))
@@ -246,7 +246,7 @@ impl UplinkReceiver {
     /// Opens a failed device again; answers whether that worked.
     pub fn reopen(&mut self) -> bool {
         let config = &self.slot.config;
-        match super::open(config.kind, &config.device) {
+        match uplink::open(config.kind, &config.device) {
             Ok((device, sender)) => {
                 tracing::info!(uplink = config.name, device = config.device, "the uplink is back");
                 self.device = device;

@@ -5,29 +5,16 @@ use std::time::Duration;
 
 use floodway_core::inbound::{Config, Policy};
 
-use super::configure;
 use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
-use crate::delivery::Delivery;
 use crate::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
 use crate::port::Port;
-use crate::switch::Shared;
+use crate::state::shared::Shared;
 
 /// Bits per second of bytes per second.
 const BITS: u64 = 8;
 
 impl Shared {
-    /// Divides the link as `config` says from now on.
-    pub fn configure_inbound(self: &Arc<Self>, config: &Config) {
-        let mut delivery = Delivery::new(Arc::clone(self));
-        // Rates first: a clamp that comes on has one.
-        self.configure_division(config);
-        for port in &self.ports {
-            configure(port, &mut delivery, config);
-        }
-        delivery.flush();
-    }
-
     /// What is divided, and how, after `change`.
     pub(crate) fn operate_inbound(
         self: &Arc<Self>,

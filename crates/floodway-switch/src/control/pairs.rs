@@ -1,14 +1,9 @@
-//! The control socket's view: pairs of guests and destinations, and the state of the queues.
+//! Pairs of guests and destinations, page by page.
 
-use floodway_core::egress::meter::{Counters, Meter, PairSummary};
-use floodway_core::egress::qdisc::Class;
-use floodway_core::time::Instant;
+use floodway_core::egress::meter::PairSummary;
 
-use super::Egress;
 use crate::operate::{MAX_PAGE, OperateError, PairPage, PairQuery, PairStatus};
-use crate::status::{ClassStatus, EgressStatus, MeterStatus};
-use crate::switch::Shared;
-use crate::uplink::slot::UplinkSlot;
+use crate::state::shared::Shared;
 
 /// Pairs in a page if nobody says how many.
 const PAGE: usize = 100;
@@ -58,7 +53,9 @@ pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, OperateError
             _ => {
                 let places = PLACES_AT_ONCE.min((limit - pairs.len()) as u32);
                 let now = shared.now();
-                let (found, next) = uplink.pairs(at.guest, at.place, places, now);
+                let (found, next) = uplink
+                    .egress()
+                    .with(|egress| egress.pairs(at.guest, at.place, places, now));
                 let names = (port.config.name.as_str(), uplink.config.name.as_str());
                 pairs.extend(found.iter().map(|pair| pair_status(names, pair)));
                 next
@@ -86,65 +83,5 @@ fn pair_status((port, uplink): (&str, &str), pair: &PairSummary) -> PairStatus {
         rate_bps: pair.rate.saturating_mul(8),
         tokens: pair.tokens,
         idle_ms: pair.idle.as_millis() as u64,
-    }
-}
-
-impl UplinkSlot {
-    /// Pairs of a guest in `limit` places from `from` on, and where to go on.
-    fn pairs(
-        &self,
-        guest: usize,
-        from: u32,
-        limit: u32,
-        now: Instant,
-    ) -> (Vec<PairSummary>, Option<u32>) {
-        self.egress().with(|egress| match egress.tagger.meter_of(guest) {
-            None => (Vec::new(), None),
-            Some(meter) => {
-                let (pairs, next) = meter.pairs(from, limit, now);
-                (pairs.collect(), next)
-            }
-        })
-    }
-}
-
-impl Egress {
-    /// What waits, what was done, and under which limits.
-    #[must_use]
-    pub fn status(&self) -> EgressStatus {
-        let class = |class: Class| {
-            let backlog = self.queue.backlog(class);
-            ClassStatus { packets: backlog.packets.into(), bytes: backlog.bytes }
-        };
-        let counters = self.queue.counters();
-        let device = self.device.limit();
-        EgressStatus {
-            discipline: self.discipline.name().to_owned(),
-            segment: self.segment,
-            high: class(Class::High),
-            low: class(Class::Low),
-            queued: counters.enqueued,
-            marked: counters.marked,
-            dropped_full: counters.dropped_full,
-            dropped_aqm: counters.dropped_aqm,
-            device_limit: device.map(|(limit, _)| limit),
-            device_bytes: device.map(|(_, outstanding)| outstanding),
-            meter: self.tagger.is_enabled().then(|| self.meter_status()),
-        }
-    }
-
-    fn meter_status(&self) -> MeterStatus {
-        let mut sum = MeterStatus::default();
-        for meter in self.tagger.meters() {
-            let Counters { high, low, refused, capped, demoted, promoted } = *meter.counters();
-            sum.pairs += u64::from(Meter::len(meter));
-            sum.high_packets += high;
-            sum.low_packets += low;
-            sum.refused_packets += refused;
-            sum.capped_packets += capped;
-            sum.demoted += demoted;
-            sum.promoted += promoted;
-        }
-        sum
     }
 }

@@ -1,0 +1,62 @@
+//! What an egress says of itself: pairs of guests and destinations, and the state of the queues.
+
+use floodway_core::egress::meter::{Counters, Meter, PairSummary};
+use floodway_core::egress::qdisc::Class;
+use floodway_core::time::Instant;
+
+use super::Egress;
+use crate::status::{ClassStatus, EgressStatus, MeterStatus};
+
+impl Egress {
+    /// Pairs of a guest in `limit` places from `from` on, and where to go on.
+    pub(crate) fn pairs(
+        &self,
+        guest: usize,
+        from: u32,
+        limit: u32,
+        now: Instant,
+    ) -> (Vec<PairSummary>, Option<u32>) {
+        let Some(meter) = self.tagger.meter_of(guest) else { return (Vec::new(), None) };
+        let (pairs, next) = meter.pairs(from, limit, now);
+        (pairs.collect(), next)
+    }
+
+    /// What waits, what was done, and under which limits.
+    #[must_use]
+    pub fn status(&self) -> EgressStatus {
+        let class = |class: Class| {
+            let backlog = self.queue.backlog(class);
+            ClassStatus { packets: backlog.packets.into(), bytes: backlog.bytes }
+        };
+        let counters = self.queue.counters();
+        let device = self.device.limit();
+        EgressStatus {
+            discipline: self.discipline.name().to_owned(),
+            segment: self.segment,
+            high: class(Class::High),
+            low: class(Class::Low),
+            queued: counters.enqueued,
+            marked: counters.marked,
+            dropped_full: counters.dropped_full,
+            dropped_aqm: counters.dropped_aqm,
+            device_limit: device.map(|(limit, _)| limit),
+            device_bytes: device.map(|(_, outstanding)| outstanding),
+            meter: self.tagger.is_enabled().then(|| self.meter_status()),
+        }
+    }
+
+    fn meter_status(&self) -> MeterStatus {
+        let mut sum = MeterStatus::default();
+        for meter in self.tagger.meters() {
+            let Counters { high, low, refused, capped, demoted, promoted } = *meter.counters();
+            sum.pairs += u64::from(Meter::len(meter));
+            sum.high_packets += high;
+            sum.low_packets += low;
+            sum.refused_packets += refused;
+            sum.capped_packets += capped;
+            sum.demoted += demoted;
+            sum.promoted += promoted;
+        }
+        sum
+    }
+}
