@@ -22,10 +22,6 @@ mod source;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Crates that still have circles, and why. All others below `crates/` must have none.
-const NOT_YET: &[(&str, &str)] =
-    &[("floodway-switch", "state that workers and control share lies above what uses it")];
-
 fn main() -> ExitCode {
     match run(Path::new("crates")) {
         Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
@@ -46,14 +42,7 @@ fn main() -> ExitCode {
 fn run(crates: &Path) -> Result<Vec<String>, String> {
     let mut problems = Vec::new();
     for name in names(crates)? {
-        let found = check(&crates.join(&name))?;
-        match NOT_YET.iter().find(|(not_yet, _)| *not_yet == name) {
-            None => problems.extend(found),
-            Some((_, reason)) if found.is_empty() => println!(
-                "{name} has no circles any more ({reason}): take it off the list in tools/layers/src/main.rs"
-            ),
-            Some((_, reason)) => println!("{name}: {} circles, allowed: {reason}", found.len()),
-        }
+        problems.extend(check(&crates.join(&name))?);
     }
     Ok(problems)
 }
