@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use floodway_switch::memory::GuestMemory;
-use floodway_switch::segment::{GuestIoVecs, Segment};
+use floodway_switch::frame::segment::{GuestIoVecs, Segment};
 use floodway_switch::testing::{DriverQueue, RawDescriptor, TestMemory};
-use floodway_switch::virtqueue::{Access, MAX_CHAIN, Pop, Virtqueue};
-use floodway_switch::work;
+use floodway_switch::queues::virtqueue::{Access, MAX_CHAIN, Pop, Virtqueue};
+use floodway_switch::stats::work;
 use libfuzzer_sys::fuzz_target;
 
 const REGION: u64 = 4 * 4096;

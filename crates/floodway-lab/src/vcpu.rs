@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use floodway_switch::vcpu::sched::{Attributes, SLICES};
+use floodway_switch::runtime::vcpu::sched::{Attributes, SLICES};
 
 /// Length of a round-robin turn, in ms, for all SCHED_RR threads of the machine.
 const RR_TIMESLICE: &str = "/proc/sys/kernel/sched_rr_timeslice_ms";

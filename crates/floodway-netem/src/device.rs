@@ -12,7 +12,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use floodway_switch::config::UplinkKind;
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::uplink::{self, Halves, Received, SendError};
 use floodway_wire::vnet::VnetHdr;
 

@@ -16,15 +16,15 @@ use floodway_core::l2::PortKind;
 use floodway_switch::config::{
     Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
 };
-use floodway_switch::forward::Forwarder;
-use floodway_switch::ring::Ring;
+use floodway_switch::pipeline::forward::Forwarder;
+use floodway_switch::queues::ring::Ring;
 use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
-use floodway_switch::tx::{BATCH, Batch};
-use floodway_switch::vcpu::Slices;
+use floodway_switch::queues::tx::{BATCH, Batch};
+use floodway_switch::runtime::vcpu::Slices;
 use floodway_switch::vhost::features;
-use floodway_switch::virtqueue::Virtqueue;
+use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 

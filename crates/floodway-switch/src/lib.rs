@@ -7,23 +7,23 @@
 //! |---|---|---|
 //! | | [`switch`] | all: builds a switch from its configuration, and stops it |
 //! | [`control`] | | the control socket and its clients; status of what runs |
-//! | [`runtime`] | [`worker`], [`polling`], [`watchdog`], [`vcpu`], [`qmp`] | threads: who runs when, and for how long |
+//! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
-//! | [`pipeline`] | [`forward`], [`delivery`] (and `departure`), [`tcp_offload`], [`inbound`] | frames and where they go |
-//! | [`state`] | [`port`], [`uplink`](state::uplink), [`shared`](state::shared) | what is shared, and behind which locks |
+//! | [`pipeline`] | `forward`, `delivery` (and `departure`), `tcp_offload`, `inbound` | frames and where they go |
+//! | [`state`] | `port`, `uplink`, `shared` | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`uplink`] | | devices that frames leave and come by |
-//! | [`queues`] | [`tx`], [`rx`], [`moderation`], [`ring`], [`call`], [`virtqueue`] | taking frames from guests and giving them |
-//! | [`frame`] | [`segment`], [`vnet_offload`], `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
-//! | [`memory`] | [`mapping`], [`sigbus`], [`dirty_log`] | guest addresses, and memory that goes away |
-//! | [`api`] | [`operate`], [`status`] | documents of the control socket |
+//! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
+//! | [`frame`] | `segment`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
+//! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
+//! | [`api`] | `operate`, `status` | documents of the control socket |
 //! | [`config`] | | names, units and ranges of the configuration |
-//! | [`host`] | [`descriptors`], [`socket_file`], `log_limit` | what a process takes of its host |
-//! | [`stats`] | [`ledger`], [`pairs`] | counters, and whom work is charged to |
-//! | [`sync`] | `lock_order`, `deadline`, [`waker`](sync::waker) | locks and their order; timers that other threads bring forward |
+//! | [`host`] | `descriptors`, `socket_file`, `log_limit` | what a process takes of its host |
+//! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |
+//! | [`sync`] | `lock_order`, `deadline`, `waker` | locks and their order; timers that other threads bring forward |
 //!
-//! A frame's way: a [`worker`] fills a batch from a [`tx`] queue, [`forward`] decides with core's
-//! forwarding table where each frame goes, and [`delivery`] puts it into an [`rx`] queue or [`uplink`]. Each module
+//! A frame's way: a [`worker`](runtime::worker) fills a batch from a [`tx`](queues::tx) queue, [`forward`](pipeline::forward) decides with core's
+//! forwarding table where each frame goes, and [`delivery`](pipeline::delivery) puts it into an [`rx`](queues::rx) queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
 pub mod api;
@@ -48,21 +48,5 @@ pub mod vhost;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use api::{operate, status};
 pub use config::Config;
-pub(crate) use frame::pool;
-pub use frame::{segment, vnet_offload};
-pub(crate) use host::{affinity, log_limit};
-pub use host::{descriptors, socket_file};
-pub use memory::{dirty_log, mapping, sigbus};
-pub use pipeline::{delivery, forward, inbound, tcp_offload};
-pub use queues::{call, moderation, ring, rx, tx, virtqueue};
-pub use runtime::{polling, qmp, vcpu, watchdog, worker};
-pub use state::port;
-#[cfg(not(any(test, fuzzing)))]
-pub(crate) use stats::work;
-#[cfg(any(test, fuzzing))]
-pub use stats::work;
-pub use stats::{ledger, pairs};
 pub use switch::Switch;
-pub(crate) use sync::{atomics, deadline, lock_order};

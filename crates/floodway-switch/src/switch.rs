@@ -11,26 +11,26 @@ use std::thread::{self, JoinHandle};
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
-use crate::affinity::Cores;
-use crate::call;
+use crate::host::affinity::Cores;
+use crate::queues::call;
 use crate::config::{Config, PortConfig, WorkerConfig};
-use crate::descriptors::{self, TooFewDescriptors};
+use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::memory::budget::{Budget, Share};
-use crate::operate::Operator;
-use crate::polling::Polling;
-use crate::port::Port;
-use crate::socket_file::SocketError;
-use crate::status::{PredecessorsStatus, StatusSource};
+use crate::api::operate::Operator;
+use crate::runtime::polling::Polling;
+use crate::state::port::Port;
+use crate::host::socket_file::SocketError;
+use crate::api::status::{PredecessorsStatus, StatusSource};
 use crate::state::shared::Shared;
 use crate::state::uplink::{Shape, UplinkReceiver, UplinkSlot};
 use crate::uplink;
-use crate::vcpu::Keeper;
+use crate::runtime::vcpu::Keeper;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
-use crate::watchdog::{WatchdogThread, Watched, spawn_critical};
+use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::state::workers::WorkerInfo;
 use crate::sync::waker::Waker;
-use crate::worker::{Schedule, Worker};
+use crate::runtime::worker::{Schedule, Worker};
 
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]

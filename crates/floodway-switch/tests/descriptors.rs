@@ -8,7 +8,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 
 use floodway_switch::Switch;
-use floodway_switch::descriptors::needed;
+use floodway_switch::host::descriptors::needed;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{Frontend, GuestConfig, TestMemory, message};
 use floodway_switch::vhost::features;

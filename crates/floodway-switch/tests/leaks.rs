@@ -6,7 +6,7 @@ mod net;
 
 use std::fs;
 
-use floodway_switch::status::PortState;
+use floodway_switch::api::status::PortState;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{GuestConfig, wait_until};
 

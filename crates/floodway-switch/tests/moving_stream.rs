@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use floodway_switch::Switch;
 use floodway_switch::config::Config;
-use floodway_switch::segment::Segment;
-use floodway_switch::status::Way;
+use floodway_switch::frame::segment::Segment;
+use floodway_switch::api::status::Way;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;

@@ -6,7 +6,7 @@ mod net;
 
 use std::time::Duration;
 
-use floodway_switch::mapping::unmapped_by;
+use floodway_switch::memory::mapping::unmapped_by;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{GuestConfig, wait_until};
 

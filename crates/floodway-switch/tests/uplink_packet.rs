@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use floodway_switch::config::UplinkKind;
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};
 use floodway_switch::uplink::{self, OpenError, Receiver, SendError, Sender};
 use floodway_wire::vnet::VnetHdr;

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Instant;
 
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::uplink::tap::{self, TapReceiver, TapSender};
 use floodway_switch::uplink::{OpenError, Receiver, SendError, Sender};
 use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};

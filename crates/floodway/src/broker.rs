@@ -14,7 +14,7 @@ use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
-use floodway_switch::socket_file::{self, SocketFile};
+use floodway_switch::host::socket_file::{self, SocketFile};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_switch::control::ControlClient;
-use floodway_switch::operate::DrainStatus;
+use floodway_switch::api::operate::DrainStatus;
 
 use crate::cli::DrainArgs;
 

@@ -5,7 +5,7 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use floodway_switch::status::{
+use floodway_switch::api::status::{
     Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, PredecessorsStatus, Status,
     TrafficStatus, UplinkStatus, WorkerStatus,
 };
@@ -393,7 +393,7 @@ fn addresses(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use floodway_switch::status::{
+    use floodway_switch::api::status::{
         ClassStatus, EgressStatus, MeterStatus, OffloadStatus, PortState, QueuePairStatus,
         RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way, WorkStatus,
     };

@@ -27,7 +27,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use floodway_report::Samples;
 use floodway_switch::config::Config;
 use floodway_switch::control::ControlClient;
-use floodway_switch::status::PortState;
+use floodway_switch::api::status::PortState;
 use serde::Deserialize;
 use serde_json::json;
 

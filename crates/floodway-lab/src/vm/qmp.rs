@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use floodway_switch::qmp::Question;
+use floodway_switch::runtime::qmp::Question;
 use serde_json::Value;
 
 /// How long QEMU may take for an answer; decides hangs only.

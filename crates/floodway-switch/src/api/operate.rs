@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
-use crate::status::StatusSource;
+use crate::api::status::StatusSource;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;

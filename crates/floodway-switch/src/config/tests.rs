@@ -15,7 +15,7 @@ use super::queue::KEYS as QUEUE_KEYS;
 use super::{
     Config, ConfigError, MeterConfig, QueueConfig, SocketMode, UplinkKind, VcpuConfig, Vm,
 };
-use crate::vcpu::{Policy, Slices};
+use crate::runtime::vcpu::{Policy, Slices};
 
 const FULL: &str = r#"
 control = "/tmp/c.sock"

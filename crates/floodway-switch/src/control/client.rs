@@ -15,11 +15,11 @@ use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
 use super::{ErrorBody, Version};
-use crate::operate::{
+use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
 };
-use crate::status::Status;
+use crate::api::status::Status;
 
 /// A switch that is alive answers in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use floodway_core::inbound::{Config, Policy};
 
 use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
-use crate::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
-use crate::port::Port;
+use crate::api::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
+use crate::state::port::Port;
 use crate::state::shared::Shared;
 
 /// Bits per second of bytes per second.

@@ -1,7 +1,7 @@
 //! The status document as OpenMetrics text, which Prometheus scrapes.
 //!
 //! Names follow the Prometheus conventions: base units, `_total` on counters, one metric per fact
-//! with labels `port` or `uplink`, `queue` and `direction` (`rx` or `tx`, as in [`crate::status`]).
+//! with labels `port` or `uplink`, `queue` and `direction` (`rx` or `tx`, as in [`crate::api::status`]).
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::status::{
+use crate::api::status::{
     ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
     TrafficStatus, UplinkStatus,
 };

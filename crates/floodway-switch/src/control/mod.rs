@@ -3,19 +3,19 @@
 //! # Theory of operation
 //! The goal is that operators, scripts and Prometheus can ask a running switch, without a way to
 //! slow its workers down. The server has one thread with a runtime of its own; it asks
-//! an [`Operator`](crate::operate::Operator) and answers:
+//! an [`Operator`](crate::api::operate::Operator) and answers:
 //!
 //! | route | answer |
 //! |---|---|
-//! | `GET /v1/status` | [`Status`](crate::status::Status) as JSON |
+//! | `GET /v1/status` | [`Status`](crate::api::status::Status) as JSON |
 //! | `GET /v1/version` | [`Version`] as JSON |
-//! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::operate::FlowPage) as JSON |
-//! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::operate::OffloadSettings) as JSON |
-//! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::operate::OffloadChange) |
-//! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::operate::DrainStatus) as JSON |
-//! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::operate::DrainRequest) |
-//! | `GET /v1/inbound` | [`InboundStatus`](crate::operate::InboundStatus) as JSON |
-//! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::operate::InboundChange) |
+//! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::operate::FlowPage) as JSON |
+//! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::api::operate::OffloadSettings) as JSON |
+//! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::api::operate::OffloadChange) |
+//! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::api::operate::DrainStatus) as JSON |
+//! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::api::operate::DrainRequest) |
+//! | `GET /v1/inbound` | [`InboundStatus`](crate::api::operate::InboundStatus) as JSON |
+//! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::operate::InboundChange) |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:

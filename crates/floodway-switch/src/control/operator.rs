@@ -9,15 +9,15 @@ use floodway_wire::FiveTuple;
 
 use super::pairs;
 use crate::config::offload::{self as settings, Refused, check, choose};
-use crate::delivery::Delivery;
-use crate::operate::{
+use crate::pipeline::delivery::Delivery;
+use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
     OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
-use crate::port::Port;
+use crate::state::port::Port;
 use crate::state::offload::PortOffload;
-use crate::status::OffloadStatus;
-use crate::tcp_offload::Session;
+use crate::api::status::OffloadStatus;
+use crate::pipeline::tcp_offload::Session;
 use crate::state::shared::Shared;
 
 /// Flows in a page if nobody says how many.

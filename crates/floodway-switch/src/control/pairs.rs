@@ -2,7 +2,7 @@
 
 use floodway_core::egress::meter::PairSummary;
 
-use crate::operate::{MAX_PAGE, OperateError, PairPage, PairQuery, PairStatus};
+use crate::api::operate::{MAX_PAGE, OperateError, PairPage, PairQuery, PairStatus};
 use crate::state::shared::Shared;
 
 /// Pairs in a page if nobody says how many.

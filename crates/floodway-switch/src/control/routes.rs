@@ -10,11 +10,11 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 
 use super::{ErrorBody, Version, metrics};
-use crate::operate::{
+use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
-use crate::status::Status;
+use crate::api::status::Status;
 
 type Source = Arc<dyn Operator>;
 

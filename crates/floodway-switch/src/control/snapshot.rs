@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind, PortId};
 
-use crate::pairs::PairTraffic;
-use crate::port::{Port, QueuePair};
+use crate::stats::pairs::PairTraffic;
+use crate::state::port::{Port, QueuePair};
 use crate::sync::lock;
-use crate::ring::Interrupts;
-use crate::rx::RxQueue;
-use crate::sigbus::Kind;
-use crate::status::{
+use crate::queues::ring::Interrupts;
+use crate::queues::rx::RxQueue;
+use crate::memory::sigbus::Kind;
+use crate::api::status::{
     L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
     RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
     WorkStatus, WorkerStatus, drops,
 };
 use crate::state::workers::WorkerInfo;
 use crate::state::shared::Shared;
-use crate::tx::TxQueue;
+use crate::queues::tx::TxQueue;
 use crate::state::uplink::UplinkSlot;
 use crate::vhost::features;
 

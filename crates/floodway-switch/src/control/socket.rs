@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use crate::socket_file::{self, SocketError, SocketFile};
+use crate::host::socket_file::{self, SocketError, SocketFile};
 
 /// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;

@@ -17,7 +17,7 @@
 //!    holds, or at a rate.
 //!
 //! **Who empties the queue**: whoever sends next, and the uplink's worker at the time that [`Egress::next_look`] says. That
-//! time is known outside of the lock, and the worker is woken if it would sleep past it ([`crate::worker`]).
+//! time is known outside of the lock, and the worker is woken if it would sleep past it ([`crate::runtime::worker`]).
 //!
 //! **Who waits**: nobody holds the lock for more than `PIECE` frames, or `PIECE_BYTES` and a frame, at a time. A device that is full lets all wait; one that refuses a
 //! frame lets its sender wait (`queue`).

@@ -21,7 +21,7 @@ use super::Pass;
 use super::device::LOOK_AGAIN;
 use super::tagger::Seen;
 use crate::frame::{self, Frame};
-use crate::pool::{Buffer, Pool};
+use crate::frame::pool::{Buffer, Pool};
 use crate::stats::{DropReason, Traffic};
 
 /// An Ethernet frame with 1500 bytes of payload.

@@ -8,8 +8,8 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::queue::Owned;
 use crate::frame::Frame;
-use crate::pool::Pool;
-use crate::segment::Segment;
+use crate::frame::pool::Pool;
+use crate::frame::segment::Segment;
 use crate::stats::DropReason;
 
 /// What is left of a super-frame.

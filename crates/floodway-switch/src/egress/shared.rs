@@ -11,8 +11,8 @@ use super::segments::Segments;
 use super::uncut::{Backlog, Whole};
 use super::{Egress, Label, PIECE, Uncut};
 use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::lock_order::{Ordered, Rank};
-use crate::pool::Pool;
+use crate::sync::lock_order::{Ordered, Rank};
+use crate::frame::pool::Pool;
 use crate::stats::{DropReason, Traffic};
 
 /// An [`Egress`] under its lock, which nobody holds for longer than a piece of work of known size.

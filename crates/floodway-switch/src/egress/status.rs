@@ -5,7 +5,7 @@ use floodway_core::egress::qdisc::Class;
 use floodway_core::time::Instant;
 
 use super::Egress;
-use crate::status::{ClassStatus, EgressStatus, MeterStatus};
+use crate::api::status::{ClassStatus, EgressStatus, MeterStatus};
 
 impl Egress {
     /// Pairs of a guest in `limit` places from `from` on, and where to go on.

@@ -12,7 +12,7 @@ use floodway_wire::{parse, traffic_class};
 
 use super::*;
 use crate::sync::lock;
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 use crate::stats::DropReason;
 use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};
 use crate::uplink::{Capabilities, SendError};
@@ -96,7 +96,7 @@ impl Scene {
         self.egress.with(|egress| egress.pump(self.now, &self.sent));
     }
 
-    fn status(&self) -> crate::status::EgressStatus {
+    fn status(&self) -> crate::api::status::EgressStatus {
         self.egress.with(|egress| egress.status())
     }
 

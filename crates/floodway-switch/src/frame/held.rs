@@ -6,7 +6,7 @@ use floodway_wire::Meta;
 use floodway_wire::vnet::VnetHdr;
 
 use crate::frame::Frame;
-use crate::pool::{Buffer, Pool};
+use crate::frame::pool::{Buffer, Pool};
 
 /// A copy of a whole frame, in one piece, and where its headers lie.
 pub(crate) struct Held {

@@ -10,7 +10,7 @@ pub mod vnet_offload;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, tcp};
 
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 
 /// Bytes of a frame that are copied out of guest memory before anything looks at them. Enough for
 /// Ethernet, two VLAN tags, IPv6 and TCP with all its options (122 bytes).

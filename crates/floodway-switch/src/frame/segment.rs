@@ -87,7 +87,7 @@ impl<'a> Segment<'a> {
 /// Segments are only lent, so none outlives the list that keeps its memory:
 ///
 /// ```compile_fail
-/// let mut iovecs = floodway_switch::segment::GuestIoVecs::default();
+/// let mut iovecs = floodway_switch::frame::segment::GuestIoVecs::default();
 /// let segments = iovecs.as_segments();
 /// iovecs.release();
 /// assert!(segments.is_empty());

@@ -1,6 +1,6 @@
 //! Frames that wait for buffers, in two receive queues of one port: a kick of the guest wakes the worker, which looks at the queues if
-//! it was told that something waits (`Port::waiting`). The notifications are the switch's own code; the rest is what [`crate::delivery`], [`crate::rx`]
-//! and [`crate::worker`] do, lock by lock.
+//! it was told that something waits (`Port::waiting`). The notifications are the switch's own code; the rest is what [`crate::pipeline::delivery`], [`crate::queues::rx`]
+//! and [`crate::runtime::worker`] do, lock by lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU16};
 use loom::thread;
 
 use super::Loom;
-use crate::virtqueue::notify::{look, need_event, publish, wish_and_look, wish_of_other};
+use crate::queues::virtqueue::notify::{look, need_event, publish, wish_and_look, wish_of_other};
 
 /// A receive queue: frames, and how many buffers are used up.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
 use super::{Loom, Unfenced};
-use crate::atomics::Atomics;
-use crate::deadline::{Deadline, Sleeper};
+use crate::sync::atomics::Atomics;
+use crate::sync::deadline::{Deadline, Sleeper};
 
 const FAR: Instant = Instant::from_nanos(1000);
 const NEAR: Instant = Instant::from_nanos(20);

@@ -14,10 +14,10 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::mapping::{MapError, SharedMapping};
-use crate::sigbus::{Faults, Kind};
+use crate::memory::mapping::{MapError, SharedMapping};
+use crate::memory::sigbus::{Faults, Kind};
 
-use crate::work::{self, Unit};
+use crate::stats::work::{self, Unit};
 
 /// Bytes that a bit stands for.
 const PAGE_SHIFT: u64 = 12;

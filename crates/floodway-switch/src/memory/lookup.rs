@@ -1,7 +1,7 @@
 //! Looking up addresses in a guest's memory: the guest's, the front-end's and our own.
 
 use super::{GuestMemory, Region};
-use crate::work::{self, Unit};
+use crate::stats::work::{self, Unit};
 
 impl GuestMemory {
     /// Our address of guest physical address `gpa`, and how many of `len` bytes are contiguous

@@ -8,7 +8,7 @@
 //! fetched it, and a worker would wait for a disk, or, with FUSE, for the front-end itself, for ever.
 //!
 //! **Shrinking** a file takes pages away. Where the front-end allows it, the file is sealed against that (`F_SEAL_SHRINK`); QEMU does so by
-//! itself. Where not, and where pages are missing for another reason, [`crate::sigbus`] keeps the process alive.
+//! itself. Where not, and where pages are missing for another reason, [`crate::memory::sigbus`] keeps the process alive.
 //!
 //! Source: `memfd_create(2)`, `fcntl(2)` (file sealing), `mmap(2)`.
 
@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use crate::memory::PAGE_SIZE;
 #[cfg(any(test, feature = "testing"))]
 use crate::sync::lock;
-use crate::sigbus::{Faults, Kind, Registration};
+use crate::memory::sigbus::{Faults, Kind, Registration};
 
 /// `SECRETMEM_MAGIC`: memory of `memfd_secret(2)`.
 const SECRETMEM_MAGIC: libc::c_long = 0x5345_434d;

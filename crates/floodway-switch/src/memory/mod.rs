@@ -16,7 +16,7 @@
 //! bounds are checked here, once per descriptor, and nowhere else.
 //!
 //! A guest can only name addresses inside its own regions. Its front-end is trusted no more than the guest: it may take the pages
-//! away again ([`crate::sigbus`]), and shares at most what its [`budget`] allows, so that mappings and addresses are left for other ports.
+//! away again ([`crate::memory::sigbus`]), and shares at most what its [`budget`] allows, so that mappings and addresses are left for other ports.
 
 pub mod budget;
 pub mod dirty_log;
@@ -27,10 +27,10 @@ pub mod sigbus;
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::dirty_log::DirtyLog;
-use crate::mapping::{MapError, SharedMapping};
-use crate::sigbus::{Faults, Kind};
-use crate::work::{self, Unit};
+use crate::memory::dirty_log::DirtyLog;
+use crate::memory::mapping::{MapError, SharedMapping};
+use crate::memory::sigbus::{Faults, Kind};
+use crate::stats::work::{self, Unit};
 use budget::{Amount, Lease, Share};
 
 /// Most regions that one front-end may share.

@@ -1,7 +1,7 @@
 //! Memory of front-ends that goes away under us: `SIGBUS`, survived.
 //!
 //! # Theory of operation
-//! **Goal**: a front-end shares files with us ([`crate::mapping`]), and may take their bytes away whenever it likes: it shrinks a file, or the file
+//! **Goal**: a front-end shares files with us ([`crate::memory::mapping`]), and may take their bytes away whenever it likes: it shrinks a file, or the file
 //! system is full when a hole of the file is touched, or the memory is broken. The kernel answers an access to such a page with `SIGBUS`, which
 //! ends the process unless it is handled. Only that front-end's port may suffer.
 //!
@@ -333,7 +333,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::mapping::SharedMapping;
+    use crate::memory::mapping::SharedMapping;
     use crate::testing::memory::memfd;
 
     const VARIABLE: &str = "FLOODWAY_TEST_SIGBUS";

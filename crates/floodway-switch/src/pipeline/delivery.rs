@@ -4,11 +4,11 @@
 //! A frame is put into its place under the lock of that place's queue, by whichever worker has it.
 //! The guest hears of it at once, or when the worker's batch is over: [`Delivery::flush`] publishes
 //! what [`Flush::Later`] has left, one interrupt for all of it. Frames from a neighbour are visible at once, too, but their
-//! interrupt may wait for more ([`Flush::Moderated`], [`crate::moderation`]); whoever can come back in time asks for that, and
+//! interrupt may wait for more ([`Flush::Moderated`], [`crate::queues::moderation`]); whoever can come back in time asks for that, and
 //! [`Delivery::interrupt`] is where it does. With several receive queues a flow
 //! always takes the same, so frames of one flow stay in order.
 //!
-//! What a delivery costs is charged to the frames' sender ([`crate::ledger`]).
+//! What a delivery costs is charged to the frames' sender ([`crate::stats::ledger`]).
 //!
 //! **Invariant**: every frame that is handed in is in a queue afterwards, or counted as dropped there.
 
@@ -21,8 +21,8 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::frame::{CUT_AT_ONCE, Frame};
-use crate::port::Port;
-use crate::rx::RxQueue;
+use crate::state::port::Port;
+use crate::queues::rx::RxQueue;
 use crate::stats::DropReason;
 use crate::state::shared::Shared;
 

@@ -31,8 +31,8 @@
 //! **Invariant**: memory is bounded by the port's `queue_bytes`; every frame goes to one place, or its drop is counted.
 //!
 //! [`MacTable::depart`]: floodway_core::l2::MacTable::depart
-//! [`Port::give_up`]: crate::port::Port::give_up
-//! [`Port::on_guest_moved`]: crate::port::Port::on_guest_moved
+//! [`Port::give_up`]: crate::state::port::Port::give_up
+//! [`Port::on_guest_moved`]: crate::state::port::Port::on_guest_moved
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
 
-use crate::delivery::{self, Delivery, Flush};
+use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::frame::{self, Frame};
-use crate::port::Port;
+use crate::state::port::Port;
 use crate::sync::lock;
-use crate::rx::{PendingFrame, RxQueue};
+use crate::queues::rx::{PendingFrame, RxQueue};
 use crate::stats::DropReason;
 use crate::state::uplink::UplinkSlot;
 

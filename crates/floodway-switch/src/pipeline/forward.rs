@@ -6,15 +6,15 @@
 //! table's lock. Only sources that are new or have moved need the lock for themselves, once a batch.
 //! Group addresses and unknown destinations are flooded, within the storm limit of the port or uplink that they come from.
 //!
-//! **Deliver** ([`crate::delivery`]): frames of a batch that go to the same place are delivered together, in order, under
+//! **Deliver** ([`crate::pipeline::delivery`]): frames of a batch that go to the same place are delivered together, in order, under
 //! one hold of that receive queue's lock, and the guest hears of them once. Between co-resident
 //! guests that is the only copy. Frames of one flow from one transmit queue never overtake each
 //! other: with several receive queues a flow always takes the same. A flooded frame may be overtaken
 //! by a unicast frame of its batch; their destination addresses differ, so 802.1Q allows it.
 //!
-//! **Offload** ([`crate::tcp_offload`]): what goes from a guest to an uplink or back is shown to the port's
+//! **Offload** ([`crate::pipeline::tcp_offload`]): what goes from a guest to an uplink or back is shown to the port's
 //! offload first, if the port uses it. Frames between guests never are. The same holds for inbound rates
-//! ([`crate::inbound`]): they see what arrives before the offload does, and what leaves after it.
+//! ([`crate::pipeline::inbound`]): they see what arrives before the offload does, and what leaves after it.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ use floodway_core::work::Work;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
-use crate::delivery::{Delivery, Flush};
+use crate::pipeline::delivery::{Delivery, Flush};
 use crate::frame::describe::is_notice;
 use crate::frame::{self, Frame};
-use crate::inbound;
-use crate::port::Port;
+use crate::pipeline::inbound;
+use crate::state::port::Port;
 use crate::sync::lock;
 use crate::stats::DropReason;
 use crate::state::shared::Shared;
-use crate::tcp_offload::Session;
-use crate::tx::{BATCH, Batch};
+use crate::pipeline::tcp_offload::Session;
+use crate::queues::tx::{BATCH, Batch};
 use crate::state::uplink::UplinkReceiver;
-use crate::vnet_offload::Offloads;
+use crate::frame::vnet_offload::Offloads;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::call::Call;
+use crate::queues::call::Call;
 use crate::stats::Counter;
-use crate::virtqueue::Virtqueue;
+use crate::queues::virtqueue::Virtqueue;
 
 /// Interrupts to the guest, sent and saved.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@
 //!
 //! **Visibility**: placed frames become visible, and the guest is interrupted, in
 //! [`RxQueue::flush`], once per batch; [`RxQueue::flush_moderated`] may let the interrupt wait for those of the
-//! frames that follow ([`crate::moderation`]).
+//! frames that follow ([`crate::queues::moderation`]).
 //!
 //! **Stopped**: what comes for a queue whose guest has stopped waits, too, until the guest goes on, its address shows up
 //! elsewhere ([`RxQueue::take_waiting`]), or the port gives it up ([`RxQueue::forget`]).
@@ -37,13 +37,13 @@ use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::ledger::MODEL;
-use crate::moderation::{Delivered, Moderation};
-use crate::ring::{Interrupts, Ring};
-use crate::segment::{GuestIoVecs, Segment};
+use crate::stats::ledger::MODEL;
+use crate::queues::moderation::{Delivered, Moderation};
+use crate::queues::ring::{Interrupts, Ring};
+use crate::frame::segment::{GuestIoVecs, Segment};
 use crate::stats::{DropReason, Traffic};
-use crate::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
-use crate::vnet_offload::{self, Offloads};
+use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
+use crate::frame::vnet_offload::{self, Offloads};
 use pending::Pending;
 pub use pending::PendingFrame;
 

@@ -9,7 +9,7 @@
 //! virtio-net header and its first [`PREFIX_LEN`] bytes, copied into the batch. The worker then
 //! forwards the batch's frames; their remaining bytes are still in guest memory.
 //! [`TxQueue::complete`] gives the descriptors back, in order, and interrupts the guest if it wants;
-//! [`TxQueue::complete_moderated`] may let the interrupt wait ([`crate::moderation`]).
+//! [`TxQueue::complete_moderated`] may let the interrupt wait ([`crate::queues::moderation`]).
 //!
 //! **Invariants**: a batch keeps the guest memory alive that its frames point into. Every chain
 //! that was taken is given back, forwarded or not; every frame is forwarded or its drop counted.
@@ -23,14 +23,14 @@ use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
-use crate::ledger::MODEL;
+use crate::stats::ledger::MODEL;
 use crate::memory::GuestMemory;
-use crate::moderation::{Completed, Completions};
-use crate::ring::{Interrupts, Ring};
-use crate::segment::{GuestIoVecs, Segment};
+use crate::queues::moderation::{Completed, Completions};
+use crate::queues::ring::{Interrupts, Ring};
+use crate::frame::segment::{GuestIoVecs, Segment};
 use crate::stats::{DropReason, Traffic};
-use crate::virtqueue::{self, Access, Pop, RingBroken};
-use crate::vnet_offload::Offloads;
+use crate::queues::virtqueue::{self, Access, Pop, RingBroken};
+use crate::frame::vnet_offload::Offloads;
 
 /// Most frames that are taken from one queue at a time.
 pub const BATCH: usize = 32;

@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
 //! turn (`schedule`) as long as there is something to do, and for a while after that, at most
-//! `poll_us` and less if that does not pay ([`crate::polling`]). Then it
+//! `poll_us` and less if that does not pay ([`crate::runtime::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
 //! offload or of an uplink's queue, or for housekeeping.
@@ -12,7 +12,7 @@
 //! Putting frames *into* a guest is done by whichever worker has the frame, under the lock of
 //! the receive queue; only frames that wait for buffers are left to the port's own worker.
 //!
-//! Interrupts that wait ([`crate::moderation`]) are sent by the worker that let them wait.
+//! Interrupts that wait ([`crate::queues::moderation`]) are sent by the worker that let them wait.
 //!
 //! Timers (of a port's TCP offload, of an uplink's queue) are run by the port's or uplink's own worker, at its looks at
 //! the clock. Another worker can bring a timer forward, and wakes the worker if need be (`deadline`). The
@@ -30,13 +30,13 @@ use std::time::Duration;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
-use crate::forward::Forwarder;
-use crate::polling::Polling;
-use crate::port::Port;
+use crate::pipeline::forward::Forwarder;
+use crate::runtime::polling::Polling;
+use crate::state::port::Port;
 use crate::state::workers::WorkerStats;
 use crate::state::shared::Shared;
 use crate::sync::waker::Waker;
-use crate::tx::{Batch, TxQueue};
+use crate::queues::tx::{Batch, TxQueue};
 use crate::state::uplink::UplinkReceiver;
 
 #[cfg(any(test, fuzzing))]

@@ -11,7 +11,7 @@ use floodway_core::work::Work;
 
 use super::inbound::Machine;
 use super::port::Port;
-use crate::ledger::Ledger;
+use crate::stats::ledger::Ledger;
 use crate::sync::lock;
 
 /// The division of a switch.

@@ -12,18 +12,18 @@ use floodway_core::time::Instant;
 use floodway_wire::{MacAddr, ethernet, notice};
 
 use crate::config::PortConfig;
-use crate::deadline::Deadline;
+use crate::sync::deadline::Deadline;
 use crate::frame::Frame;
 use super::inbound::PortInbound;
 use super::offload::{GuestEvent, PortOffload};
-use crate::lock_order::{Ordered, Rank};
-use crate::log_limit::{LogLimit, log_limited};
+use crate::sync::lock_order::{Ordered, Rank};
+use crate::host::log_limit::{LogLimit, log_limited};
 use crate::memory::budget::Share;
-use crate::rx::RxQueue;
+use crate::queues::rx::RxQueue;
 use crate::stats::{DropReason, Traffic};
-use crate::status::VcpuStatus;
+use crate::api::status::VcpuStatus;
 use crate::sync::lock;
-use crate::tx::TxQueue;
+use crate::queues::tx::TxQueue;
 use crate::sync::waker::Waker;
 
 /// The two rings of a queue pair. The order of locks is in `lock_order`.
@@ -51,7 +51,7 @@ impl QueuePair {
 pub struct Quarantine {
     /// Why the last one was, if it was, until another one comes.
     pub reason: Option<String>,
-    /// How many were, by what had gone: [`label`](crate::sigbus::Kind::label).
+    /// How many were, by what had gone: [`label`](crate::memory::sigbus::Kind::label).
     pub counts: BTreeMap<&'static str, u64>,
 }
 

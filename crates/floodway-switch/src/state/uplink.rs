@@ -16,7 +16,7 @@ use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
-use crate::deadline::Deadline;
+use crate::sync::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
 use crate::sync::lock;

@@ -2,7 +2,7 @@
 //!
 //! Costs are added up for each port and uplink by whichever thread does the work, once for all frames of a batch that go to one place, so
 //! cells are added to atomically. The worker of a port reads what came since it last looked, and charges the port's turns
-//! ([`crate::worker`]). Once a second it writes down the shares that `floodway status` shows.
+//! ([`crate::runtime::worker`]). Once a second it writes down the shares that `floodway status` shows.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

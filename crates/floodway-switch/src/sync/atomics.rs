@@ -1,6 +1,6 @@
 //! What protocols between threads ask of atomics, so that the code that runs is the code that is checked.
 //!
-//! A protocol whose correctness hangs on the order of two accesses ([`crate::deadline`], [`crate::virtqueue`]'s notifications) is written
+//! A protocol whose correctness hangs on the order of two accesses ([`crate::sync::deadline`], [`crate::queues::virtqueue`]'s notifications) is written
 //! once, over [`Atomics`]. The switch runs it on the processor's ([`Native`]); `make prove` runs it on loom's, which go through all
 //! interleavings of the threads and all values that a load may return in each.
 

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use floodway_core::time::Instant;
 
-use crate::atomics::{Atomics, Native, Word};
+use crate::sync::atomics::{Atomics, Native, Word};
 
 /// When a timer is due.
 pub(crate) struct Deadline<A: Atomics = Native> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::memory::TestMemory;
-use crate::virtqueue::RingAddresses;
+use crate::queues::virtqueue::RingAddresses;
 
 /// Descriptor flag: another descriptor follows.
 pub const F_NEXT: u16 = 1;

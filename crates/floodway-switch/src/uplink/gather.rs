@@ -3,7 +3,7 @@
 use std::io;
 
 use super::SendError;
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 
 /// Most pieces that one system call takes (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;

@@ -28,7 +28,7 @@ use floodway_wire::vnet::VnetHdr;
 pub use error::OpenError;
 
 use crate::config::UplinkKind;
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 
 /// Longest frame that is received, in bytes: the largest super-frame of a device without "BIG TCP"
 /// (64 KiB of IP packet) with its Ethernet header and tags. A longer one is counted as lost.

@@ -28,7 +28,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 use super::gather::Gather;
 use super::interface::Interface;
 use super::{Capabilities, MAX_FRAME, OpenError, Received, Receiver, SendError, Sender};
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 
 const FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 const OFFLOADS: libc::c_uint =

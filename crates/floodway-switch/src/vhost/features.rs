@@ -2,15 +2,15 @@
 //!
 //! Offered protocol features and why not the others:
 //! * `INFLIGHT_SHMFD` would add a log write per descriptor; chains complete in order here, so the
-//!   used ring itself says what is in flight (see [`crate::virtqueue`]).
+//!   used ring itself says what is in flight (see [`crate::queues::virtqueue`]).
 //!
-//! `LOG_SHMFD` and `LOG_ALL` are the front-end's business, for live migration ([`crate::dirty_log`]); guests never see them.
+//! `LOG_SHMFD` and `LOG_ALL` are the front-end's business, for live migration ([`crate::memory::dirty_log`]); guests never see them.
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
-use crate::rx::RxFeatures;
-use crate::tx::TxFeatures;
-use crate::vnet_offload::Offloads;
+use crate::queues::rx::RxFeatures;
+use crate::queues::tx::TxFeatures;
+use crate::frame::vnet_offload::Offloads;
 
 macro_rules! virtio_features {
     ($($(#[doc = $doc:literal])+ $name:ident = $bit:literal,)+) => {

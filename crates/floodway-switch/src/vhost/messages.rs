@@ -16,7 +16,7 @@ use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::FrontendReq;
 
 use super::device::Device;
-use crate::log_limit::log_limited;
+use crate::host::log_limit::log_limited;
 
 const SET_VRING_ENABLE: u32 = 18;
 const SEND_RARP: u32 = 19;

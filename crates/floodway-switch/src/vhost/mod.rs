@@ -11,10 +11,10 @@
 //! it has been enabled; disabled again, its frames are taken and discarded. It stops at
 //! `GET_VRING_BASE`, at a reset, when the memory that it lies in goes, and when the connection ends.
 //! When the memory table or a ring's addresses change, the ring is set up again where it stood,
-//! which its used ring tells (see [`crate::virtqueue`]).
+//! which its used ring tells (see [`crate::queues::virtqueue`]).
 //!
-//! Front-ends are not trusted: they may send any descriptor and take shared memory away ([`crate::call`], [`crate::mapping`],
-//! [`crate::sigbus`]). When memory has gone, the connection ends, the port is quarantined for a second, and the reason stands in the status until
+//! Front-ends are not trusted: they may send any descriptor and take shared memory away ([`crate::queues::call`], [`crate::memory::mapping`],
+//! [`crate::memory::sigbus`]). When memory has gone, the connection ends, the port is quarantined for a second, and the reason stands in the status until
 //! another front-end comes.
 //!
 //! With a broker, the socket is the broker's, and messages come one by one through a channel ([`relay`]).

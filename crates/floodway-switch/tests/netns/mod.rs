@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::uplink::{Receiver, SendError, Sender};
 use floodway_wire::vnet::VnetHdr;
 

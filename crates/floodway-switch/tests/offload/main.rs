@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::operate::{FlowQuery, OffloadChange};
+use floodway_switch::api::operate::{FlowQuery, OffloadChange};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_switch::vhost::features;
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Guest, GuestConfig, message, wait_until};
 use floodway_switch::uplink::{Receiver, Sender, packet};

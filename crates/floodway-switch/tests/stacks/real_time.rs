@@ -13,7 +13,7 @@ use floodway_core::offload::Config as OffloadConfig;
 use floodway_core::time::{Duration, Instant};
 use floodway_switch::Switch;
 use floodway_switch::config::Config;
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, packet};

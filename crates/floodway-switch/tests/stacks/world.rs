@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use floodway_core::offload::{Config, TxState};
 use floodway_core::time::{Duration, Instant};
-use floodway_switch::tcp_offload::testing::{FrameOffload, Sent};
+use floodway_switch::pipeline::tcp_offload::testing::{FrameOffload, Sent};
 use floodway_wire::checksum::ChecksumState;
 use floodway_wire::coalescing::{Coalescer, Offer};
 use floodway_wire::vnet::VnetHdr;

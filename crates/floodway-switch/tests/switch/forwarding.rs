@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use floodway_switch::status::PortState;
+use floodway_switch::api::status::PortState;
 use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
 use floodway_wire::build::{Ip, Link, udp};

@@ -6,7 +6,7 @@ use std::thread;
 
 use floodway_switch::Switch;
 use floodway_switch::config::{PortConfig, SocketMode};
-use floodway_switch::status::PortState;
+use floodway_switch::api::status::PortState;
 use floodway_switch::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use floodway_switch::testing::frames::{numbered, pattern};
 use floodway_switch::testing::message::{self, encode};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use floodway_switch::config::{
     Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
 };
-use floodway_switch::status::{PortStatus, Status};
+use floodway_switch::api::status::{PortStatus, Status};
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait};
-use floodway_switch::vcpu::Slices;
+use floodway_switch::runtime::vcpu::Slices;
 use floodway_wire::vnet::VnetHdr;
 use tempfile::TempDir;
 

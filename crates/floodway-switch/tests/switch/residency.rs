@@ -1,6 +1,6 @@
 //! Guests that are neighbours: interrupts of a stream, guests that go and come back, and who sent to whom.
 
-use floodway_switch::status::Way;
+use floodway_switch::api::status::Way;
 use floodway_switch::testing::frames::{mac, number_of, numbered};
 use floodway_switch::testing::message::SEND_RARP;
 use floodway_switch::testing::{GuestConfig, wait_until};

@@ -5,7 +5,7 @@ use std::io::{PipeWriter, pipe};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use floodway_switch::status::PortState;
+use floodway_switch::api::status::PortState;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, RequestError, message, wait_until};
 use floodway_switch::vhost::features;

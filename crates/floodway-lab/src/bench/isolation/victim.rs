@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::uplink::packet::{PacketReceiver, PacketSender};
 use floodway_switch::uplink::{Receiver, Sender};

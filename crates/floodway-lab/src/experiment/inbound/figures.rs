@@ -5,7 +5,7 @@ use std::time::Duration;
 use floodway_netem::model::ETHERNET_OVERHEAD;
 use floodway_netem::report::PortCounters;
 use floodway_report::Measured;
-use floodway_switch::operate::InboundStatus;
+use floodway_switch::api::operate::InboundStatus;
 
 use super::traffic::{Counts, Transfer};
 use super::{Inbound, SETTLE};

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use floodway_switch::operate::{InboundChange, InboundStatus};
+use floodway_switch::api::operate::{InboundChange, InboundStatus};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
@@ -175,7 +175,7 @@ impl Inbound {
         };
         client.set_inbound(&change)?;
         for index in 0..testbed.guests().len() {
-            let offload = floodway_switch::operate::OffloadChange {
+            let offload = floodway_switch::api::operate::OffloadChange {
                 receive: Some(self.receive_offload),
                 ..Default::default()
             };

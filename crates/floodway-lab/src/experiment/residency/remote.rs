@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::uplink::{Sender, packet};
 use floodway_wire::vnet::VnetHdr;
 

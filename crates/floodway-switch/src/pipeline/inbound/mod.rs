@@ -14,7 +14,7 @@
 //! A frame leaves while the lock is held, so that frames of a connection keep their order whoever sends them. What has
 //! to wait is copied: of an ACK a frame's prefix is all, a question of the guest (core's `question`) has payload.
 //!
-//! **Time**: as in [`crate::tcp_offload`]: the next timeout is published outside of the lock, the port's own worker runs
+//! **Time**: as in [`crate::pipeline::tcp_offload`]: the next timeout is published outside of the lock, the port's own worker runs
 //! it, and whoever brings it forward wakes that worker.
 //!
 //! **Invariants**: those of core; a port costs one flag while the mechanism is off; frames that are not
@@ -32,12 +32,12 @@ use floodway_core::inbound::{Config, Port as Clamp, Verdict};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
-use crate::delivery::Delivery;
+use crate::pipeline::delivery::Delivery;
 use crate::frame::Frame;
 use crate::frame::describe::{Direction, describe};
 use crate::frame::headers::with_edit;
-use crate::lock_order::Ordered;
-use crate::port::Port;
+use crate::sync::lock_order::Ordered;
+use crate::state::port::Port;
 use crate::state::inbound::{Kept, Machine};
 use crate::state::shared::Shared;
 use crate::stats::DropReason;

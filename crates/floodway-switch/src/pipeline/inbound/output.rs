@@ -4,10 +4,10 @@ use floodway_core::inbound::Sink;
 use floodway_core::offload::Edit;
 use floodway_wire::parse;
 
-use crate::delivery::Delivery;
+use crate::pipeline::delivery::Delivery;
 use crate::frame::headers::with_edit;
 use crate::frame::{self, PREFIX_LEN};
-use crate::port::Port;
+use crate::state::port::Port;
 use crate::state::inbound::Kept;
 
 /// Sends what the clamp of `port` says.

@@ -12,16 +12,16 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::{from_network, handle_timeout, to_network};
 use crate::config::Config;
-use crate::delivery::Delivery;
+use crate::pipeline::delivery::Delivery;
 use crate::frame;
-use crate::ledger::MODEL;
-use crate::operate::{InboundChange, Operator};
-use crate::ring::Ring;
+use crate::stats::ledger::MODEL;
+use crate::api::operate::{InboundChange, Operator};
+use crate::queues::ring::Ring;
 use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered, partial, tcp, verified};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;
-use crate::virtqueue::Virtqueue;
+use crate::queues::virtqueue::Virtqueue;
 
 const MSS: usize = 1448;
 const SCALE: u8 = 7;

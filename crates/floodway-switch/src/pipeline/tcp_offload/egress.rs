@@ -7,12 +7,12 @@ use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
 
-use crate::delivery::{Delivery, Flush};
+use crate::pipeline::delivery::{Delivery, Flush};
 use crate::frame::held::Held;
 use crate::frame::{self, Frame, PREFIX_LEN, headers};
-use crate::inbound;
-use crate::port::Port;
-use crate::segment::Segment;
+use crate::pipeline::inbound;
+use crate::state::port::Port;
+use crate::frame::segment::Segment;
 use crate::state::offload::Output;
 
 const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);

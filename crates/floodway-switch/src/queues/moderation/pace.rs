@@ -7,7 +7,7 @@ use super::{LONGEST, RUN, SHORTEST};
 /// Longest time between frames that is taken for a gap, in nanoseconds. A pause of the stream says nothing about the stream.
 const PAUSE: u64 = 500_000;
 
-/// See the theory of operation of [`crate::moderation`].
+/// See the theory of operation of [`crate::queues::moderation`].
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When frames came last.

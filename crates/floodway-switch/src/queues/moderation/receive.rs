@@ -20,7 +20,7 @@ struct Held {
     due: Instant,
 }
 
-/// The state of one receive queue. See the theory of operation of [`crate::moderation`].
+/// The state of one receive queue. See the theory of operation of [`crate::queues::moderation`].
 ///
 /// An interrupt that the guest wants waits while frames come one way, less than `SPARSE` apart on average, and since it was first
 /// wanted less than `BYTES` have come and fewer than `FRAMES` frames. A super-frame is reason enough by itself, and so is the last
@@ -84,7 +84,7 @@ mod tests {
     use floodway_core::time::Duration;
 
     use super::*;
-    use crate::moderation::LONGEST;
+    use crate::queues::moderation::LONGEST;
 
     const US: u64 = 1000;
 

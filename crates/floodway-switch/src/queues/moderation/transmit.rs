@@ -11,7 +11,7 @@ struct Held {
     due: Instant,
 }
 
-/// The state of one transmit queue. See the theory of operation of [`crate::moderation`].
+/// The state of one transmit queue. See the theory of operation of [`crate::queues::moderation`].
 ///
 /// An interrupt that the guest wants waits while the guest goes on sending one way, and less than half of its ring has been given
 /// back since it was told last. A guest that waits for room pauses, or has used up its ring.
@@ -66,7 +66,7 @@ impl Completions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moderation::{LONGEST, SHORTEST};
+    use crate::queues::moderation::{LONGEST, SHORTEST};
 
     const US: u64 = 1000;
 

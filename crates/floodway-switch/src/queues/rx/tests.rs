@@ -8,12 +8,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::dirty_log::DirtyLog;
+use crate::memory::dirty_log::DirtyLog;
 use crate::testing::memory::FRONTEND_BASE;
 use crate::testing::memory::memfd;
 use crate::testing::{Buffer, DriverQueue, TestMemory};
-use crate::virtqueue::Virtqueue;
-use crate::work;
+use crate::queues::virtqueue::Virtqueue;
+use crate::stats::work;
 
 const PAGE: u64 = 4096;
 const RING: u16 = 16;

@@ -7,8 +7,8 @@
 
 use super::{RingBroken, Virtqueue};
 use crate::memory::GuestMemory;
-use crate::segment::GuestIoVecs;
-use crate::work::{self, Unit};
+use crate::frame::segment::GuestIoVecs;
+use crate::stats::work::{self, Unit};
 
 const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;

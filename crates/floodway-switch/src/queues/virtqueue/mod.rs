@@ -42,7 +42,7 @@ use chain::Descriptor;
 pub use chain::{Access, Chain, ChainError, MAX_CHAIN, ORDINARY, Pop, most_iovecs};
 use notify::need_event;
 
-use crate::atomics::Native;
+use crate::sync::atomics::Native;
 use crate::memory::GuestMemory;
 
 /// Largest ring that virtio allows.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::atomics::{Atomics, Word};
+use crate::sync::atomics::{Atomics, Word};
 
 /// Makes entries before `value` visible to the other side: they, and all that was written before, can be read by who sees the index.
 #[inline]

@@ -18,10 +18,10 @@ use super::call::Call;
 use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
 use crate::config::{VcpuConfig, Vm};
-use crate::log_limit::log_limited;
-use crate::port::Port;
+use crate::host::log_limit::log_limited;
+use crate::state::port::Port;
 use crate::sync::lock;
-use crate::status::VcpuStatus;
+use crate::api::status::VcpuStatus;
 
 /// Looks after the vCPU threads of all ports that say so, until it is dropped; then it gives back what it took.
 pub struct Keeper {

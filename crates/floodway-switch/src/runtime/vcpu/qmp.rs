@@ -7,7 +7,7 @@ use std::io;
 
 use serde::Deserialize;
 
-use crate::qmp::{Question, wrong};
+use crate::runtime::qmp::{Question, wrong};
 
 /// vCPUs of a VM: as many as QEMU allows any machine.
 pub const MAX_VCPUS: usize = 4096;
@@ -66,7 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::qmp::MAX_BYTES;
+    use crate::runtime::qmp::MAX_BYTES;
     use crate::testing::fuzz::qmp as check_conversation;
 
     /// A peer that says all of `lines` without being asked.

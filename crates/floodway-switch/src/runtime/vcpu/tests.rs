@@ -14,7 +14,7 @@ use floodway_core::l2::{MacTable, PortId};
 use super::sched::{Attributes, SliceError, set_slice};
 use super::{Keeper, Policy, Slices};
 use crate::config::{PortConfig, SocketMode, VcpuConfig, Vm};
-use crate::port::Port;
+use crate::state::port::Port;
 use crate::sync::lock;
 use crate::testing::wait;
 use crate::sync::waker::Waker;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use floodway_core::l2::PortId;
 use floodway_core::work::Turns;
 
-use crate::ledger::Ledger;
-use crate::port::Port;
+use crate::stats::ledger::Ledger;
+use crate::state::port::Port;
 use crate::state::uplink::UplinkReceiver;
 
 /// Nanoseconds, by the cost model, that a member may spend in a round. A few super-frames, so that bulk comes in batches still; and

@@ -20,17 +20,17 @@ use floodway_wire::{Meta, ethernet, parse};
 
 use super::cursor::Cursor;
 use crate::config::Config;
-use crate::delivery::Delivery;
+use crate::pipeline::delivery::Delivery;
 use crate::frame::{self, Frame, PREFIX_LEN};
-use crate::inbound::{advance, from_network, handle_timeout, to_network};
-use crate::operate::{InboundChange, Operator};
-use crate::ring::Ring;
+use crate::pipeline::inbound::{advance, from_network, handle_timeout, to_network};
+use crate::api::operate::{InboundChange, Operator};
+use crate::queues::ring::Ring;
 use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered, partial, tcp};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;
-use crate::virtqueue::Virtqueue;
-use crate::vnet_offload::Offloads;
+use crate::queues::virtqueue::Virtqueue;
+use crate::frame::vnet_offload::Offloads;
 
 /// Ports that share the link.
 const PORTS: usize = 2;

@@ -1,7 +1,7 @@
 //! What a peer says on a QMP socket.
 
-use crate::qmp::MAX_BYTES;
-use crate::vcpu::qmp::{Conversation, MAX_VCPUS};
+use crate::runtime::qmp::MAX_BYTES;
+use crate::runtime::vcpu::qmp::{Conversation, MAX_VCPUS};
 
 /// What a peer says on a QMP socket, in pieces of the length that the first byte says or at once: the outcome is the same, the
 /// threads are plausible, and each byte is looked at twice at most.

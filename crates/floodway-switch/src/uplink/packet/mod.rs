@@ -31,7 +31,7 @@ use self::socket::PacketSocket;
 use super::gather::Gather;
 use super::interface::Interface;
 use super::{Capabilities, OpenError, SendError, Sender};
-use crate::segment::Segment;
+use crate::frame::segment::Segment;
 
 const CAPABILITY: &str = "CAP_NET_RAW";
 

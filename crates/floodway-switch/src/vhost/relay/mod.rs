@@ -24,9 +24,9 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use super::connection::{Connection, Session, TIDY, poll, quarantine};
 use super::device::Device;
 use super::messages::Verdict;
-use crate::log_limit::log_limited;
-use crate::port::{Port, lock};
-use crate::socket_file::{SocketError, failed};
+use crate::host::log_limit::log_limited;
+use crate::state::port::{Port, lock};
+use crate::host::socket_file::{SocketError, failed};
 use record::Keeper;
 
 type PortChannel = Channel<FromPort, ToPort>;

@@ -1,7 +1,7 @@
 //! Attacks over and from the uplink.
 
 use anyhow::Result;
-use floodway_switch::segment::Segment;
+use floodway_switch::frame::segment::Segment;
 use floodway_switch::testing::frames::{ipv4, mac, numbered};
 use floodway_switch::uplink::Sender;
 use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Choices, all_runs};
-use crate::segment::GuestIoVecs;
+use crate::frame::segment::GuestIoVecs;
 use crate::testing::driver::F_WRITE;
 use crate::testing::{DriverQueue, RawDescriptor, TestMemory, Used};
-use crate::virtqueue::notify::need_event;
-use crate::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue};
+use crate::queues::virtqueue::notify::need_event;
+use crate::queues::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue};
 
 const PAGE: u64 = 4096;
 const BUFFER: u64 = 2 * PAGE;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Choices, all_runs};
-use crate::segment::GuestIoVecs;
+use crate::frame::segment::GuestIoVecs;
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::testing::{DriverQueue, RawDescriptor, TestMemory};
-use crate::virtqueue::{Access, Chain, ChainError, Pop, Virtqueue};
-use crate::work;
+use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, Virtqueue};
+use crate::stats::work;
 
 const PAGE: u64 = 4096;
 /// Two regions, adjacent for the guest, and nothing behind them.
