@@ -40,6 +40,7 @@ lint: compiler ## Formatting, clippy, layers of modules, licences and sources of
 	$(CARGO) run -q --locked -p floodway-layers
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) check -q --locked -p floodway-switch --no-default-features
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
 	tools/deny

@@ -6,7 +6,8 @@
 //! | room | modules | knows |
 //! |---|---|---|
 //! | | [`switch`] | all: builds a switch from its configuration, and stops it |
-//! | [`control`] | | the control socket and its clients; status of what runs |
+//! | `control` | | the control socket and its clients (feature `control`, on by default) |
+//! | `operator` | `snapshot`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
 //! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
 //! | [`pipeline`] | `forward`, `delivery` (and `departure`), `tcp_offload`, `inbound` | frames and where they go |
@@ -28,6 +29,7 @@
 
 pub mod api;
 pub mod config;
+#[cfg(feature = "control")]
 pub mod control;
 pub mod egress;
 pub mod frame;
@@ -35,6 +37,7 @@ pub mod host;
 #[cfg(test)]
 mod interleavings;
 pub mod memory;
+mod operator;
 pub mod pipeline;
 pub mod queues;
 pub mod runtime;

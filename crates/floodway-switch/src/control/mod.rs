@@ -26,13 +26,9 @@
 //! directory's and file's owner and group decide who may ask; a stop never waits for clients.
 
 mod client;
-mod inbound;
 mod metrics;
-mod operator;
-mod pairs;
 mod routes;
 mod server;
-mod snapshot;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,9 @@
 //! What the running switch does for its operator, and the TCP offload's part of it.
 
+mod inbound;
+mod pairs;
+mod snapshot;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +11,6 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
-use super::pairs;
 use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::pipeline::delivery::Delivery;
 use crate::api::operate::{
