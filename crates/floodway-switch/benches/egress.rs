@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use floodway_switch::config::Config;
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
+use floodway_switch::queues::tx::{BATCH, Batch};
+use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig};
-use floodway_switch::queues::tx::{BATCH, Batch};
 use floodway_switch::vhost::features;
-use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_wire::traffic_class::set_dscp;
 use floodway_wire::vnet::VnetHdr;
 

@@ -18,13 +18,13 @@ use floodway_switch::config::{
 };
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
+use floodway_switch::queues::tx::{BATCH, Batch};
+use floodway_switch::queues::virtqueue::Virtqueue;
+use floodway_switch::runtime::vcpu::Slices;
 use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
-use floodway_switch::queues::tx::{BATCH, Batch};
-use floodway_switch::runtime::vcpu::Slices;
 use floodway_switch::vhost::features;
-use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 

@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use floodway_core::l2::PortId;
 use floodway_core::work::CostModel;
 use floodway_switch::config::Config;
-use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::memory::GuestMemory;
+use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
+use floodway_switch::queues::tx::Batch;
+use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::driver::F_INDIRECT;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{
     DriverQueue, Guest, GuestConfig, RawDescriptor, TestMemory, TxShape,
 };
-use floodway_switch::queues::tx::Batch;
 use floodway_switch::vhost::features;
-use floodway_switch::queues::virtqueue::Virtqueue;
 use floodway_wire::vnet::VnetHdr;
 
 const ROUNDS: usize = 3000;

@@ -11,26 +11,26 @@ use std::thread::{self, JoinHandle};
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
-use crate::host::affinity::Cores;
-use crate::queues::call;
-use crate::config::{Config, PortConfig, WorkerConfig};
-use crate::host::descriptors::{self, TooFewDescriptors};
-use crate::memory::budget::{Budget, Share};
 use crate::api::operate::Operator;
-use crate::runtime::polling::Polling;
-use crate::state::port::Port;
-use crate::host::socket_file::SocketError;
 use crate::api::status::{PredecessorsStatus, StatusSource};
+use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::host::affinity::Cores;
+use crate::host::descriptors::{self, TooFewDescriptors};
+use crate::host::socket_file::SocketError;
+use crate::memory::budget::{Budget, Share};
+use crate::queues::call;
+use crate::runtime::polling::Polling;
+use crate::runtime::vcpu::Keeper;
+use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
+use crate::runtime::worker::{Schedule, Worker};
+use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::state::uplink::{Shape, UplinkReceiver, UplinkSlot};
-use crate::uplink;
-use crate::runtime::vcpu::Keeper;
-use crate::vhost::connection::Connection;
-use crate::vhost::relay;
-use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::state::workers::WorkerInfo;
 use crate::sync::waker::Waker;
-use crate::runtime::worker::{Schedule, Worker};
+use crate::uplink;
+use crate::vhost::connection::Connection;
+use crate::vhost::relay;
 
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use floodway_switch::Switch;
-use floodway_switch::config::Config;
 use floodway_switch::api::operate::PairQuery;
+use floodway_switch::config::Config;
 use floodway_switch::frame::segment::Segment;
 use floodway_switch::testing::frames::{
     ipv4, mac, number_of, numbered, partial, pattern, tcp, verified,

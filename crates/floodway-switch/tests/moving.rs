@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use floodway_switch::Switch;
-use floodway_switch::config::Config;
 use floodway_switch::api::status::{L2Entry, Status, Way};
+use floodway_switch::config::Config;
 use floodway_switch::testing::frames::{mac, number_of, numbered};
 use floodway_switch::testing::message::SEND_RARP;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};

@@ -19,9 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_switch::Switch;
+use floodway_switch::api::status::Way;
 use floodway_switch::config::Config;
 use floodway_switch::frame::segment::Segment;
-use floodway_switch::api::status::Way;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;

@@ -1,7 +1,7 @@
 //! `floodway offload`: the settings of a port, shown and changed.
 
-use floodway_switch::control::ControlClient;
 use floodway_switch::api::operate::{OffloadChange, OffloadSettings};
+use floodway_switch::control::ControlClient;
 
 use crate::cli::{OffloadArgs, Toggle};
 use crate::output;

@@ -1,7 +1,7 @@
 //! `floodway pairs`: what guests send where, and which class it is in.
 
-use floodway_switch::control::{ClientError, ControlClient};
 use floodway_switch::api::operate::{MAX_PAGE, PairQuery, PairStatus};
+use floodway_switch::control::{ClientError, ControlClient};
 
 use crate::cli::FlowsArgs;
 use crate::{output, table};

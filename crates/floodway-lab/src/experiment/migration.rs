@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floodway_report::Samples;
+use floodway_switch::api::status::PortState;
 use floodway_switch::config::Config;
 use floodway_switch::control::ControlClient;
-use floodway_switch::api::status::PortState;
 use serde::Deserialize;
 use serde_json::json;
 

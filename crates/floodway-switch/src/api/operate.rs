@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::offload::Refused;
 use crate::api::status::StatusSource;
+use crate::config::offload::Refused;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
-use crate::config::inbound::CAPACITY_MBIT;
-use crate::config::offload::{BUDGET, check};
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, OperateError, Operator, PairPage, PairQuery, PairStatus,
 };
-use crate::stats::{DropReason, Traffic};
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus, drops,
 };
+use crate::config::inbound::CAPACITY_MBIT;
+use crate::config::offload::{BUDGET, check};
+use crate::stats::{DropReason, Traffic};
 
 struct Fixed(Status);
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use floodway_core::egress::qdisc::{ByteLimit, Shaper};
 use floodway_core::time::Instant;
 
+use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, Frame};
 use crate::stats::{DropReason, Traffic};
 use crate::uplink::{SendError, Sender};
-use crate::frame::vnet_offload::{self, Offloads};
 
 /// When a device that was full, or held as much as it may, is looked at again. At 10 Gbit/s it sends 62 KB in this
 /// time, and the limit grows until that is enough.

@@ -20,8 +20,8 @@ use floodway_wire::vnet::VnetHdr;
 use super::Pass;
 use super::device::LOOK_AGAIN;
 use super::tagger::Seen;
-use crate::frame::{self, Frame};
 use crate::frame::pool::{Buffer, Pool};
+use crate::frame::{self, Frame};
 use crate::stats::{DropReason, Traffic};
 
 /// An Ethernet frame with 1500 bytes of payload.

@@ -10,10 +10,10 @@ use super::queue::Owned;
 use super::segments::Segments;
 use super::uncut::{Backlog, Whole};
 use super::{Egress, Label, PIECE, Uncut};
-use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::sync::lock_order::{Ordered, Rank};
 use crate::frame::pool::Pool;
+use crate::frame::{self, CUT_AT_ONCE, Frame};
 use crate::stats::{DropReason, Traffic};
+use crate::sync::lock_order::{Ordered, Rank};
 
 /// An [`Egress`] under its lock, which nobody holds for longer than a piece of work of known size.
 pub struct SharedEgress {

@@ -11,9 +11,9 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, traffic_class};
 
 use super::*;
-use crate::sync::lock;
 use crate::frame::segment::Segment;
 use crate::stats::DropReason;
+use crate::sync::lock;
 use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};
 use crate::uplink::{Capabilities, SendError};
 

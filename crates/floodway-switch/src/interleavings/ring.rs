@@ -7,8 +7,8 @@ use loom::sync::atomic::{AtomicBool, AtomicU16};
 use loom::thread;
 
 use super::{Loom, Unfenced};
-use crate::sync::atomics::Atomics;
 use crate::queues::virtqueue::notify::{look, need_event, publish, wish_and_look, wish_of_other};
+use crate::sync::atomics::Atomics;
 
 const ENTRIES: u16 = 2;
 const NO_NOTIFICATION: u16 = 1;

@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use crate::memory::PAGE_SIZE;
+use crate::memory::sigbus::{Faults, Kind, Registration};
 #[cfg(any(test, feature = "testing"))]
 use crate::sync::lock;
-use crate::memory::sigbus::{Faults, Kind, Registration};
 
 /// `SECRETMEM_MAGIC`: memory of `memfd_secret(2)`.
 const SECRETMEM_MAGIC: libc::c_long = 0x5345_434d;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use floodway_core::inbound::{Config, Policy};
 
+use crate::api::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
 use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
-use crate::api::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 

@@ -11,16 +11,16 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
-use crate::config::offload::{self as settings, Refused, check, choose};
-use crate::pipeline::delivery::Delivery;
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
     OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
 };
-use crate::state::port::Port;
-use crate::state::offload::PortOffload;
 use crate::api::status::OffloadStatus;
+use crate::config::offload::{self as settings, Refused, check, choose};
+use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
+use crate::state::offload::PortOffload;
+use crate::state::port::Port;
 use crate::state::shared::Shared;
 
 /// Flows in a page if nobody says how many.

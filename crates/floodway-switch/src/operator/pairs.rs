@@ -53,9 +53,8 @@ pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, OperateError
             _ => {
                 let places = PLACES_AT_ONCE.min((limit - pairs.len()) as u32);
                 let now = shared.now();
-                let (found, next) = uplink
-                    .egress()
-                    .with(|egress| egress.pairs(at.guest, at.place, places, now));
+                let (found, next) =
+                    uplink.egress().with(|egress| egress.pairs(at.guest, at.place, places, now));
                 let names = (port.config.name.as_str(), uplink.config.name.as_str());
                 pairs.extend(found.iter().map(|pair| pair_status(names, pair)));
                 next

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind, PortId};
 
-use crate::stats::pairs::PairTraffic;
-use crate::state::port::{Port, QueuePair};
-use crate::sync::lock;
-use crate::queues::ring::Interrupts;
-use crate::queues::rx::RxQueue;
-use crate::memory::sigbus::Kind;
 use crate::api::status::{
     L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
     RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
     WorkStatus, WorkerStatus, drops,
 };
-use crate::state::workers::WorkerInfo;
-use crate::state::shared::Shared;
+use crate::memory::sigbus::Kind;
+use crate::queues::ring::Interrupts;
+use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
+use crate::state::port::{Port, QueuePair};
+use crate::state::shared::Shared;
 use crate::state::uplink::UplinkSlot;
+use crate::state::workers::WorkerInfo;
+use crate::stats::pairs::PairTraffic;
+use crate::sync::lock;
 use crate::vhost::features;
 
 impl StatusSource for Shared {

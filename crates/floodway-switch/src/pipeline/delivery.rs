@@ -21,10 +21,10 @@ use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
 use crate::frame::{CUT_AT_ONCE, Frame};
-use crate::state::port::Port;
 use crate::queues::rx::RxQueue;
-use crate::stats::DropReason;
+use crate::state::port::Port;
 use crate::state::shared::Shared;
+use crate::stats::DropReason;
 
 /// When the guest hears of delivered frames.
 #[derive(Clone, Copy, PartialEq, Eq)]

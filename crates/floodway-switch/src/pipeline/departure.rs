@@ -44,13 +44,13 @@ use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
 
-use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::frame::{self, Frame};
-use crate::state::port::Port;
-use crate::sync::lock;
+use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::queues::rx::{PendingFrame, RxQueue};
-use crate::stats::DropReason;
+use crate::state::port::Port;
 use crate::state::uplink::UplinkSlot;
+use crate::stats::DropReason;
+use crate::sync::lock;
 
 impl Delivery {
     /// A frame from `mac` has come in by `ingress`, and the table does not know that yet.

@@ -24,18 +24,18 @@ use floodway_core::work::Work;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
-use crate::pipeline::delivery::{Delivery, Flush};
 use crate::frame::describe::is_notice;
+use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame};
+use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
-use crate::state::port::Port;
-use crate::sync::lock;
-use crate::stats::DropReason;
-use crate::state::shared::Shared;
 use crate::pipeline::tcp_offload::Session;
 use crate::queues::tx::{BATCH, Batch};
+use crate::state::port::Port;
+use crate::state::shared::Shared;
 use crate::state::uplink::UplinkReceiver;
-use crate::frame::vnet_offload::Offloads;
+use crate::stats::DropReason;
+use crate::sync::lock;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;

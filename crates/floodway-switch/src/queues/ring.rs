@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::queues::call::Call;
-use crate::stats::Counter;
 use crate::queues::virtqueue::Virtqueue;
+use crate::stats::Counter;
 
 /// Interrupts to the guest, sent and saved.
 #[derive(Debug, Default)]

@@ -36,14 +36,14 @@ use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
+use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::stats::ledger::MODEL;
 use crate::queues::moderation::{Delivered, Moderation};
 use crate::queues::ring::{Interrupts, Ring};
-use crate::frame::segment::{GuestIoVecs, Segment};
-use crate::stats::{DropReason, Traffic};
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
-use crate::frame::vnet_offload::{self, Offloads};
+use crate::stats::ledger::MODEL;
+use crate::stats::{DropReason, Traffic};
 use pending::Pending;
 pub use pending::PendingFrame;
 

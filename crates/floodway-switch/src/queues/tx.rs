@@ -22,15 +22,15 @@ use floodway_core::work::Work;
 use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
+use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::frame::vnet_offload::Offloads;
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
-use crate::stats::ledger::MODEL;
 use crate::memory::GuestMemory;
 use crate::queues::moderation::{Completed, Completions};
 use crate::queues::ring::{Interrupts, Ring};
-use crate::frame::segment::{GuestIoVecs, Segment};
-use crate::stats::{DropReason, Traffic};
 use crate::queues::virtqueue::{self, Access, Pop, RingBroken};
-use crate::frame::vnet_offload::Offloads;
+use crate::stats::ledger::MODEL;
+use crate::stats::{DropReason, Traffic};
 
 /// Most frames that are taken from one queue at a time.
 pub const BATCH: usize = 32;

@@ -31,13 +31,13 @@ use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
 use crate::pipeline::forward::Forwarder;
+use crate::queues::tx::{Batch, TxQueue};
 use crate::runtime::polling::Polling;
 use crate::state::port::Port;
-use crate::state::workers::WorkerStats;
 use crate::state::shared::Shared;
-use crate::sync::waker::Waker;
-use crate::queues::tx::{Batch, TxQueue};
 use crate::state::uplink::UplinkReceiver;
+use crate::state::workers::WorkerStats;
+use crate::sync::waker::Waker;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use schedule::QUANTUM;

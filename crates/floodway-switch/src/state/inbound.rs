@@ -8,8 +8,8 @@ use floodway_core::inbound::Port as Clamp;
 use floodway_core::time::Instant;
 use floodway_wire::vnet::VnetHdr;
 
-use crate::sync::deadline::Deadline;
 use crate::frame::{Frame, PREFIX_LEN};
+use crate::sync::deadline::Deadline;
 use crate::sync::lock_order::{Ordered, Rank};
 
 /// The clamp of one port, as the packet path sees it.

@@ -9,10 +9,10 @@ use floodway_core::offload::{Config, Edit, Link, Made, Naming, Offload, Release,
 use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
-use crate::sync::deadline::Deadline;
 use crate::frame::held::Held;
-use crate::sync::lock_order::{Ordered, Rank};
 use crate::frame::pool::Pool;
+use crate::sync::deadline::Deadline;
+use crate::sync::lock_order::{Ordered, Rank};
 use crate::sync::waker::Waker;
 
 /// The offload of one port, as the packet path sees it.

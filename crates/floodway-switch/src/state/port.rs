@@ -11,19 +11,19 @@ use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
 
-use crate::config::PortConfig;
-use crate::sync::deadline::Deadline;
-use crate::frame::Frame;
 use super::inbound::PortInbound;
 use super::offload::{GuestEvent, PortOffload};
-use crate::sync::lock_order::{Ordered, Rank};
+use crate::api::status::VcpuStatus;
+use crate::config::PortConfig;
+use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
-use crate::stats::{DropReason, Traffic};
-use crate::api::status::VcpuStatus;
-use crate::sync::lock;
 use crate::queues::tx::TxQueue;
+use crate::stats::{DropReason, Traffic};
+use crate::sync::deadline::Deadline;
+use crate::sync::lock;
+use crate::sync::lock_order::{Ordered, Rank};
 use crate::sync::waker::Waker;
 
 /// The two rings of a queue pair. The order of locks is in `lock_order`.

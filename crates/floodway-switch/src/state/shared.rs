@@ -11,10 +11,10 @@ use super::division::Division;
 use super::port::Port;
 use super::uplink::UplinkSlot;
 use super::workers::WorkerInfo;
-use crate::stats::ledger::Ledger;
-use crate::sync::lock_order::{Ordered, Rank};
-use crate::stats::pairs::Pairs;
 use crate::api::status::PredecessorsStatus;
+use crate::stats::ledger::Ledger;
+use crate::stats::pairs::Pairs;
+use crate::sync::lock_order::{Ordered, Rank};
 
 /// What all workers share.
 pub struct Shared {

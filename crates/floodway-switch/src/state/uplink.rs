@@ -16,11 +16,11 @@ use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
-use crate::sync::deadline::Deadline;
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
-use crate::sync::lock;
 use crate::stats::{DropReason, Traffic};
+use crate::sync::deadline::Deadline;
+use crate::sync::lock;
 use crate::sync::waker::Waker;
 use crate::uplink::{self, OpenError, Received, Receiver, Sender};
 

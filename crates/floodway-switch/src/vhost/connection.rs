@@ -17,13 +17,13 @@ use super::allowance::{Allowance, thread_time};
 use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages::{self, Verdict};
-use crate::host::affinity::Cores;
 use crate::config::SocketMode;
+use crate::host::affinity::Cores;
 use crate::host::log_limit::log_limited;
+use crate::host::socket_file::{self, SocketError, SocketFile, failed};
+use crate::memory::sigbus::Kind;
 use crate::state::port::Port;
 use crate::sync::lock;
-use crate::memory::sigbus::Kind;
-use crate::host::socket_file::{self, SocketError, SocketFile, failed};
 
 /// How long a client waits before it tries to reach its front-end again.
 const RECONNECT: Duration = Duration::from_millis(100);

@@ -15,14 +15,14 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
-use crate::queues::call::{self, Call};
-use crate::memory::dirty_log::DirtyLog;
 use crate::host::log_limit::log_limited;
-use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
-use crate::state::port::Port;
-use crate::queues::ring::Ring;
+use crate::memory::dirty_log::DirtyLog;
 use crate::memory::sigbus::{Faults, Kind};
+use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
+use crate::queues::call::{self, Call};
+use crate::queues::ring::Ring;
 use crate::queues::virtqueue::{RingAddresses, Virtqueue};
+use crate::state::port::Port;
 
 /// One vring as the front-end has described it so far.
 #[derive(Default)]

@@ -8,9 +8,9 @@
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
+use crate::frame::vnet_offload::Offloads;
 use crate::queues::rx::RxFeatures;
 use crate::queues::tx::TxFeatures;
-use crate::frame::vnet_offload::Offloads;
 
 macro_rules! virtio_features {
     ($($(#[doc = $doc:literal])+ $name:ident = $bit:literal,)+) => {

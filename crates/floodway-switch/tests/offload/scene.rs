@@ -10,15 +10,15 @@ use std::thread;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::config::Config;
-use floodway_switch::frame::with_slice;
 use floodway_switch::api::operate::{FlowQuery, FlowStatus, Operator};
+use floodway_switch::config::Config;
 use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::vnet_offload::{self, Offloads};
+use floodway_switch::frame::with_slice;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, tap};
 use floodway_switch::vhost::features;
-use floodway_switch::frame::vnet_offload::{self, Offloads};
 use floodway_wire::notice::{self, ETHERTYPE, Notice};
 use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};
 

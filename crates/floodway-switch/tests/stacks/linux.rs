@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use floodway_core::time::{Duration, Instant};
-use floodway_switch::frame::with_slice;
 use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::vnet_offload::{self, Offloads};
+use floodway_switch::frame::with_slice;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::uplink::{Receiver, Sender, tap};
-use floodway_switch::frame::vnet_offload::{self, Offloads};
 use floodway_wire::vnet::VnetHdr;
 
 use super::netns;

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use floodway_switch::Switch;
-use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::api::status::PortState;
+use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use floodway_switch::testing::frames::{numbered, pattern};
 use floodway_switch::testing::message::{self, encode};

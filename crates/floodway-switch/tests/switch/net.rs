@@ -4,14 +4,14 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use floodway_switch::api::status::{PortStatus, Status};
 use floodway_switch::config::{
     Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
 };
-use floodway_switch::api::status::{PortStatus, Status};
+use floodway_switch::runtime::vcpu::Slices;
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait};
-use floodway_switch::runtime::vcpu::Slices;
 use floodway_wire::vnet::VnetHdr;
 use tempfile::TempDir;
 

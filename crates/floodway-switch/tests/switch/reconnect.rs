@@ -2,8 +2,8 @@
 
 use std::os::unix::net::UnixListener;
 
-use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::api::status::PortState;
+use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::testing::message;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait_until};

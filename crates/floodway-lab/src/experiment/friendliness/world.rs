@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use floodway_guest::transfer::{Plan, Receiver as To};
-use floodway_switch::control::ControlClient;
 use floodway_switch::api::operate::FlowQuery;
+use floodway_switch::control::ControlClient;
 
 use super::journal::{self, Journal};
 use super::receiver::Receiver;

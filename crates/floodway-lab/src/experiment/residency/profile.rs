@@ -72,7 +72,8 @@ mod tests {
     #[test]
     fn functions_with_their_shares() {
         let text = "# Overhead  Symbol\n#\n    21.52%  [.] floodway_switch::queues::rx::RxQueue::deliver\n     3.10%  [k] eventfd_write\n\n";
-        let expected = [("floodway_switch::queues::rx::RxQueue::deliver", 21.52), ("eventfd_write", 3.1)];
+        let expected =
+            [("floodway_switch::queues::rx::RxQueue::deliver", 21.52), ("eventfd_write", 3.1)];
         assert_eq!(parse(text), expected.map(|(name, share)| (name.to_owned(), share)));
         assert!(parse("# no samples\n").is_empty());
     }

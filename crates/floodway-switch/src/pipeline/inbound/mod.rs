@@ -32,15 +32,15 @@ use floodway_core::inbound::{Config, Port as Clamp, Verdict};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
-use crate::pipeline::delivery::Delivery;
 use crate::frame::Frame;
 use crate::frame::describe::{Direction, describe};
 use crate::frame::headers::with_edit;
-use crate::sync::lock_order::Ordered;
-use crate::state::port::Port;
+use crate::pipeline::delivery::Delivery;
 use crate::state::inbound::{Kept, Machine};
+use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::stats::DropReason;
+use crate::sync::lock_order::Ordered;
 use output::Output;
 
 /// Lets time pass for the clamp of `port`: it hears of no earlier time from now on.

@@ -4,11 +4,11 @@ use floodway_core::inbound::Sink;
 use floodway_core::offload::Edit;
 use floodway_wire::parse;
 
-use crate::pipeline::delivery::Delivery;
 use crate::frame::headers::with_edit;
 use crate::frame::{self, PREFIX_LEN};
-use crate::state::port::Port;
+use crate::pipeline::delivery::Delivery;
 use crate::state::inbound::Kept;
+use crate::state::port::Port;
 
 /// Sends what the clamp of `port` says.
 pub(super) struct Output<'a> {

@@ -11,17 +11,17 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
 
 use super::{from_network, handle_timeout, to_network};
-use crate::config::Config;
-use crate::pipeline::delivery::Delivery;
-use crate::frame;
-use crate::stats::ledger::MODEL;
 use crate::api::operate::{InboundChange, Operator};
+use crate::config::Config;
+use crate::frame;
+use crate::pipeline::delivery::Delivery;
 use crate::queues::ring::Ring;
+use crate::queues::virtqueue::Virtqueue;
 use crate::state::shared::Shared;
+use crate::stats::ledger::MODEL;
 use crate::testing::frames::{mac, numbered, partial, tcp, verified};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;
-use crate::queues::virtqueue::Virtqueue;
 
 const MSS: usize = 1448;
 const SCALE: u8 = 7;

@@ -7,13 +7,13 @@ use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
 
-use crate::pipeline::delivery::{Delivery, Flush};
 use crate::frame::held::Held;
-use crate::frame::{self, Frame, PREFIX_LEN, headers};
-use crate::pipeline::inbound;
-use crate::state::port::Port;
 use crate::frame::segment::Segment;
+use crate::frame::{self, Frame, PREFIX_LEN, headers};
+use crate::pipeline::delivery::{Delivery, Flush};
+use crate::pipeline::inbound;
 use crate::state::offload::Output;
+use crate::state::port::Port;
 
 const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);
 /// Source address of notices, and of what is sent after a guest that has moved: locally administered, and no host's.

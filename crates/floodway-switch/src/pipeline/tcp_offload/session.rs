@@ -11,17 +11,17 @@ use floodway_wire::{FiveTuple, Meta};
 
 use super::egress::Egress;
 use super::too_big::TooBig;
-use crate::pipeline::delivery::Delivery;
 use crate::frame::describe::{Described, Direction, Trust, describe, hops, is_intact};
 use crate::frame::headers::with_edit;
 use crate::frame::held::Held;
-use crate::frame::{self, Frame};
-use crate::sync::lock_order::Ordered;
 use crate::frame::pool::Pool;
-use crate::state::port::Port;
-use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
-use crate::stats::DropReason;
+use crate::frame::{self, Frame};
+use crate::pipeline::delivery::Delivery;
 use crate::queues::tx::BATCH;
+use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
+use crate::state::port::Port;
+use crate::stats::DropReason;
+use crate::sync::lock_order::Ordered;
 
 /// A frame from the guest as it is shown to the engine.
 pub struct Expected {

@@ -17,10 +17,10 @@ use floodway_wire::vnet::VnetHdr;
 use crate::frame::describe::{Direction, Trust, describe, is_intact};
 use crate::frame::headers::{self, with_edit};
 use crate::frame::held::Held;
-use crate::frame::{self, Frame};
 use crate::frame::pool::Pool;
-use crate::state::offload::pool_limit;
 use crate::frame::vnet_offload::{self, Offloads};
+use crate::frame::{self, Frame};
+use crate::state::offload::pool_limit;
 
 /// A frame that leaves the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use crate::frame::describe::{Direction, Trust, describe, is_notice};
 use crate::frame::held::Held;
-use crate::frame::{self, Frame, headers};
 use crate::frame::pool::Pool;
 use crate::frame::segment::Segment;
+use crate::frame::{self, Frame, headers};
 use crate::testing::frames::{mac, partial, pattern, tcp, verified};
 
 const TIMESTAMPS: Timestamps = Timestamps { value: 77, echo: 88 };

@@ -9,11 +9,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::dirty_log::DirtyLog;
+use crate::queues::virtqueue::Virtqueue;
+use crate::stats::work;
 use crate::testing::memory::FRONTEND_BASE;
 use crate::testing::memory::memfd;
 use crate::testing::{Buffer, DriverQueue, TestMemory};
-use crate::queues::virtqueue::Virtqueue;
-use crate::stats::work;
 
 const PAGE: u64 = 4096;
 const RING: u16 = 16;

@@ -6,8 +6,8 @@
 //! is used, whatever the guest writes there meanwhile.
 
 use super::{RingBroken, Virtqueue};
-use crate::memory::GuestMemory;
 use crate::frame::segment::GuestIoVecs;
+use crate::memory::GuestMemory;
 use crate::stats::work::{self, Unit};
 
 const F_NEXT: u16 = 1;

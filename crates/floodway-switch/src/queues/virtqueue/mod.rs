@@ -42,8 +42,8 @@ use chain::Descriptor;
 pub use chain::{Access, Chain, ChainError, MAX_CHAIN, ORDINARY, Pop, most_iovecs};
 use notify::need_event;
 
-use crate::sync::atomics::Native;
 use crate::memory::GuestMemory;
+use crate::sync::atomics::Native;
 
 /// Largest ring that virtio allows.
 pub const MAX_SIZE: u16 = 32768;

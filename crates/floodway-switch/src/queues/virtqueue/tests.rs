@@ -9,9 +9,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::stats::work;
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory, Used};
-use crate::stats::work;
 
 const PAGE: u64 = 4096;
 /// Two adjacent regions with a hole behind the second.

@@ -17,11 +17,11 @@ use super::Slices;
 use super::call::Call;
 use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
+use crate::api::status::VcpuStatus;
 use crate::config::{VcpuConfig, Vm};
 use crate::host::log_limit::log_limited;
 use crate::state::port::Port;
 use crate::sync::lock;
-use crate::api::status::VcpuStatus;
 
 /// Looks after the vCPU threads of all ports that say so, until it is dropped; then it gives back what it took.
 pub struct Keeper {

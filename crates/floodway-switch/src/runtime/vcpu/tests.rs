@@ -16,8 +16,8 @@ use super::{Keeper, Policy, Slices};
 use crate::config::{PortConfig, SocketMode, VcpuConfig, Vm};
 use crate::state::port::Port;
 use crate::sync::lock;
-use crate::testing::wait;
 use crate::sync::waker::Waker;
+use crate::testing::wait;
 
 /// A thread that is called like a vCPU.
 struct Vcpu {

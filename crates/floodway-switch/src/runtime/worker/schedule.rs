@@ -16,9 +16,9 @@ use std::sync::Arc;
 use floodway_core::l2::PortId;
 use floodway_core::work::Turns;
 
-use crate::stats::ledger::Ledger;
 use crate::state::port::Port;
 use crate::state::uplink::UplinkReceiver;
+use crate::stats::ledger::Ledger;
 
 /// Nanoseconds, by the cost model, that a member may spend in a round. A few super-frames, so that bulk comes in batches still; and
 /// short enough for a hundred ports to have their turns within 3 ms when all have work.

@@ -7,16 +7,16 @@ use floodway_core::l2::PortId;
 use super::schedule::QUANTUM;
 use super::*;
 use crate::config::Config;
-use crate::pipeline::delivery::{Delivery, Flush};
 use crate::frame;
-use crate::stats::ledger::MODEL;
+use crate::pipeline::delivery::{Delivery, Flush};
 use crate::queues::ring::Ring;
+use crate::queues::tx::BATCH;
+use crate::queues::virtqueue::Virtqueue;
+use crate::stats::ledger::MODEL;
 use crate::stats::{DropReason, Traffic};
 use crate::testing::frames::{mac, numbered, partial, pattern, tcp};
 use crate::testing::{Guest, GuestConfig, TxShape};
-use crate::queues::tx::BATCH;
 use crate::vhost::features;
-use crate::queues::virtqueue::Virtqueue;
 use floodway_wire::vnet::VnetHdr;
 
 /// A worker with a guest on each port, VM `i + 1` on port `i`.

@@ -19,18 +19,18 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{Meta, ethernet, parse};
 
 use super::cursor::Cursor;
-use crate::config::Config;
-use crate::pipeline::delivery::Delivery;
-use crate::frame::{self, Frame, PREFIX_LEN};
-use crate::pipeline::inbound::{advance, from_network, handle_timeout, to_network};
 use crate::api::operate::{InboundChange, Operator};
+use crate::config::Config;
+use crate::frame::vnet_offload::Offloads;
+use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::pipeline::delivery::Delivery;
+use crate::pipeline::inbound::{advance, from_network, handle_timeout, to_network};
 use crate::queues::ring::Ring;
+use crate::queues::virtqueue::Virtqueue;
 use crate::state::shared::Shared;
 use crate::testing::frames::{mac, numbered, partial, tcp};
 use crate::testing::{Guest, GuestConfig};
 use crate::vhost::features;
-use crate::queues::virtqueue::Virtqueue;
-use crate::frame::vnet_offload::Offloads;
 
 /// Ports that share the link.
 const PORTS: usize = 2;

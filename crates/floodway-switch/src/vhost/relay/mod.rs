@@ -25,8 +25,8 @@ use super::connection::{Connection, Session, TIDY, poll, quarantine};
 use super::device::Device;
 use super::messages::Verdict;
 use crate::host::log_limit::log_limited;
-use crate::state::port::{Port, lock};
 use crate::host::socket_file::{SocketError, failed};
+use crate::state::port::{Port, lock};
 use record::Keeper;
 
 type PortChannel = Channel<FromPort, ToPort>;

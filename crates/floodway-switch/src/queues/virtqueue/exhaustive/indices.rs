@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{Choices, all_runs};
 use crate::frame::segment::GuestIoVecs;
-use crate::testing::driver::F_WRITE;
-use crate::testing::{DriverQueue, RawDescriptor, TestMemory, Used};
 use crate::queues::virtqueue::notify::need_event;
 use crate::queues::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue};
+use crate::testing::driver::F_WRITE;
+use crate::testing::{DriverQueue, RawDescriptor, TestMemory, Used};
 
 const PAGE: u64 = 4096;
 const BUFFER: u64 = 2 * PAGE;

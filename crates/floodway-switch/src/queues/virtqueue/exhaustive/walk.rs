@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{Choices, all_runs};
 use crate::frame::segment::GuestIoVecs;
-use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
-use crate::testing::{DriverQueue, RawDescriptor, TestMemory};
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, Virtqueue};
 use crate::stats::work;
+use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
+use crate::testing::{DriverQueue, RawDescriptor, TestMemory};
 
 const PAGE: u64 = 4096;
 /// Two regions, adjacent for the guest, and nothing behind them.
