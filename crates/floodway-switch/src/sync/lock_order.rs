@@ -120,7 +120,8 @@ mod note {
 
 use note::Note;
 
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
+#[cfg(debug_assertions)]
 mod tests {
     use super::*;
 
