@@ -412,7 +412,7 @@ mod tests {
             Err(_) => {}
         }
         for cause in ["fault", "kill"] {
-            let name = "sigbus::tests::other_bus_errors_still_end_the_process";
+            let name = "memory::sigbus::tests::other_bus_errors_still_end_the_process";
             let mut child = Command::new(std::env::current_exe().unwrap());
             let output = child.args(["--exact", name]).env(VARIABLE, cause).output().unwrap();
             assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{cause}: {output:?}");

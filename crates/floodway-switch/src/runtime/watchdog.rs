@@ -159,7 +159,7 @@ mod tests {
             let _ = thread.expect("a thread").join();
             std::process::exit(0);
         }
-        let test = "watchdog::tests::a_panic_in_a_worker_ends_the_process";
+        let test = "runtime::watchdog::tests::a_panic_in_a_worker_ends_the_process";
         assert_eq!(in_child(test), Some(libc::SIGABRT));
     }
 
@@ -171,7 +171,7 @@ mod tests {
             thread::sleep(Duration::from_secs(60));
             std::process::exit(0);
         }
-        let test = "watchdog::tests::a_worker_that_stands_still_ends_the_process_if_that_is_wanted";
+        let test = "runtime::watchdog::tests::a_worker_that_stands_still_ends_the_process_if_that_is_wanted";
         assert_eq!(in_child(test), Some(libc::SIGABRT));
     }
 
