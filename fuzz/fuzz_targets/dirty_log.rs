@@ -7,16 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use floodway_switch::memory::dirty_log::DirtyLog;
 use floodway_switch::frame;
+use floodway_switch::frame::vnet_offload::Offloads;
 use floodway_switch::memory::GuestMemory;
+use floodway_switch::memory::dirty_log::DirtyLog;
 use floodway_switch::queues::ring::Ring;
 use floodway_switch::queues::rx::{RxFeatures, RxQueue};
+use floodway_switch::queues::virtqueue::Virtqueue;
+use floodway_switch::stats::work;
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory};
-use floodway_switch::queues::virtqueue::Virtqueue;
-use floodway_switch::frame::vnet_offload::Offloads;
-use floodway_switch::stats::work;
 use floodway_wire::vnet::VnetHdr;
 use libfuzzer_sys::fuzz_target;
 

@@ -8,12 +8,12 @@ use arbitrary::Arbitrary;
 use floodway_switch::memory::GuestMemory;
 use floodway_switch::queues::ring::Ring;
 use floodway_switch::queues::rx::RxQueue;
-use floodway_switch::stats::{DropReason, Traffic};
-use floodway_switch::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory};
 use floodway_switch::queues::tx::{BATCH, Batch, TxQueue};
-use floodway_switch::vhost::features;
 use floodway_switch::queues::virtqueue::{MAX_CHAIN, Virtqueue};
 use floodway_switch::stats::work;
+use floodway_switch::stats::{DropReason, Traffic};
+use floodway_switch::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory};
+use floodway_switch::vhost::features;
 use libfuzzer_sys::fuzz_target;
 
 const REGION: u64 = 32 * 4096;

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use floodway_switch::memory::GuestMemory;
 use floodway_switch::frame::segment::{GuestIoVecs, Segment};
-use floodway_switch::testing::{DriverQueue, RawDescriptor, TestMemory};
+use floodway_switch::memory::GuestMemory;
 use floodway_switch::queues::virtqueue::{Access, MAX_CHAIN, Pop, Virtqueue};
 use floodway_switch::stats::work;
+use floodway_switch::testing::{DriverQueue, RawDescriptor, TestMemory};
 use libfuzzer_sys::fuzz_target;
 
 const REGION: u64 = 4 * 4096;

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use arbitrary::Arbitrary;
 use floodway_switch::frame;
-use floodway_switch::testing::frames::partial;
 use floodway_switch::frame::vnet_offload::{self, Offloads};
+use floodway_switch::testing::frames::partial;
 use floodway_wire::build::{Link, Tcp};
 use floodway_wire::checksum::{Verification, verify_transport};
 use floodway_wire::vnet::VnetHdr;
