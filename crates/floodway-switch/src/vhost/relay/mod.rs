@@ -26,7 +26,8 @@ use super::device::Device;
 use super::messages::Verdict;
 use crate::host::log_limit::log_limited;
 use crate::host::socket_file::{SocketError, failed};
-use crate::state::port::{Port, lock};
+use crate::state::port::Port;
+use crate::sync::lock;
 use record::Keeper;
 
 type PortChannel = Channel<FromPort, ToPort>;
