@@ -22,7 +22,7 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::Label;
 use crate::frame::Frame;
-use crate::state::port::lock;
+use crate::sync::lock;
 
 /// Bytes of a source above which nothing more waits: as much as the TCP offload keeps for a VM.
 const LIMIT: usize = 4 << 20;
