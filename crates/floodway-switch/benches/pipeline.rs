@@ -7,20 +7,16 @@
 #![allow(missing_docs, reason = "criterion's macros generate public functions")]
 
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use floodway_core::l2::PortKind;
-use floodway_switch::config::{
-    Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
-};
+use floodway_switch::config::{Config, PortConfig, WorkerConfig};
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
 use floodway_switch::queues::tx::{BATCH, Batch};
 use floodway_switch::queues::virtqueue::Virtqueue;
-use floodway_switch::runtime::vcpu::Slices;
 use floodway_switch::state::shared::Shared;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{Guest, GuestConfig, TxShape};
@@ -29,24 +25,7 @@ use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 fn port(n: u8) -> PortConfig {
-    PortConfig {
-        name: format!("vm{n}"),
-        socket: PathBuf::from("unused"),
-        mode: SocketMode::Server,
-        mac: Some(mac(n)),
-        ips: Vec::new(),
-        allow_router: true,
-        allow_dhcp_server: true,
-        allow_mac_takeover: false,
-        queue_pairs: 1,
-        mtu: 1500,
-        queue_bytes: 4 << 20,
-        storm_pps: 0,
-        worker: 0,
-        inbound_weight: 1,
-        offload: floodway_core::offload::Config::default(),
-        vcpu: None,
-    }
+    PortConfig { mac: Some(mac(n)), storm_pps: 0, ..PortConfig::new(format!("vm{n}"), "unused") }
 }
 
 /// Two guests on a switch without threads.
@@ -61,15 +40,9 @@ struct Bench {
 impl Bench {
     fn new(tx_shape: TxShape) -> Self {
         let config = Config {
-            control: PathBuf::from("unused"),
-            l2: L2Config { ageing: Duration::from_secs(300) },
-            meter: MeterConfig::default(),
-            vcpu: Slices::default(),
-            watchdog: WatchdogConfig::default(),
-            inbound: floodway_core::inbound::Config::default(),
             workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
             ports: vec![port(1), port(2)],
-            uplinks: Vec::new(),
+            ..Config::default()
         };
         let shared = Shared::without_threads(&config).expect("a switch");
         let guest = |ring_size| {

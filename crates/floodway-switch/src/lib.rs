@@ -19,7 +19,7 @@
 //! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
 //! | [`api`] | `operate`, `status` | documents of the control socket |
 //! | [`config`] | | names, units and ranges of the configuration |
-//! | [`host`] | `descriptors`, `socket_file`, `log_limit` | what a process takes of its host |
+//! | [`host`] | `descriptors`, `socket_file`, `socket_access`, `log_limit` | what a process takes of its host |
 //! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |
 //! | [`sync`] | `lock_order`, `deadline`, `waker` | locks and their order; timers that other threads bring forward |
 //!

@@ -14,6 +14,7 @@ use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
+use floodway_switch::host::socket_access::Access;
 use floodway_switch::host::socket_file::{self, SocketFile};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
@@ -72,7 +73,8 @@ fn open(port: &PortConfig) -> anyhow::Result<(Source, Option<SocketFile>)> {
     if let Some(directory) = port.socket.parent() {
         fs::create_dir_all(directory).context("cannot make its directory")?;
     }
-    let (listener, file) = socket_file::listen(&port.socket)?;
+    let access = Access::resolve(&port.permissions)?;
+    let (listener, file) = socket_file::listen(&port.socket, access)?;
     Ok((Source::Listen(listener), Some(file)))
 }
 

@@ -24,6 +24,7 @@ mod keys;
 mod meter;
 pub mod offload;
 mod parse;
+mod permissions;
 mod queue;
 mod section;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use floodway_wire::ethernet::MacAddr;
 
 pub use error::ConfigError;
 pub use meter::MeterConfig;
+pub use permissions::Permissions;
 pub use queue::QueueConfig;
 pub use vcpu::{Policy, SLICES, Slices, VcpuConfig, Vm};
 pub use watchdog::WatchdogConfig;
@@ -54,6 +56,8 @@ pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
 pub struct Config {
     /// Path of the control socket, at most 107 bytes. Default [`DEFAULT_CONTROL_SOCKET`].
     pub control: PathBuf,
+    /// What ports' sockets have that say nothing else: the section `[permissions]`.
+    pub permissions: Permissions,
     /// MAC learning.
     pub l2: L2Config,
     /// The meter of VM pairs and its tags, on every uplink.
@@ -136,6 +140,8 @@ pub struct PortConfig {
     pub socket: PathBuf,
     /// Which side listens.
     pub mode: SocketMode,
+    /// Who may connect to the socket in server mode: the section `[port.permissions]`.
+    pub permissions: Permissions,
     /// The guest's unicast address; frames from any other source are dropped. `None` checks nothing.
     pub mac: Option<MacAddr>,
     /// The guest's addresses; IP packets, ARP and neighbour discovery in any other name are dropped, save the EUI-64
@@ -175,6 +181,7 @@ impl PortConfig {
             name: name.into(),
             socket: socket.into(),
             mode: SocketMode::default(),
+            permissions: Permissions::default(),
             mac: None,
             ips: Vec::new(),
             allow_router: true,
@@ -259,6 +266,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             control: DEFAULT_CONTROL_SOCKET.into(),
+            permissions: Permissions::default(),
             l2: L2Config::default(),
             meter: MeterConfig::default(),
             vcpu: Slices::default(),

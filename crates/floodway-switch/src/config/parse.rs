@@ -10,20 +10,31 @@ use toml::de::DeTable;
 use super::error::Fault;
 use super::section::Section;
 use super::{
-    Config, DEFAULT_CONTROL_SOCKET, L2Config, PortConfig, SocketMode, UplinkConfig, UplinkKind,
-    WorkerConfig,
+    Config, DEFAULT_CONTROL_SOCKET, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig,
+    UplinkKind, WorkerConfig,
 };
-use super::{inbound, meter, offload, queue, vcpu, watchdog};
+use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
 
 /// Keys of each section, in the order in which errors list them.
-pub(super) const ROOT_KEYS: &[&str] =
-    &["control", "l2", "meter", "inbound", "vcpu", "watchdog", "worker", "port", "uplink"];
+pub(super) const ROOT_KEYS: &[&str] = &[
+    "control",
+    "permissions",
+    "l2",
+    "meter",
+    "inbound",
+    "vcpu",
+    "watchdog",
+    "worker",
+    "port",
+    "uplink",
+];
 pub(super) const L2_KEYS: &[&str] = &["ageing_s"];
 pub(super) const WORKER_KEYS: &[&str] = &["core", "poll_us"];
 pub(super) const PORT_KEYS: &[&str] = &[
     "name",
     "socket",
     "mode",
+    "permissions",
     "mac",
     "ips",
     "allow_router",
@@ -64,20 +75,21 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
     let control =
         socket(&root, "control", root.string("control")?.unwrap_or(DEFAULT_CONTROL_SOCKET))?;
     taken.sockets.claim(&root, "control", control.display().to_string())?;
+    let permissions = permissions::section(&root, &Permissions::default())?;
     let l2 = l2(&root)?;
     let meter = meter::section(&root)?;
     let vcpu = vcpu::slices(&root)?;
     let watchdog = watchdog::section(&root)?;
     let workers = workers(&root)?;
     let ports = (root.tables("port")?.iter())
-        .map(|section| port(section, workers.len(), &mut taken))
+        .map(|section| port(section, workers.len(), &permissions, &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     let uplinks = (root.tables("uplink")?.iter())
         .map(|section| uplink(section, workers.len(), &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
     let inbound = inbound::section(&root, ports.len())?;
-    Ok(Config { control, l2, meter, inbound, vcpu, watchdog, workers, ports, uplinks })
+    Ok(Config { control, permissions, l2, meter, inbound, vcpu, watchdog, workers, ports, uplinks })
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
@@ -115,7 +127,12 @@ fn workers(root: &Section<'_, '_>) -> Result<Vec<WorkerConfig>, Fault> {
     Ok(workers)
 }
 
-fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<PortConfig, Fault> {
+fn port(
+    section: &Section<'_, '_>,
+    workers: usize,
+    for_all: &Permissions,
+    taken: &mut Taken,
+) -> Result<PortConfig, Fault> {
     section.allow(PORT_KEYS)?;
     let name = name(section, "vm1", taken)?;
     let example = format!("/run/floodway/{name}.sock");
@@ -126,8 +143,10 @@ fn port(section: &Section<'_, '_>, workers: usize, taken: &mut Taken) -> Result<
     // What checks addresses keeps guests from posing as routers and servers, too.
     let unguarded = ips.is_empty();
     let default = PortConfig::new(name, socket);
+    let mode = section.choice("mode", &modes)?.unwrap_or_default();
     Ok(PortConfig {
-        mode: section.choice("mode", &modes)?.unwrap_or_default(),
+        mode,
+        permissions: port_permissions(section, mode, for_all)?,
         allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
         allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
         allow_mac_takeover: allow_mac_takeover(section, mac)?,
@@ -235,6 +254,20 @@ fn allow_mac_takeover(section: &Section<'_, '_>, mac: Option<MacAddr>) -> Result
         return Err(section.fault("allow_mac_takeover", problem));
     }
     Ok(allowed)
+}
+
+/// Only sockets that the switch makes have permissions of its choice.
+fn port_permissions(
+    section: &Section<'_, '_>,
+    mode: SocketMode,
+    for_all: &Permissions,
+) -> Result<Permissions, Fault> {
+    if mode == SocketMode::Client && section.table("permissions")?.is_some() {
+        let problem =
+            "the VMM makes the socket, so [port.permissions] has no effect; remove one of them";
+        return Err(section.fault("mode", problem));
+    }
+    permissions::section(section, for_all)
 }
 
 fn ips(section: &Section<'_, '_>) -> Result<Vec<IpAddr>, Fault> {

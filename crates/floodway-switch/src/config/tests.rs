@@ -281,7 +281,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         ("offload = true", "offload: must be one section: write [port.offload]".into()),
         (
             "vlan = 2",
-            "vlan: unknown key; remove it; the keys here are name, socket, mode, mac, ips, \
+            "vlan: unknown key; remove it; the keys here are name, socket, mode, permissions, mac, ips, \
              allow_router, allow_dhcp_server, allow_mac_takeover, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),
@@ -400,7 +400,8 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 7] = ["l2", "meter", "inbound", "offload", "queue", "vcpu", "watchdog"];
+const SUB_SECTIONS: [&str; 8] =
+    ["permissions", "l2", "meter", "inbound", "offload", "queue", "vcpu", "watchdog"];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]

@@ -6,8 +6,8 @@
 use serde::{Serialize, Serializer};
 
 use super::keys::{Keys, integer, micros};
-use super::{Config, L2Config, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
-use super::{inbound, meter, offload, queue, vcpu, watchdog};
+use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
+use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
 
 impl Serialize for Config {
     /// As a file that [`Config::parse`] reads as the same configuration.
@@ -17,9 +17,22 @@ impl Serialize for Config {
 }
 
 fn root(config: &Config) -> Keys {
-    let Config { control, l2, meter, vcpu, watchdog, inbound, workers, ports, uplinks } = config;
+    let Config {
+        control,
+        permissions,
+        l2,
+        meter,
+        vcpu,
+        watchdog,
+        inbound,
+        workers,
+        ports,
+        uplinks,
+    } = config;
+    let port = |config: &PortConfig| port(config, permissions);
     Keys::default()
         .changed("control", control.display().to_string(), super::DEFAULT_CONTROL_SOCKET.into())
+        .section("permissions", permissions::keys(permissions, &Permissions::default()))
         .section("l2", l2_section(l2))
         .section("meter", meter::keys(meter))
         .section("inbound", inbound::keys(inbound))
@@ -50,11 +63,12 @@ fn worker(config: &WorkerConfig) -> Keys {
     )
 }
 
-fn port(config: &PortConfig) -> Keys {
+fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
     let PortConfig {
         name,
         socket,
         mode,
+        permissions,
         mac,
         ips,
         allow_router,
@@ -86,6 +100,7 @@ fn port(config: &PortConfig) -> Keys {
         .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
         .changed("worker", integer(*worker), integer(default.worker))
         .changed("inbound_weight", integer(*inbound_weight), integer(default.inbound_weight))
+        .section("permissions", permissions::keys(permissions, for_all))
         .section("offload", offload::keys(offload))
         .section("vcpu", vcpu.as_ref().map_or_else(Keys::default, vcpu::keys))
 }
@@ -123,6 +138,7 @@ mod tests {
     /// Every key, none of them with its default.
     const FULL: &str = r#"
 control = "/tmp/c.sock"
+permissions = { owner = "root", group = "daemon", mode = "0666" }
 l2 = { ageing_s = 60 }
 vcpu = { latency_slice_us = 100, throughput_slice_us = 20_000, look_every_s = 9 }
 watchdog = { stall_ms = 100, restart = true }
@@ -182,6 +198,7 @@ min_rto_ms = 5
 name = "vm2"
 socket = "/tmp/vm2.sock"
 allow_mac_takeover = true
+permissions = { owner = "1000", group = "1001", mode = "0600" }
 vcpu = { pid = 12, policy = "throughput" }
 [[uplink]]
 name = "up0"
@@ -228,8 +245,9 @@ quantum = 300
         let has = |section: &Value, keys: &[&str]| {
             let table = section.as_table().expect("a section");
             for key in keys {
-                // Only a port without an address of its own may take others'.
-                assert!(table.contains_key(*key) || *key == "allow_mac_takeover", "{key}");
+                // Only a port without an address of its own may take others', and only sockets of ours have permissions.
+                let other_port = ["allow_mac_takeover", "permissions"].contains(key);
+                assert!(table.contains_key(*key) || other_port, "{key}");
             }
         };
         has(&Value::Table(written.clone()), ROOT_KEYS);
@@ -243,6 +261,8 @@ quantum = 300
         has(&written["port"][0]["offload"], offload::KEYS);
         has(&written["uplink"][0], UPLINK_KEYS);
         has(&written["uplink"][0]["queue"], queue::KEYS);
+        has(&written["permissions"], permissions::KEYS);
+        has(&written["port"][1]["permissions"], permissions::KEYS);
         assert_eq!(written["port"][1]["allow_mac_takeover"].as_bool(), Some(true));
     }
 

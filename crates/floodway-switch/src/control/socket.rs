@@ -1,11 +1,12 @@
 //! The control socket's file, its directory and its mode.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use crate::host::socket_access::Access;
 use crate::host::socket_file::{self, SocketError, SocketFile};
 
 /// Owner and group may connect.
@@ -56,9 +57,8 @@ impl ControlListener {
             let made = builder.recursive(true).mode(DIRECTORY_MODE).create(directory);
             made.map_err(failed(path, "make its directory"))?;
         }
-        let (listener, file) = socket_file::listen(path).map_err(refused(path))?;
-        fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))
-            .map_err(failed(path, "set its mode"))?;
+        let access = Access::of_process(SOCKET_MODE);
+        let (listener, file) = socket_file::listen(path, access).map_err(refused(path))?;
         Ok(Self { listener, file })
     }
 }
@@ -73,5 +73,6 @@ fn refused(path: &Path) -> impl FnOnce(SocketError) -> BindError {
         SocketError::InUse => BindError::AlreadyRunning(path.to_owned()),
         SocketError::NotASocket => BindError::NotASocket(path.to_owned()),
         SocketError::System { action, source } => failed(path, action)(source),
+        SocketError::Access(error) => failed(path, "set its rights")(io::Error::other(error)),
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod affinity;
 pub mod descriptors;
 pub(crate) mod log_limit;
+pub mod socket_access;
 pub mod socket_file;

@@ -9,15 +9,23 @@
 //! * a socket that takes one, or would if its backlog were not full: somebody serves it, and we do not start;
 //! * anything else is not ours to remove.
 //!
+//! A new socket is bound, gets its rights ([`super::socket_access`]), and only then listens.
+//!
 //! **Invariant**: a [`SocketFile`] removes the file that it has made, not one that somebody has put in its place.
 
 use std::fs::{self, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::host::socket_access::{Access, AccessError};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// Why there is no socket. Whoever shows it names the path.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +36,9 @@ pub enum SocketError {
     /// The file is none of ours.
     #[error("the file exists and is not a socket (remove it, or choose another path)")]
     NotASocket,
+    /// The file cannot have its rights.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The system refused.
     #[error("cannot {action}: {source}")]
     System {
@@ -70,21 +81,34 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path`, without blocking. A dead process's socket is replaced.
+/// Listens at `path`, without blocking; `access` says who may connect. A dead process's socket is replaced.
 ///
 /// # Errors
 /// The path is not free, or the system refuses.
-pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+pub fn listen(path: &Path, access: Access) -> Result<(UnixListener, SocketFile), SocketError> {
     remove_stale(path)?;
-    let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
+    let socket = bind(path).map_err(|error| match error.kind() {
         // Another process was quicker since `remove_stale`.
         io::ErrorKind::AddrInUse => SocketError::InUse,
         _ => failed("listen")(error),
     })?;
     let metadata = fs::symlink_metadata(path).map_err(failed("look at it"))?;
     let file = SocketFile { path: path.to_owned(), identity: identity(&metadata) };
-    listener.set_nonblocking(true).map_err(failed("listen"))?;
-    Ok((listener, file))
+    access.apply(path, file.identity)?;
+    net::listen(&socket, BACKLOG).map_err(|error| failed("listen")(error.into()))?;
+    Ok((UnixListener::from(socket), file))
+}
+
+/// A non-blocking socket at `path` that does not listen yet.
+fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 /// Connects without waiting for a listener whose backlog is full: it may never accept.
@@ -92,8 +116,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
 /// # Errors
 /// Nobody listens, or [`WouldBlock`](io::ErrorKind::WouldBlock) if the backlog is full.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = socket()?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
@@ -130,7 +153,11 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{listen as listen_with, *};
+
+    fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+        listen_with(path, Access::of_process(0o660))
+    }
 
     #[test]
     fn the_socket_of_a_dead_process_is_replaced() {

@@ -5,7 +5,6 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,9 +16,10 @@ use super::allowance::{Allowance, thread_time};
 use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages::{self, Verdict};
-use crate::config::SocketMode;
+use crate::config::{PortConfig, SocketMode};
 use crate::host::affinity::Cores;
 use crate::host::log_limit::log_limited;
+use crate::host::socket_access::Access;
 use crate::host::socket_file::{self, SocketError, SocketFile, failed};
 use crate::memory::sigbus::Kind;
 use crate::state::port::Port;
@@ -62,7 +62,7 @@ impl Connection {
         let event = || EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"));
         let (stop, alarm) = (event()?, event()?);
         let (listener, file) = match port.config.mode {
-            SocketMode::Server => listen(&port.config.socket).map(|(l, f)| (Some(l), Some(f)))?,
+            SocketMode::Server => listen(&port.config).map(|(l, f)| (Some(l), Some(f)))?,
             SocketMode::Client => (None, None),
         };
         let current = Arc::new(Current::default());
@@ -140,12 +140,12 @@ fn ends_soon(thread: &JoinHandle<()>) -> bool {
     true
 }
 
-/// Listens at `path`, whose directory is made if it is missing.
-fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
-    if let Some(directory) = path.parent() {
+/// Listens on the port's socket, whose directory is made if it is missing.
+fn listen(port: &PortConfig) -> Result<(UnixListener, SocketFile), SocketError> {
+    if let Some(directory) = port.socket.parent() {
         std::fs::create_dir_all(directory).map_err(failed("make its directory"))?;
     }
-    socket_file::listen(path)
+    socket_file::listen(&port.socket, Access::resolve(&port.permissions)?)
 }
 
 struct Server {

@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use floodway_switch::api::status::{PortStatus, Status};
-use floodway_switch::config::{
-    Config, L2Config, MeterConfig, PortConfig, SocketMode, WatchdogConfig, WorkerConfig,
-};
-use floodway_switch::runtime::vcpu::Slices;
+use floodway_switch::config::{Config, PortConfig, WorkerConfig};
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait};
@@ -17,24 +14,7 @@ use tempfile::TempDir;
 
 /// A port as the tests want it unless they say otherwise: address configured, no storm limit.
 pub fn port(n: u8) -> PortConfig {
-    PortConfig {
-        name: format!("vm{n}"),
-        socket: PathBuf::new(),
-        mode: SocketMode::Server,
-        mac: Some(mac(n)),
-        ips: Vec::new(),
-        allow_router: true,
-        allow_dhcp_server: true,
-        allow_mac_takeover: false,
-        queue_pairs: 1,
-        mtu: 1500,
-        queue_bytes: 4 << 20,
-        storm_pps: 0,
-        worker: 0,
-        vcpu: None,
-        inbound_weight: 1,
-        offload: floodway_core::offload::Config::default(),
-    }
+    PortConfig { mac: Some(mac(n)), storm_pps: 0, ..PortConfig::new(format!("vm{n}"), "") }
 }
 
 /// A switch in a directory of its own.
@@ -52,14 +32,9 @@ impl Net {
         let worker = WorkerConfig { core: None, poll: Duration::from_micros(50) };
         let mut config = Config {
             control: dir.path().join("control.sock"),
-            l2: L2Config { ageing: Duration::from_secs(300) },
-            meter: MeterConfig::default(),
-            vcpu: Slices::default(),
-            watchdog: WatchdogConfig::default(),
-            inbound: floodway_core::inbound::Config::default(),
             workers: vec![worker; workers],
             ports,
-            uplinks: Vec::new(),
+            ..Config::default()
         };
         for port in &mut config.ports {
             port.socket = dir.path().join(format!("{}.sock", port.name));

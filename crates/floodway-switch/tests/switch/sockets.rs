@@ -1,14 +1,15 @@
 //! What lies at the paths of ports' sockets when a switch starts, and what it leaves there.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use floodway_switch::Switch;
-use floodway_switch::config::Config;
+use floodway_switch::config::{Config, Permissions, PortConfig};
 use floodway_switch::testing::GuestConfig;
 use floodway_switch::testing::frames::numbered;
 
-use crate::net::Net;
+use crate::net::{Net, port};
 
 /// The configuration of a second switch, with a control socket of its own.
 fn second(net: &Net) -> Config {
@@ -28,6 +29,34 @@ fn a_file_at_a_ports_path_stays_and_is_named() {
     assert_eq!(error, expected);
     assert_eq!(fs::read(net.socket(2)).unwrap(), b"mine");
     assert!(!net.socket(1).exists(), "what was made before is gone again");
+}
+
+#[test]
+fn a_socket_has_the_rights_that_are_configured_whatever_the_umask() {
+    // Anything but what the process's umask leaves of 0777.
+    let rights =
+        Permissions { owner: Some("4321".into()), group: Some("1234".into()), mode: 0o626 };
+    let configured = PortConfig { permissions: rights, ..port(1) };
+    let net = Net::start(vec![configured, port(2)]);
+    let found = fs::metadata(net.socket(1)).unwrap();
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (4321, 1234, 0o626));
+    let found = fs::metadata(net.socket(2)).unwrap();
+    assert_eq!(found.mode() & 0o7777, 0o660);
+    net.boot(1, GuestConfig::default());
+}
+
+#[test]
+fn an_owner_that_does_not_exist_is_named_with_its_port() {
+    let mut net = Net::of(1);
+    net.switch = None;
+    net.config.ports[0].permissions.owner = Some("no-such-user".into());
+    let error = Switch::start(&net.config).err().expect("nobody to give it to").to_string();
+    let expected = format!(
+        "port \"vm1\": socket = \"{}\": permissions.owner = \"no-such-user\": the host has no such user (create it, or name another)",
+        net.socket(1).display()
+    );
+    assert_eq!(error, expected);
+    assert!(!net.socket(1).exists());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, RwLock};
@@ -13,7 +13,7 @@ use floodway_core::l2::{MacTable, PortId};
 
 use super::sched::{Attributes, SliceError, set_slice};
 use super::{Keeper, Policy, Slices};
-use crate::config::{PortConfig, SocketMode, VcpuConfig, Vm};
+use crate::config::{PortConfig, VcpuConfig, Vm};
 use crate::state::port::Port;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
@@ -53,22 +53,9 @@ impl Drop for Vcpu {
 
 fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     let config = PortConfig {
-        name: "vm1".into(),
-        socket: PathBuf::from("unused"),
-        mode: SocketMode::Server,
-        mac: None,
-        ips: Vec::new(),
-        allow_router: true,
-        allow_dhcp_server: true,
-        allow_mac_takeover: false,
-        queue_pairs: 1,
-        mtu: 1500,
         queue_bytes: 1 << 20,
-        storm_pps: 0,
-        worker: 0,
-        inbound_weight: 1,
-        offload: floodway_core::offload::Config::default(),
         vcpu: Some(VcpuConfig { vm, policy }),
+        ..PortConfig::new("vm1", "unused")
     };
     let table = MacTable::new([0; 2], Duration::from_secs(1));
     let waker = Arc::new(Waker::new().unwrap());
