@@ -7,17 +7,17 @@
 //! |---|---|---|
 //! | | [`switch`] | all: builds a switch from its configuration, and stops it |
 //! | `control` | | the control socket and its clients (feature `control`, on by default) |
-//! | `operator` | `snapshot`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
+//! | `operator` | `snapshot`, `diagnose`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
 //! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
 //! | [`pipeline`] | `forward`, `delivery` (and `departure`), `tcp_offload`, `inbound` | frames and where they go |
-//! | [`state`] | `port`, `uplink`, `shared` | what is shared, and behind which locks |
+//! | [`state`] | `port`, `front_end`, `uplink`, `shared` | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`uplink`] | | devices that frames leave and come by |
 //! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
 //! | [`frame`] | `segment`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
 //! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
-//! | [`api`] | `operate`, `status` | documents of the control socket |
+//! | [`api`] | `operate`, `status`, `diagnosis` | documents of the control socket |
 //! | [`config`] | | names, units and ranges of the configuration |
 //! | [`host`] | `descriptors`, `socket_file`, `socket_access`, `log_limit` | what a process takes of its host |
 //! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |

@@ -5,13 +5,15 @@
 mod net;
 
 use std::fmt::Debug;
+use std::fs;
 use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use floodway_switch::config::PortConfig;
+use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::testing::frames::{ipv6, mac};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, message, wait_until};
 use floodway_wire::MacAddr;
@@ -29,10 +31,16 @@ static LINES: AtomicU64 = AtomicU64::new(0);
 /// Lines that name a link-local address.
 static ADDRESSES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Lines that say why a port cannot connect.
+static CONNECTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 impl Visit for Count {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "address" {
-            ADDRESSES.lock().unwrap().push(format!("{value:?}"));
+        let text = format!("{value:?}");
+        match field.name() {
+            "address" => ADDRESSES.lock().unwrap().push(text),
+            "message" if text.starts_with("cannot connect") => CONNECTS.lock().unwrap().push(text),
+            _ => {}
         }
     }
 }
@@ -70,7 +78,8 @@ fn outsiders_cause_few_log_lines() {
     tracing::subscriber::set_global_default(Count).unwrap();
     let ips = vec![ipv6(5)];
     let checked = PortConfig { ips, ..port(5) };
-    let net = Net::start((1..=4).map(port).chain([checked]).collect());
+    let client = PortConfig { mode: SocketMode::Client, ..port(6) };
+    let net = Net::start((1..=4).map(port).chain([checked, client]).collect());
 
     let mut vm = net.boot(1, GuestConfig::default());
     let file = tempfile::tempfile().unwrap();
@@ -99,6 +108,35 @@ fn outsiders_cause_few_log_lines() {
     });
 
     a_refused_link_local_address_is_named_once(&net);
+    what_keeps_a_port_from_connecting_is_logged_once(&net);
+}
+
+fn what_keeps_a_port_from_connecting_is_logged_once(net: &Net) {
+    let diagnosis = || net.switch.as_ref().unwrap().operator().diagnose("vm6").unwrap();
+    // Nobody listens there: that is nothing to log.
+    let attempts = diagnosis().socket.attempts;
+    wait_until("attempts", || diagnosis().socket.attempts > attempts + 2);
+    assert_eq!(*CONNECTS.lock().unwrap(), [""; 0]);
+    let path = net.socket(6);
+    symlink(&path, &path).unwrap();
+    wait_until("a problem", || diagnosis().socket.problem.is_some());
+    let attempts = diagnosis().socket.attempts;
+    wait_until("attempts", || diagnosis().socket.attempts > attempts + 2);
+    let found = fs::symlink_metadata(&path).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let expected = format!(
+        "cannot connect to {0} as uid {uid}: Too many levels of symbolic links (os error 40); \
+         {0} is of uid {1}, gid {2}, mode 0777",
+        path.display(),
+        found.uid(),
+        found.gid()
+    );
+    assert_eq!(*CONNECTS.lock().unwrap(), [expected]);
+    // What is mended is connected to.
+    fs::remove_file(&path).unwrap();
+    let listener = net.listen(6);
+    drop(Frontend::accept(&listener));
+    wait_until("the problem to be over", || diagnosis().socket.problem.is_none());
 }
 
 fn a_refused_link_local_address_is_named_once(net: &Net) {

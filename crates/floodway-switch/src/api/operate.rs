@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::diagnosis::Diagnosis;
 use crate::api::status::StatusSource;
 use crate::config::offload::Refused;
 
@@ -36,6 +37,12 @@ pub trait Operator: StatusSource {
     /// # Errors
     /// A setting is out of its range; then nothing is changed.
     fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError>;
+
+    /// What is known of a port's connection, and what is wrong with it.
+    ///
+    /// # Errors
+    /// There is no such port.
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError>;
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///

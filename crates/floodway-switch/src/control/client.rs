@@ -15,6 +15,7 @@ use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
 use super::{ErrorBody, Version};
+use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
@@ -144,6 +145,14 @@ impl ControlClient {
     /// There is no answer, or a setting is refused.
     pub fn set_inbound(&self, change: &InboundChange) -> Result<InboundStatus, ClientError> {
         self.send(&Method::PUT, "/v1/inbound", change)
+    }
+
+    /// What is known of a port's connection, and what is wrong with it.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn diagnosis(&self, port: &str) -> Result<Diagnosis, ClientError> {
+        self.get(&format!("/v1/ports/{}/diagnosis", escape(port)))
     }
 
     /// How far the drain of a port is.

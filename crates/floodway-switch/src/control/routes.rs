@@ -10,6 +10,7 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 
 use super::{ErrorBody, Version, metrics};
+use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, OperateError, Operator, PairPage, PairQuery,
@@ -19,7 +20,7 @@ use crate::api::status::Status;
 type Source = Arc<dyn Operator>;
 
 /// What there is, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /metrics";
+const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
     Router::new()
@@ -30,6 +31,7 @@ pub(super) fn router(source: Source) -> Router {
         .route("/v1/inbound", put(set_inbound).get(inbound))
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
+        .route("/v1/ports/{name}/diagnosis", get(diagnosis))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -86,6 +88,13 @@ async fn set_inbound(
 ) -> Result<Json<InboundStatus>, Failure> {
     let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.inbound(&change)?))
+}
+
+async fn diagnosis(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+) -> Result<Json<Diagnosis>, Failure> {
+    Ok(Json(source.diagnose(&port)?))
 }
 
 async fn drain_status(

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, OperateError, Operator, PairPage, PairQuery, PairStatus,
@@ -73,6 +74,10 @@ impl Operator for Fixed {
             capacity_bps: change.capacity_mbit.unwrap_or(7) * 1_000_000,
             ..InboundStatus::default()
         })
+    }
+
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
+        Ok(Diagnosis { port: port.into(), ..Diagnosis::default() })
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {

@@ -293,6 +293,12 @@ impl GuestMemory {
         Self { regions, starts, by_host, ..self.clone() }
     }
 
+    /// Where the regions lie, sorted by guest address.
+    #[must_use]
+    pub fn layouts(&self) -> Vec<RegionLayout> {
+        self.regions.iter().map(|region| region.layout).collect()
+    }
+
     /// Bytes mapped.
     #[must_use]
     pub fn size(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! What the running switch does for its operator, and the TCP offload's part of it.
 
+mod diagnose;
 mod inbound;
 mod pairs;
 mod snapshot;
@@ -11,6 +12,7 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
+use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
     OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
@@ -138,6 +140,10 @@ impl Operator for Arc<Shared> {
 
     fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
         self.operate_inbound(change)
+    }
+
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
+        Ok(diagnose::port(self.port(port)?))
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {

@@ -98,7 +98,8 @@ fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
     }
 }
 
-fn port(port: &Port, work: WorkStatus) -> PortStatus {
+/// The status of one port.
+pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
     let running = port.rx_running();
     let state = match (running, port.is_connected()) {
         (1.., _) => PortState::Running,

@@ -11,6 +11,7 @@ use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
 
+use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::offload::{GuestEvent, PortOffload};
 use crate::api::status::VcpuStatus;
@@ -100,6 +101,8 @@ pub struct Port {
     pub(crate) log_limit: LogLimit,
     /// Front-ends that were cut off.
     pub quarantine: Mutex<Quarantine>,
+    /// What is known of its front-end.
+    pub front_end: FrontEnd,
     /// What the guest wants to find in notices; zero until it has said so.
     nonce: AtomicU64,
     /// The worker that serves it.
@@ -149,6 +152,7 @@ impl Port {
             memory: Share::default(),
             log_limit: LogLimit::default(),
             quarantine: Mutex::default(),
+            front_end: FrontEnd::default(),
             waker,
             table,
             config,

@@ -1,4 +1,8 @@
 //! A port's socket: one thread that serves one front-end after the other.
+//!
+//! In client mode nobody may be listening yet, which is no error: the port tries again soon. Anything else that keeps it from
+//! connecting (rights above all) stays until an operator mends it. It is logged once, with the path, the user and the rights that are in
+//! the way, and tried again after pauses that double up to [`MAX_RECONNECT`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -9,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
 use vhost::vhost_user::{BackendReqHandler, Error};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -19,14 +24,17 @@ use super::messages::{self, Verdict};
 use crate::config::{PortConfig, SocketMode};
 use crate::host::affinity::Cores;
 use crate::host::log_limit::log_limited;
-use crate::host::socket_access::Access;
+use crate::host::socket_access::{self, Access};
 use crate::host::socket_file::{self, SocketError, SocketFile, failed};
 use crate::memory::sigbus::Kind;
+use crate::state::front_end::Peer;
 use crate::state::port::Port;
 use crate::sync::lock;
 
 /// How long a client waits before it tries to reach its front-end again.
 const RECONNECT: Duration = Duration::from_millis(100);
+/// How long it waits at most while something other than an absent front-end is in the way.
+const MAX_RECONNECT: Duration = Duration::from_secs(5);
 /// How long a port stays without a front-end after the memory of the last one has gone: a front-end that does it again and again
 /// costs workers a few faults a second.
 const QUARANTINE: Duration = Duration::from_secs(1);
@@ -74,6 +82,7 @@ impl Connection {
             stop: Arc::clone(&stop),
             last_try: Cell::new(None),
             allowance: RefCell::new(Allowance::new(Instant::now())),
+            backoff: Cell::new(RECONNECT),
         };
         let thread = thread::Builder::new()
             .name(format!("vhost-{}", port.config.name))
@@ -159,6 +168,8 @@ struct Server {
     last_try: Cell<Option<Instant>>,
     /// What this thread may do for front-ends.
     allowance: RefCell<Allowance>,
+    /// How long it waits before it tries again.
+    backoff: Cell<Duration>,
 }
 
 impl Server {
@@ -167,15 +178,17 @@ impl Server {
             self.pause();
             let stream = match listener {
                 Some(listener) => self.accept(listener),
-                None => self.connect(),
+                None => Ok(self.connect()),
             };
             match stream {
                 Ok(Some(stream)) => {
                     log_limited!(info, self.port, "front-end connected");
                     lock(&self.port.quarantine).reason = None;
+                    self.port.front_end.on_connected(Peer::of(&stream).ok());
                     self.port.set_connected(true);
                     self.allowance.borrow_mut().connect();
                     if let Err(error) = self.serve(stream) {
+                        self.port.front_end.note_error(&error);
                         log_limited!(warn, self.port, %error, "socket failed");
                     }
                     *lock(&self.current) = None;
@@ -236,24 +249,47 @@ impl Server {
         }
     }
 
-    fn connect(&self) -> io::Result<Option<UnixStream>> {
+    fn connect(&self) -> Option<UnixStream> {
         use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
         // Not at once after the last connection: a front-end that hangs up when it has accepted
         // must not keep us busy.
         self.tidy();
         self.wait(None, self.reconnect_in());
         self.last_try.set(Some(Instant::now()));
+        self.port.front_end.on_attempt();
         match socket_file::connect(&self.port.config.socket) {
-            Ok(stream) => Ok(Some(stream)),
+            Ok(stream) => {
+                self.backoff.set(RECONNECT);
+                Some(stream)
+            }
             // No VM yet, or not any more, or one that does not accept.
-            Err(e) if matches!(e.kind(), NotFound | ConnectionRefused | WouldBlock) => Ok(None),
-            Err(e) => Err(e),
+            Err(e) if matches!(e.kind(), NotFound | ConnectionRefused | WouldBlock) => {
+                self.backoff.set(RECONNECT);
+                self.port.front_end.set_connect_problem(None);
+                None
+            }
+            Err(e) => {
+                self.on_connect_error(&e);
+                None
+            }
+        }
+    }
+
+    fn on_connect_error(&self, error: &io::Error) {
+        self.backoff.set((2 * self.backoff.get()).min(MAX_RECONNECT));
+        let path = &self.port.config.socket;
+        let uid = geteuid().as_raw();
+        let found = socket_access::describe(path);
+        let problem =
+            format!("cannot connect to {} as uid {uid}: {error}; {found}", path.display());
+        if self.port.front_end.set_connect_problem(Some(problem.clone())) {
+            log_limited!(warn, self.port, "{problem}");
         }
     }
 
     fn reconnect_in(&self) -> Duration {
-        let since = self.last_try.get().map_or(RECONNECT, |last| last.elapsed());
-        RECONNECT.saturating_sub(since)
+        let since = self.last_try.get().map_or(Duration::MAX, |last| last.elapsed());
+        self.backoff.get().saturating_sub(since)
     }
 
     /// Handles messages until the front-end is gone or says something that cannot be understood.
@@ -349,9 +385,17 @@ impl Session {
     /// # Errors
     /// As there.
     pub(super) fn handle(&mut self) -> io::Result<Verdict> {
+        let errors = self.port.front_end.errors();
+        let verdict = self.handle_request(errors);
+        lock(&self.device).publish();
+        verdict
+    }
+
+    fn handle_request(&mut self, errors: u64) -> io::Result<Verdict> {
         if let Some(verdict) = messages::handle(&mut self.stream, &mut lock(&self.device))? {
             return Ok(verdict);
         }
+        let note = |error: &Error| self.port.front_end.note_error_since(errors, error);
         match self.handler.handle_request() {
             Ok(()) => Ok(Verdict::Done),
             Err(Error::Disconnected | Error::SocketBroken(_)) => {
@@ -365,10 +409,12 @@ impl Session {
                 | Error::InactiveOperation(_)
                 | Error::ReqHandlerError(_)),
             ) => {
+                note(&error);
                 log_limited!(warn, self.port, %error, "vhost-user request refused");
                 Ok(Verdict::Refused)
             }
             Err(error) => {
+                note(&error);
                 log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
                 Ok(Verdict::Over)
             }

@@ -22,6 +22,7 @@ use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
 use crate::queues::call::{self, Call};
 use crate::queues::ring::Ring;
 use crate::queues::virtqueue::{RingAddresses, Virtqueue};
+use crate::state::front_end::VringFacts;
 use crate::state::port::Port;
 
 /// One vring as the front-end has described it so far.
@@ -38,6 +39,19 @@ struct Vring {
     enabled: bool,
     /// It has been enabled since the front-end connected.
     was_enabled: bool,
+}
+
+impl Vring {
+    fn facts(&self) -> VringFacts {
+        VringFacts {
+            size: self.size,
+            addressed: self.addresses.is_some(),
+            started: self.started,
+            enabled: self.enabled,
+            kick: self.kick.is_some(),
+            call: self.call.is_some(),
+        }
+    }
 }
 
 /// Memories that were replaced and are still held, above which a front-end waits before it shares more.
@@ -57,6 +71,7 @@ pub struct Device {
     /// Memory that was replaced. Workers may still hold it; unmapping it takes long, so none of them may be the last to let go.
     retired: Vec<Arc<GuestMemory>>,
     features: u64,
+    protocol_features: u64,
     /// The dirty log, whether it is in use or not.
     log: Option<Arc<DirtyLog>>,
     /// The virtio device status, as the front-end last told it.
@@ -77,7 +92,24 @@ impl Device {
         let faults = Arc::new(Faults::new(Arc::clone(&alarm)));
         let memory = Arc::new(GuestMemory::new(port.memory.clone(), Arc::clone(&faults)));
         let retired = Vec::new();
-        Self { port, memory, retired, features: 0, log: None, status: 0, vrings, faults, alarm }
+        Self {
+            port,
+            memory,
+            retired,
+            features: 0,
+            protocol_features: 0,
+            log: None,
+            status: 0,
+            vrings,
+            faults,
+            alarm,
+        }
+    }
+
+    /// Writes down what the front-end has set up, for whoever asks the port.
+    pub fn publish(&self) {
+        let vrings = self.vrings.iter().map(Vring::facts).collect();
+        self.port.front_end.set_device(self.protocol_features, self.memory.layouts(), vrings);
     }
 
     /// Unmaps memory that was replaced and that no worker holds any more; returns `true` if there is more.
@@ -121,8 +153,11 @@ impl Device {
         self.log = None;
         self.status = 0;
         self.features = 0;
+        self.protocol_features = 0;
         self.port.set_features(0);
         self.port.set_connected(false);
+        self.port.front_end.on_disconnected();
+        self.publish();
     }
 
     /// The port.
@@ -176,6 +211,8 @@ impl Device {
     pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let limit = self.port.config.mtu;
         if mtu > u64::from(limit) {
+            let error = format_args!("an MTU of {mtu}, and the port allows {limit}");
+            self.port.front_end.note_error(&error);
             log_limited!(warn, self.port, mtu, limit, "front-end's MTU is too large");
             return Err(Error::InvalidParam);
         }
@@ -217,6 +254,9 @@ impl Device {
         let start = || match Virtqueue::new(memory, vring.size, addresses, event_idx) {
             Ok(queue) => Ok(Ring { queue, call }),
             Err(error) => {
+                self.port
+                    .front_end
+                    .note_error(&format_args!("vring {index} cannot start: {error}"));
                 log_limited!(warn, self.port, vring = index, %error, "cannot start");
                 Err(Error::InvalidParam)
             }
@@ -279,6 +319,7 @@ impl Device {
     }
 
     fn refuse(&self, error: &dyn std::error::Error) -> Error {
+        self.port.front_end.note_error(&error);
         log_limited!(warn, self.port, %error, "front-end refused");
         Error::InvalidParam
     }
@@ -454,6 +495,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if features & !features::protocol().bits() != 0 {
             return Err(Error::InvalidParam);
         }
+        self.protocol_features = features;
         Ok(())
     }
 

@@ -82,6 +82,8 @@ impl Header {
 pub(super) fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result<Option<Verdict>> {
     let Some(header) = peek(stream)? else { return Ok(None) };
     let request = FrontendReq::try_from(header.request);
+    device.port().front_end.set_request(request.ok());
+    let errors = device.port().front_end.errors();
     tracing::debug!(port = device.port().config.name, ?request, "vhost-user message");
     if !header.is_ours() {
         return Ok(None);
@@ -107,6 +109,7 @@ pub(super) fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result
     };
     if let Err(error) = &done {
         let port = device.port();
+        port.front_end.note_error_since(errors, error);
         log_limited!(warn, port, request = header.request, %error, "vhost-user request refused");
     }
     // Who asks for an acknowledgement gets one: zero is success.

@@ -1,6 +1,7 @@
 //! The switch as VMs see it: real sockets, real shared memory, real threads; guests and front-ends
 //! in this process.
 
+mod diagnose;
 mod forwarding;
 mod hostile;
 mod migration;

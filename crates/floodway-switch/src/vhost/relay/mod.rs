@@ -123,6 +123,8 @@ impl Relay {
             Ok(front_end) => {
                 log_limited!(info, self.port, "front-end connected");
                 lock(&self.port.quarantine).reason = None;
+                // The broker knows its process.
+                self.port.front_end.on_connected(None);
                 self.port.set_connected(true);
                 self.front_end = Some(front_end);
                 Ok(())
