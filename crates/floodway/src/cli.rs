@@ -31,6 +31,8 @@ pub enum Command {
     Offload(OffloadArgs),
     /// Show or change how the link into the host is divided among the ports
     Inbound(InboundArgs),
+    /// Show why a port does not work, and what to run next; exit code 3 for a warning, 4 for an error
+    Diagnose(DiagnoseArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
     /// Move frames for the broker at the other end of standard input
@@ -40,6 +42,11 @@ pub enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Write manual pages, one for each command, into a directory
+    Man {
+        /// The directory, which must be there
+        directory: PathBuf,
     },
     /// Print the version
     Version,
@@ -192,6 +199,18 @@ pub enum Toggle {
     On,
     /// Off
     Off,
+}
+
+/// Options of `floodway diagnose`.
+#[derive(Debug, Args)]
+pub struct DiagnoseArgs {
+    /// The port
+    pub port: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
 }
 
 /// Options of `floodway drain`.

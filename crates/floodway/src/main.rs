@@ -1,15 +1,18 @@
 //! `floodway`: the operator's command line.
 //!
-//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration. Errors are one line
-//! on standard error.
+//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration; `diagnose` has 3 and 4 for what it finds. Errors
+//! are one line on standard error.
 
 mod broker;
 mod cli;
 mod data_plane;
+mod diagnose;
 mod drain;
 mod flows;
 mod inbound;
 mod log;
+mod man;
+mod notify;
 mod offload;
 mod output;
 mod pairs;
@@ -30,7 +33,7 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // The reader of our output has seen enough, as in `floodway status | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -40,25 +43,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(command: Command) -> anyhow::Result<()> {
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(args) => run::run(&args),
-        Command::Status(args) => status::status(&args),
-        Command::Flows(args) => flows::flows(&args),
-        Command::Pairs(args) => pairs::pairs(&args),
-        Command::Offload(args) => offload::offload(&args),
-        Command::Inbound(args) => inbound::inbound(&args),
-        Command::Drain(args) => drain::drain(&args),
-        Command::DataPlane(args) => data_plane::run(&args),
+        Command::Run(args) => run::run(&args)?,
+        Command::Status(args) => status::status(&args)?,
+        Command::Flows(args) => flows::flows(&args)?,
+        Command::Pairs(args) => pairs::pairs(&args)?,
+        Command::Offload(args) => offload::offload(&args)?,
+        Command::Inbound(args) => inbound::inbound(&args)?,
+        Command::Diagnose(args) => return diagnose::diagnose(&args),
+        Command::Drain(args) => drain::drain(&args)?,
+        Command::DataPlane(args) => data_plane::run(&args)?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
-            Ok(())
         }
-        Command::Version => {
-            println!("floodway {}", env!("CARGO_PKG_VERSION"));
-            Ok(())
-        }
+        Command::Man { directory } => man::write(&directory)?,
+        Command::Version => println!("floodway {}", env!("CARGO_PKG_VERSION")),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

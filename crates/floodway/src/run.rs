@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 use crate::broker;
 use crate::cli::RunArgs;
 use crate::log::{Flush, Log};
+use crate::notify::Notifier;
 
 /// Runs the switch until SIGINT or SIGTERM, or only checks its configuration.
 ///
@@ -47,11 +48,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let listener = ControlListener::bind(&config.control)?;
     let switch = Switch::start(&config)?;
     let control = ControlServer::start(listener, switch.operator())?;
-    tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
+    let running = format!("running with {}", summary(&config));
+    tracing::info!(control = %config.control.display(), "{running}");
+    let notifier = Notifier::ready(switch.status_source(), &running)?;
 
     let signal = signals.forever().next().and_then(signal_name);
     stopping.store(true, Ordering::Relaxed);
     tracing::info!(signal, "stopping");
+    notifier.stopping();
     drop(control);
     switch.stop();
     Ok(())

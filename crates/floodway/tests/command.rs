@@ -1,6 +1,7 @@
 //! The built command: what it prints, where, and with which exit code.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -161,6 +162,63 @@ fn completions_and_version() {
     assert_eq!(stdout(&scene.output(&["version"])), version);
     assert_eq!(stdout(&scene.output(&["--version"])), version);
     assert_eq!(scene.output(&["run"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_service_manager_hears_of_start_life_and_stop() {
+    let scene = Scene::new();
+    let manager = UnixDatagram::bind(scene.path("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let heard = || {
+        let mut buffer = [0; 256];
+        let n = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    let mut command = scene.command(&["run", "--config", "switch.toml"]);
+    command.env("NOTIFY_SOCKET", scene.path("notify")).env("WATCHDOG_USEC", "100000");
+    let mut running = Running(command.spawn().unwrap());
+    assert_eq!(heard(), "READY=1\nSTATUS=running with 1 worker, 1 port, 0 uplinks\n");
+    // Ready means that it answers.
+    assert!(scene.output(&["status"]).status.success());
+    assert_eq!([heard(), heard()], ["WATCHDOG=1\n", "WATCHDOG=1\n"]);
+    running.signal(libc::SIGTERM);
+    let last = std::iter::repeat_with(heard).find(|state| state != "WATCHDOG=1\n");
+    assert_eq!(last.as_deref(), Some("STOPPING=1\n"));
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let scene = Scene::new();
+    assert!(scene.output(&["man", "."]).status.success());
+    for page in ["floodway", "floodway-run", "floodway-diagnose"] {
+        let text = fs::read_to_string(scene.path(&format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}: {text}");
+    }
+    let missing = scene.output(&["man", "missing"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stderr(&missing).contains("cannot write manual pages into missing"));
+}
+
+#[test]
+fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
+    let scene = Scene::new();
+    let _running = scene.start();
+    // Nobody has connected yet.
+    let output = scene.output(&["diagnose", "vm1"]);
+    let socket = scene.path("vm1.sock");
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("mode 0660"), "{text}");
+    assert!(text.ends_with(&format!("try: namei -l {}\n", socket.display())), "{text}");
+    fs::remove_file(&socket).unwrap();
+    let output = scene.output(&["diagnose", "vm1", "--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["findings"][0]["severity"], "error");
+    assert_eq!(json["socket"]["file"], serde_json::Value::Null);
+    assert_eq!(scene.output(&["diagnose", "vm9"]).status.code(), Some(1));
+    assert_eq!(scene.output(&["diagnose"]).status.code(), Some(2));
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! What a service manager hears of the switch (sd_notify(3)): that it is ready, that it is alive, that it stops. Nothing where there
+//! is none.
+//!
+//! The sign of life is sent after the status of the whole switch was read, which takes the lock of every queue. So it fails to
+//! come when the process is stopped or a lock is never given back, and a supervisor with `WatchdogSec=` restarts the switch. A worker
+//! that stands still without a lock is found by the switch's own `[watchdog]`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use floodway_switch::api::status::StatusSource;
+use sd_notify::NotifyState;
+
+/// Tells the service manager. Dropped, it gives no more signs of life.
+pub struct Notifier {
+    /// Dropped to end the thread, which nobody waits for: it may wait for a lock.
+    _alive: Option<Sender<()>>,
+}
+
+impl Notifier {
+    /// Says that the switch is ready, described by `summary`, and begins to give signs of life if they are wanted.
+    ///
+    /// # Errors
+    /// Threads have run out.
+    pub fn ready(source: Arc<dyn StatusSource>, summary: &str) -> io::Result<Self> {
+        notify(&[NotifyState::Ready, NotifyState::Status(summary)]);
+        // Twice in the time that the manager allows.
+        let interval = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+        let alive = interval.map(|interval| give_signs(source, interval)).transpose()?;
+        Ok(Self { _alive: alive })
+    }
+
+    /// Says that the switch stops.
+    pub fn stopping(self) {
+        notify(&[NotifyState::Stopping]);
+    }
+}
+
+/// Gives a sign of life every `interval` until what is returned is dropped.
+fn give_signs(source: Arc<dyn StatusSource>, interval: Duration) -> io::Result<Sender<()>> {
+    let (alive, ended) = mpsc::channel::<()>();
+    thread::Builder::new().name("notify".to_owned()).spawn(move || {
+        while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            source.status();
+            notify(&[NotifyState::Watchdog]);
+        }
+    })?;
+    Ok(alive)
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}
