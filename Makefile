@@ -22,7 +22,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo test test-ray lint unit prove bench bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
+.PHONY: help demo test test-ray test-packages test-libvirt packages lint unit prove bench bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,15 @@ test: compiler lint build ready unit prove ## Everything that must pass: lints, 
 
 test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
 	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv
+
+packages: build ## Debian packages of switch, lab and guest module, in target/debian
+	CARGO=$(CARGO) tools/packages $(TARGET)
+
+test-packages: packages ## Lintian; installs, upgrades, removes and purges the packages in a Debian of its own
+	CARGO=$(CARGO) $(ROOT) tools/test-packages
+
+test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and two VMs
+	$(ROOT) tools/test-libvirt $(TARGET)/release/floodway
 
 lint: compiler ## Formatting, clippy, layers of modules, licences and sources of dependencies
 	$(CARGO) fmt --all --check
