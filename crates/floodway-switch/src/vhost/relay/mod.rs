@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //! The broker takes messages from the front-end's socket and keeps them until they are handled (`docs/src/theory/processes.md`). Here they are
-//! written into one end of a local stream, whose other end is served like a front-end's socket ([`Session`]): the same parser, the same device. What the device
-//! replies is read back and returned in `Handled`, with the changes of the broker's [record](record).
+//! written into one end of a local stream, whose other end is served like a front-end's socket (`Session`): the same parser, the same device. What the device
+//! replies is read back and returned in `Handled`, with the changes of the broker's record (`record`).
 //!
 //! To a new data plane the record is replayed before anything else. Replies to that are thrown away: the front-end has had them.
 //!
