@@ -99,11 +99,11 @@ impl<B: 'static> Offload<B> {
         &mut self,
         now: Instant,
         sink: &mut S,
-        f: impl Fn(&mut Flow<B>, &mut Call<'_, S>),
+        mut f: impl FnMut(&mut Flow<B>, &mut Call<'_, S>),
     ) {
         for index in 0..self.flows.slots() {
             if let Some(id) = self.id_at(index) {
-                self.with_flow(id, now, sink, &f);
+                self.with_flow(id, now, sink, &mut f);
             }
         }
     }

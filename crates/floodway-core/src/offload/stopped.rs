@@ -21,9 +21,10 @@
 //! (`tcp_retries2`). Then both ends get an RST: neither may believe in a connection with a hole in it.
 //!
 //! **The RST** towards the peer has to carry exactly the number that the peer expects (RFC 5961 section 3.2). That lies
-//! is where a segment begins that it has not acknowledged, as far as is known here, or behind the last; one RST is sent for each. More than
-//! [`MAX_RESETS`] segments are too many: then the first of them and the last. Of an offline flow, which passes, only the two ends are known: so abort a second after the guest has gone, when the peer has
-//! acknowledged what it got.
+//! is where a segment begins that it has not acknowledged, as far as is known here, or behind the last; one RST is sent for each.
+//! A dead guest may have had any number of tiny segments under way, and its resets must not hold up others: beyond [`MAX_RESETS`] only
+//! the first and the last number of a connection get one. Of an offline flow, which passes, only these two are known. So abort a second
+//! after the guest has gone, when the peer has acknowledged what it got.
 //!
 //! Source: RFC 9293 section 3.5.2, RFC 5961 section 3; invariant R1 of [`super::receiver`].
 
@@ -44,8 +45,8 @@ use crate::time::{Duration, Instant};
 
 /// Time for a guest that runs again to acknowledge what has waited in its receive queue.
 const RESUME_DELAY: Duration = Duration::from_millis(100);
-/// Most resets for one connection.
-const MAX_RESETS: usize = 1024;
+/// Most resets of a call, besides two for each connection.
+const MAX_RESETS: usize = 4096;
 
 impl<B: 'static> Offload<B> {
     /// The guest's receive rings have stopped.
@@ -80,9 +81,10 @@ impl<B: 'static> Offload<B> {
 
     /// The guest will not come back. Resets connections that are owed bytes, and forgets everything.
     pub fn abort(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        let mut room = MAX_RESETS;
         self.with_each_flow(now, sink, |flow, call| {
             if flow.owes_bytes() {
-                flow.reset_peer(call);
+                room -= flow.reset_peer(call, room);
             }
         });
         self.reset();
@@ -137,7 +139,7 @@ impl<B: 'static> Flow<B> {
     /// What is kept cannot be delivered any more. A guest that has moved may have all of it; else both ends are reset.
     pub fn end_undelivered<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         if call.port.guest == GuestState::Running {
-            self.reset_peer(call);
+            self.reset_peer(call, MAX_RESETS);
             self.reset_guest(call);
         }
         if let Phase::Established(connection) = &mut self.phase {
@@ -145,8 +147,9 @@ impl<B: 'static> Flow<B> {
         }
     }
 
-    fn reset_peer<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
+    /// Resets the peer by every number that it may expect: two, and at most `room` others. Returns how many others there were.
+    fn reset_peer<S: Sink<B>>(&mut self, call: &mut Call<'_, S>, room: usize) -> usize {
+        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return 0 };
         call.port.counters.aborted += 1;
         let outgoing = rx.outgoing();
         let timestamps = Timestamps {
@@ -158,8 +161,9 @@ impl<B: 'static> Flow<B> {
             let reset = rst(*call.tuple, self.link, seq, outgoing.ack);
             call.sink.to_network(&Made { timestamps, ..reset });
         };
-        tx.each_expected(MAX_RESETS - 1, &mut send);
+        let expected = tx.each_expected(room + 1, &mut send);
         send(tx.next_seq());
+        expected.saturating_sub(1)
     }
 
     fn reset_guest<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {

@@ -2,6 +2,7 @@
 
 use floodway_core::offload::TxState;
 use floodway_core::time::Duration;
+use floodway_wire::tcp::Flags;
 
 use crate::harness::tcp::State;
 use crate::harness::{Setup, World};
@@ -147,6 +148,22 @@ fn a_dead_guests_connection_is_reset_whichever_of_its_segments_is_missing() {
         assert_eq!(world.peer.state, State::Reset, "without segment {lost}");
         assert_eq!(world.switch.offload.counters().aborted, 1);
     }
+}
+
+/// A guest chooses how many segments it has under way when it dies.
+#[test]
+fn the_resets_for_a_dead_guest_are_bounded() {
+    let mut world = owing("died-with-tiny-segments", 100_000);
+    world.to_peer.config.loss = 1000;
+    for n in 0..7_000 {
+        let packet = world.guest_segment(n * 2, 2);
+        world.guest_packet(&packet);
+    }
+    let in_flight = world.switch.summary(&world.flow).unwrap().in_flight / 2;
+    assert!(in_flight > 4_100, "{in_flight} segments");
+    world.kill_guest();
+    let resets = world.count_on_wire(|packet| packet.segment.has(Flags::RST));
+    assert_eq!(resets, 2 + 4096);
 }
 
 #[test]

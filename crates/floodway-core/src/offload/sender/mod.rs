@@ -495,17 +495,20 @@ impl<B: 'static> Sender<B> {
 
     /// Calls `visit` with what the peer may expect next, but for [`next_seq`](Self::next_seq): where each segment begins that was released and
     /// that it is not known to have; the first `most` of them. Without such segments, what it has acknowledged, if that is something else.
-    pub fn each_expected(&mut self, most: usize, mut visit: impl FnMut(Seq)) {
+    /// Returns how many there were.
+    pub fn each_expected(&mut self, most: usize, mut visit: impl FnMut(Seq)) -> usize {
         let una = self.snd_una();
         if una != self.next_seq() && self.store.records() == 0 {
             visit(una);
+            return 1;
         }
         let mut from = 0;
-        for _ in 0..most {
-            let Some(place) = self.store.next_unsacked(from) else { break };
+        for count in 0..most {
+            let Some(place) = self.store.next_unsacked(from) else { return count };
             visit(place.start);
             from = place.index + 1;
         }
+        most
     }
 
     /// The sequence number of a segment without payload that leaves now.

@@ -7,7 +7,8 @@
 //! *Bursts*: a full queue drops what arrives beyond what has left it: the segment by which `cwnd` has grown, if it follows those that
 //! the ACK has freed at once. So in congestion avoidance what the ACK says has been delivered leaves at once, one or two segments, or as much as
 //! the flow's rate is in a millisecond. What else `cwnd` has room for leaves by itself, after the time that the burst takes at 1.2 times the flow's
-//! rate (Linux's `tcp_pacing_ca_ratio`), or with the next ACK. It leaves within the round trip, so `cwnd` is in use and may grow meanwhile.
+//! rate (Linux's `tcp_pacing_ca_ratio`), or with the next ACK. It leaves within the round trip, so `cwnd` is in use and may grow
+//! meanwhile, if what waits is less than two segments.
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
