@@ -1,7 +1,7 @@
 //! Starts data planes, one after the other.
 //!
 //! # Theory of operation
-//! Each data plane gets a new main channel and a new channel for each port, and so can say nothing in its predecessor's name. It is told to start when
+//! Each data plane gets a new main channel and a new channel for each port, and so can send nothing in its predecessor's name. It gets the message to start when
 //! it has all of them. From then on there are three ways in which it is found to have ended: the process (`pidfd`), signs of life that do not come, and a fault
 //! in what it says. In the latter two it is killed. Only when the process is gone do ports get new channels: guests' memory has one writer.
 //!
@@ -39,7 +39,7 @@ pub enum BrokerError {
     System {
         /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The first one was never ready.
@@ -118,7 +118,7 @@ impl Broker<'_> {
     fn launch(&self, restarts: u32, last_end: Option<String>) -> Result<DataPlane, BrokerError> {
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
-        // What was said of the last one's channels is of no interest any more.
+        // Events of the last one's channels are of no interest any more.
         while self.faults.try_recv().is_ok() {}
         let child = (self.start)(theirs.into()).map_err(failed("start a data plane"))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -165,7 +165,7 @@ impl Broker<'_> {
             if is_readable(self.stop) {
                 return Verdict::Stop;
             }
-            // First what it has said, perhaps as its last words.
+            // First what it has sent, perhaps just before it ended.
             let heard = plane.hear();
             if let Ok(Some(status)) = plane.child.try_wait() {
                 return Verdict::Ended(end_of(status));
@@ -207,13 +207,13 @@ impl DataPlane {
                     wait_for(&[self.pidfd.as_fd()], Some(ORDERLY));
                     return Err(ChannelError::System(Errno::PIPE));
                 }
-                Received::Message(said, _) => self.on_said(&said)?,
+                Received::Message(message, _) => self.on_message(&message)?,
             }
         }
     }
 
-    fn on_said(&mut self, said: &FromDataPlane) -> Result<(), ChannelError> {
-        match said {
+    fn on_message(&mut self, message: &FromDataPlane) -> Result<(), ChannelError> {
+        match message {
             FromDataPlane::Ready { version, .. } if *version != VERSION => {
                 return Err(Violation::Version(*version).into());
             }

@@ -6,7 +6,7 @@
 //! that does not read for [`DELIVERY`] has failed.
 //!
 //! A new data plane is there when its end of a new channel has been [put into the mailbox](PortThread::attach). The old channel is read to its end first: what its
-//! data plane had said counts.
+//! data plane had sent counts.
 //!
 //! Whatever a front-end does costs this thread only: closing a descriptor that it serves itself may take for ever.
 
@@ -222,8 +222,8 @@ impl Server {
     fn replay(&mut self) {
         let Some(front_end) = &mut self.front_end else { return };
         match front_end.session.attach() {
-            Ok(told) => {
-                for outgoing in told {
+            Ok(replay) => {
+                for outgoing in replay {
                     if !self.send(&outgoing) {
                         return;
                     }
@@ -243,7 +243,7 @@ impl Server {
             outgoing.descriptors.iter().map(AsFd::as_fd).collect();
         match channel.send(&outgoing.message, &descriptors) {
             Ok(()) => true,
-            // It is gone. What it has said before is still to be heard.
+            // It is gone. What it has sent before is still to be received.
             Err(ChannelError::System(Errno::PIPE)) => {
                 self.on_undelivered();
                 false
@@ -278,11 +278,11 @@ impl Server {
         }
     }
 
-    /// Hears all that the data plane has said.
+    /// Receives all that the data plane has sent.
     fn hear(&mut self) {
         while let Some(channel) = &self.channel {
             match channel.try_recv() {
-                Ok(Received::Message(said, _)) => self.on_said(said),
+                Ok(Received::Message(message, _)) => self.on_message(message),
                 Ok(Received::Nothing) => return,
                 Ok(Received::Closed) => return self.lose_data_plane(),
                 Err(error) => return self.report(&error),
@@ -290,10 +290,10 @@ impl Server {
         }
     }
 
-    fn on_said(&mut self, said: FromPort) {
+    fn on_message(&mut self, message: FromPort) {
         // Of a front-end that has gone.
         let Some(front_end) = &mut self.front_end else { return };
-        match front_end.session.receive(said) {
+        match front_end.session.receive(message) {
             Err(fault) => self.report(&fault),
             Ok(Outcome { reply, hang_up, deliver }) => {
                 let unread = front_end.stream.write_all(&reply).is_err();

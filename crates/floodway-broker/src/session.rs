@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! **Goal**: every message of a front-end takes effect once and is answered once, although the data plane that acts on it may die at any
-//! moment. The session holds each message until its outcome is known, and a [record](crate::record) of what a successor must be told. It does no I/O: what is to be sent is
+//! moment. The session holds each message until its outcome is known, and a [record](crate::record) of what is replayed to a successor. It does no I/O: what is to be sent is
 //! returned, what was received is an argument.
 //!
 //! | stage | means | ends with |
@@ -141,13 +141,13 @@ impl<D: Clone> Session<D> {
         self.stage == Stage::Serving && self.outstanding.is_none()
     }
 
-    /// What a successor would be told.
+    /// What would be replayed to a successor.
     #[must_use]
     pub fn record(&self) -> &Record<D> {
         &self.record
     }
 
-    /// A new data plane serves this port. Returns what it is told; what was outstanding follows when it has resumed.
+    /// A new data plane serves this port. Returns what is replayed to it; what was outstanding follows when it has resumed.
     ///
     /// # Errors
     /// Its predecessors died of this session, which is over.
@@ -160,12 +160,12 @@ impl<D: Clone> Session<D> {
         }
         self.stage = Stage::Replaying;
         let session = self.id;
-        let mut told = vec![ToPort::Connected { session }.into()];
+        let mut replay = vec![ToPort::Connected { session }.into()];
         for (number, packet) in (0..).zip(self.record.packets()) {
-            told.push(message(session, number, true, packet));
+            replay.push(message(session, number, true, packet));
         }
-        told.push(ToPort::Replayed { session }.into());
-        Ok(told)
+        replay.push(ToPort::Replayed { session }.into());
+        Ok(replay)
     }
 
     /// The data plane has ended, and all that it had sent was received.
@@ -204,8 +204,8 @@ impl<D: Clone> Session<D> {
     ///
     /// # Errors
     /// It has broken the protocol. Nothing has changed.
-    pub fn receive(&mut self, said: FromPort) -> Result<Outcome<D>, Fault> {
-        let session = match &said {
+    pub fn receive(&mut self, report: FromPort) -> Result<Outcome<D>, Fault> {
+        let session = match &report {
             FromPort::Handled(handled) => handled.session,
             FromPort::Resumed { session } | FromPort::HangUp { session, .. } => *session,
         };
@@ -215,7 +215,7 @@ impl<D: Clone> Session<D> {
         if session < self.id {
             return Ok(Outcome::nothing());
         }
-        match said {
+        match report {
             FromPort::Handled(handled) => self.on_handled(handled),
             FromPort::Resumed { .. } => self.on_resumed(),
             FromPort::HangUp { reason, .. } => {

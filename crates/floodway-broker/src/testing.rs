@@ -59,7 +59,7 @@ impl Port {
 
     fn attach(&mut self) {
         match self.session.attach() {
-            Ok(told) => assert!(told.len() <= LIMITS.entries + 2, "a replay is the record"),
+            Ok(replay) => assert!(replay.len() <= LIMITS.entries + 2, "a replay is the record"),
             Err(_) => self.reconnect(),
         }
     }
@@ -91,13 +91,13 @@ impl Port {
         self.note_delivery(&outgoing);
     }
 
-    fn hear(&mut self, said: FromPort) {
-        let answers = match &said {
+    fn hear(&mut self, message: FromPort) {
+        let answers = match &message {
             FromPort::Handled(handled) if handled.session == self.id => Some(handled.number),
             _ => None,
         };
         let before: Vec<_> = self.session.record().packets().cloned().collect();
-        match self.session.receive(said) {
+        match self.session.receive(message) {
             Err(_) => {
                 let after: Vec<_> = self.session.record().packets().cloned().collect();
                 assert_eq!(before, after, "who is refused changes nothing");
@@ -154,7 +154,7 @@ pub fn data_plane(input: &[u8]) {
             _ => port.session.on_undelivered(),
         }
         if step % 6 == 5 {
-            // Only said of a data plane that has ended.
+            // Only reported of a data plane that has ended.
             port.replace_data_plane();
         }
         port.check();
@@ -169,7 +169,7 @@ fn hear_raw(port: &mut Port, input: &mut Input<'_>) {
         assert!(message::encode(&message).is_ok());
     }
     match message::decode(datagram, 0) {
-        Ok(said) => port.hear(said),
+        Ok(message) => port.hear(message),
         Err(_) => port.replace_data_plane(),
     }
 }

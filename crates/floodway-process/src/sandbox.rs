@@ -66,7 +66,7 @@ pub enum SandboxError {
     System {
         /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
     /// Landlock failed, other than by being old.

@@ -53,6 +53,6 @@ fn give_signs(source: Arc<dyn StatusSource>, interval: Duration) -> io::Result<S
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "the service manager cannot be notified");
     }
 }

@@ -47,7 +47,7 @@ struct Plane {
 }
 
 impl Plane {
-    /// Acts on a message; returns what is said of it.
+    /// Acts on a message; returns the report of that.
     fn act(&mut self, session: u32, number: u64, bytes: &[u8], descriptors: &[u32]) -> Handled {
         let mut handled = Handled { session, number, ..Handled::default() };
         match *bytes {
@@ -83,13 +83,13 @@ impl Plane {
 enum Death {
     /// Before it acts on it.
     Before,
-    /// When it has acted, and has not said so.
+    /// When it has acted, and has not reported that.
     Acted,
-    /// When it has said so, which is in the channel.
+    /// When the report is in the channel.
     Said,
 }
 
-/// The broker's side of one session, a front-end, and data planes that die as they are told.
+/// The broker's side of one session, a front-end, and data planes that die when the test wants it.
 struct World {
     session: Session<u32>,
     plane: Option<Plane>,
@@ -131,11 +131,11 @@ impl World {
             None => None,
         };
         let plane = self.plane.as_mut().expect("a data plane");
-        let said = (!matches!(death, Some(Death::Before)))
-            .then(|| said(plane, &outgoing))
+        let report = (!matches!(death, Some(Death::Before)))
+            .then(|| report(plane, &outgoing))
             .flatten()
             .filter(|_| !matches!(death, Some(Death::Acted)));
-        self.from_plane.extend(said);
+        self.from_plane.extend(report);
         if death.is_some() {
             self.deaths.pop_front();
             self.plane = None;
@@ -143,10 +143,10 @@ impl World {
         }
     }
 
-    /// Receives what was said; notices that the data plane is gone after that.
+    /// Receives what was reported; notices that the data plane is gone after that.
     fn step_broker(&mut self) {
-        while let Some(said) = self.from_plane.pop_front() {
-            let outcome = self.session.receive(said).expect("a correct data plane");
+        while let Some(report) = self.from_plane.pop_front() {
+            let outcome = self.session.receive(report).expect("a correct data plane");
             if !outcome.reply.is_empty() {
                 self.replies.push(outcome.reply);
             }
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-fn said(plane: &mut Plane, outgoing: &Outgoing<u32>) -> Option<FromPort> {
+fn report(plane: &mut Plane, outgoing: &Outgoing<u32>) -> Option<FromPort> {
     match &outgoing.message {
         ToPort::Message { session, number, replayed, bytes } => {
             let handled = plane.act(*session, *number, bytes, &outgoing.descriptors);
@@ -222,7 +222,7 @@ proptest! {
         prop_assert_eq!(&deadly.replies, &calm.replies);
         let state = |world: &World| world.plane.as_ref().unwrap().state.clone();
         prop_assert_eq!(state(&deadly), state(&calm));
-        // And once more: what a successor is told is all of it.
+        // And once more: what is replayed to a successor is all of it.
         deadly.deaths.clear();
         deadly.plane = None;
         deadly.step_broker();
