@@ -12,7 +12,7 @@ use std::rc::Rc;
 use arbitrary::Arbitrary;
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{
-    BufferPolicy, Config, Ecn, Edit, Link, Made, Naming, Offload, Release, Segment, Sink,
+    BufferPolicy, Config, Ecn, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -225,10 +225,12 @@ impl Run {
         };
         let (now, link, tuple) = (self.now, Link::default(), tuple(flow));
         if guest {
-            self.offload.from_guest(now, &tuple, &link, segment, keep, &mut self.sink);
+            let packet = Packet::new(&tuple, &link, segment);
+            self.offload.from_guest(now, &packet, keep, &mut self.sink);
         } else {
             let tuple = tuple.reversed();
-            self.offload.from_network(now, &tuple, &link, segment, keep, &mut self.sink);
+            let packet = Packet::new(&tuple, &link, segment);
+            self.offload.from_network(now, &packet, keep, &mut self.sink);
         }
         self.charge();
         let next = &mut self.next[usize::from(flow)];

@@ -188,8 +188,8 @@ impl Bench {
         let packet = Packet { flow, found, link, segment };
         let (offload, sink) = (&mut self.offload, &mut self.sink);
         black_box(match from {
-            Side::Guest => offload.packet_from_guest(self.now, &packet, || Some(n), sink),
-            Side::Peer => offload.packet_from_network(self.now, &packet, || Some(n), sink),
+            Side::Guest => offload.from_guest(self.now, &packet, || Some(n), sink),
+            Side::Peer => offload.from_network(self.now, &packet, || Some(n), sink),
         });
     }
 

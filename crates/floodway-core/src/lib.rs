@@ -12,13 +12,14 @@
 //! |---|---|
 //! | mechanisms | [`offload`], [`inbound`], [`egress`], [`l2`] |
 //! | laws and tables | [`congestion`], [`tables`], [`work`], [`watchdog`] |
-//! | words | [`tcp`] (segments, edits, sequence numbers, round trips), [`token_bucket`], [`time`] |
+//! | words | `counters`, [`tcp`] (segments, edits, sequence numbers, round trips), [`token_bucket`], [`time`] |
 //!
 //! The MAC table and the source policy are one mechanism and stay together in [`l2`]; [`tables`] is what several mechanisms keep flows in.
 
 #![forbid(unsafe_code)]
 
 pub mod congestion;
+mod counters;
 pub mod egress;
 pub mod inbound;
 pub mod l2;

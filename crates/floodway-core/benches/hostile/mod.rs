@@ -3,7 +3,9 @@
 
 use std::net::Ipv4Addr;
 
-use floodway_core::offload::{Config, Edit, Link, Made, Naming, Offload, Release, Segment, Sink};
+use floodway_core::offload::{
+    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
+};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
@@ -151,13 +153,15 @@ impl Victim {
 
     fn guest_sends(&mut self, segment: &Segment) {
         let (flow, link) = (Self::flow(), Link::default());
-        self.offload.from_guest(self.now, &flow, &link, segment, || Some(0), &mut Nowhere);
+        let packet = Packet::new(&flow, &link, segment);
+        self.offload.from_guest(self.now, &packet, || Some(0), &mut Nowhere);
         self.offload.flush(self.now, &mut Nowhere);
     }
 
     fn peer_sends(&mut self, segment: &Segment) {
         let (flow, link) = (Self::flow().reversed(), Link::default());
-        self.offload.from_network(self.now, &flow, &link, segment, || Some(0), &mut Nowhere);
+        let packet = Packet::new(&flow, &link, segment);
+        self.offload.from_network(self.now, &packet, || Some(0), &mut Nowhere);
     }
 
     /// ACK number `n` of an attack.

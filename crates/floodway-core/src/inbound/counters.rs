@@ -1,51 +1,39 @@
 //! What is counted for a VM.
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What a VM's inbound clamp has done. Counters only grow.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-        }
-
-        impl Counters {
-            /// Every counter with its name and meaning.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
-    /// Connections that completed their handshake, or were met in mid-stream.
-    established,
-    /// Connections that are never changed: an option that is not known, or AccECN, in their SYNs.
-    excluded,
-    /// Connections that were not followed for lack of room.
-    refused,
-    /// Segments whose window was made smaller.
-    clamped,
-    /// ACKs that had to wait.
-    held,
-    /// ACKs that left after waiting.
-    released,
-    /// ACKs that left because they had waited for too long.
-    released_late,
-    /// Window updates of our own.
-    updates,
-    /// ACKs that told nothing any more: a newer one took their place.
-    superseded,
-    /// Questions of the VM that had to wait, so that the answers to all do not come at once.
-    questions_held,
-    /// SYN-ACKs that had to wait, so that those who call do not all speak at once.
-    openings_held,
-    /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
-    questions_late,
-    /// Questions and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.
-    waiting_lost,
-    /// Bytes that arrived without having been granted.
-    ungranted_bytes,
-    /// UDP datagrams dropped.
-    policed,
+    /// What a VM's inbound clamp has done. Counters only grow.
+    pub struct Counters {
+        /// Connections that completed their handshake, or were met in mid-stream.
+        established,
+        /// Connections that are never changed: an option that is not known, or AccECN, in their SYNs.
+        excluded,
+        /// Connections that were not followed for lack of room.
+        refused,
+        /// Segments whose window was made smaller.
+        clamped,
+        /// ACKs that had to wait.
+        held,
+        /// ACKs that left after waiting.
+        released,
+        /// ACKs that left because they had waited for too long.
+        released_late,
+        /// Window updates of our own.
+        updates,
+        /// ACKs that told nothing any more: a newer one took their place.
+        superseded,
+        /// Questions of the VM that had to wait, so that the answers to all do not come at once.
+        questions_held,
+        /// SYN-ACKs that had to wait, so that those who call do not all speak at once.
+        openings_held,
+        /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
+        questions_late,
+        /// Questions and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.
+        waiting_lost,
+        /// Bytes that arrived without having been granted.
+        ungranted_bytes,
+        /// UDP datagrams dropped.
+        policed,
+    }
 }

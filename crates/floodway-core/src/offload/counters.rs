@@ -1,129 +1,115 @@
 //! What a port's offload has done.
 
 use super::summary::Reason;
-
-/// Declares the counters once: field, name on the control socket, meaning.
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Events since the port was made. Each only grows.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-        }
-
-        impl Counters {
-            /// Every counter with its name and meaning.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name),)+].into_iter()
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
-    /// Connections seen from their first SYN.
-    flows_opened,
-    /// Connections that ended or were forgotten.
-    flows_closed,
-    /// Connections not followed, because the table was full.
-    flows_refused,
-    /// Connections that pass untouched because of what their SYNs say, or did not let be seen.
-    flows_excluded,
-    /// Those with an option that the switch does not know.
-    excluded_unknown_option,
-    /// Those with data in a SYN.
-    excluded_syn_data,
-    /// Those that agreed on AccECN.
-    excluded_accurate_ecn,
-    /// Those of whose handshake a part was not seen.
-    excluded_partial_handshake,
-    /// Those that the guest forwards for another host.
-    excluded_forwarded,
-    /// Flows whose congestion control the switch took over.
-    went_online,
-    /// Flows given back to the guest's own congestion control.
-    went_offline,
-    /// Transitions to `ACTIVE`.
-    to_active,
-    /// Transitions to `NO_BUFFER`.
-    to_no_buffer,
-    /// Transitions to `PACKET_LOSS`.
-    to_packet_loss,
-    /// Frames stored.
-    stored_frames,
-    /// Bytes of payload stored.
-    stored_bytes,
-    /// Ranges released to the network for the first time.
-    released,
-    /// Ranges sent again.
-    retransmitted,
-    /// Bytes of payload sent again.
-    retransmitted_bytes,
-    /// Retransmission time-outs at the switch.
-    timeouts,
-    /// Those of flows that had left their first slow start.
-    timeouts_after_slow_start,
-    /// Tail loss probes sent.
-    tail_loss_probes,
-    /// Probes of a closed receive window.
-    window_probes,
-    /// Fast recoveries entered.
-    fast_recoveries,
-    /// Times that a peer had discarded what it had acknowledged selectively.
-    reneged,
-    /// Reductions of the congestion window because of ECN.
-    ecn_reductions,
-    /// Recoveries that turned out to be needless and were undone.
-    undone,
-    /// Frames from the guest that were stored already.
-    absorbed_stored,
-    /// Frames from the guest that were acknowledged already.
-    absorbed_acknowledged,
-    /// Acknowledgements that the guest heard of in a later one.
-    merged_acks,
-    /// Duplicate acknowledgements kept from the guest.
-    absorbed_dup_acks,
-    /// Frames dropped because the guest sent beyond its grant.
-    beyond_grant,
-    /// Frames dropped because they blindly acknowledged what was never sent.
-    acks_unsent,
-    /// Frames passed in which the peer acknowledged what the switch has not sent.
-    acks_unseen,
-    /// Segments from the network that changed nothing, because of their numbers or their clock: keepalives, very late
-    /// ones, and blind ones.
-    unacceptable,
-    /// Flows whose segments became smaller because a router said so.
-    mss_lowered,
-    /// Such messages that named nothing under way, or said nothing new.
-    too_big_ignored,
-    /// Times that segments became smaller because none came through.
-    mss_fallbacks,
-    /// Times that they became as large as before.
-    mss_restored,
-    /// Window updates sent to the guest.
-    window_updates,
-    /// Managed notices sent to the guest.
-    managed_notices,
-    /// Offline notices sent to the guest.
-    offline_notices,
-    /// Acknowledgements sent for the guest.
-    acks_sent,
-    /// Acknowledgements that rode on released data.
-    acks_piggybacked,
-    /// Acknowledgements of the guest that said nothing new.
-    absorbed_acks,
-    /// Bytes acknowledged for the guest.
-    acknowledged_bytes,
-    /// Kept frames that were delivered again.
-    redelivered,
-    /// Connections reset because bytes that were acknowledged for the guest cannot be delivered any more.
-    aborted,
-    /// Receive side: transitions to `ACTIVE`.
-    rx_to_active,
-    /// Receive side: transitions to `NO_BUFFER`.
-    rx_to_no_buffer,
-    /// Receive side: transitions to `UNEXPECTED_SEQ`.
-    rx_to_unexpected_seq,
+    /// Events since the port was made. Each only grows.
+    pub struct Counters {
+        /// Connections seen from their first SYN.
+        flows_opened,
+        /// Connections that ended or were forgotten.
+        flows_closed,
+        /// Connections not followed, because the table was full.
+        flows_refused,
+        /// Connections that pass untouched because of what their SYNs say, or did not let be seen.
+        flows_excluded,
+        /// Those with an option that the switch does not know.
+        excluded_unknown_option,
+        /// Those with data in a SYN.
+        excluded_syn_data,
+        /// Those that agreed on AccECN.
+        excluded_accurate_ecn,
+        /// Those of whose handshake a part was not seen.
+        excluded_partial_handshake,
+        /// Those that the guest forwards for another host.
+        excluded_forwarded,
+        /// Flows whose congestion control the switch took over.
+        went_online,
+        /// Flows given back to the guest's own congestion control.
+        went_offline,
+        /// Transitions to `ACTIVE`.
+        to_active,
+        /// Transitions to `NO_BUFFER`.
+        to_no_buffer,
+        /// Transitions to `PACKET_LOSS`.
+        to_packet_loss,
+        /// Frames stored.
+        stored_frames,
+        /// Bytes of payload stored.
+        stored_bytes,
+        /// Ranges released to the network for the first time.
+        released,
+        /// Ranges sent again.
+        retransmitted,
+        /// Bytes of payload sent again.
+        retransmitted_bytes,
+        /// Retransmission time-outs at the switch.
+        timeouts,
+        /// Those of flows that had left their first slow start.
+        timeouts_after_slow_start,
+        /// Tail loss probes sent.
+        tail_loss_probes,
+        /// Probes of a closed receive window.
+        window_probes,
+        /// Fast recoveries entered.
+        fast_recoveries,
+        /// Times that a peer had discarded what it had acknowledged selectively.
+        reneged,
+        /// Reductions of the congestion window because of ECN.
+        ecn_reductions,
+        /// Recoveries that turned out to be needless and were undone.
+        undone,
+        /// Frames from the guest that were stored already.
+        absorbed_stored,
+        /// Frames from the guest that were acknowledged already.
+        absorbed_acknowledged,
+        /// Acknowledgements that the guest heard of in a later one.
+        merged_acks,
+        /// Duplicate acknowledgements kept from the guest.
+        absorbed_dup_acks,
+        /// Frames dropped because the guest sent beyond its grant.
+        beyond_grant,
+        /// Frames dropped because they blindly acknowledged what was never sent.
+        acks_unsent,
+        /// Frames passed in which the peer acknowledged what the switch has not sent.
+        acks_unseen,
+        /// Segments from the network that changed nothing, because of their numbers or their clock: keepalives, very late
+        /// ones, and blind ones.
+        unacceptable,
+        /// Flows whose segments became smaller because a router said so.
+        mss_lowered,
+        /// Such messages that named nothing under way, or said nothing new.
+        too_big_ignored,
+        /// Times that segments became smaller because none came through.
+        mss_fallbacks,
+        /// Times that they became as large as before.
+        mss_restored,
+        /// Window updates sent to the guest.
+        window_updates,
+        /// Managed notices sent to the guest.
+        managed_notices,
+        /// Offline notices sent to the guest.
+        offline_notices,
+        /// Acknowledgements sent for the guest.
+        acks_sent,
+        /// Acknowledgements that rode on released data.
+        acks_piggybacked,
+        /// Acknowledgements of the guest that said nothing new.
+        absorbed_acks,
+        /// Bytes acknowledged for the guest.
+        acknowledged_bytes,
+        /// Kept frames that were delivered again.
+        redelivered,
+        /// Connections reset because bytes that were acknowledged for the guest cannot be delivered any more.
+        aborted,
+        /// Receive side: transitions to `ACTIVE`.
+        rx_to_active,
+        /// Receive side: transitions to `NO_BUFFER`.
+        rx_to_no_buffer,
+        /// Receive side: transitions to `UNEXPECTED_SEQ`.
+        rx_to_unexpected_seq,
+    }
 }
 
 impl Counters {

@@ -139,23 +139,9 @@ impl<B: 'static> Offload<B> {
         std::hint::black_box(loaded);
     }
 
-    /// A TCP segment from the guest towards the network. `flow` is its 5-tuple. `keep` is called at most once,
-    /// when the frame has to be stored; it answers `None` when there is no memory.
+    /// A TCP segment from the guest towards the network. `keep` is called at most once, when the frame has to be stored; it
+    /// returns `None` when there is no memory.
     pub fn from_guest(
-        &mut self,
-        now: Instant,
-        flow: &FiveTuple,
-        link: &Link,
-        segment: &Segment,
-        keep: impl FnOnce() -> Option<B>,
-        sink: &mut impl Sink<B>,
-    ) -> Verdict {
-        let packet = Packet { flow, found: None, link, segment };
-        self.packet_from_guest(now, &packet, keep, sink)
-    }
-
-    /// [`from_guest`](Self::from_guest) for a packet of a batch whose flows were looked up together.
-    pub fn packet_from_guest(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
@@ -222,24 +208,9 @@ impl<B: 'static> Offload<B> {
         outcome.verdict
     }
 
-    /// A TCP segment from the network towards the guest. `flow` is its 5-tuple, as it is in the
-    /// packet. `keep` is as in [`Offload::from_guest`]. When the verdict is to pass, the frame must be
-    /// delivered or queued after what `sink` was told during this call.
+    /// A TCP segment from the network towards the guest. `keep` is as in [`Offload::from_guest`]. When the verdict is to pass,
+    /// the frame must be delivered or queued after what `sink` was given during this call.
     pub fn from_network(
-        &mut self,
-        now: Instant,
-        flow: &FiveTuple,
-        link: &Link,
-        segment: &Segment,
-        keep: impl FnOnce() -> Option<B>,
-        sink: &mut impl Sink<B>,
-    ) -> Verdict {
-        let packet = Packet { flow, found: None, link, segment };
-        self.packet_from_network(now, &packet, keep, sink)
-    }
-
-    /// [`from_network`](Self::from_network) for a packet of a batch whose flows were looked up together.
-    pub fn packet_from_network(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,

@@ -19,3 +19,11 @@ pub struct Packet<'a> {
     /// Its TCP header.
     pub segment: &'a Segment,
 }
+
+impl<'a> Packet<'a> {
+    /// A segment whose flow was not looked up before.
+    #[must_use]
+    pub const fn new(flow: &'a FiveTuple, link: &'a Link, segment: &'a Segment) -> Self {
+        Self { flow, found: None, link, segment }
+    }
+}

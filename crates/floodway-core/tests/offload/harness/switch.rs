@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use floodway_core::offload::{
-    Config, Edit, FlowSummary, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
+    self, Config, Edit, FlowSummary, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
 };
 use floodway_core::time::Instant;
 use floodway_wire::FiveTuple;
@@ -79,7 +79,8 @@ impl Switch {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let segment: Segment = packet.segment;
         let sink = &mut self.actions;
-        let verdict = self.offload.from_guest(now, flow, &self.link, &segment, keep, sink);
+        let shown = offload::Packet::new(flow, &self.link, &segment);
+        let verdict = self.offload.from_guest(now, &shown, keep, sink);
         if let Verdict::Pass(edit) = verdict {
             self.pass(packet, &edit, Action::ToNetwork);
         }
@@ -91,7 +92,8 @@ impl Switch {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let (segment, reversed) = (packet.segment, flow.reversed());
         let sink = &mut self.actions;
-        let verdict = self.offload.from_network(now, &reversed, &self.link, &segment, keep, sink);
+        let shown = offload::Packet::new(&reversed, &self.link, &segment);
+        let verdict = self.offload.from_network(now, &shown, keep, sink);
         if let Verdict::Pass(edit) = verdict {
             self.pass(packet, &edit, Action::ToGuest);
         }

@@ -23,7 +23,7 @@ mod egress;
 
 use std::collections::BTreeMap;
 
-use floodway_core::offload::{Config, Counters, Link, Offload, Verdict};
+use floodway_core::offload::{self, Config, Counters, Link, Offload, Verdict};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
@@ -122,10 +122,11 @@ impl SwitchOffload {
         let Port { engine, names } = port;
         let keep = || Some(packet);
         let mut egress = Egress { vm, names, ctx };
+        let shown = offload::Packet::new(&tuple, &link, &segment);
         Some(if outwards {
-            engine.from_guest(now, &tuple, &link, &segment, keep, &mut egress)
+            engine.from_guest(now, &shown, keep, &mut egress)
         } else {
-            engine.from_network(now, &tuple, &link, &segment, keep, &mut egress)
+            engine.from_network(now, &shown, keep, &mut egress)
         })
     }
 }

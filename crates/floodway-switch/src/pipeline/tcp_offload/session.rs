@@ -160,8 +160,8 @@ impl<'a> Session<'a> {
             let keep = || Held::copy(pool, frame, meta);
             let packet = Packet { flow: &meta.flow, found, link, segment };
             match direction {
-                Direction::FromGuest => engine.packet_from_guest(now, &packet, keep, egress),
-                Direction::FromNetwork => engine.packet_from_network(now, &packet, keep, egress),
+                Direction::FromGuest => engine.from_guest(now, &packet, keep, egress),
+                Direction::FromNetwork => engine.from_network(now, &packet, keep, egress),
             }
         });
         match verdict {

@@ -103,13 +103,11 @@ impl FrameOffload {
             let (meta, pool) = (&described.meta, &self.pool);
             let keep = || Held::copy(pool, frame, meta);
             let (link, segment) = (&described.link, &described.segment);
-            let packet = Packet { flow: &meta.flow, found: None, link, segment };
+            let packet = Packet::new(&meta.flow, link, segment);
             let output = &mut self.output;
             let verdict = match direction {
-                Direction::FromGuest => self.engine.packet_from_guest(now, &packet, keep, output),
-                Direction::FromNetwork => {
-                    self.engine.packet_from_network(now, &packet, keep, output)
-                }
+                Direction::FromGuest => self.engine.from_guest(now, &packet, keep, output),
+                Direction::FromNetwork => self.engine.from_network(now, &packet, keep, output),
             };
             if let Verdict::Pass(edit) = verdict {
                 with_edit(frame, meta, &edit, |frame| output.pass(frame, direction));

@@ -7,9 +7,23 @@ use super::{LONGEST, RUN, SHORTEST};
 /// Longest time between frames that is taken for a gap, in nanoseconds. A pause of the stream says nothing about the stream.
 const PAUSE: u64 = 500_000;
 
+/// An interrupt that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deferred {
+    /// When the guest first wanted it.
+    pub since: Instant,
+    /// Frames that have come since, and their bytes; not counted for completions.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Until when it waits.
+    pub due: Instant,
+}
+
 /// See the theory of operation of [`crate::queues::moderation`].
 #[derive(Debug, Default)]
 pub(super) struct Pace {
+    /// The interrupt that waits now.
+    pub deferred: Option<Deferred>,
     /// When frames came last.
     last: Option<Instant>,
     /// Mean time between frames in nanoseconds; zero while nothing is known.
@@ -46,9 +60,15 @@ impl Pace {
         self.gap = if self.gap == 0 { gap } else { mean(self.gap, gap) };
     }
 
-    /// There was an interrupt.
-    pub fn interrupted(&mut self) {
-        self.interrupted = true;
+    /// When the interrupt that waits is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.deferred.map(|deferred| deferred.due)
+    }
+
+    /// The guest has been considered for an interrupt, which was sent or not.
+    pub fn considered(&mut self, interrupted: bool) {
+        self.deferred = None;
+        self.interrupted |= interrupted;
     }
 
     /// Mean time between frames in nanoseconds.

@@ -2,7 +2,7 @@
 
 use floodway_core::time::Instant;
 
-use super::pace::Pace;
+use super::pace::{Deferred, Pace};
 
 /// Mean gap between frames above which there is no stream.
 const SPARSE: u64 = 250_000;
@@ -11,15 +11,6 @@ const FRAMES: u64 = 64;
 /// Bytes that are worth an interrupt: a super-frame.
 const BYTES: u64 = 32 << 10;
 
-/// An interrupt that waits.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    since: Instant,
-    frames: u64,
-    bytes: u64,
-    due: Instant,
-}
-
 /// The state of one receive queue. See the theory of operation of [`crate::queues::moderation`].
 ///
 /// An interrupt that the guest wants waits while frames come one way, less than `SPARSE` apart on average, and since it was first
@@ -27,7 +18,6 @@ struct Held {
 /// frame of a message whose like was answered before.
 #[derive(Debug, Default)]
 pub struct Moderation {
-    held: Option<Held>,
     pace: Pace,
 }
 
@@ -45,37 +35,35 @@ pub struct Delivered {
 }
 
 impl Moderation {
-    /// Frames have come. `wanted` says whether the guest wants an interrupt for them, or for those before. Answers
-    /// until when that waits at most; none if it must not wait.
+    /// Frames have come. `wanted` says whether the guest wants an interrupt for them, or for those before. Returns
+    /// until when that waits at most; `None` if it must not wait.
     pub fn delivered(&mut self, now: Instant, what: Delivered, wanted: bool) -> Option<Instant> {
         self.pace.learn(now, what.frames, what.said, what.answers);
         if !wanted {
-            self.held = None;
+            self.pace.deferred = None;
             return None;
         }
-        let before = self.held.unwrap_or(Held { since: now, frames: 0, bytes: 0, due: now });
+        let none = Deferred { since: now, frames: 0, bytes: 0, due: now };
+        let before = self.pace.deferred.unwrap_or(none);
         let frames = before.frames + what.frames;
         let bytes = before.bytes + what.bytes;
         let due = self.pace.until(now, before.since);
         let is_stream =
             self.pace.gap() < SPARSE && self.pace.is_one_way() && !self.pace.may_be_over();
         let waits = is_stream && frames < FRAMES && bytes < BYTES && due > now;
-        self.held = waits.then_some(Held { frames, bytes, due, ..before });
+        self.pace.deferred = waits.then_some(Deferred { frames, bytes, due, ..before });
         waits.then_some(due)
     }
 
-    /// Until when the interrupt waits that waits now.
+    /// Returns until when the interrupt waits that waits now.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.held.map(|held| held.due)
+        self.pace.due()
     }
 
     /// The guest has been considered for an interrupt, which was sent or not.
     pub fn considered(&mut self, interrupted: bool) {
-        self.held = None;
-        if interrupted {
-            self.pace.interrupted();
-        }
+        self.pace.considered(interrupted);
     }
 }
 

@@ -2,14 +2,7 @@
 
 use floodway_core::time::Instant;
 
-use super::pace::Pace;
-
-/// An interrupt that waits.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    since: Instant,
-    due: Instant,
-}
+use super::pace::{Deferred, Pace};
 
 /// The state of one transmit queue. See the theory of operation of [`crate::queues::moderation`].
 ///
@@ -17,7 +10,6 @@ struct Held {
 /// back since it was told last. A guest that waits for room pauses, or has used up its ring.
 #[derive(Debug, Default)]
 pub struct Completions {
-    held: Option<Held>,
     pace: Pace,
 }
 
@@ -37,29 +29,26 @@ pub struct Completed {
 }
 
 impl Completions {
-    /// Descriptors were given back. `wanted` says whether the guest wants an interrupt for them, or for those before. Answers
-    /// until when that waits at most; none if it must not wait.
+    /// Descriptors were given back. `wanted` says whether the guest wants an interrupt for them, or for those before. Returns
+    /// until when that waits at most; `None` if it must not wait.
     pub fn completed(&mut self, now: Instant, what: Completed, wanted: bool) -> Option<Instant> {
         self.pace.learn(now, what.frames, what.said, what.answers);
-        let since = self.held.take().map_or(now, |held| held.since);
+        let since = self.pace.deferred.map_or(now, |deferred| deferred.since);
         let due = self.pace.until(now, since);
         let waits = wanted && self.pace.is_one_way() && what.untold < what.size / 2 && due > now;
-        self.held = waits.then_some(Held { since, due });
+        self.pace.deferred = waits.then_some(Deferred { since, frames: 0, bytes: 0, due });
         waits.then_some(due)
     }
 
-    /// Until when the interrupt waits that waits now.
+    /// Returns until when the interrupt waits that waits now.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.held.map(|held| held.due)
+        self.pace.due()
     }
 
     /// The guest has been considered for an interrupt, which was sent or not.
     pub fn considered(&mut self, interrupted: bool) {
-        self.held = None;
-        if interrupted {
-            self.pace.interrupted();
-        }
+        self.pace.considered(interrupted);
     }
 }
 
