@@ -5,7 +5,7 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::time::{Duration, Instant};
 
 use super::curve::Curve;
-use super::scoreboard::{News, Order, Scoreboard};
+use super::scoreboard::{Flight, News, Order, Scoreboard};
 use super::{Burst, Cause, Terms};
 use crate::harness::packet::Position;
 
@@ -69,8 +69,11 @@ pub struct Account {
     used: [f64; 3],
     /// Bytes that the latest ACK reported.
     delivered: i64,
-    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    /// Bytes that ACKs reported since the last one that had to be believed.
+    refused: i64,
+    /// Without SACK: bytes that duplicate ACKs say have arrived, at most and at least.
     duplicates: i64,
+    counted: i64,
     /// Probes that are not acknowledged: their number, and the end of what had been sent at the latest.
     probes: (i64, Position),
 }
@@ -91,7 +94,9 @@ impl Account {
             round: 0,
             used: [0.0; 3],
             delivered: 0,
+            refused: 0,
             duplicates: 0,
+            counted: 0,
             probes: (0, 0),
         }
     }
@@ -122,13 +127,13 @@ impl Account {
         (self.timed_out, self.probed, self.probes) = (None, None, (0, 0));
     }
 
-    /// Takes in an ACK, before which `flight` bytes were outstanding. Returns the account in which the last reduction is
+    /// Takes in an ACK, before which `flight` was outstanding. Returns the account in which the last reduction is
     /// undone, if this is allowed.
     pub fn on_ack(
         &mut self,
         now: Instant,
         news: &News,
-        flight: i64,
+        flight: Flight,
         rtt: Duration,
         terms: &Terms,
     ) -> Option<Self> {
@@ -139,9 +144,11 @@ impl Account {
         if is_new_round {
             (self.round, self.used) = (news.nxt, [0.0, self.used[0], self.used[1]]);
         }
-        self.used[0] = self.used[0].max(flight as f64);
-        self.delivered = self.take_delivered(news, flight, terms);
-        let context = Context { now, flight: flight as f64, rtt, is_new_round };
+        self.used[0] = self.used[0].max(flight.bytes as f64);
+        let arrived = self.take_delivered(news, flight, terms);
+        self.delivered = self.refused + arrived;
+        self.refused = if news.stale { self.delivered } else { 0 };
+        let context = Context { now, flight: flight.bytes as f64, rtt, is_new_round };
         let mut undone = self.undone(news);
         if let Some(undone) = &mut undone
             && !(terms.ecn && news.ece)
@@ -153,27 +160,36 @@ impl Account {
         if !marked {
             self.grow(news, &context, terms);
         } else if news.una >= self.reduced_until && terms.algorithm != Algorithm::Dctcp {
-            self.reduce_by_mark(news, flight, terms);
+            self.reduce_by_mark(news, flight.bytes, terms);
         }
         if let Phase::Fast { delivered, .. } = &mut self.phase {
-            *delivered += self.delivered as f64;
+            *delivered += arrived as f64;
+            self.refused = 0;
         }
         undone
     }
 
     /// Bytes that an ACK reports; without SACK by the rules of RFC 6937 section 2.
-    fn take_delivered(&mut self, news: &News, flight: i64, terms: &Terms) -> i64 {
+    fn take_delivered(&mut self, news: &News, flight: Flight, terms: &Terms) -> i64 {
         if terms.sack {
             return news.delivered;
         }
         if news.una > news.una_before {
-            let known = self.duplicates.min(news.delivered);
-            self.duplicates -= known;
+            self.duplicates -= self.duplicates.min(news.delivered);
+            let known = self.counted.min(news.delivered);
+            self.counted -= known;
             return news.delivered - known;
         }
-        let possible = (flight - terms.mss - self.duplicates).max(0);
-        let arrived = if news.duplicate { terms.mss.min(possible) } else { 0 };
+        if !news.duplicate {
+            return 0;
+        }
+        // All but the one that is missing.
+        let possible = (flight.bytes - news.first - self.duplicates).max(0);
+        let arrived = terms.mss.min(possible);
         self.duplicates += arrived;
+        // What has counted in a recovery does not count again.
+        let is_fast = matches!(self.phase, Phase::Fast { .. });
+        self.counted += if is_fast { arrived } else { arrived.min(flight.longest) };
         arrived
     }
 
@@ -204,7 +220,7 @@ impl Account {
         let is_fast = matches!(self.phase, Phase::Fast { .. });
         let any = is_fast && !terms.sack && terms.algorithm == Algorithm::Reno;
         if news.una >= recover || (any && news.una > news.una_before) {
-            (self.phase, self.duplicates) = (Phase::Open, 0);
+            (self.phase, self.duplicates, self.counted) = (Phase::Open, 0, 0);
         }
     }
 
@@ -350,7 +366,8 @@ impl Account {
             account.reduce(burst, terms);
         }
         account.timed_out = Some(burst.una);
-        (account.cwnd, account.duplicates) = (terms.mss as f64, 0);
+        account.cwnd = terms.mss as f64;
+        (account.duplicates, account.counted) = (0, 0);
         account.phase = Phase::Loss { recover: burst.nxt };
         // What the burst itself sent is later.
         account.lost_before = Some((now, -1));

@@ -36,7 +36,11 @@
 //! - a tail loss probe is one segment beyond the window, until it is acknowledged (RFC 8985 section 7.3); a window that
 //!   has nothing in flight may always hold one segment;
 //! - segments that a router reported as too large are repeated without a reduction (RFC 1191);
-//! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses.
+//! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses;
+//! - an ACK that came late, by its clock or its sequence number, may be refused (RFC 7323 section 5.3, RFC 9293 section 3.10.7.4): what it
+//!   says counts at once, and what it reports as delivered may count with the next ACK;
+//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
+//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
 //! checked: they depend on an average that the wire does not show.
@@ -91,6 +95,8 @@ pub struct Ack<'a> {
     /// It says nothing but that something arrived out of order.
     pub duplicate: bool,
     pub ece: bool,
+    /// It was overtaken by later segments of the receiver: the sender may have to refuse it.
+    pub stale: bool,
 }
 
 /// Why the latest segments were sent.
@@ -169,11 +175,8 @@ impl Reference {
 
     /// An ACK arrives.
     pub fn ack(&mut self, now: Instant, ack: &Ack<'_>) {
-        let flights: Vec<_> = self
-            .accounts
-            .iter()
-            .map(|account| self.board.outstanding(account.lost_before))
-            .collect();
+        let flights: Vec<_> =
+            self.accounts.iter().map(|account| self.board.flight(account.lost_before)).collect();
         let Some(news) = self.board.ack(now, ack) else { return };
         if let Some(rtt) = news.rtt {
             self.longest_rtt = self.longest_rtt.max(rtt);
