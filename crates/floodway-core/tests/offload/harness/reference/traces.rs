@@ -282,6 +282,28 @@ fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
     }
 }
 
+/// The segment that is missing has 400 bytes, so that all the others have arrived with the ninth duplicate.
+#[test]
+fn duplicates_stand_for_all_but_the_missing_segment() {
+    for (last, fits) in [(600, true), (601, false)] {
+        let mut trace = Trace::with(Algorithm::NewReno, false);
+        let mut next = place(0);
+        let mut send = |trace: &mut Trace, lens: &[i64]| {
+            for len in lens {
+                trace.reference.sent(trace.now, next, next + len);
+                next += len;
+            }
+            trace.reference.settle(trace.now)
+        };
+        send(&mut trace, &[400]).unwrap();
+        send(&mut trace, &[MSS; 9]).unwrap();
+        trace.wait(RTT);
+        (0..9).for_each(|_| trace.ack(0));
+        send(&mut trace, &[MSS; 9]).unwrap();
+        assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
+    }
+}
+
 #[test]
 fn congestion_avoidance_adds_a_segment_per_round_trip() {
     let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
