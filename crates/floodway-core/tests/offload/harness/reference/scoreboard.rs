@@ -43,8 +43,8 @@ pub struct News {
     pub nxt: Position,
     /// Bytes newly acknowledged or SACKed.
     pub delivered: i64,
-    /// Bytes that the receiver had twice.
-    pub repeated: i64,
+    /// What the receiver had twice.
+    pub twice: Option<(Position, Position)>,
     /// The earliest transmission that has arrived, of those that were sent once.
     pub earliest: Option<Order>,
     pub rtt: Option<Duration>,
@@ -95,7 +95,7 @@ impl Scoreboard {
             una: ack.ack,
             nxt: self.nxt,
             delivered: 0,
-            repeated: 0,
+            twice: None,
             earliest: None,
             rtt: None,
             duplicate: ack.duplicate,
@@ -108,7 +108,7 @@ impl Scoreboard {
         for (n, &(left, right)) in ack.sacks.iter().enumerate() {
             let within = ack.sacks.get(1).is_some_and(|&(l, r)| l <= left && right <= r);
             if n == 0 && (right <= ack.ack || within) {
-                news.repeated += (right - left).max(0);
+                news.twice = (left < right).then_some((left, right));
             } else if self.sack {
                 self.deliver(now, left, right, &mut news);
             }
