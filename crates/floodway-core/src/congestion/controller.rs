@@ -109,6 +109,8 @@ impl Controller {
     /// segment carries CWR.
     pub fn on_ecn(&mut self, event: &Congestion, w: &mut Window) -> bool {
         if self.reduction != Reduction::None && event.snd_una.before(self.reduced_until) {
+            // The reduction answers the mark as well, and a mark is never spurious.
+            self.undo = Undo::default();
             return false;
         }
         self.note(Reduction::Ecn, event, w);
@@ -180,6 +182,16 @@ mod tests {
             cc.on_loss(&Congestion { flight: 102_000, ..congestion(&w) }, &mut w);
             assert_eq!(w, segments(100, threshold), "{algorithm}");
         }
+    }
+
+    /// Linux `tcp_fastretrans_alert`: ECE prohibits undoing.
+    #[test]
+    fn a_mark_in_the_window_of_a_loss_keeps_the_reduction() {
+        let (mut cc, mut w) = (Controller::new(Algorithm::NewReno), segments(40, u32::MAX));
+        cc.on_loss(&at(1000, 41_000, &w), &mut w);
+        assert!(!cc.on_ecn(&at(2000, 42_000, &w), &mut w), "one reduction for both");
+        assert!(!cc.on_spurious(&mut w));
+        assert_eq!(w.ssthresh, 20_000);
     }
 
     #[test]

@@ -63,18 +63,22 @@ impl CongestionControl for NewReno {
 pub(super) struct AdditiveIncrease {
     /// Bytes acknowledged since the last increase, less than `cwnd`.
     acked: u32,
+    /// `cwnd` when they were counted.
+    of: u32,
 }
 
 impl AdditiveIncrease {
     #[inline]
     pub(super) fn on_ack(&mut self, bytes: u32, w: &mut Window) {
-        // What was counted towards a larger window is worth one MSS of this one.
-        self.acked = self.acked.min(w.cwnd).saturating_add(bytes);
+        // What was counted towards a larger window is worth nothing in a smaller one (Linux `snd_cwnd_cnt`).
+        let counted = if w.cwnd < self.of { 0 } else { self.acked };
+        self.acked = counted.saturating_add(bytes);
         if bytes > 0 && self.acked >= w.cwnd {
             let windows = self.acked / w.cwnd.max(1);
             self.acked -= windows * w.cwnd;
             w.grow(w.segments(windows));
         }
+        self.of = w.cwnd;
     }
 }
 
@@ -114,6 +118,18 @@ mod tests {
         assert_eq!(w.cwnd, 12_000);
         reno.on_ack(&ack(1, &w), &mut w);
         assert_eq!(w.cwnd, 13_000);
+    }
+
+    /// RFC 5681 section 3.1: one MSS per round trip, also in the first one after a reduction.
+    #[test]
+    fn what_was_counted_before_a_reduction_does_not_count_after_it() {
+        let (mut reno, mut w) = (Reno::new(false), segments(20, 10));
+        reno.on_ack(&ack(19_000, &w), &mut w);
+        (w.cwnd, w.ssthresh) = (10_000, 10_000);
+        reno.on_ack(&ack(9_000, &w), &mut w);
+        assert_eq!(w.cwnd, 10_000);
+        reno.on_ack(&ack(1_000, &w), &mut w);
+        assert_eq!(w.cwnd, 11_000);
     }
 
     #[test]

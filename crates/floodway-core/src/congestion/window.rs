@@ -42,6 +42,12 @@ impl Window {
         }
     }
 
+    /// A loss was found that needs no recovery: `cwnd` becomes `ssthresh` if it is more. It may be less, after idle time with an initial
+    /// window of one segment.
+    pub fn lower_to_ssthresh(&mut self) {
+        self.lower_cwnd(self.ssthresh);
+    }
+
     /// Sets `ssthresh`, but not below the two MSS of RFC 5681 equation 4.
     pub(super) fn set_ssthresh(&mut self, bytes: u32) {
         self.ssthresh = bytes.max(self.segments(2));

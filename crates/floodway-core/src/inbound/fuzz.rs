@@ -9,11 +9,12 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::allocation::{Allocator, Demand};
 use super::config::{Config, Policy};
-use super::line;
+use super::connection::Connection;
 use super::port::{Port, Sink, Verdict};
 use super::waiting::MAX_HOLD;
 use crate::seq::Seq;
 use crate::steps;
+use crate::tables::flow_table::{FlowRef, SCAN};
 use crate::tables::timer::TICK;
 use crate::tcp::{Edit, Segment};
 use crate::time::{Duration, Instant};
@@ -26,10 +27,13 @@ const CONNECTIONS: usize = 8;
 const KNOWN: u32 = 24;
 /// VMs of the division that takes any demands.
 const DEMANDS: usize = 64;
-/// Most steps of a segment: a line is searched at most twice, connections for one that may go, and the queue for those that are gone.
-const SEGMENT_COST: u64 = 2 * line::LONGEST as u64 + 2 * KNOWN as u64 + 128;
-/// Most steps of a call for timers: what one call handles at most of each kind, and a search of a line for each.
-const TIMEOUT_COST: u64 = 3 * 256 + 64 * (8 + KNOWN as u64);
+/// Most steps of a search of the queue for connections that are gone.
+const SEARCH_COST: u64 = 2 * KNOWN as u64 + 65;
+/// Most steps of a segment: connections are searched twice for one that may go, and the queue for those that are gone.
+const SEGMENT_COST: u64 = SEARCH_COST + 2 * SCAN as u64 + 8;
+/// Most steps of a call for timers: what one call handles at most of each kind, timers that let something leave its line, connections that may be
+/// forgotten, and searches of the queue, of which a call makes no more than what it adds to the queue allows.
+const TIMEOUT_COST: u64 = 3 * 256 + 64 * 2 + 64 * (1 + SCAN as u64) + 2 * SEARCH_COST;
 /// Most steps of dividing a link among `vms`: each round fixes one at least.
 const fn division_cost(vms: u64) -> u64 {
     vms * (vms + 4)
@@ -376,8 +380,8 @@ impl World {
         } else {
             self.ports[vm].stop(now, &mut Network);
         }
-        // Each connection is looked at, and searched for in a line.
-        self.charge(u64::from(KNOWN) * (line::LONGEST as u64 + 8));
+        // Each connection is looked at twice, and leaves its line.
+        self.charge(u64::from(KNOWN) * 4 + SEARCH_COST);
         assert_eq!((self.ports[vm].connections(), self.ports[vm].waiting()), (0, 0));
         self.divide();
         Some(())
@@ -386,10 +390,11 @@ impl World {
     fn check(&self) {
         for port in &self.ports {
             assert!(port.active() <= port.connections() && port.connections() <= KNOWN);
-            // For an edge, where those that are gone are counted for a while, and in a line of those that have a frame that waits.
-            let most = 2 * KNOWN as usize + 64 + 2 * line::LONGEST;
+            // For an edge, where those that are gone are counted for a while.
             assert!(port.queue.len() <= 2 * KNOWN as usize + 65, "{} in turn", port.queue.len());
-            assert!(port.waiting() <= most, "{} wait", port.waiting());
+            let waits = |found: &FlowRef<'_, Connection<Kept>>| found.flow.waiting.is_some();
+            let waiting = port.flows.iter_from(0, KNOWN).filter(waits).count();
+            assert_eq!(port.questions.len() + port.openings.len(), waiting, "in lines");
         }
         let most = 2 * KNOWN * VMS as u32;
         assert!(self.alive.get() <= most, "{} frames are kept", self.alive.get());
@@ -408,10 +413,10 @@ impl World {
     fn end(&mut self) {
         self.wait(MAX_HOLD + 2 * TICK);
         for port in &self.ports {
-            // Those that were evicted while they waited may still be in a line.
             let mut known = port.flows.iter_from(0, KNOWN);
             let waits = |latest| latest != Instant::NEVER;
             assert!(!known.any(|found| waits(found.flow.latest())), "what waits is stuck");
+            assert_eq!((port.questions.len(), port.openings.len()), (0, 0), "who waits is stuck");
         }
         self.wait(self.config.idle + 2 * TICK);
         for vm in 0..VMS {

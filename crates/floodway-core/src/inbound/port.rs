@@ -500,8 +500,6 @@ impl<B> Port<B> {
             }
         }
         self.queue.clear();
-        self.questions.clear();
-        self.openings.clear();
         self.upkeep_at = Instant::NEVER;
     }
 
@@ -523,8 +521,7 @@ impl<B> Port<B> {
             // What is not established goes first, then what is idle.
             let may_go = |old: &Connection<B>| !old.is_established() && !old.active;
             match self.flows.evict(|old| may_go(old.flow)) {
-                // Its place in the line is left when its turn comes.
-                Some(gone) => self.count_lost(&gone.flow),
+                Some(gone) => self.lose(gone.flow.waiting),
                 None => drop(self.flows.evict(|old| old.flow.is_idle())),
             }
         }
@@ -543,15 +540,9 @@ impl<B> Port<B> {
 
     fn remove(&mut self, id: FlowId, now: Instant) {
         self.deactivate(id, now);
-        self.forget_turn(id);
         if let Some(gone) = self.flows.remove(id) {
-            self.count_lost(&gone.flow);
+            self.lose(gone.flow.waiting);
         }
-    }
-
-    /// Counts what waited of a connection that is forgotten.
-    fn count_lost(&mut self, gone: &Connection<B>) {
-        self.counters.waiting_lost += u64::from(gone.waiting.is_some());
     }
 
     /// Something arrived that no edge had let through.

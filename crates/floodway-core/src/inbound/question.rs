@@ -23,10 +23,9 @@ use floodway_wire::tcp::Flags;
 
 use super::connection::Phase;
 use super::line::Line;
-use super::port::{Port, Sink, Verdict};
+use super::port::{PASS, Port, Sink, Verdict};
 use super::unspent::Question;
 use super::waiting::{Turn, Waiting, What};
-use crate::steps;
 use crate::tables::flow_table::FlowId;
 use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
@@ -79,19 +78,19 @@ impl<B> Port<B> {
         question: Question,
         now: Instant,
     ) -> Verdict {
-        if let Some(connection) = self.flows.get_mut(id) {
-            connection.window.note(segment.ack, segment.window);
-            connection.waiting = Some(Waiting {
-                frame,
-                seq: segment.seq,
-                len: segment.len,
-                since: now,
-                what: What::Question(question),
-            });
-            self.questions.join(id);
-            self.limited = true;
-            self.counters.questions_held += 1;
-        }
+        let Some(connection) = self.flows.get_mut(id) else { return PASS };
+        let Some(place) = self.questions.join(id) else { return PASS };
+        connection.window.note(segment.ack, segment.window);
+        connection.waiting = Some(Waiting {
+            frame,
+            seq: segment.seq,
+            len: segment.len,
+            since: now,
+            what: What::Question(question),
+            place,
+        });
+        self.limited = true;
+        self.counters.questions_held += 1;
         Verdict::Absorb
     }
 
@@ -108,14 +107,16 @@ impl<B> Port<B> {
         let Some(connection) = self.flows.get_mut(id) else { return pass };
         let cost = connection.cost(window.into());
         let frame = if self.openings.is_busy(now) { keep() } else { None };
-        let Some(frame) = frame else {
+        let Some((frame, place)) = frame.and_then(|frame| Some((frame, self.openings.join(id)?)))
+        else {
             self.openings.pacer.charge(cost, now);
             return pass;
         };
         let what = What::SynAck { window, cost };
         let (seq, len) = (segment.seq, segment.len);
-        connection.waiting = Some(Waiting { frame, seq, len, since: now, what });
-        self.openings.join(id);
+        let waiting = Waiting { frame, seq, len, since: now, what, place };
+        let before = connection.waiting.replace(waiting);
+        self.lose(before);
         self.counters.openings_held += 1;
         self.settle(id);
         Verdict::Absorb
@@ -126,34 +127,43 @@ impl<B> Port<B> {
         for line in [Self::questions_line, Self::openings_line] {
             for _ in 0..TURNS_PER_CALL {
                 let Some(id) = line(self).serve(now) else { break };
-                steps::count(1);
-                self.leave(id, now, sink);
+                let waiting = self.flows.get_mut(id).and_then(|found| found.waiting.take());
+                if let Some(waiting) = waiting {
+                    self.leave(id, waiting, now, sink);
+                }
             }
         }
     }
 
     /// Lets go what cannot wait any longer.
     pub(super) fn leave_now(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
-        if self.forget_turn(id) {
+        let waiting = self.flows.get_mut(id).and_then(|connection| connection.waiting.take());
+        if let Some(waiting) = waiting {
+            self.leave_line(&waiting);
             self.counters.questions_late += 1;
-            self.leave(id, now, sink);
+            self.leave(id, waiting, now, sink);
         }
     }
 
-    /// Takes what waits out of its line; answers whether anything does.
-    pub(super) fn forget_turn(&mut self, id: FlowId) -> bool {
-        let waiting = self.flows.get(id).and_then(|connection| connection.waiting.as_ref());
-        match waiting.map(|waiting| waiting.what) {
-            Some(What::Question(_)) => self.questions.leave(id),
-            Some(What::SynAck { .. }) => self.openings.leave(id),
-            None => return false,
+    /// What waited of a connection is lost.
+    pub(super) fn lose(&mut self, waiting: Option<Waiting<B>>) {
+        if let Some(waiting) = waiting {
+            self.leave_line(&waiting);
+            self.counters.waiting_lost += 1;
         }
-        true
     }
 
-    fn leave(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
+    fn leave_line(&mut self, waiting: &Waiting<B>) {
+        match waiting.what {
+            What::Question(_) => self.questions.leave(waiting.place),
+            What::SynAck { .. } => self.openings.leave(waiting.place),
+        }
+    }
+
+    /// Sends what has left its line.
+    fn leave(&mut self, id: FlowId, waiting: Waiting<B>, now: Instant, sink: &mut impl Sink<B>) {
         let Some(connection) = self.flows.get_mut(id) else { return };
-        let Some(Waiting { frame, what, .. }) = connection.waiting.take() else { return };
+        let Waiting { frame, what, .. } = waiting;
         match what {
             What::Question(question) => self.ask(id, &frame, question, now, sink),
             What::SynAck { window, cost } => {

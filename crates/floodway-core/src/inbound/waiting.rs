@@ -1,5 +1,6 @@
 //! What of a VM waits for its turn: a question, or the answer to a SYN. [`question`](super::question) decides when it leaves.
 
+use super::line::Place;
 use super::unspent::Question;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
@@ -15,6 +16,8 @@ pub(super) struct Waiting<B> {
     pub len: u32,
     pub since: Instant,
     pub what: What,
+    /// Where in the line of its kind.
+    pub place: Place,
 }
 
 #[derive(Clone, Copy, Debug)]

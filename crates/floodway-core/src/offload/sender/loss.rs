@@ -200,15 +200,15 @@ impl<B: 'static> Sender<B> {
             && recovery.phase == Phase::Fast
             && !self.agreed.sack()
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
-        if recovery.repairs.are_needless() && self.controller.on_spurious(&mut self.window) {
-            if recovery.phase == Phase::Loss {
+        if recovery.repairs.are_needless() && self.undo_reduction() {
+            if self.recovery.phase == Phase::Loss {
                 // What the timeout took for lost, nothing has shown to be. Other losses stay what they are.
                 self.store.forget_losses();
             }
             env.counters.undone += 1;
-        } else if self.snd_una().before(recovery.recover) && !any_new {
+        } else if self.snd_una().before(self.recovery.recover) && !any_new {
             return;
-        } else if recovery.phase == Phase::Fast {
+        } else if self.recovery.phase == Phase::Fast {
             self.window.leave_recovery();
         }
         self.end_recovery(env);
@@ -226,7 +226,7 @@ impl<B: 'static> Sender<B> {
     fn undo_past_recovery<S>(&mut self, env: &mut Env<'_, S>) {
         if self.recovery.repairs.are_needless() {
             self.recovery.repairs = Repairs::NONE;
-            env.counters.undone += u64::from(self.controller.on_spurious(&mut self.window));
+            env.counters.undone += u64::from(self.undo_reduction());
         }
     }
 
@@ -250,7 +250,7 @@ impl<B: 'static> Sender<B> {
                 let event = self.congestion(env.now, self.window.cwnd);
                 self.recovery.repairs = Repairs::NONE;
                 self.controller.on_loss(&event, &mut self.window);
-                self.window.leave_recovery();
+                self.window.lower_to_ssthresh();
                 self.cwr_due |= self.agreed.ecn();
             }
         }

@@ -48,9 +48,17 @@ impl<B: 'static> Sender<B> {
         }
     }
 
+    /// Restores the window from before the last reduction; returns `false` if there is none.
+    pub(super) fn undo_reduction(&mut self) -> bool {
+        let restored = self.controller.on_spurious(&mut self.window);
+        // What limited the sender was the smaller window (RFC 7661 section 4.3).
+        self.cwnd_limited &= !restored;
+        restored
+    }
+
     fn undo_timeout<S>(&mut self, env: &mut Env<'_, S>) {
         self.recovery.frto = Frto::Off;
-        if self.controller.on_spurious(&mut self.window) {
+        if self.undo_reduction() {
             self.store.forget_losses();
             env.counters.undone += 1;
             self.end_recovery(env);

@@ -83,6 +83,8 @@ pub struct Monitor {
     guest_tsval: Option<u32>,
     wire_tsval: Option<u32>,
     peer_tsvals: BTreeSet<u32>,
+    /// The latest of them.
+    peer_tsval: Option<Seq>,
     last_counters: Counters,
     /// Bytes released in this call, and what was in flight before.
     released: i64,
@@ -190,8 +192,11 @@ impl Monitor {
             self.peer = Side::of_syn(packet);
             self.peer_seen = 1;
         }
+        let stale = self.is_overtaken(packet);
         if let Some(timestamps) = segment.options.timestamps {
-            self.peer_tsvals.insert(timestamps.value);
+            let value = Seq(timestamps.value);
+            self.peer_tsvals.insert(value.0);
+            self.peer_tsval = Some(self.peer_tsval.map_or(value, |latest| latest.max(value)));
         }
         if segment.seq_len() > 0 && !segment.has(Flags::SYN) {
             let start = self.peer_pos(self.peer_seen, segment.seq);
@@ -211,11 +216,21 @@ impl Monitor {
         if segment.has(Flags::ACK) && self.guest.isn.is_some() {
             let handshake = self.syn_left.map(|left| now.since(left));
             self.handshake = self.handshake.or(handshake);
-            self.on_peer_ack(packet, now);
+            self.on_peer_ack(packet, stale, now);
         }
     }
 
-    fn on_peer_ack(&mut self, packet: &Packet, now: Instant) {
+    /// The peer sent other segments later that came earlier: the guest has acknowledged what lies behind this one, or has
+    /// seen a later clock.
+    fn is_overtaken(&self, packet: &Packet) -> bool {
+        let segment = &packet.segment;
+        let behind = self.peer_pos(self.guest_ack, segment.end()) < self.guest_ack;
+        let clock = segment.options.timestamps.map(|timestamps| Seq(timestamps.value));
+        behind || clock.zip(self.peer_tsval).is_some_and(|(clock, latest)| clock.before(latest))
+    }
+
+    /// `stale` says that it [was overtaken](Self::is_overtaken).
+    fn on_peer_ack(&mut self, packet: &Packet, stale: bool, now: Instant) {
         let segment = &packet.segment;
         let ack = self.guest_pos(self.wire_una, segment.ack);
         if ack > self.wire_nxt {
@@ -241,7 +256,7 @@ impl Monitor {
             let duplicate = ack == una && segment.is_pure_ack();
             // On a SYN-ACK, which may come again, it means something else.
             let ece = segment.has(Flags::ECE) && !segment.has(Flags::SYN);
-            reference.ack(now, &Ack { ack, sacks: &blocks, duplicate, ece });
+            reference.ack(now, &Ack { ack, sacks: &blocks, duplicate, ece, stale });
         }
         for sent in &mut self.in_flight {
             let delivered = sent.end <= ack

@@ -1,11 +1,13 @@
 //! One explanation of a trace: the state of a compliant sender that has sent exactly this, with the largest
 //! window that it may have.
 
+use std::cmp::Ordering;
+
 use floodway_core::congestion::Algorithm;
 use floodway_core::time::{Duration, Instant};
 
 use super::curve::Curve;
-use super::scoreboard::{News, Order, Scoreboard};
+use super::scoreboard::{Flight, News, Order, Scoreboard};
 use super::{Burst, Cause, Terms};
 use crate::harness::packet::Position;
 
@@ -34,6 +36,18 @@ struct Undo {
     /// Bytes sent again since, and bytes that the receiver has had twice since.
     again: i64,
     twice: i64,
+    /// The latest probe after the recovery, which is not among them.
+    probe: Option<(Position, Position)>,
+}
+
+impl Undo {
+    /// It restores as much as another one, as early.
+    fn covers(&self, other: &Self) -> bool {
+        self.cwnd >= other.cwnd
+            && self.ssthresh >= other.ssthresh
+            && self.again - self.twice <= other.again - other.twice
+            && self.probe == other.probe
+    }
 }
 
 /// The circumstances of an ACK.
@@ -69,8 +83,11 @@ pub struct Account {
     used: [f64; 3],
     /// Bytes that the latest ACK reported.
     delivered: i64,
-    /// Without SACK: bytes that duplicate ACKs say have arrived.
+    /// Bytes that ACKs reported since the last one that had to be believed.
+    refused: i64,
+    /// Without SACK: bytes that duplicate ACKs say have arrived, at most and at least.
     duplicates: i64,
+    counted: i64,
     /// Probes that are not acknowledged: their number, and the end of what had been sent at the latest.
     probes: (i64, Position),
 }
@@ -91,14 +108,52 @@ impl Account {
             round: 0,
             used: [0.0; 3],
             delivered: 0,
+            refused: 0,
             duplicates: 0,
+            counted: 0,
             probes: (0, 0),
         }
     }
 
-    /// The window that it allows.
-    pub fn bound(&self) -> f64 {
-        self.cwnd
+    /// What it may still send in recovery.
+    fn due(&self) -> f64 {
+        match self.phase {
+            Phase::Fast { flight, delivered, sent, .. } => {
+                delivered * self.ssthresh / flight.max(1.0) - sent
+            }
+            Phase::Open | Phase::Loss { .. } => 0.0,
+        }
+    }
+
+    /// By what they allow, most first.
+    pub fn compare(&self, other: &Self) -> Ordering {
+        let key = |account: &Self| (account.cwnd, account.ssthresh, account.due());
+        let ((a, b, c), (x, y, z)) = (key(other), key(self));
+        a.total_cmp(&x).then(b.total_cmp(&y)).then(c.total_cmp(&z))
+    }
+
+    /// It allows all that another one does, now and later. (But for the curves of CUBIC, which are as their windows in all but rare cases.)
+    pub fn covers(&self, other: &Self) -> bool {
+        let undo = match (&self.undo, &other.undo) {
+            (Some(a), Some(b)) => a.covers(b),
+            (_, None) => true,
+            (None, Some(_)) => false,
+        };
+        let same = |account: &Self| {
+            (account.phase_key(), account.by_mark, account.reduced_until, account.timed_out)
+        };
+        undo && same(self) == same(other)
+            && (self.probed, self.round) == (other.probed, other.round)
+            && self.cwnd >= other.cwnd
+            && self.ssthresh >= other.ssthresh
+            && self.due() >= other.due()
+            && self.lost_before >= other.lost_before
+            && self.probes.0 >= other.probes.0
+            && self.probes.1 >= other.probes.1
+            && self.duplicates >= other.duplicates
+            && self.counted <= other.counted
+            && self.refused >= other.refused
+            && self.used.iter().zip(&other.used).all(|(a, b)| a >= b)
     }
 
     /// Which phase it is in: its kind, and where that ends.
@@ -122,13 +177,13 @@ impl Account {
         (self.timed_out, self.probed, self.probes) = (None, None, (0, 0));
     }
 
-    /// Takes in an ACK, before which `flight` bytes were outstanding. Returns the account in which the last reduction is
+    /// Takes in an ACK, before which `flight` was outstanding. Returns the account in which the last reduction is
     /// undone, if this is allowed.
     pub fn on_ack(
         &mut self,
         now: Instant,
         news: &News,
-        flight: i64,
+        flight: Flight,
         rtt: Duration,
         terms: &Terms,
     ) -> Option<Self> {
@@ -139,47 +194,65 @@ impl Account {
         if is_new_round {
             (self.round, self.used) = (news.nxt, [0.0, self.used[0], self.used[1]]);
         }
-        self.used[0] = self.used[0].max(flight as f64);
-        self.delivered = self.take_delivered(news, flight, terms);
-        let context = Context { now, flight: flight as f64, rtt, is_new_round };
+        self.used[0] = self.used[0].max(flight.bytes as f64);
+        let arrived = self.take_delivered(news, flight, terms);
+        self.delivered = self.refused + arrived;
+        self.refused = if news.stale { self.delivered } else { 0 };
+        let context = Context { now, flight: flight.bytes as f64, rtt, is_new_round };
         let mut undone = self.undone(news);
-        if let Some(undone) = &mut undone
-            && !(terms.ecn && news.ece)
-        {
-            undone.grow(news, &context, terms);
+        if let Some(undone) = &mut undone {
+            undone.resize(news, &context, terms);
         }
         self.leave(news, terms);
-        let marked = terms.ecn && news.ece;
-        if !marked {
-            self.grow(news, &context, terms);
-        } else if news.una >= self.reduced_until && terms.algorithm != Algorithm::Dctcp {
-            self.reduce_by_mark(news, flight, terms);
-        }
+        self.resize(news, &context, terms);
         if let Phase::Fast { delivered, .. } = &mut self.phase {
-            *delivered += self.delivered as f64;
+            *delivered += arrived as f64;
+            self.refused = 0;
         }
         undone
     }
 
     /// Bytes that an ACK reports; without SACK by the rules of RFC 6937 section 2.
-    fn take_delivered(&mut self, news: &News, flight: i64, terms: &Terms) -> i64 {
+    fn take_delivered(&mut self, news: &News, flight: Flight, terms: &Terms) -> i64 {
         if terms.sack {
             return news.delivered;
         }
         if news.una > news.una_before {
-            let known = self.duplicates.min(news.delivered);
-            self.duplicates -= known;
+            self.duplicates -= self.duplicates.min(news.delivered);
+            let known = self.counted.min(news.delivered);
+            self.counted -= known;
             return news.delivered - known;
         }
-        let possible = (flight - terms.mss - self.duplicates).max(0);
-        let arrived = if news.duplicate { terms.mss.min(possible) } else { 0 };
+        if !news.duplicate {
+            return 0;
+        }
+        // All but the one that is missing.
+        let possible = (flight.bytes - news.first - self.duplicates).max(0);
+        let arrived = terms.mss.min(possible);
         self.duplicates += arrived;
+        // What has counted in a recovery does not count again.
+        let is_fast = matches!(self.phase, Phase::Fast { .. });
+        self.counted += if is_fast { arrived } else { arrived.min(flight.longest) };
         arrived
+    }
+
+    /// Growth, or a reduction by a mark.
+    fn resize(&mut self, news: &News, context: &Context, terms: &Terms) {
+        if !(terms.ecn && news.ece) {
+            return self.grow(news, context, terms);
+        }
+        self.undo = None;
+        if news.una > self.reduced_until && terms.algorithm != Algorithm::Dctcp {
+            self.reduce_by_mark(news, context.flight, terms);
+        }
     }
 
     fn undone(&mut self, news: &News) -> Option<Self> {
         let undo = self.undo.as_mut()?;
-        undo.twice += news.repeated;
+        if let Some((left, right)) = news.twice {
+            let is_probe = undo.probe.is_some_and(|(start, end)| start < right && left < end);
+            undo.twice += if is_probe { 0 } else { right - left };
+        }
         let needless = undo.again > 0 && undo.twice >= undo.again;
         let in_time = matches!(self.phase, Phase::Loss { .. })
             && news.earliest.is_some_and(|order| Some(order) <= self.lost_before);
@@ -204,14 +277,14 @@ impl Account {
         let is_fast = matches!(self.phase, Phase::Fast { .. });
         let any = is_fast && !terms.sack && terms.algorithm == Algorithm::Reno;
         if news.una >= recover || (any && news.una > news.una_before) {
-            (self.phase, self.duplicates) = (Phase::Open, 0);
+            (self.phase, self.duplicates, self.counted) = (Phase::Open, 0, 0);
         }
     }
 
-    fn reduce_by_mark(&mut self, news: &News, flight: i64, terms: &Terms) {
+    fn reduce_by_mark(&mut self, news: &News, flight: f64, terms: &Terms) {
         let mss = terms.mss as f64;
         let largest = self.largest(terms);
-        self.curve.reduce(flight as f64, largest);
+        self.curve.reduce(flight, largest);
         self.ssthresh = (largest * terms.beta()).max(2.0 * mss);
         self.cwnd = (largest * terms.beta()).max(mss);
         (self.reduced_until, self.by_mark, self.undo) = (news.nxt, true, None);
@@ -317,7 +390,7 @@ impl Account {
     /// RFC 5681 equation 4, with RFC 9438's factor for CUBIC.
     fn reduce(&mut self, burst: &Burst, terms: &Terms) {
         let Self { cwnd, ssthresh, curve, .. } = *self;
-        self.undo = Some(Undo { cwnd, ssthresh, curve, again: 0, twice: 0 });
+        self.undo = Some(Undo { cwnd, ssthresh, curve, again: 0, twice: 0, probe: None });
         let flight = burst.flight as f64;
         let largest = self.largest(terms);
         // A deviation that is allowed here: RFC 9438 section 4.6 has the flight size, Linux and the offload take `cwnd`.
@@ -332,11 +405,20 @@ impl Account {
     fn probing(&self, burst: &Burst) -> Self {
         let mut account = *self;
         if let Some(undo) = &mut account.undo {
-            undo.again += burst.again;
+            if account.phase == Phase::Open {
+                undo.probe = Some((burst.first_again, burst.last_again));
+            } else {
+                undo.again += burst.again;
+            }
         }
         account.probed = Some(burst.una);
         account.probes = (account.probes.0 + 1, burst.nxt);
         account
+    }
+
+    /// A probe explains `burst`, before which the account was `before`.
+    pub fn has_just_probed(&self, burst: &Burst, before: &Self) -> bool {
+        burst.bytes == burst.again && before.probed != self.probed && self.probed == Some(burst.una)
     }
 
     /// RFC 5681 section 3.1 and RFC 6298 section 5.
@@ -350,7 +432,8 @@ impl Account {
             account.reduce(burst, terms);
         }
         account.timed_out = Some(burst.una);
-        (account.cwnd, account.duplicates) = (terms.mss as f64, 0);
+        account.cwnd = terms.mss as f64;
+        (account.duplicates, account.counted) = (0, 0);
         account.phase = Phase::Loss { recover: burst.nxt };
         // What the burst itself sent is later.
         account.lost_before = Some((now, -1));

@@ -23,7 +23,8 @@
 //! - Loss: what is sent again, other than by a probe, is a recovery; `ssthresh` is `beta` times the flight size (CUBIC: `cwnd`, as in Linux, where
 //!   RFC 9438 section 4.6 has the flight size), and the sender goes there by proportional rate reduction.
 //! - Timeout: one MSS, then slow start up to `ssthresh`.
-//! - ECE: one reduction per window.
+//! - ECE: one reduction per window. Until what was sent after it is acknowledged the receiver may not have seen the CWR that ends
+//!   the echo (RFC 3168 section 6.1.2). A mark is never spurious: it ends the hope for undoing.
 //! - Idle time: the restart window, after any plausible retransmission timeout.
 //!
 //! **Slack**, each because a specification allows it:
@@ -33,10 +34,15 @@
 //! - two MSS in congestion avoidance: RFC 5681 rounds up, and may count part of a window that was acknowledged before;
 //! - undo: when DSACKs cover all that was repeated (RFC 3708), or an ACK after a timeout is for a segment that was not
 //!   repeated (RFC 5682), the window before the reduction may come back;
-//! - a tail loss probe is one segment beyond the window, until it is acknowledged (RFC 8985 section 7.3); a window that
+//! - a tail loss probe is one segment beyond the window, until it is acknowledged (RFC 8985 section 7.3), however much more
+//!   than the window is in flight; outside of a recovery it is none of what the recovery before repeated, whose DSACKs undo that. A window that
 //!   has nothing in flight may always hold one segment;
 //! - segments that a router reported as too large are repeated without a reduction (RFC 1191);
-//! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses.
+//! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses;
+//! - an ACK that came late, by its clock or its sequence number, may be refused (RFC 7323 section 5.3, RFC 9293 section 3.10.7.4): what it
+//!   says counts at once, and what it reports as delivered may count with the next ACK;
+//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
+//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
 //! checked: they depend on an average that the wire does not show.
@@ -91,6 +97,8 @@ pub struct Ack<'a> {
     /// It says nothing but that something arrived out of order.
     pub duplicate: bool,
     pub ece: bool,
+    /// It was overtaken by later segments of the receiver: the sender may have to refuse it.
+    pub stale: bool,
 }
 
 /// Why the latest segments were sent.
@@ -109,8 +117,9 @@ struct Burst {
     /// Bytes sent, and how many of them again (without those that a router dropped).
     bytes: i64,
     again: i64,
-    /// First byte that was sent again.
+    /// First byte that was sent again, and the end of the last.
     first_again: Position,
+    last_again: Position,
     /// No byte that is still missing lies beyond what was sent again.
     is_tail: bool,
     /// Something sent later than what was sent again has arrived.
@@ -169,11 +178,8 @@ impl Reference {
 
     /// An ACK arrives.
     pub fn ack(&mut self, now: Instant, ack: &Ack<'_>) {
-        let flights: Vec<_> = self
-            .accounts
-            .iter()
-            .map(|account| self.board.outstanding(account.lost_before))
-            .collect();
+        let flights: Vec<_> =
+            self.accounts.iter().map(|account| self.board.flight(account.lost_before)).collect();
         let Some(news) = self.board.ack(now, ack) else { return };
         if let Some(rtt) = news.rtt {
             self.longest_rtt = self.longest_rtt.max(rtt);
@@ -210,6 +216,7 @@ impl Reference {
             bytes: burst.bytes + end - start,
             again: burst.again + again,
             first_again: first,
+            last_again: if again > 0 { end } else { burst.last_again },
             is_tail: burst.is_tail && is_tail,
             overtaken: burst.overtaken || overtaken,
             ..burst
@@ -230,6 +237,7 @@ impl Reference {
             bytes: 0,
             again: 0,
             first_again: nxt,
+            last_again: nxt,
             is_tail: true,
             overtaken: false,
             after_idle: una == nxt && idle > timeout,
@@ -253,9 +261,12 @@ impl Reference {
         let mut kept = Vec::new();
         for account in &self.accounts {
             for explained in account.explain(now, &burst, &self.terms) {
+                // A probe is sent whatever the window is.
                 match explained.check(&self.board, &self.terms) {
-                    Ok(()) => kept.push(explained),
-                    Err(reason) => reasons.push(reason),
+                    Err(reason) if !explained.has_just_probed(&burst, account) => {
+                        reasons.push(reason);
+                    }
+                    _ => kept.push(explained),
                 }
             }
         }
@@ -268,15 +279,15 @@ impl Reference {
     }
 
     fn prune(&mut self) {
+        // Those that allow most come first; one in recovery has the smaller window now, but need not reduce it again. Of two recoveries, one
+        // began earlier, and has more to send.
+        self.accounts.sort_by(Account::compare);
         let mut kept: Vec<Account> = Vec::new();
         for account in self.accounts.drain(..) {
-            if !kept.contains(&account) {
+            if !kept.iter().any(|better| better.covers(&account)) {
                 kept.push(account);
             }
         }
-        // The largest of each phase: one in recovery has the smaller window now, but need not reduce it again. Of two recoveries, one began
-        // earlier, and has more to send.
-        kept.sort_by(|a, b| b.bound().total_cmp(&a.bound()));
         let mut of_phase = BTreeMap::new();
         kept.retain(|account| {
             let count = of_phase.entry(account.phase_key()).or_insert(0);

@@ -43,13 +43,24 @@ pub struct News {
     pub nxt: Position,
     /// Bytes newly acknowledged or SACKed.
     pub delivered: i64,
-    /// Bytes that the receiver had twice.
-    pub repeated: i64,
+    /// What the receiver had twice.
+    pub twice: Option<(Position, Position)>,
     /// The earliest transmission that has arrived, of those that were sent once.
     pub earliest: Option<Order>,
     pub rtt: Option<Duration>,
     pub duplicate: bool,
     pub ece: bool,
+    pub stale: bool,
+    /// Bytes of the first segment that is missing.
+    pub first: i64,
+}
+
+/// What is outstanding.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    pub bytes: i64,
+    /// Bytes of the longest segment.
+    pub longest: i64,
 }
 
 #[derive(Debug)]
@@ -84,23 +95,27 @@ impl Scoreboard {
             una: ack.ack,
             nxt: self.nxt,
             delivered: 0,
-            repeated: 0,
+            twice: None,
             earliest: None,
             rtt: None,
             duplicate: ack.duplicate,
-            ece: ack.ece,
+            // One that is refused reduces nothing.
+            ece: ack.ece && !ack.stale,
+            stale: ack.stale,
+            first: 0,
         };
         self.deliver(now, self.una, ack.ack, &mut news);
         for (n, &(left, right)) in ack.sacks.iter().enumerate() {
             let within = ack.sacks.get(1).is_some_and(|&(l, r)| l <= left && right <= r);
             if n == 0 && (right <= ack.ack || within) {
-                news.repeated += (right - left).max(0);
+                news.twice = (left < right).then_some((left, right));
             } else if self.sack {
                 self.deliver(now, left, right, &mut news);
             }
         }
         self.una = ack.ack;
         self.sent.retain(|sent| sent.end > ack.ack);
+        news.first = self.sent.first().map_or(0, Transmission::len);
         Some(news)
     }
 
@@ -176,16 +191,20 @@ impl Scoreboard {
         self.nxt = self.nxt.max(end);
     }
 
-    /// Bytes that nobody has acknowledged or SACKed, without what was sent up to a timeout: at least what is in flight.
-    pub fn outstanding(&self, lost_before: Option<Order>) -> i64 {
+    /// What nobody has acknowledged or SACKed, without what was sent up to a timeout: at least what is in flight.
+    pub fn flight(&self, lost_before: Option<Order>) -> Flight {
         let sent = self.sent.iter().filter(|sent| sent.fate == Fate::Unknown);
-        sent.filter(|sent| Some(sent.order) > lost_before).map(Transmission::len).sum()
+        let lens = sent.filter(|sent| Some(sent.order) > lost_before).map(Transmission::len);
+        lens.fold(Flight { bytes: 0, longest: 0 }, |all, len| Flight {
+            bytes: all.bytes + len,
+            longest: all.longest.max(len),
+        })
     }
 
     /// Bytes in flight, at most what a sender takes to be: without what was sent before something that has arrived.
-    /// Without SACK nobody knows what has arrived beyond a gap, and this is [`outstanding`](Self::outstanding).
+    /// Without SACK nobody knows what has arrived beyond a gap, and this is [`flight`](Self::flight).
     pub fn in_flight(&self, lost_before: Option<Order>) -> i64 {
         let overtaken = self.arrived.filter(|_| self.sack);
-        self.outstanding(lost_before.max(overtaken))
+        self.flight(lost_before.max(overtaken)).bytes
     }
 }

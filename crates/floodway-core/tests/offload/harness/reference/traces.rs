@@ -69,10 +69,14 @@ impl Trace {
 
     fn take(&mut self, segments: i64, sacks: &[(i64, i64)], ece: bool) {
         self.acked += segments;
+        let ack = Ack { duplicate: segments == 0, ece, ..Ack::default() };
+        self.take_as(&ack, sacks);
+    }
+
+    /// Takes an ACK of everything acknowledged so far.
+    fn take_as(&mut self, ack: &Ack<'_>, sacks: &[(i64, i64)]) {
         let sacks: Vec<_> = sacks.iter().map(|&(l, r)| (place(l), place(r))).collect();
-        let duplicate = segments == 0;
-        let ack = Ack { ack: place(self.acked), sacks: &sacks, duplicate, ece };
-        self.reference.ack(self.now, &ack);
+        self.reference.ack(self.now, &Ack { ack: place(self.acked), sacks: &sacks, ..*ack });
     }
 
     fn ack(&mut self, segments: i64) {
@@ -218,6 +222,85 @@ fn without_sack_a_loss_halves_the_window_too() {
         // Three duplicates came before, and three come now.
         (0..3).for_each(|_| trace.ack(0));
         assert_eq!(trace.send(1 + sent).is_ok(), fits);
+    }
+}
+
+/// RFC 7323 section 5.3: an ACK that came late may be refused, and the next one reports what it did.
+#[test]
+fn what_a_late_ack_reports_may_count_with_the_next() {
+    for (stale, fits) in [(true, true), (false, false)] {
+        let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+        trace.wait(RTT);
+        let first = trace.acked;
+        let late = Ack { duplicate: true, stale, ..Ack::default() };
+        trace.take_as(&late, &[(first + 1, first + 9)]);
+        trace.take(0, &[(first + 1, first + 10)], false);
+        trace.repeat(&[first]).unwrap();
+        // Nine segments of forty were delivered, or one.
+        assert_eq!(trace.send(3).is_ok(), fits, "{stale}");
+        violates(trace.send(1));
+    }
+}
+
+/// A mark on an ACK that is refused reduces nothing.
+#[test]
+fn a_late_mark_need_not_be_heard() {
+    for (stale, fits) in [(true, true), (false, false)] {
+        let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+        trace.wait(RTT);
+        trace.take_as(&Ack { duplicate: true, ece: true, stale, ..Ack::default() }, &[]);
+        trace.ack(40);
+        assert_eq!(trace.send(40).is_ok(), fits, "{stale}");
+    }
+}
+
+/// Segments of 900 bytes, where the SYNs allow 1000: a duplicate ACK takes no more than that off what the next one delivers.
+#[test]
+fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
+    let place = |segment: i64| place(0) + 900 * segment;
+    let send = |trace: &mut Trace, range: std::ops::Range<i64>| {
+        range.for_each(|n| trace.reference.sent(trace.now, place(n), place(n + 1)));
+        trace.reference.settle(trace.now)
+    };
+    let ack = |trace: &mut Trace, segment: i64, duplicate| {
+        let ack = Ack { ack: place(segment), duplicate, ..Ack::default() };
+        trace.reference.ack(trace.now, &ack);
+    };
+    for (more, fits) in [(0, true), (1, false)] {
+        let mut trace = Trace::with(Algorithm::NewReno, false);
+        for (acked, sent) in [(0, 10), (10, 28), (28, 66)] {
+            ack(&mut trace, acked, false);
+            send(&mut trace, acked..sent).unwrap();
+            trace.wait(RTT);
+        }
+        (0..3).for_each(|_| ack(&mut trace, 28, true));
+        send(&mut trace, 28..29).unwrap();
+        trace.wait(RTT);
+        // Another loss behind five that arrived, two of which were counted before: 3700 bytes were delivered, and half of them may leave.
+        ack(&mut trace, 34, false);
+        assert_eq!(send(&mut trace, 34..35 + more).is_ok(), fits);
+    }
+}
+
+/// The segment that is missing has 400 bytes, so that all the others have arrived with the ninth duplicate.
+#[test]
+fn duplicates_stand_for_all_but_the_missing_segment() {
+    for (last, fits) in [(600, true), (601, false)] {
+        let mut trace = Trace::with(Algorithm::NewReno, false);
+        let mut next = place(0);
+        let mut send = |trace: &mut Trace, lens: &[i64]| {
+            for len in lens {
+                trace.reference.sent(trace.now, next, next + len);
+                next += len;
+            }
+            trace.reference.settle(trace.now)
+        };
+        send(&mut trace, &[400]).unwrap();
+        send(&mut trace, &[MSS; 9]).unwrap();
+        trace.wait(RTT);
+        (0..9).for_each(|_| trace.ack(0));
+        send(&mut trace, &[MSS; 9]).unwrap();
+        assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
     }
 }
 

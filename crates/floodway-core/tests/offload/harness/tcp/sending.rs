@@ -53,6 +53,8 @@ pub struct Sending {
     ssthresh: i64,
     /// Recovery ends when this is acknowledged.
     recover: Option<Position>,
+    /// It began with a timeout: slow start (RFC 5681 section 3.1).
+    timed_out: bool,
     sent: VecDeque<Sent>,
     srtt: Option<Duration>,
     rttvar: Duration,
@@ -105,6 +107,7 @@ impl Sending {
             cwnd: i64::from(config.initial_window) * i64::from(config.mss),
             ssthresh: i64::MAX,
             recover: None,
+            timed_out: false,
             sent: VecDeque::new(),
             srtt: None,
             rttvar: Duration::ZERO,
@@ -285,6 +288,7 @@ impl Sending {
                 sent.lost = true;
             }
             self.recover = Some(self.nxt);
+            self.timed_out = true;
             let head = self.sent.iter().position(|s| s.lost)?;
             return Some(self.again(head, mss, now));
         }
@@ -351,7 +355,7 @@ impl Sending {
         }
         let lost = self.sent.iter().any(|s| s.lost);
         if self.recover.is_some_and(|recover| self.una >= recover) {
-            self.recover = None;
+            (self.recover, self.timed_out) = (None, false);
             self.first_repeat = None;
             self.cwnd = self.cwnd.max(self.ssthresh.min(1 << 30));
         }
@@ -361,8 +365,11 @@ impl Sending {
         } else if word.ece && config.ecn && self.una > self.reduced_until {
             self.reduce(mss);
             self.cwr = true;
-        } else if advanced > 0 && self.recover.is_none() {
-            let step = if self.cwnd < self.ssthresh {
+        } else if advanced > 0 && (self.recover.is_none() || self.timed_out) {
+            let step = if self.timed_out {
+                // An ACK may jump over what had arrived before.
+                advanced.min(mss).min((self.ssthresh - self.cwnd).max(0))
+            } else if self.cwnd < self.ssthresh {
                 advanced
             } else {
                 advanced * mss / self.cwnd.max(1)
