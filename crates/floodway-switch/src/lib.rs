@@ -6,7 +6,7 @@
 //! | room | modules | knows |
 //! |---|---|---|
 //! | | [`switch`] | all: builds a switch from its configuration, and stops it |
-//! | `control` | | the control socket and its clients (feature `control`, on by default) |
+//! | `control` | | the control socket (feature `control`, on by default) |
 //! | `operator` | `snapshot`, `diagnose`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
 //! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
@@ -17,18 +17,16 @@
 //! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
 //! | [`frame`] | `segment`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
 //! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
-//! | [`api`] | `operate`, `status`, `diagnosis` | documents of the control socket |
-//! | [`config`] | | names, units and ranges of the configuration |
 //! | [`host`] | `descriptors`, `socket_file`, `socket_access`, `log_limit` | what a process takes of its host |
 //! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |
 //! | [`sync`] | `lock_order`, `deadline`, `waker` | locks and their order; timers that other threads bring forward |
+//!
+//! Configuration, documents of the control socket and its client are in `floodway-api`, below all of these: [`config`] and [`api`].
 //!
 //! A frame's way: a [`worker`](runtime::worker) fills a batch from a [`tx`](queues::tx) queue, [`forward`](pipeline::forward) decides with core's
 //! forwarding table where each frame goes, and [`delivery`](pipeline::delivery) puts it into an [`rx`](queues::rx) queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
-pub mod api;
-pub mod config;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod egress;
@@ -37,7 +35,7 @@ pub mod host;
 #[cfg(test)]
 mod interleavings;
 pub mod memory;
-mod operator;
+pub mod operator;
 pub mod pipeline;
 pub mod queues;
 pub mod runtime;
@@ -51,5 +49,6 @@ pub mod vhost;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use config::Config;
+pub use floodway_api as api;
+pub use floodway_api::config::{self, Config};
 pub use switch::Switch;

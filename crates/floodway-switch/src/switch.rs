@@ -11,13 +11,13 @@ use std::thread::{self, JoinHandle};
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
-use crate::api::operate::Operator;
-use crate::api::status::{PredecessorsStatus, StatusSource};
+use crate::api::status::PredecessorsStatus;
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
 use crate::memory::budget::{Budget, Share};
+use crate::operator::{Operator, StatusSource};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
 use crate::runtime::vcpu::Keeper;

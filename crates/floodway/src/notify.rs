@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use floodway_switch::api::status::StatusSource;
+use floodway_switch::operator::StatusSource;
 use sd_notify::NotifyState;
 
 /// Tells the service manager. Dropped, it gives no more signs of life.

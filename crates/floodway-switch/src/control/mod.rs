@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! The goal is that operators, scripts and Prometheus can ask a running switch, without a way to
 //! slow its workers down. The server has one thread with a runtime of its own; it asks
-//! an [`Operator`](crate::api::operate::Operator) and answers:
+//! an [`Operator`](crate::operator::Operator) and answers:
 //!
 //! | route | answer |
 //! |---|---|
@@ -25,7 +25,6 @@
 //! replaced, a file that is no socket is never touched); the socket's mode is 0660, so its
 //! directory's and file's owner and group decide who may ask; a stop never waits for clients.
 
-mod client;
 mod metrics;
 mod routes;
 mod server;
@@ -33,21 +32,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
-
-pub use client::{ClientError, ControlClient};
+pub use crate::api::client::{ClientError, ControlClient};
+pub use crate::api::status::Version;
 pub use server::ControlServer;
 pub use socket::{BindError, ControlListener};
-
-/// Who answers on the control socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Version {
-    /// Version of Floodway.
-    pub version: String,
-}
-
-/// The body of every answer that is not a success.
-#[derive(Debug, Serialize, Deserialize)]
-struct ErrorBody {
-    error: String,
-}

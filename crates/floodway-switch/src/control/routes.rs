@@ -9,13 +9,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 
-use super::{ErrorBody, Version, metrics};
+use super::metrics;
 use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, OperateError, Operator, PairPage, PairQuery,
+    OffloadSettings, OperateError, PairPage, PairQuery, Refusal,
 };
-use crate::api::status::Status;
+use crate::api::status::{Status, Version};
+use crate::operator::Operator;
 
 type Source = Arc<dyn Operator>;
 
@@ -130,7 +131,7 @@ async fn wrong_method(uri: Uri) -> Response {
 }
 
 fn error(code: StatusCode, message: impl Into<String>) -> Response {
-    (code, Json(ErrorBody { error: message.into() })).into_response()
+    (code, Json(Refusal { error: message.into() })).into_response()
 }
 
 /// An answer that is not a success.

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
-use crate::api::operate::Operator;
 use crate::host::socket_file::SocketFile;
+use crate::operator::Operator;
 
 /// A running control server. Dropping it removes the socket and stops the thread, and with it lets
 /// go of the operator.

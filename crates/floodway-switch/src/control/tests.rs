@@ -11,15 +11,16 @@ use super::{BindError, ClientError, ControlClient, ControlListener, ControlServe
 use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, OperateError, Operator, PairPage, PairQuery, PairStatus,
+    OffloadSettings, OperateError, PairPage, PairQuery, PairStatus,
 };
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
-    PortStatus, QueuePairStatus, Status, StatusSource, SwitchStatus, TrafficStatus, UplinkStatus,
-    Way, WorkStatus, WorkerStatus, drops,
+    PortStatus, QueuePairStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus, Way,
+    WorkStatus, WorkerStatus,
 };
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
+use crate::operator::{Operator, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
 struct Fixed(Status);

@@ -1,5 +1,6 @@
 //! What the running switch does for its operator, and the TCP offload's part of it.
 
+mod api;
 mod diagnose;
 mod inbound;
 mod pairs;
@@ -15,7 +16,7 @@ use floodway_wire::FiveTuple;
 use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
-    OffloadChange, OffloadSettings, OperateError, Operator, PairPage, PairQuery,
+    OffloadChange, OffloadSettings, OperateError, PairPage, PairQuery,
 };
 use crate::api::status::OffloadStatus;
 use crate::config::offload::{self as settings, Refused, check, choose};
@@ -24,6 +25,9 @@ use crate::pipeline::tcp_offload::Session;
 use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
+
+pub use api::{Operator, StatusSource};
+pub use snapshot::drops;
 
 /// Flows in a page if nobody says how many.
 const PAGE: usize = 100;

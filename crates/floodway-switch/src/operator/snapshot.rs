@@ -5,11 +5,12 @@ use std::sync::Arc;
 use floodway_core::l2::{Entry, EntryKind, PortId};
 
 use crate::api::status::{
-    L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
-    RxQueueStatus, Status, StatusSource, SwitchStatus, TxQueueStatus, UplinkStatus, Way,
-    WorkStatus, WorkerStatus, drops,
+    Drops, L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
+    RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus, Way,
+    WorkStatus, WorkerStatus,
 };
 use crate::memory::sigbus::Kind;
+use crate::operator::api::StatusSource;
 use crate::queues::ring::Interrupts;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
@@ -18,6 +19,7 @@ use crate::state::shared::Shared;
 use crate::state::uplink::UplinkSlot;
 use crate::state::workers::WorkerInfo;
 use crate::stats::pairs::PairTraffic;
+use crate::stats::{DropReason, Traffic};
 use crate::sync::lock;
 use crate::vhost::features;
 
@@ -164,5 +166,39 @@ fn uplink(slot: &UplinkSlot, work: WorkStatus) -> UplinkStatus {
         tx: (&slot.sent).into(),
         work,
         egress: slot.egress().with(|egress| egress.status()),
+    }
+}
+
+impl From<&Traffic> for TrafficStatus {
+    fn from(traffic: &Traffic) -> Self {
+        Self {
+            packets: traffic.packets.get(),
+            bytes: traffic.bytes.get(),
+            gso_packets: traffic.gso_packets.get(),
+            drops: drops(traffic),
+        }
+    }
+}
+
+/// Frames of `traffic` that were dropped.
+#[must_use]
+pub fn drops(traffic: &Traffic) -> Drops {
+    let count = |&reason: &DropReason| (reason.name().to_owned(), traffic.drops(reason));
+    DropReason::ALL.iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_reason_is_in_the_document() {
+        let traffic = Traffic::default();
+        traffic.count(60);
+        traffic.count_drop(DropReason::Storm, 3);
+        let status = TrafficStatus::from(&traffic);
+        assert_eq!(status.drops.len(), DropReason::ALL.len());
+        assert_eq!((status.packets, status.bytes, status.dropped()), (1, 60, 3));
+        assert_eq!(status.drops["storm"], 3);
     }
 }

@@ -10,11 +10,12 @@ use std::thread;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::api::operate::{FlowQuery, FlowStatus, Operator};
+use floodway_switch::api::operate::{FlowQuery, FlowStatus};
 use floodway_switch::config::Config;
 use floodway_switch::frame::segment::Segment;
 use floodway_switch::frame::vnet_offload::{self, Offloads};
 use floodway_switch::frame::with_slice;
+use floodway_switch::operator::Operator;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, tap};

@@ -11,9 +11,10 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
 
 use super::{from_network, handle_timeout, to_network};
-use crate::api::operate::{InboundChange, Operator};
+use crate::api::operate::InboundChange;
 use crate::config::Config;
 use crate::frame;
+use crate::operator::Operator;
 use crate::pipeline::delivery::Delivery;
 use crate::queues::ring::Ring;
 use crate::queues::virtqueue::Virtqueue;

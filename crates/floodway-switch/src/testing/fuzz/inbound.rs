@@ -19,10 +19,11 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{Meta, ethernet, parse};
 
 use super::cursor::Cursor;
-use crate::api::operate::{InboundChange, Operator};
+use crate::api::operate::InboundChange;
 use crate::config::Config;
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::operator::Operator;
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::inbound::{advance, from_network, handle_timeout, to_network};
 use crate::queues::ring::Ring;

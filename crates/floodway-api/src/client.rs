@@ -14,13 +14,12 @@ use tokio::net::UnixStream;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
-use super::{ErrorBody, Version};
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
+use crate::diagnosis::Diagnosis;
+use crate::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery,
+    OffloadSettings, PairPage, PairQuery, Refusal,
 };
-use crate::api::status::Status;
+use crate::status::{Status, Version};
 
 /// A switch that is alive answers in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -193,7 +192,10 @@ impl ControlClient {
     }
 
     /// The body of the answer to `GET route`.
-    pub(super) fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
+    ///
+    /// # Errors
+    /// There is no answer, or it is not a success.
+    pub fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
         self.request(&Method::GET, route, Bytes::new())
     }
 
@@ -204,7 +206,7 @@ impl ControlClient {
         if code == StatusCode::OK {
             return Ok(body);
         }
-        match serde_json::from_slice::<ErrorBody>(&body) {
+        match serde_json::from_slice::<Refusal>(&body) {
             Ok(body) => Err(ClientError::Refused(body.error)),
             Err(_) => Err(self.bad_answer(format!("{route} answers {code}"))),
         }

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::status::PortState;
+use crate::status::PortState;
 
 /// Reasons for drops that say nothing about the port.
 const HARMLESS_DROPS: [&str; 4] = ["guest_nonce", "no_destination", "port_down", "hairpin"];

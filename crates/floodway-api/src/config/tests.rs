@@ -13,9 +13,9 @@ use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
 use super::queue::KEYS as QUEUE_KEYS;
 use super::{
-    Config, ConfigError, MeterConfig, QueueConfig, SocketMode, UplinkKind, VcpuConfig, Vm,
+    Config, ConfigError, MeterConfig, Policy, QueueConfig, Slices, SocketMode, UplinkKind,
+    VcpuConfig, Vm,
 };
-use crate::runtime::vcpu::{Policy, Slices};
 
 const FULL: &str = r#"
 control = "/tmp/c.sock"

@@ -1,55 +1,14 @@
 //! What an operator can ask of and tell a running switch about its TCP offload and its meter: the documents of the
-//! control socket, and who answers.
+//! control socket.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::diagnosis::Diagnosis;
-use crate::api::status::StatusSource;
 use crate::config::offload::Refused;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
-
-/// Something that can be operated: the running switch.
-pub trait Operator: StatusSource {
-    /// A page of flows.
-    ///
-    /// # Errors
-    /// There is no such port, or the cursor is none.
-    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError>;
-
-    /// A page of pairs of guests and destinations, with their classes.
-    ///
-    /// # Errors
-    /// As [`flows`](Self::flows).
-    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError>;
-
-    /// The offload settings of a port, after `change`.
-    ///
-    /// # Errors
-    /// There is no such port, or a setting is out of its range; then nothing is changed.
-    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError>;
-
-    /// How the link into the host is divided, after `change`.
-    ///
-    /// # Errors
-    /// A setting is out of its range; then nothing is changed.
-    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError>;
-
-    /// What is known of a port's connection, and what is wrong with it.
-    ///
-    /// # Errors
-    /// There is no such port.
-    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError>;
-
-    /// How far the drain of a port is, after it was begun or ended if `draining` says so.
-    ///
-    /// # Errors
-    /// There is no such port.
-    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError>;
-}
 
 /// Why the switch does not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +27,13 @@ pub enum OperateError {
     /// A setting cannot have this value.
     #[error(transparent)]
     Refused(#[from] Refused),
+}
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is wrong, and the fix: one line.
+    pub error: String,
 }
 
 /// The first names of a list that may be long.

@@ -11,12 +11,11 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{DropReason, Traffic};
-
-/// Something that knows its status: the running switch.
-pub trait StatusSource: Send + Sync {
-    /// The status now.
-    fn status(&self) -> Status;
+/// Version of the switch that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Version of Floodway.
+    pub version: String,
 }
 
 /// The status of a switch.
@@ -379,24 +378,6 @@ impl TrafficStatus {
     }
 }
 
-impl From<&Traffic> for TrafficStatus {
-    fn from(traffic: &Traffic) -> Self {
-        Self {
-            packets: traffic.packets.get(),
-            bytes: traffic.bytes.get(),
-            gso_packets: traffic.gso_packets.get(),
-            drops: drops(traffic),
-        }
-    }
-}
-
-/// Frames of `traffic` that were dropped.
-#[must_use]
-pub fn drops(traffic: &Traffic) -> Drops {
-    let count = |&reason: &DropReason| (reason.name().to_owned(), traffic.drops(reason));
-    DropReason::ALL.iter().map(count).collect()
-}
-
 impl AddAssign<&Self> for TrafficStatus {
     fn add_assign(&mut self, other: &Self) {
         self.packets += other.packets;
@@ -443,17 +424,6 @@ impl PortStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_drop_reason_is_in_the_document() {
-        let traffic = Traffic::default();
-        traffic.count(60);
-        traffic.count_drop(DropReason::Storm, 3);
-        let status = TrafficStatus::from(&traffic);
-        assert_eq!(status.drops.len(), DropReason::ALL.len());
-        assert_eq!((status.packets, status.bytes, status.dropped()), (1, 60, 3));
-        assert_eq!(status.drops["storm"], 3);
-    }
 
     #[test]
     fn a_port_is_the_sum_of_its_queues_and_what_came_to_none() {

@@ -1,0 +1,21 @@
+//! What operators, scripts and tests share with a switch: its configuration, and what its control socket takes and returns.
+//!
+//! Data only: nothing here runs a switch. The switch describes itself in these types and answers with them; the command line, the lab and tests
+//! read them back through the [`client`] (feature `client`).
+//!
+//! | module | is |
+//! |---|---|
+//! | [`config`] | the configuration: names, units, ranges and defaults, from TOML and back |
+//! | [`status`] | counters and states of a running switch |
+//! | [`operate`] | what can be asked of and changed in a running switch |
+//! | [`diagnosis`] | what is wrong with a port, and what to do about it |
+//! | [`client`] | a client of the control socket |
+
+#[cfg(feature = "client")]
+pub mod client;
+pub mod config;
+pub mod diagnosis;
+pub mod operate;
+pub mod status;
+
+pub use config::Config;

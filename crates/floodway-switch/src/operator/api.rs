@@ -1,0 +1,53 @@
+//! What can be asked of a running switch, whoever it is that answers: the switch, or a stand-in of tests.
+
+use crate::api::diagnosis::Diagnosis;
+use crate::api::operate::{
+    DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange, OffloadSettings,
+    OperateError, PairPage, PairQuery,
+};
+use crate::api::status::Status;
+
+/// Something that knows its status: the running switch.
+pub trait StatusSource: Send + Sync {
+    /// The status now.
+    fn status(&self) -> Status;
+}
+
+/// Something that can be operated: the running switch.
+pub trait Operator: StatusSource {
+    /// A page of flows.
+    ///
+    /// # Errors
+    /// There is no such port, or the cursor is none.
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError>;
+
+    /// A page of pairs of guests and destinations, with their classes.
+    ///
+    /// # Errors
+    /// As [`flows`](Self::flows).
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError>;
+
+    /// The offload settings of a port, after `change`.
+    ///
+    /// # Errors
+    /// There is no such port, or a setting is out of its range; then nothing is changed.
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError>;
+
+    /// How the link into the host is divided, after `change`.
+    ///
+    /// # Errors
+    /// A setting is out of its range; then nothing is changed.
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError>;
+
+    /// What is known of a port's connection, and what is wrong with it.
+    ///
+    /// # Errors
+    /// There is no such port.
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError>;
+
+    /// How far the drain of a port is, after it was begun or ended if `draining` says so.
+    ///
+    /// # Errors
+    /// There is no such port.
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError>;
+}
