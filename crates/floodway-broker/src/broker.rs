@@ -25,6 +25,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::port::{PortChannel, PortFault, PortThread, wait_for};
 use crate::supervision::{End, LOOK, Pulse, Restarts};
+use crate::uplink::Uplink;
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
@@ -57,8 +58,12 @@ pub struct Broker<'a> {
     pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
     /// The text of the configuration.
     pub configuration: &'a str,
+    /// Where operators connect; data planes answer them.
+    pub control: BorrowedFd<'a>,
     /// Ports, in the order of the configuration.
     pub ports: &'a [PortThread],
+    /// Uplinks, in the order of the configuration.
+    pub uplinks: Vec<Uplink>,
     /// What data planes do wrong on the ports' channels.
     pub faults: &'a Receiver<PortFault>,
     /// Becomes readable when the switch is to stop.
@@ -74,6 +79,15 @@ struct DataPlane {
     started: Instant,
 }
 
+/// What is wrong with what a data plane says.
+#[derive(Debug, thiserror::Error)]
+enum HearError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("it names uplink {0}, which does not exist")]
+    UnknownUplink(u16),
+}
+
 /// Why a data plane is not waited for any longer.
 enum Verdict {
     /// It has ended, or must.
@@ -87,7 +101,7 @@ impl Broker<'_> {
     ///
     /// # Errors
     /// The first one does not start, or no process can be had.
-    pub fn run(&self) -> Result<(), BrokerError> {
+    pub fn run(&mut self) -> Result<(), BrokerError> {
         let mut restarts = Restarts::default();
         let mut last_end = None;
         let mut was_ready = false;
@@ -115,7 +129,11 @@ impl Broker<'_> {
         }
     }
 
-    fn launch(&self, restarts: u32, last_end: Option<String>) -> Result<DataPlane, BrokerError> {
+    fn launch(
+        &mut self,
+        restarts: u32,
+        last_end: Option<String>,
+    ) -> Result<DataPlane, BrokerError> {
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
         // Events of the last one's channels are of no interest any more.
@@ -135,7 +153,7 @@ impl Broker<'_> {
 
     /// Gives a data plane what it starts with.
     fn equip(
-        &self,
+        &mut self,
         channel: &MainChannel,
         restarts: u32,
         last_end: Option<String>,
@@ -147,6 +165,11 @@ impl Broker<'_> {
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
         channel.send(&ToDataPlane::Configuration { bytes }, &[file.as_fd()])?;
+        channel.send(&ToDataPlane::Control, &[self.control])?;
+        for (index, uplink) in (0..).zip(&mut self.uplinks) {
+            uplink.refresh();
+            send_uplink(channel, uplink, index)?;
+        }
         for (index, port) in (0..).zip(self.ports) {
             let (ours, theirs) = PortChannel::pair()?;
             channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
@@ -156,7 +179,7 @@ impl Broker<'_> {
     }
 
     /// Watches a data plane until it has ended, or must.
-    fn watch(&self, plane: &mut DataPlane) -> Verdict {
+    fn watch(&mut self, plane: &mut DataPlane) -> Verdict {
         let mut next_look = Instant::now() + LOOK;
         loop {
             let left = next_look.saturating_duration_since(Instant::now());
@@ -166,7 +189,7 @@ impl Broker<'_> {
                 return Verdict::Stop;
             }
             // First what it has sent, perhaps just before it ended.
-            let heard = plane.hear();
+            let heard = self.hear(plane);
             if let Ok(Some(status)) = plane.child.try_wait() {
                 return Verdict::Ended(end_of(status));
             }
@@ -188,6 +211,44 @@ impl Broker<'_> {
         }
     }
 
+    /// Hears what a data plane says. One that has closed its end is ending, or must.
+    fn hear(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
+        loop {
+            match plane.channel.try_recv()? {
+                Received::Nothing => return Ok(()),
+                Received::Closed => {
+                    wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
+                    return Err(ChannelError::System(Errno::PIPE).into());
+                }
+                Received::Message(message, _) => self.on_message(plane, &message)?,
+            }
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        plane: &mut DataPlane,
+        message: &FromDataPlane,
+    ) -> Result<(), HearError> {
+        match message {
+            FromDataPlane::Ready { version, .. } if *version != VERSION => {
+                return Err(ChannelError::from(Violation::Version(*version)).into());
+            }
+            FromDataPlane::Ready { .. } => plane.pulse.on_ready(),
+            FromDataPlane::Alive { count } => plane.pulse.on_sign(*count),
+            FromDataPlane::Reopen { index } => {
+                let uplink = self.uplinks.get_mut(usize::from(*index));
+                let uplink = uplink.ok_or(HearError::UnknownUplink(*index))?;
+                if uplink.on_failed(Instant::now()) {
+                    send_uplink(&plane.channel, uplink, *index)?;
+                }
+            }
+            // It keeps its settings itself, so far.
+            FromDataPlane::Remember(_) => {}
+        }
+        Ok(())
+    }
+
     /// Waits. Returns `true` if the switch is to stop.
     fn pause(&self, pause: Duration) -> bool {
         if !pause.is_zero() {
@@ -198,33 +259,6 @@ impl Broker<'_> {
 }
 
 impl DataPlane {
-    /// Hears what it says. One that has closed its end is ending, or must.
-    fn hear(&mut self) -> Result<(), ChannelError> {
-        loop {
-            match self.channel.try_recv()? {
-                Received::Nothing => return Ok(()),
-                Received::Closed => {
-                    wait_for(&[self.pidfd.as_fd()], Some(ORDERLY));
-                    return Err(ChannelError::System(Errno::PIPE));
-                }
-                Received::Message(message, _) => self.on_message(&message)?,
-            }
-        }
-    }
-
-    fn on_message(&mut self, message: &FromDataPlane) -> Result<(), ChannelError> {
-        match message {
-            FromDataPlane::Ready { version, .. } if *version != VERSION => {
-                return Err(Violation::Version(*version).into());
-            }
-            FromDataPlane::Ready { .. } => self.pulse.on_ready(),
-            FromDataPlane::Alive { count } => self.pulse.on_sign(*count),
-            // It opens its uplinks and keeps its settings itself, so far.
-            FromDataPlane::Remember(_) | FromDataPlane::Reopen { .. } => {}
-        }
-        Ok(())
-    }
-
     fn kill(&mut self, end: End) -> Verdict {
         // Fails when it has ended by itself.
         let _ = self.child.kill();
@@ -255,6 +289,14 @@ fn end_of(status: ExitStatus) -> End {
     match status.signal() {
         Some(signal) => End::Signalled(signal),
         None => End::Exited(status.code().unwrap_or_default()),
+    }
+}
+
+/// Hands the device of `uplink` over, if it has one.
+fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(), ChannelError> {
+    match uplink.message(index) {
+        Some((message, descriptors)) => channel.send(&message, &descriptors),
+        None => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`record`] | the messages that bring a new data plane to where the last one was |
 //! | [`session`] | one front-end's connection, whatever happens to data planes |
 //! | [`port`] | a port's thread: its socket and its channel |
+//! | [`uplink`] | devices of uplinks |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`descriptors`] | how many the process must be allowed |
@@ -20,6 +21,7 @@ pub mod port;
 pub mod record;
 pub mod session;
 pub mod supervision;
+pub mod uplink;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -25,10 +25,10 @@ use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::runtime::worker::{Schedule, Worker};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
-use crate::state::uplink::{Shape, UplinkReceiver, UplinkSlot};
+use crate::state::supply::DeviceSupply;
+use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
 use crate::state::workers::WorkerInfo;
 use crate::sync::waker::Waker;
-use crate::uplink;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
 
@@ -57,7 +57,7 @@ pub enum StartError {
         /// The uplink.
         name: String,
         /// What is wrong, and the fix.
-        source: uplink::OpenError,
+        source: UplinkError,
     },
     /// A worker cannot be pinned to its core.
     #[error(
@@ -95,6 +95,15 @@ pub enum StartError {
     },
 }
 
+/// What a broker holds for a switch.
+#[derive(Debug)]
+pub struct Brokered {
+    /// Channels of ports, by index: their front-ends are at the other end.
+    pub channels: BTreeMap<usize, OwnedFd>,
+    /// Where devices of uplinks come from, in the order of the configuration.
+    pub devices: Vec<Arc<DeviceSupply>>,
+}
+
 /// A running switch.
 pub struct Switch {
     shared: Arc<Shared>,
@@ -118,25 +127,30 @@ impl Switch {
     /// # Errors
     /// The first thing that cannot be opened or started; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        Self::start_with_channels(config, BTreeMap::new())
+        prepare(config)?;
+        Self::start_all(config, None)
     }
 
-    /// As [`Switch::start`]; a port whose index is in `channels` has its front-ends from a broker at the other end of that channel.
+    /// As [`Switch::start`], behind a broker: it opens nothing itself. [`prepare`] comes before.
     ///
     /// # Errors
     /// As there.
-    pub fn start_with_channels(
-        config: &Config,
-        mut channels: BTreeMap<usize, OwnedFd>,
-    ) -> Result<Self, StartError> {
-        call::check_aio()?;
-        descriptors::reserve(config)?;
+    pub fn start_behind_broker(config: &Config, brokered: Brokered) -> Result<Self, StartError> {
+        Self::start_all(config, Some(brokered))
+    }
+
+    fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
+        let (mut channels, devices) = match brokered {
+            Some(Brokered { channels, devices }) => (channels, Some(devices)),
+            None => (BTreeMap::new(), None),
+        };
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        let shared = open(config, &wakers, &mut receivers, devices.as_deref())?;
+        let shared = Arc::new(shared);
         shared.configure_inbound(&config.inbound);
 
         let mut switch = Self {
@@ -263,11 +277,21 @@ impl Drop for Switch {
     }
 }
 
-/// Makes the ports and opens the uplinks.
+/// Does what only a process with rights can do: to be called before one that will start a switch gives them up.
+///
+/// # Errors
+/// The system has no AIO, or the process may not have enough descriptors.
+pub fn prepare(config: &Config) -> Result<(), StartError> {
+    call::check_aio()?;
+    Ok(descriptors::reserve(config)?)
+}
+
+/// Makes the ports and opens the uplinks, or takes them from a broker.
 fn open(
     config: &Config,
     wakers: &[Arc<Waker>],
     receivers: &mut [Vec<UplinkReceiver>],
+    devices: Option<&[Arc<DeviceSupply>]>,
 ) -> Result<Shared, StartError> {
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
     let memory = Budget::new(config.ports.len());
@@ -283,9 +307,11 @@ fn open(
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
         let id = port_id(ports.len() + i);
+        let source =
+            devices.map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
+        let waker = Arc::clone(&wakers[c.worker]);
         let (slot, receiver) =
-            UplinkSlot::open(id, c.clone(), &shape, Arc::clone(&wakers[c.worker]))
-                .map_err(failed)?;
+            UplinkSlot::open(id, c.clone(), &shape, waker, source).map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }
@@ -308,7 +334,7 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        let shared = Arc::new(open(config, &wakers, &mut receivers, None)?);
         shared.configure_inbound(&config.inbound);
         Ok(shared)
     }

@@ -1,5 +1,7 @@
 //! `floodway run --broker`: holds the VMs' sockets, and keeps a data plane running behind them.
 
+mod uplinks;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +16,7 @@ use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
+use floodway_switch::control::ControlListener;
 use floodway_switch::host::socket_access::Access;
 use floodway_switch::host::socket_file::{self, SocketFile};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -33,11 +36,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, stop.try_clone()?)?;
     }
+    // Before any port is touched: a second switch with this configuration goes no further.
+    let control = ControlListener::bind(&config.control)?;
     let (faults, heard) = mpsc::channel();
     let mut files = Vec::new();
     let mut ports = Vec::new();
     let limits = |port: &PortConfig| Limits::of_port(2 * usize::from(port.queue_pairs));
-    descriptors::reserve(&config.ports.iter().map(limits).collect::<Vec<_>>())?;
+    let all: Vec<_> = config.ports.iter().map(limits).collect();
+    descriptors::reserve(&all, config.uplinks.len())?;
+    let uplinks = config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?;
     for port in &config.ports {
         let (source, file) =
             open(port).map_err(|error| anyhow!("{}: {error:#}", describe(port)))?;
@@ -51,17 +58,19 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         command.arg("data-plane").arg("--name").arg(&args.config).args(["--log", &args.log]);
         command.stdin(Stdio::from(channel)).spawn()
     };
-    let broker = Broker {
+    let mut broker = Broker {
         start: &start,
         configuration: &configuration,
+        control: control.as_fd(),
         ports: &ports,
+        uplinks,
         faults: &heard,
         stop: stopped.as_fd(),
     };
     let outcome = broker.run();
     drop(ports);
     // The files go last: nobody is to connect to a port that is not served.
-    drop(files);
+    drop((files, control));
     Ok(outcome?)
 }
 
