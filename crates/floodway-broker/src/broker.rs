@@ -18,11 +18,12 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromDataPlane, MAX_REASON, ToDataPlane, VERSION, Violation};
+use floodway_process::message::{FromDataPlane, ToDataPlane, VERSION, Violation, shorten};
 use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::notices::Notices;
 use crate::port::{PortChannel, PortFault, PortThread, wait_for};
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::uplink::Uplink;
@@ -64,6 +65,8 @@ pub struct Broker<'a> {
     pub ports: &'a [PortThread],
     /// Uplinks, in the order of the configuration.
     pub uplinks: Vec<Uplink>,
+    /// What data planes are told when it changes.
+    pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
     pub faults: &'a Receiver<PortFault>,
     /// Becomes readable when the switch is to stop.
@@ -103,10 +106,10 @@ impl Broker<'_> {
     /// The first one does not start, or no process can be had.
     pub fn run(&mut self) -> Result<(), BrokerError> {
         let mut restarts = Restarts::default();
-        let mut last_end = None;
+        let mut last_end: Option<String> = None;
         let mut was_ready = false;
         loop {
-            let mut plane = self.launch(restarts.total(), last_end.take())?;
+            let mut plane = self.launch(restarts.total(), last_end.as_deref())?;
             let end = match self.watch(&mut plane) {
                 Verdict::Stop => {
                     stop(plane);
@@ -129,11 +132,7 @@ impl Broker<'_> {
         }
     }
 
-    fn launch(
-        &mut self,
-        restarts: u32,
-        last_end: Option<String>,
-    ) -> Result<DataPlane, BrokerError> {
+    fn launch(&mut self, restarts: u32, last_end: Option<&str>) -> Result<DataPlane, BrokerError> {
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
         // Events of the last one's channels are of no interest any more.
@@ -156,9 +155,9 @@ impl Broker<'_> {
         &mut self,
         channel: &MainChannel,
         restarts: u32,
-        last_end: Option<String>,
+        last_end: Option<&str>,
     ) -> Result<(), ChannelError> {
-        let last_end = last_end.map(|end| end.chars().take(MAX_REASON / 4).collect());
+        let last_end = last_end.map(shorten);
         channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
         let text = self.configuration.as_bytes();
         let file = sealed::seal("configuration", text)
@@ -175,6 +174,9 @@ impl Broker<'_> {
             channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
             port.attach(ours);
         }
+        for notice in self.notices.all() {
+            channel.send(&notice, &[])?;
+        }
         channel.send(&ToDataPlane::Start, &[])
     }
 
@@ -183,13 +185,13 @@ impl Broker<'_> {
         let mut next_look = Instant::now() + LOOK;
         loop {
             let left = next_look.saturating_duration_since(Instant::now());
-            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd()];
+            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
             wait_for(&fds, Some(left));
             if is_readable(self.stop) {
                 return Verdict::Stop;
             }
             // First what it has sent, perhaps just before it ended.
-            let heard = self.hear(plane);
+            let heard = self.hear(plane).and_then(|()| self.pass_notices_on(plane));
             if let Ok(Some(status)) = plane.child.try_wait() {
                 return Verdict::Ended(end_of(status));
             }
@@ -223,6 +225,13 @@ impl Broker<'_> {
                 Received::Message(message, _) => self.on_message(plane, &message)?,
             }
         }
+    }
+
+    fn pass_notices_on(&self, plane: &DataPlane) -> Result<(), HearError> {
+        for notice in self.notices.changed() {
+            plane.channel.send(&notice, &[])?;
+        }
+        Ok(())
     }
 
     fn on_message(

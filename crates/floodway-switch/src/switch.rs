@@ -12,7 +12,7 @@ use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
 
 use crate::api::operate::Operator;
-use crate::api::status::{PredecessorsStatus, StatusSource};
+use crate::api::status::{PredecessorsStatus, Sandbox, StatusSource, VcpuStatus};
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
@@ -20,7 +20,7 @@ use crate::host::socket_file::SocketError;
 use crate::memory::budget::{Budget, Share};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
-use crate::runtime::vcpu::Keeper;
+use crate::runtime::vcpu::{Keeper, ManagedVm, Slices};
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::runtime::worker::{Schedule, Worker};
 use crate::state::port::Port;
@@ -28,6 +28,7 @@ use crate::state::shared::Shared;
 use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
 use crate::state::workers::WorkerInfo;
+use crate::sync::lock;
 use crate::sync::waker::Waker;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
@@ -113,6 +114,7 @@ pub struct Switch {
     watchdog: Option<WatchdogThread>,
     /// Gives vCPU threads back what they had when the switch stops.
     vcpus: Option<Keeper>,
+    slices: Slices,
     stop: Arc<AtomicBool>,
 }
 
@@ -140,6 +142,7 @@ impl Switch {
     }
 
     fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
+        let is_brokered = brokered.is_some();
         let (mut channels, devices) = match brokered {
             Some(Brokered { channels, devices }) => (channels, Some(devices)),
             None => (BTreeMap::new(), None),
@@ -159,6 +162,7 @@ impl Switch {
             connections: Vec::new(),
             watchdog: None,
             vcpus: None,
+            slices: config.vcpu,
             stop: Arc::new(AtomicBool::new(false)),
         };
         for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
@@ -180,8 +184,11 @@ impl Switch {
             switch.connections.push(connection);
         }
         switch.watchdog = switch.watch(config)?;
-        let failed = |source| StartError::Vcpus { source };
-        switch.vcpus = Keeper::start(&switch.shared.ports, config.vcpu).map_err(failed)?;
+        if !is_brokered {
+            let vms = switch.shared.ports.iter().filter_map(ManagedVm::of).collect();
+            let failed = |source| StartError::Vcpus { source };
+            switch.vcpus = Keeper::start(vms, config.vcpu).map_err(failed)?;
+        }
         Ok(switch)
     }
 
@@ -238,6 +245,21 @@ impl Switch {
     pub fn note_predecessors(&self, count: u32, last_end: Option<String>) {
         // Said once.
         let _ = self.shared.predecessors.set(PredecessorsStatus { count, last_end });
+    }
+
+    /// Notes what the process has given up.
+    pub fn note_sandbox(&self, sandbox: Sandbox) {
+        // Said once.
+        let _ = self.shared.sandbox.set(sandbox);
+    }
+
+    /// Notes how a broker fares with the vCPU threads of port number `port`: how many have the policy's slice, and why others do not.
+    pub fn note_vcpus(&self, port: usize, threads: u32, problem: Option<String>) {
+        let Some(port) = self.shared.ports.get(port) else { return };
+        let Some(config) = &port.config.vcpu else { return };
+        let slice = self.slices.of(config.policy);
+        let status = VcpuStatus::new(config.policy, slice, threads.into(), problem);
+        *lock(&port.vcpu) = Some(status);
     }
 
     /// Who does what an operator wants, also while the switch is stopping.

@@ -11,7 +11,7 @@ use super::division::Division;
 use super::port::Port;
 use super::uplink::UplinkSlot;
 use super::workers::WorkerInfo;
-use crate::api::status::PredecessorsStatus;
+use crate::api::status::{PredecessorsStatus, Sandbox};
 use crate::stats::ledger::Ledger;
 use crate::stats::pairs::Pairs;
 use crate::sync::lock_order::{Ordered, Rank};
@@ -32,6 +32,8 @@ pub struct Shared {
     pub ledger: Ledger,
     /// Data planes before this one, if there is a broker.
     pub(crate) predecessors: OnceLock<PredecessorsStatus>,
+    /// What the process has given up; nothing if nobody says so.
+    pub(crate) sandbox: OnceLock<Sandbox>,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -56,6 +58,7 @@ impl Shared {
             pairs: Pairs::new(places),
             ledger: Ledger::new(places),
             predecessors: OnceLock::new(),
+            sandbox: OnceLock::new(),
             table,
             started: time::Instant::now(),
         }

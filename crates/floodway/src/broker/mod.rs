@@ -1,19 +1,24 @@
 //! `floodway run --broker`: holds the VMs' sockets, and keeps a data plane running behind them.
 
 mod uplinks;
+mod user;
+mod vcpus;
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow};
 use floodway_broker::broker::Broker;
 use floodway_broker::descriptors;
+use floodway_broker::notices::Notices;
 use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
+use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::control::ControlListener;
@@ -23,6 +28,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
+
+/// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
+const BACKTRACE: &str = "RUST_BACKTRACE";
 
 /// Serves until SIGINT or SIGTERM.
 ///
@@ -52,26 +60,41 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         let limits = limits(port);
         ports.push(PortThread::start(&port.name, source, limits, faults.clone())?);
     }
-    let binary = std::env::current_exe()?;
-    let start = |channel: OwnedFd| -> io::Result<Child> {
-        let mut command = Command::new(&binary);
-        command.arg("data-plane").arg("--name").arg(&args.config).args(["--log", &args.log]);
-        command.stdin(Stdio::from(channel)).spawn()
-    };
+    let notices = Arc::new(Notices::new()?);
+    let vcpus = vcpus::start(&config, &notices)?;
+    let user = if args.no_sandbox { None } else { user::choose(&config.control)? };
+    let start = |channel: OwnedFd| start_data_plane(args, user, channel);
     let mut broker = Broker {
         start: &start,
         configuration: &configuration,
         control: control.as_fd(),
         ports: &ports,
         uplinks,
+        notices: &notices,
         faults: &heard,
         stop: stopped.as_fd(),
     };
     let outcome = broker.run();
-    drop(ports);
+    drop((ports, vcpus));
     // The files go last: nobody is to connect to a port that is not served.
     drop((files, control));
     Ok(outcome?)
+}
+
+/// Starts a data plane with `channel` as its standard input, and nothing else of this process's but standard error.
+fn start_data_plane(args: &RunArgs, user: Option<User>, channel: OwnedFd) -> io::Result<Child> {
+    // Not by its path: that may lead to another version by now.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("floodway").arg("data-plane").arg("--name").arg(&args.config);
+    command.args(["--log", &args.log]);
+    if args.no_sandbox {
+        command.arg("--no-sandbox");
+    }
+    if let Some(User { uid, gid }) = user {
+        command.args(["--uid", &uid.to_string(), "--gid", &gid.to_string()]);
+    }
+    command.env_clear().envs(std::env::var_os(BACKTRACE).map(|value| (BACKTRACE, value)));
+    command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
 }
 
 /// Where the front-ends of `port` come from.

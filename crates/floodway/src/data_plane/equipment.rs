@@ -23,10 +23,20 @@ pub struct Equipment {
     pub channels: BTreeMap<usize, OwnedFd>,
     /// Devices of uplinks, by index; those that could not be opened are missing.
     pub devices: BTreeMap<usize, Device>,
+    /// How the broker fares with vCPUs, by port.
+    pub vcpus: BTreeMap<usize, Vcpus>,
     /// Data planes that ended before this one.
     pub restarts: u32,
     /// Why the last one did.
     pub last_end: Option<String>,
+}
+
+/// What has become of a VM's vCPU threads.
+pub struct Vcpus {
+    /// Threads that have the policy's slice.
+    pub threads: u32,
+    /// Why others do not.
+    pub problem: Option<String>,
 }
 
 impl Equipment {
@@ -64,6 +74,9 @@ impl Equipment {
             }
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
+            }
+            ToDataPlane::Vcpus { port, threads, problem } => {
+                self.vcpus.insert(usize::from(port), Vcpus { threads, problem });
             }
             ToDataPlane::Stop => bail!("the broker stops"),
             other => bail!("the broker sends what this version cannot use: {other:?}"),

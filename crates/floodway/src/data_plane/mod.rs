@@ -5,15 +5,17 @@
 
 mod equipment;
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use floodway_process::channel::{Channel, Received};
 use floodway_process::message::{Confinement, FromDataPlane, ToDataPlane, VERSION};
+use floodway_process::sandbox::{self, User};
+use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, Brokered};
@@ -24,7 +26,7 @@ use signal_hook::flag;
 
 use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
-use equipment::{Equipment, device};
+use equipment::{Equipment, Vcpus, device};
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -36,17 +38,21 @@ type MainChannel = Channel<FromDataPlane, ToDataPlane>;
 /// # Errors
 /// Standard input is no channel of a broker of this version, or the switch does not start.
 pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
+    // It was started by a path that is no name.
+    rustix::thread::set_name(c"floodway")?;
     // The broker says when to stop, also when a signal comes to the whole group.
     for signal in [SIGINT, SIGTERM] {
         flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let channel = MainChannel::from(io::stdin().as_fd().try_clone_to_owned()?);
     channel.set_time_limit(Some(BEAT))?;
-    let Equipment { configuration, control, channels, mut devices, restarts, last_end } =
+    let Equipment { configuration, control, channels, mut devices, vcpus, restarts, last_end } =
         Equipment::receive(&channel)?;
     let config = Config::parse(&configuration, &args.name)?;
     switch::prepare(&config)?;
-    let _flush = start_log(&args.log)?;
+    let colours = io::stderr().is_terminal();
+    let confinement = confine(args)?;
+    let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
 
     let bell = Arc::new(Bell::new()?);
@@ -57,20 +63,37 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let brokered = Brokered { channels, devices: devices.clone() };
     let switch = Switch::start_behind_broker(&config, brokered)?;
     switch.note_predecessors(restarts, last_end);
+    switch.note_sandbox(match confinement {
+        Confinement::Full => Sandbox::Full,
+        Confinement::Partial => Sandbox::Partial,
+        Confinement::Off => Sandbox::Off,
+    });
+    for (port, Vcpus { threads, problem }) in vcpus {
+        switch.note_vcpus(port, threads, problem);
+    }
     let control = ControlServer::start(listener, switch.operator())?;
-    let ready = FromDataPlane::Ready { version: VERSION, confinement: Confinement::Off };
+    let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
-    Serving { config: &config, channel, bell, devices }.run()?;
+    Serving { switch: &switch, channel, bell, devices }.run()?;
     tracing::info!("stopping");
     drop(control);
     switch.stop();
     Ok(())
 }
 
+/// Gives up what the options do not say to keep. There is one thread so far.
+fn confine(args: &DataPlaneArgs) -> anyhow::Result<Confinement> {
+    if args.no_sandbox {
+        return Ok(Confinement::Off);
+    }
+    let user = args.uid.zip(args.gid).map(|(uid, gid)| User { uid, gid });
+    sandbox::enter(user).map_err(|error| anyhow!("no sandbox: {error} (--no-sandbox does without)"))
+}
+
 /// What the main thread needs while the switch runs.
 struct Serving<'a> {
-    config: &'a Config,
+    switch: &'a Switch,
     channel: MainChannel,
     bell: Arc<Bell>,
     devices: Vec<Arc<DeviceSupply>>,
@@ -112,19 +135,18 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn on_message(
-        &self,
-        message: ToDataPlane,
-        descriptors: Vec<std::os::fd::OwnedFd>,
-    ) -> anyhow::Result<()> {
+    fn on_message(&self, message: ToDataPlane, descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
         match message {
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 let index = usize::from(index);
-                let known = self.config.uplinks.len();
+                let known = self.devices.len();
                 let Some(supply) = self.devices.get(index) else {
                     bail!("the broker sends uplink {index} of {known}");
                 };
                 supply.put(device(kind, descriptors, link_rate)?);
+            }
+            ToDataPlane::Vcpus { port, threads, problem } => {
+                self.switch.note_vcpus(usize::from(port), threads, problem);
             }
             other => bail!("the broker sends what this version cannot use: {other:?}"),
         }

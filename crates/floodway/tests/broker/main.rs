@@ -1,7 +1,12 @@
 //! `floodway run --broker`: what VMs and operators see when the data plane dies.
 
+#[cfg(target_arch = "x86_64")]
+mod sandbox;
 mod scene;
+#[cfg(target_arch = "x86_64")]
+mod trace;
 mod uplinks;
+mod vcpus;
 
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::testing::message::GET_FEATURES;

@@ -20,9 +20,18 @@ impl Scene {
 
     /// A switch whose configuration has `extra` at its end.
     pub fn start_with(extra: &str) -> Self {
+        Self::launch(extra, &[])
+    }
+
+    /// A switch that is started with more options.
+    pub fn start_with_arguments(arguments: &[&str]) -> Self {
+        Self::launch("", arguments)
+    }
+
+    fn launch(extra: &str, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         configure(directory.path(), "control.sock", extra);
-        let broker = run(directory.path()).spawn().unwrap();
+        let broker = run(directory.path()).args(arguments).spawn().unwrap();
         let mut scene = Self { directory, broker };
         wait("the switch to answer", || {
             assert_eq!(scene.broker.try_wait().unwrap(), None, "it ended by itself");
