@@ -10,6 +10,7 @@
 //!
 //! **Invariant**: at most one data plane runs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -18,7 +19,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromDataPlane, ToDataPlane, VERSION, Violation, shorten};
+use floodway_process::message::{FromDataPlane, Setting, ToDataPlane, VERSION, Violation, shorten};
 use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -30,6 +31,9 @@ use crate::uplink::Uplink;
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
+
+/// Settings of each port, and of the switch as a whole, that are kept. Data planes have two for each port, and one more.
+const MAX_SETTINGS_PER_PORT: usize = 4;
 
 type MainChannel = Channel<ToDataPlane, FromDataPlane>;
 
@@ -71,6 +75,8 @@ pub struct Broker<'a> {
     pub faults: &'a Receiver<PortFault>,
     /// Becomes readable when the switch is to stop.
     pub stop: BorrowedFd<'a>,
+    /// Settings that operators made at run time, by key: none at first.
+    pub settings: BTreeMap<String, Vec<u8>>,
 }
 
 /// A data plane that runs.
@@ -89,6 +95,8 @@ enum HearError {
     Channel(#[from] ChannelError),
     #[error("it names uplink {0}, which does not exist")]
     UnknownUplink(u16),
+    #[error("it makes more settings than there are")]
+    TooManySettings,
 }
 
 /// Why a data plane is not waited for any longer.
@@ -174,6 +182,10 @@ impl Broker<'_> {
             channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
             port.attach(ours);
         }
+        for (key, value) in &self.settings {
+            let setting = Setting { key: key.clone(), value: value.clone() };
+            channel.send(&ToDataPlane::Setting(setting), &[])?;
+        }
         for notice in self.notices.all() {
             channel.send(&notice, &[])?;
         }
@@ -252,8 +264,13 @@ impl Broker<'_> {
                     send_uplink(&plane.channel, uplink, *index)?;
                 }
             }
-            // It keeps its settings itself, so far.
-            FromDataPlane::Remember(_) => {}
+            FromDataPlane::Remember(setting) => {
+                let most = MAX_SETTINGS_PER_PORT * (self.ports.len() + 1);
+                if self.settings.len() >= most && !self.settings.contains_key(&setting.key) {
+                    return Err(HearError::TooManySettings);
+                }
+                self.settings.insert(setting.key.clone(), setting.value.clone());
+            }
         }
         Ok(())
     }

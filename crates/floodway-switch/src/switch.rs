@@ -18,13 +18,14 @@ use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
 use crate::memory::budget::{Budget, Share};
+use crate::operator::runtime_settings::{self, SettingError};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
 use crate::runtime::vcpu::{Keeper, ManagedVm, Slices};
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::runtime::worker::{Schedule, Worker};
 use crate::state::port::Port;
-use crate::state::shared::Shared;
+use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
 use crate::state::workers::WorkerInfo;
@@ -251,6 +252,20 @@ impl Switch {
     pub fn note_sandbox(&self, sandbox: Sandbox) {
         // Said once.
         let _ = self.shared.sandbox.set(sandbox);
+    }
+
+    /// Makes a setting that an earlier process has handed to its keeper; see [`Switch::keep_settings`].
+    ///
+    /// # Errors
+    /// It is none; nothing is changed.
+    pub fn apply_setting(&self, key: &str, value: &[u8]) -> Result<(), SettingError> {
+        runtime_settings::apply(&self.shared, key, value)
+    }
+
+    /// From here on every setting that an operator makes is handed to `keeper`, before the operator is answered.
+    pub fn keep_settings(&self, keeper: SettingsKeeper) {
+        // Said once.
+        let _ = self.shared.settings_keeper.set(keeper);
     }
 
     /// Notes how a broker fares with the vCPU threads of port number `port`: how many have the policy's slice, and why others do not.

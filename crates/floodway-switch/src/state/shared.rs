@@ -16,6 +16,9 @@ use crate::stats::ledger::Ledger;
 use crate::stats::pairs::Pairs;
 use crate::sync::lock_order::{Ordered, Rank};
 
+/// Called with the key and the value of each setting that an operator makes, before the operator is answered.
+pub type SettingsKeeper = Box<dyn Fn(&str, Vec<u8>) + Send + Sync>;
+
 /// What all workers share.
 pub struct Shared {
     /// VM ports; a port's number is its index.
@@ -34,6 +37,8 @@ pub struct Shared {
     pub(crate) predecessors: OnceLock<PredecessorsStatus>,
     /// What the process has given up; nothing if nobody says so.
     pub(crate) sandbox: OnceLock<Sandbox>,
+    /// Takes settings that were made at run time, and keeps them beyond this process.
+    pub(crate) settings_keeper: OnceLock<SettingsKeeper>,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -59,6 +64,7 @@ impl Shared {
             ledger: Ledger::new(places),
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),
+            settings_keeper: OnceLock::new(),
             table,
             started: time::Instant::now(),
         }

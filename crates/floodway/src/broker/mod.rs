@@ -4,6 +4,7 @@ mod uplinks;
 mod user;
 mod vcpus;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,6 +74,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         notices: &notices,
         faults: &heard,
         stop: stopped.as_fd(),
+        settings: BTreeMap::new(),
     };
     let outcome = broker.run();
     drop((ports, vcpus));

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
 use floodway_process::channel::Received;
-use floodway_process::message::{self, ToDataPlane, VERSION};
+use floodway_process::message::{self, Setting, ToDataPlane, VERSION};
 use floodway_process::sealed;
+use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::uplink::Device;
 
@@ -23,20 +24,36 @@ pub struct Equipment {
     pub channels: BTreeMap<usize, OwnedFd>,
     /// Devices of uplinks, by index; those that could not be opened are missing.
     pub devices: BTreeMap<usize, Device>,
-    /// How the broker fares with vCPUs, by port.
-    pub vcpus: BTreeMap<usize, Vcpus>,
-    /// Data planes that ended before this one.
-    pub restarts: u32,
-    /// Why the last one did.
-    pub last_end: Option<String>,
+    /// What earlier data planes have left.
+    pub past: Past,
 }
 
-/// What has become of a VM's vCPU threads.
-pub struct Vcpus {
-    /// Threads that have the policy's slice.
-    pub threads: u32,
-    /// Why others do not.
-    pub problem: Option<String>,
+/// What is known from before the start, and shown or done again.
+#[derive(Default)]
+pub struct Past {
+    /// Settings that operators made.
+    settings: Vec<Setting>,
+    /// How the broker fares with vCPUs, by port: threads that have the policy's slice, and why others do not.
+    vcpus: BTreeMap<usize, (u32, Option<String>)>,
+    /// Data planes that ended before this one.
+    restarts: u32,
+    /// Why the last one did.
+    last_end: Option<String>,
+}
+
+impl Past {
+    /// Brings `switch` to where the last one was.
+    pub fn hand_over(self, switch: &Switch) {
+        switch.note_predecessors(self.restarts, self.last_end);
+        for (port, (threads, problem)) in self.vcpus {
+            switch.note_vcpus(port, threads, problem);
+        }
+        for Setting { key, value } in self.settings {
+            if let Err(error) = switch.apply_setting(&key, &value) {
+                tracing::warn!(%error, "a setting of before is not made again");
+            }
+        }
+    }
 }
 
 impl Equipment {
@@ -62,7 +79,7 @@ impl Equipment {
                 bail!("the broker speaks version {version}, and this is version {VERSION}");
             }
             ToDataPlane::Hello { restarts, last_end, .. } => {
-                (self.restarts, self.last_end) = (restarts, last_end);
+                (self.past.restarts, self.past.last_end) = (restarts, last_end);
             }
             ToDataPlane::Configuration { bytes } => {
                 let text = sealed::read(only(&mut descriptors)?, usize::try_from(bytes)?)?;
@@ -75,8 +92,9 @@ impl Equipment {
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
             }
+            ToDataPlane::Setting(setting) => self.past.settings.push(setting),
             ToDataPlane::Vcpus { port, threads, problem } => {
-                self.vcpus.insert(usize::from(port), Vcpus { threads, problem });
+                self.past.vcpus.insert(usize::from(port), (threads, problem));
             }
             ToDataPlane::Stop => bail!("the broker stops"),
             other => bail!("the broker sends what this version cannot use: {other:?}"),

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use floodway_process::channel::{Channel, Received};
-use floodway_process::message::{Confinement, FromDataPlane, ToDataPlane, VERSION};
+use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
+use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, Brokered};
 use floodway_switch::{Config, Switch};
@@ -26,7 +27,7 @@ use signal_hook::flag;
 
 use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
-use equipment::{Equipment, Vcpus, device};
+use equipment::{Equipment, device};
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -46,9 +47,9 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     }
     let channel = MainChannel::from(io::stdin().as_fd().try_clone_to_owned()?);
     channel.set_time_limit(Some(BEAT))?;
-    let Equipment { configuration, control, channels, mut devices, vcpus, restarts, last_end } =
-        Equipment::receive(&channel)?;
-    let config = Config::parse(&configuration, &args.name)?;
+    let channel = Arc::new(channel);
+    let equipment = Equipment::receive(&channel)?;
+    let config = Config::parse(&equipment.configuration, &args.name)?;
     switch::prepare(&config)?;
     let colours = io::stderr().is_terminal();
     let confinement = confine(args)?;
@@ -56,21 +57,20 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     end_process_on_panic();
 
     let bell = Arc::new(Bell::new()?);
+    let Equipment { control, channels, mut devices, .. } = equipment;
     let supply = |index| DeviceSupply::new(devices.remove(&index), Arc::clone(&bell));
     let devices: Vec<_> = (0..config.uplinks.len()).map(supply).map(Arc::new).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
     let brokered = Brokered { channels, devices: devices.clone() };
     let switch = Switch::start_behind_broker(&config, brokered)?;
-    switch.note_predecessors(restarts, last_end);
     switch.note_sandbox(match confinement {
         Confinement::Full => Sandbox::Full,
         Confinement::Partial => Sandbox::Partial,
         Confinement::Off => Sandbox::Off,
     });
-    for (port, Vcpus { threads, problem }) in vcpus {
-        switch.note_vcpus(port, threads, problem);
-    }
+    equipment.past.hand_over(&switch);
+    switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     let control = ControlServer::start(listener, switch.operator())?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
@@ -80,6 +80,16 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     drop(control);
     switch.stop();
     Ok(())
+}
+
+/// Sends settings to the broker: what is in its queue outlives this process.
+fn settings_keeper(channel: Arc<MainChannel>) -> SettingsKeeper {
+    Box::new(move |key, value| {
+        let setting = Setting { key: key.to_owned(), value };
+        if let Err(error) = channel.send(&FromDataPlane::Remember(setting), &[]) {
+            tracing::error!(key, %error, "a setting ends with this process");
+        }
+    })
 }
 
 /// Gives up what the options do not say to keep. There is one thread so far.
@@ -94,7 +104,7 @@ fn confine(args: &DataPlaneArgs) -> anyhow::Result<Confinement> {
 /// What the main thread needs while the switch runs.
 struct Serving<'a> {
     switch: &'a Switch,
-    channel: MainChannel,
+    channel: Arc<MainChannel>,
     bell: Arc<Bell>,
     devices: Vec<Arc<DeviceSupply>>,
 }

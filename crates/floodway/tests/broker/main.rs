@@ -123,6 +123,34 @@ fn operators_wait_for_the_next_data_plane_and_are_answered() {
 }
 
 #[test]
+fn settings_that_operators_made_outlive_a_data_plane() {
+    let scene = Scene::start();
+    let shown = |words: &[&str]| {
+        let output = scene.output(words);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    shown(&["offload", "vm1", "--transmit", "on", "--budget", "1MiB"]);
+    shown(&["inbound", "--capacity", "1000"]);
+    shown(&["drain", "vm2"]);
+    let all = || {
+        let division: serde_json::Value =
+            serde_json::from_str(&shown(&["inbound", "--json"])).unwrap();
+        let draining = scene.status().unwrap()["ports"][1]["offload"]["draining"].clone();
+        (shown(&["offload", "vm1", "--json"]), division["capacity_bps"].clone(), draining)
+    };
+    let before = all();
+    assert_eq!((&before.1, &before.2), (&1_000_000_000_u64.into(), &true.into()));
+    for _ in 0..2 {
+        signal(scene.data_plane(), libc::SIGKILL);
+        assert_eq!(all(), before);
+    }
+    shown(&["drain", "vm2", "--undo"]);
+    signal(scene.data_plane(), libc::SIGKILL);
+    assert_eq!(all().2, serde_json::Value::from(false));
+}
+
+#[test]
 fn a_second_switch_is_refused_and_changes_nothing() {
     let scene = Scene::start();
     let output = run(scene.directory.path()).output().unwrap();
