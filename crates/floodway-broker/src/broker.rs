@@ -19,7 +19,9 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromDataPlane, Setting, ToDataPlane, VERSION, Violation, shorten};
+use floodway_process::message::{
+    FromDataPlane, Setting, StatePart, ToDataPlane, VERSION, Violation, shorten,
+};
 use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -75,8 +77,27 @@ pub struct Broker<'a> {
     pub faults: &'a Receiver<PortFault>,
     /// Becomes readable when the switch is to stop.
     pub stop: BorrowedFd<'a>,
+    /// State that data planes leave for each other.
+    pub state: Vec<State>,
     /// Settings that operators made at run time, by key: none at first.
     pub settings: BTreeMap<String, Vec<u8>>,
+}
+
+/// Memory of a fixed size that outlives data planes.
+pub struct State {
+    part: StatePart,
+    file: OwnedFd,
+    bytes: u64,
+}
+
+impl State {
+    /// Makes `bytes` of memory for `part`, all zeros.
+    ///
+    /// # Errors
+    /// Memory or descriptors have run out.
+    pub fn new(part: StatePart, bytes: u64) -> io::Result<Self> {
+        Ok(Self { part, file: sealed::fixed("floodway-state", bytes)?, bytes })
+    }
 }
 
 /// A data plane that runs.
@@ -181,6 +202,9 @@ impl Broker<'_> {
             let (ours, theirs) = PortChannel::pair()?;
             channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
             port.attach(ours);
+        }
+        for State { part, file, bytes } in &self.state {
+            channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
         }
         for (key, value) in &self.settings {
             let setting = Setting { key: key.clone(), value: value.clone() };

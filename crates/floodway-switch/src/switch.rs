@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
 
 use crate::api::operate::Operator;
 use crate::api::status::{PredecessorsStatus, Sandbox, StatusSource, VcpuStatus};
@@ -17,6 +18,8 @@ use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
+use crate::kept::addresses::KeptAddresses;
+use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
 use crate::operator::runtime_settings::{self, SettingError};
 use crate::queues::call;
@@ -104,6 +107,10 @@ pub struct Brokered {
     pub channels: BTreeMap<usize, OwnedFd>,
     /// Where devices of uplinks come from, in the order of the configuration.
     pub devices: Vec<Arc<DeviceSupply>>,
+    /// Counters of earlier data planes; from zero if there are none.
+    pub counters: Option<KeptCounters>,
+    /// Addresses that earlier data planes had learned.
+    pub addresses: Vec<(MacAddr, PortId)>,
 }
 
 /// A running switch.
@@ -144,16 +151,19 @@ impl Switch {
 
     fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
         let is_brokered = brokered.is_some();
-        let (mut channels, devices) = match brokered {
-            Some(Brokered { channels, devices }) => (channels, Some(devices)),
-            None => (BTreeMap::new(), None),
+        let (mut channels, state, addresses) = match brokered {
+            Some(Brokered { channels, devices, counters, addresses }) => {
+                (channels, Held { devices: Some(devices), counters }, addresses)
+            }
+            None => (BTreeMap::new(), Held::default(), Vec::new()),
         };
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = open(config, &wakers, &mut receivers, devices.as_deref())?;
+        let shared = open(config, &wakers, &mut receivers, state)?;
+        restore(&shared, &addresses);
         let shared = Arc::new(shared);
         shared.configure_inbound(&config.inbound);
 
@@ -248,6 +258,11 @@ impl Switch {
         let _ = self.shared.predecessors.set(PredecessorsStatus { count, last_end });
     }
 
+    /// Saves learned addresses for a later data plane, if any have come or gone.
+    pub fn save_addresses(&self, kept: &mut KeptAddresses) {
+        kept.save(&self.shared.table());
+    }
+
     /// Notes what the process has given up.
     pub fn note_sandbox(&self, sandbox: Sandbox) {
         // Said once.
@@ -323,19 +338,47 @@ pub fn prepare(config: &Config) -> Result<(), StartError> {
     Ok(descriptors::reserve(config)?)
 }
 
+/// What ports and uplinks are made of that a broker holds.
+#[derive(Default)]
+struct Held {
+    devices: Option<Vec<Arc<DeviceSupply>>>,
+    counters: Option<KeptCounters>,
+}
+
+/// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.
+fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
+    let mut guests: BTreeMap<usize, Vec<MacAddr>> = BTreeMap::new();
+    let mut table = shared.table_mut();
+    for &(mac, id) in addresses {
+        if id.index() < shared.ports.len() {
+            guests.entry(id.index()).or_default().push(mac);
+        } else {
+            table.learn(mac, id, false, Instant::ZERO);
+        }
+    }
+    drop(table);
+    for (index, addresses) in guests {
+        shared.ports[index].leave_addresses(addresses);
+    }
+}
+
 /// Makes the ports and opens the uplinks, or takes them from a broker.
 fn open(
     config: &Config,
     wakers: &[Arc<Waker>],
     receivers: &mut [Vec<UplinkReceiver>],
-    devices: Option<&[Arc<DeviceSupply>]>,
+    held: Held,
 ) -> Result<Shared, StartError> {
+    let Held { devices, mut counters } = held;
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
     let memory = Budget::new(config.ports.len());
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let mut port = Port::new(port_id(i), c.clone(), waker, Arc::clone(&table));
         port.memory = Share::of(Arc::clone(&memory));
+        if let Some(counters) = &mut counters {
+            port.count_in(counters);
+        }
         Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
@@ -344,11 +387,14 @@ fn open(
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
         let id = port_id(ports.len() + i);
-        let source =
-            devices.map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
+        let source = devices
+            .as_deref()
+            .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
+        let mut traffic = || counters.as_mut().map(KeptCounters::next).unwrap_or_default();
+        let traffic = [traffic(), traffic()];
         let (slot, receiver) =
-            UplinkSlot::open(id, c.clone(), &shape, waker, source).map_err(failed)?;
+            UplinkSlot::open(id, c.clone(), &shape, waker, source, traffic).map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }
@@ -371,7 +417,7 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers, None)?);
+        let shared = Arc::new(open(config, &wakers, &mut receivers, Held::default())?);
         shared.configure_inbound(&config.inbound);
         Ok(shared)
     }

@@ -86,7 +86,7 @@ pub struct UplinkSlot {
 }
 
 impl UplinkSlot {
-    /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker. Without a device, which a broker may not have yet,
+    /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker; what is sent and received is counted in `traffic`. Without a device, which a broker may not have yet,
     /// the receiving half has failed.
     ///
     /// # Errors
@@ -97,6 +97,7 @@ impl UplinkSlot {
         shape: &Shape<'_>,
         waker: Arc<Waker>,
         source: DeviceSource,
+        traffic: [Traffic; 2],
     ) -> Result<(Arc<Self>, UplinkReceiver), UplinkError> {
         let device = source.first(&config)?;
         let failed = device.is_none();
@@ -106,7 +107,8 @@ impl UplinkSlot {
             None => uplink::absent::halves()?,
         };
         let slot = Self::with_sender(id, config, shape, LinkRate::new(link), sender, waker);
-        let slot = Arc::new(slot);
+        let [sent, received] = traffic;
+        let slot = Arc::new(Self { sent, received, ..slot });
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
     }

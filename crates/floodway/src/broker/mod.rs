@@ -14,17 +14,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow};
-use floodway_broker::broker::Broker;
+use floodway_broker::broker::{Broker, State};
 use floodway_broker::descriptors;
 use floodway_broker::notices::Notices;
 use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
+use floodway_process::message::StatePart;
 use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::control::ControlListener;
 use floodway_switch::host::socket_access::Access;
 use floodway_switch::host::socket_file::{self, SocketFile};
+use floodway_switch::kept::{WORD, addresses, counters};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -74,6 +76,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         notices: &notices,
         faults: &heard,
         stop: stopped.as_fd(),
+        state: state(&config)?,
         settings: BTreeMap::new(),
     };
     let outcome = broker.run();
@@ -81,6 +84,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // The files go last: nobody is to connect to a port that is not served.
     drop((files, control));
     Ok(outcome?)
+}
+
+/// What data planes leave for each other.
+fn state(config: &Config) -> io::Result<Vec<State>> {
+    let parts = [
+        (StatePart::Counters, counters::words(config)),
+        (StatePart::MacTable, addresses::words(config)),
+    ];
+    parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
 }
 
 /// Starts a data plane with `channel` as its standard input, and nothing else of this process's but standard error.

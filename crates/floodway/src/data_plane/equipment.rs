@@ -5,11 +5,13 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
 use floodway_process::channel::Received;
-use floodway_process::message::{self, Setting, ToDataPlane, VERSION};
+use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
 use floodway_process::sealed;
-use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
+use floodway_switch::kept::addresses::KeptAddresses;
+use floodway_switch::kept::counters::KeptCounters;
 use floodway_switch::uplink::Device;
+use floodway_switch::{Config, Switch};
 
 use super::MainChannel;
 
@@ -24,8 +26,38 @@ pub struct Equipment {
     pub channels: BTreeMap<usize, OwnedFd>,
     /// Devices of uplinks, by index; those that could not be opened are missing.
     pub devices: BTreeMap<usize, Device>,
+    /// Memory that outlives data planes, by part.
+    pub state: Vec<(StatePart, OwnedFd)>,
     /// What earlier data planes have left.
     pub past: Past,
+}
+
+/// State of earlier data planes, as far as it can be used.
+pub struct Kept {
+    /// What ports and uplinks have counted.
+    pub counters: Option<KeptCounters>,
+    /// Where learned addresses are.
+    pub addresses: Option<KeptAddresses>,
+}
+
+impl Kept {
+    /// Opens what a switch of `config` can use. The switch runs without the rest.
+    pub fn open(state: Vec<(StatePart, OwnedFd)>, config: &Config) -> Self {
+        let mut kept = Self { counters: None, addresses: None };
+        for (part, file) in state {
+            let opened = match part {
+                StatePart::Counters => {
+                    KeptCounters::open(file, config).map(|counters| kept.counters = Some(counters))
+                }
+                StatePart::MacTable => KeptAddresses::open(file, config)
+                    .map(|addresses| kept.addresses = Some(addresses)),
+            };
+            if let Err(error) = opened {
+                tracing::error!(?part, %error, "state ends with this data plane");
+            }
+        }
+        kept
+    }
 }
 
 /// What is known from before the start, and shown or done again.
@@ -92,6 +124,7 @@ impl Equipment {
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
             }
+            ToDataPlane::State { part, .. } => self.state.push((part, only(&mut descriptors)?)),
             ToDataPlane::Setting(setting) => self.past.settings.push(setting),
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.past.vcpus.insert(usize::from(port), (threads, problem));

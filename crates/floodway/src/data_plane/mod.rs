@@ -17,6 +17,7 @@ use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane
 use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
+use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, Brokered};
@@ -27,7 +28,7 @@ use signal_hook::flag;
 
 use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
-use equipment::{Equipment, device};
+use equipment::{Equipment, Kept, device};
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -57,12 +58,14 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     end_process_on_panic();
 
     let bell = Arc::new(Bell::new()?);
-    let Equipment { control, channels, mut devices, .. } = equipment;
+    let Equipment { control, channels, mut devices, state, .. } = equipment;
     let supply = |index| DeviceSupply::new(devices.remove(&index), Arc::clone(&bell));
     let devices: Vec<_> = (0..config.uplinks.len()).map(supply).map(Arc::new).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
-    let brokered = Brokered { channels, devices: devices.clone() };
+    let Kept { counters, addresses } = Kept::open(state, &config);
+    let restored = addresses.as_ref().map(KeptAddresses::restore).unwrap_or_default();
+    let brokered = Brokered { channels, devices: devices.clone(), counters, addresses: restored };
     let switch = Switch::start_behind_broker(&config, brokered)?;
     switch.note_sandbox(match confinement {
         Confinement::Full => Sandbox::Full,
@@ -75,7 +78,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
-    Serving { switch: &switch, channel, bell, devices }.run()?;
+    Serving { switch: &switch, channel, bell, devices, addresses }.run()?;
     tracing::info!("stopping");
     drop(control);
     switch.stop();
@@ -107,11 +110,12 @@ struct Serving<'a> {
     channel: Arc<MainChannel>,
     bell: Arc<Bell>,
     devices: Vec<Arc<DeviceSupply>>,
+    addresses: Option<KeptAddresses>,
 }
 
 impl Serving<'_> {
     /// Gives signs of life until the broker says stop, or is gone.
-    fn run(&self) -> anyhow::Result<()> {
+    fn run(&mut self) -> anyhow::Result<()> {
         let mut beat = Instant::now();
         let mut count = 0;
         loop {
@@ -119,6 +123,9 @@ impl Serving<'_> {
             if now >= beat {
                 (beat, count) = (now + BEAT, count + 1);
                 self.channel.send(&FromDataPlane::Alive { count }, &[])?;
+                if let Some(addresses) = &mut self.addresses {
+                    self.switch.save_addresses(addresses);
+                }
             }
             wait(&[self.channel.as_fd(), self.bell.as_fd()], beat - now);
             self.pass_requests_on()?;

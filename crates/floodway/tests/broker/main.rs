@@ -151,6 +151,31 @@ fn settings_that_operators_made_outlive_a_data_plane() {
 }
 
 #[test]
+fn counters_outlive_a_data_plane_and_never_go_back() {
+    let scene = Scene::start();
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    let counted = || {
+        let status = scene.status().unwrap();
+        let queues = |port: usize| status["ports"][port]["queues"][0].clone();
+        let of = |port, way: &str| queues(port)[way]["packets"].as_u64().unwrap();
+        [of(0, "tx"), of(0, "rx"), of(1, "tx"), of(1, "rx")]
+    };
+    for number in 0..5 {
+        exchange(&mut a, &mut b, number);
+    }
+    let mut before = counted();
+    assert!(before.iter().all(|&frames| frames >= 5), "{before:?}");
+    for number in 5..8 {
+        scene.kill_data_plane();
+        let after = counted();
+        assert!(after.iter().zip(before).all(|(&after, before)| after >= before), "{after:?}");
+        exchange(&mut a, &mut b, number);
+        before = counted();
+        assert!(before.iter().all(|&frames| frames > u64::from(number)), "{before:?}");
+    }
+}
+
+#[test]
 fn a_second_switch_is_refused_and_changes_nothing() {
     let scene = Scene::start();
     let output = run(scene.directory.path()).output().unwrap();

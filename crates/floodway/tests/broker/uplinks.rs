@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use floodway_switch::testing::{wait, wait_until};
 
@@ -112,5 +113,35 @@ fn an_interface_that_goes_and_comes_is_found_again_also_across_a_death() {
         exchange(&mut a, &mut b, 1);
         create();
         assert_hears_host(&mut a, "after the second return");
+    });
+}
+
+#[test]
+fn addresses_behind_an_uplink_outlive_a_data_plane() {
+    in_namespace(|| {
+        let scene = Scene::start_with(&uplink("tap", "fwt0"));
+        let (mut a, _b) = (scene.boot(1), scene.boot(2));
+        let set = |mac: &str| ip(&format!("link set dev fwt0 address {mac}"));
+        let knows = |mac: &str| {
+            let status = scene.status().unwrap();
+            status["l2"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|it| it["mac"] == mac && it["port"] == "net")
+        };
+        let (before, after) = ("02:77:00:00:00:01", "02:77:00:00:00:02");
+        set(before);
+        ip("addr add 10.77.0.1/24 dev fwt0");
+        assert_hears_host(&mut a, "a frame");
+        assert!(knows(before));
+        // Nobody sends with the first address any more.
+        set(after);
+        // Addresses are saved once a second.
+        thread::sleep(Duration::from_millis(2500));
+        for _ in 0..2 {
+            scene.kill_data_plane();
+            assert!(knows(before));
+        }
     });
 }

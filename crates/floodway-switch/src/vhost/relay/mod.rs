@@ -98,7 +98,10 @@ impl Relay {
                 Ok(())
             }
             Received::Message(ToPort::Replayed { session }, _) => match self.current(session) {
-                Some(_) => self.channel.send(&FromPort::Resumed { session }, &[]),
+                Some(_) => {
+                    self.port.take_addresses_back();
+                    self.channel.send(&FromPort::Resumed { session }, &[])
+                }
                 None => Ok(()),
             },
             Received::Message(ToPort::Message { session, number, replayed, bytes }, files) => {
