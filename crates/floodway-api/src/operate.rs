@@ -194,6 +194,25 @@ pub struct OffloadChange {
     pub min_rto_ms: Option<u64>,
 }
 
+impl From<&OffloadSettings> for OffloadChange {
+    /// All that can be changed.
+    fn from(settings: &OffloadSettings) -> Self {
+        let settings = settings.clone();
+        Self {
+            transmit: Some(settings.transmit),
+            receive: Some(settings.receive),
+            local: Some(settings.local),
+            congestion: Some(settings.congestion),
+            initial_window: Some(settings.initial_window),
+            buffer: Some(settings.buffer),
+            budget: Some(settings.budget),
+            receive_budget: Some(settings.receive_budget),
+            idle_s: Some(settings.idle_s),
+            min_rto_ms: Some(settings.min_rto_ms),
+        }
+    }
+}
+
 /// How the link into the host is divided: the settings of `[inbound]`, and every port. Rates count what frames take of
 /// the link, in bits per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

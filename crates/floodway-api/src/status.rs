@@ -8,8 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::config::Policy;
 
 /// Version of the switch that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +88,22 @@ pub struct SwitchStatus {
     /// Data planes before this one; none without a broker.
     #[serde(default)]
     pub predecessors: Option<PredecessorsStatus>,
+    /// What the process has given up; none if the switch is older than sandboxes.
+    #[serde(default)]
+    pub sandbox: Option<Sandbox>,
+}
+
+/// How far the process that moves frames is confined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sandbox {
+    /// In all ways.
+    Full,
+    /// In all ways that this kernel knows.
+    Partial,
+    /// Not at all.
+    #[default]
+    Off,
 }
 
 /// Data planes of the same broker that have ended.
@@ -199,6 +218,15 @@ pub struct VcpuStatus {
     pub threads: u64,
     /// Why others do not.
     pub problem: Option<String>,
+}
+
+impl VcpuStatus {
+    /// What has become of a VM whose `threads` vCPU threads have the slice of `policy`.
+    #[must_use]
+    pub fn new(policy: Policy, slice: Duration, threads: u64, problem: Option<String>) -> Self {
+        let slice_us = slice.as_micros() as u64;
+        Self { policy: policy.name().to_owned(), slice_us, threads, problem }
+    }
 }
 
 /// The TCP offload of a port.

@@ -10,6 +10,7 @@
 //!
 //! **Invariant**: at most one data plane runs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -18,16 +19,23 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromDataPlane, MAX_REASON, ToDataPlane, VERSION, Violation};
+use floodway_process::message::{
+    FromDataPlane, Setting, StatePart, ToDataPlane, VERSION, Violation, shorten,
+};
 use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::notices::Notices;
 use crate::port::{PortChannel, PortFault, PortThread, wait_for};
 use crate::supervision::{End, LOOK, Pulse, Restarts};
+use crate::uplink::Uplink;
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
+
+/// Settings of each port, and of the switch as a whole, that are kept. Data planes have two for each port, and one more.
+const MAX_SETTINGS_PER_PORT: usize = 4;
 
 type MainChannel = Channel<ToDataPlane, FromDataPlane>;
 
@@ -57,12 +65,39 @@ pub struct Broker<'a> {
     pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
     /// The text of the configuration.
     pub configuration: &'a str,
+    /// Where operators connect; data planes answer them.
+    pub control: BorrowedFd<'a>,
     /// Ports, in the order of the configuration.
     pub ports: &'a [PortThread],
+    /// Uplinks, in the order of the configuration.
+    pub uplinks: Vec<Uplink>,
+    /// What data planes are told when it changes.
+    pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
     pub faults: &'a Receiver<PortFault>,
     /// Becomes readable when the switch is to stop.
     pub stop: BorrowedFd<'a>,
+    /// State that data planes leave for each other.
+    pub state: Vec<State>,
+    /// Settings that operators made at run time, by key: none at first.
+    pub settings: BTreeMap<String, Vec<u8>>,
+}
+
+/// Memory of a fixed size that outlives data planes.
+pub struct State {
+    part: StatePart,
+    file: OwnedFd,
+    bytes: u64,
+}
+
+impl State {
+    /// Makes `bytes` of memory for `part`, all zeros.
+    ///
+    /// # Errors
+    /// Memory or descriptors have run out.
+    pub fn new(part: StatePart, bytes: u64) -> io::Result<Self> {
+        Ok(Self { part, file: sealed::fixed("floodway-state", bytes)?, bytes })
+    }
 }
 
 /// A data plane that runs.
@@ -72,6 +107,17 @@ struct DataPlane {
     pidfd: OwnedFd,
     pulse: Pulse,
     started: Instant,
+}
+
+/// What is wrong with what a data plane says.
+#[derive(Debug, thiserror::Error)]
+enum HearError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("it names uplink {0}, which does not exist")]
+    UnknownUplink(u16),
+    #[error("it makes more settings than there are")]
+    TooManySettings,
 }
 
 /// Why a data plane is not waited for any longer.
@@ -87,12 +133,12 @@ impl Broker<'_> {
     ///
     /// # Errors
     /// The first one does not start, or no process can be had.
-    pub fn run(&self) -> Result<(), BrokerError> {
+    pub fn run(&mut self) -> Result<(), BrokerError> {
         let mut restarts = Restarts::default();
-        let mut last_end = None;
+        let mut last_end: Option<String> = None;
         let mut was_ready = false;
         loop {
-            let mut plane = self.launch(restarts.total(), last_end.take())?;
+            let mut plane = self.launch(restarts.total(), last_end.as_deref())?;
             let end = match self.watch(&mut plane) {
                 Verdict::Stop => {
                     stop(plane);
@@ -115,7 +161,7 @@ impl Broker<'_> {
         }
     }
 
-    fn launch(&self, restarts: u32, last_end: Option<String>) -> Result<DataPlane, BrokerError> {
+    fn launch(&mut self, restarts: u32, last_end: Option<&str>) -> Result<DataPlane, BrokerError> {
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
         // Events of the last one's channels are of no interest any more.
@@ -135,38 +181,53 @@ impl Broker<'_> {
 
     /// Gives a data plane what it starts with.
     fn equip(
-        &self,
+        &mut self,
         channel: &MainChannel,
         restarts: u32,
-        last_end: Option<String>,
+        last_end: Option<&str>,
     ) -> Result<(), ChannelError> {
-        let last_end = last_end.map(|end| end.chars().take(MAX_REASON / 4).collect());
+        let last_end = last_end.map(shorten);
         channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
         let text = self.configuration.as_bytes();
         let file = sealed::seal("configuration", text)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
         channel.send(&ToDataPlane::Configuration { bytes }, &[file.as_fd()])?;
+        channel.send(&ToDataPlane::Control, &[self.control])?;
+        for (index, uplink) in (0..).zip(&mut self.uplinks) {
+            uplink.refresh();
+            send_uplink(channel, uplink, index)?;
+        }
         for (index, port) in (0..).zip(self.ports) {
             let (ours, theirs) = PortChannel::pair()?;
             channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
             port.attach(ours);
         }
+        for State { part, file, bytes } in &self.state {
+            channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
+        }
+        for (key, value) in &self.settings {
+            let setting = Setting { key: key.clone(), value: value.clone() };
+            channel.send(&ToDataPlane::Setting(setting), &[])?;
+        }
+        for notice in self.notices.all() {
+            channel.send(&notice, &[])?;
+        }
         channel.send(&ToDataPlane::Start, &[])
     }
 
     /// Watches a data plane until it has ended, or must.
-    fn watch(&self, plane: &mut DataPlane) -> Verdict {
+    fn watch(&mut self, plane: &mut DataPlane) -> Verdict {
         let mut next_look = Instant::now() + LOOK;
         loop {
             let left = next_look.saturating_duration_since(Instant::now());
-            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd()];
+            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
             wait_for(&fds, Some(left));
             if is_readable(self.stop) {
                 return Verdict::Stop;
             }
             // First what it has sent, perhaps just before it ended.
-            let heard = plane.hear();
+            let heard = self.hear(plane).and_then(|()| self.pass_notices_on(plane));
             if let Ok(Some(status)) = plane.child.try_wait() {
                 return Verdict::Ended(end_of(status));
             }
@@ -188,6 +249,56 @@ impl Broker<'_> {
         }
     }
 
+    /// Hears what a data plane says. One that has closed its end is ending, or must.
+    fn hear(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
+        loop {
+            match plane.channel.try_recv()? {
+                Received::Nothing => return Ok(()),
+                Received::Closed => {
+                    wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
+                    return Err(ChannelError::System(Errno::PIPE).into());
+                }
+                Received::Message(message, _) => self.on_message(plane, &message)?,
+            }
+        }
+    }
+
+    fn pass_notices_on(&self, plane: &DataPlane) -> Result<(), HearError> {
+        for notice in self.notices.changed() {
+            plane.channel.send(&notice, &[])?;
+        }
+        Ok(())
+    }
+
+    fn on_message(
+        &mut self,
+        plane: &mut DataPlane,
+        message: &FromDataPlane,
+    ) -> Result<(), HearError> {
+        match message {
+            FromDataPlane::Ready { version, .. } if *version != VERSION => {
+                return Err(ChannelError::from(Violation::Version(*version)).into());
+            }
+            FromDataPlane::Ready { .. } => plane.pulse.on_ready(),
+            FromDataPlane::Alive { count } => plane.pulse.on_sign(*count),
+            FromDataPlane::Reopen { index } => {
+                let uplink = self.uplinks.get_mut(usize::from(*index));
+                let uplink = uplink.ok_or(HearError::UnknownUplink(*index))?;
+                if uplink.on_failed(Instant::now()) {
+                    send_uplink(&plane.channel, uplink, *index)?;
+                }
+            }
+            FromDataPlane::Remember(setting) => {
+                let most = MAX_SETTINGS_PER_PORT * (self.ports.len() + 1);
+                if self.settings.len() >= most && !self.settings.contains_key(&setting.key) {
+                    return Err(HearError::TooManySettings);
+                }
+                self.settings.insert(setting.key.clone(), setting.value.clone());
+            }
+        }
+        Ok(())
+    }
+
     /// Waits. Returns `true` if the switch is to stop.
     fn pause(&self, pause: Duration) -> bool {
         if !pause.is_zero() {
@@ -198,33 +309,6 @@ impl Broker<'_> {
 }
 
 impl DataPlane {
-    /// Hears what it says. One that has closed its end is ending, or must.
-    fn hear(&mut self) -> Result<(), ChannelError> {
-        loop {
-            match self.channel.try_recv()? {
-                Received::Nothing => return Ok(()),
-                Received::Closed => {
-                    wait_for(&[self.pidfd.as_fd()], Some(ORDERLY));
-                    return Err(ChannelError::System(Errno::PIPE));
-                }
-                Received::Message(message, _) => self.on_message(&message)?,
-            }
-        }
-    }
-
-    fn on_message(&mut self, message: &FromDataPlane) -> Result<(), ChannelError> {
-        match message {
-            FromDataPlane::Ready { version, .. } if *version != VERSION => {
-                return Err(Violation::Version(*version).into());
-            }
-            FromDataPlane::Ready { .. } => self.pulse.on_ready(),
-            FromDataPlane::Alive { count } => self.pulse.on_sign(*count),
-            // It opens its uplinks and keeps its settings itself, so far.
-            FromDataPlane::Remember(_) | FromDataPlane::Reopen { .. } => {}
-        }
-        Ok(())
-    }
-
     fn kill(&mut self, end: End) -> Verdict {
         // Fails when it has ended by itself.
         let _ = self.child.kill();
@@ -255,6 +339,14 @@ fn end_of(status: ExitStatus) -> End {
     match status.signal() {
         Some(signal) => End::Signalled(signal),
         None => End::Exited(status.code().unwrap_or_default()),
+    }
+}
+
+/// Hands the device of `uplink` over, if it has one.
+fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(), ChannelError> {
+    match uplink.message(index) {
+        Some((message, descriptors)) => channel.send(&message, &descriptors),
+        None => Ok(()),
     }
 }
 

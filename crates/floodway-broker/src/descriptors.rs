@@ -13,6 +13,8 @@ use crate::record::Limits;
 
 /// Of a port beside its record: a message that is outstanding and one that is arriving, listener, connection, channels of two data planes, event.
 const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 8;
+/// Of an uplink: a device, and another one that takes its place.
+const PER_UPLINK: usize = 8;
 /// Of the process: standard streams, main channel, process descriptor, configuration, signals.
 const OTHERS: usize = 32;
 
@@ -29,19 +31,19 @@ pub struct TooFewDescriptors {
     pub limit: u64,
 }
 
-/// Most descriptors that a broker holds for ports with these limits.
+/// Most descriptors that a broker holds for ports with these limits and for so many uplinks.
 #[must_use]
-pub fn needed(ports: &[Limits]) -> u64 {
+pub fn needed(ports: &[Limits], uplinks: usize) -> u64 {
     let ports: usize = ports.iter().map(|limits| limits.descriptors + PER_PORT).sum();
-    (OTHERS + ports) as u64
+    (OTHERS + ports + PER_UPLINK * uplinks) as u64
 }
 
-/// Raises the process's limit to what `ports` can need, if it is lower.
+/// Raises the process's limit to what `ports` and uplinks can need, if it is lower.
 ///
 /// # Errors
 /// The hard limit is lower.
-pub fn reserve(ports: &[Limits]) -> Result<(), TooFewDescriptors> {
-    let needed = needed(ports);
+pub fn reserve(ports: &[Limits], uplinks: usize) -> Result<(), TooFewDescriptors> {
+    let needed = needed(ports, uplinks);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|limit| limit >= needed) {
         return Ok(());
@@ -61,10 +63,10 @@ mod tests {
     #[test]
     fn what_is_needed_is_had_or_named() {
         let few = [Limits::of_port(2); 2];
-        assert_eq!(reserve(&few), Ok(()));
-        assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= needed(&few)));
+        assert_eq!(reserve(&few, 2), Ok(()));
+        assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= needed(&few, 2)));
         let many = [Limits { entries: 1, bytes: 1, descriptors: 1 << 60 }; 1];
-        let error = reserve(&many).unwrap_err();
-        assert_eq!(error.needed, needed(&many));
+        let error = reserve(&many, 0).unwrap_err();
+        assert_eq!(error.needed, needed(&many, 0));
     }
 }

@@ -8,7 +8,9 @@
 //! | [`framing`] | whole vhost-user messages from a front-end's socket |
 //! | [`record`] | the messages that bring a new data plane to where the last one was |
 //! | [`session`] | one front-end's connection, whatever happens to data planes |
+//! | [`notices`] | what data planes show and cannot find out |
 //! | [`port`] | a port's thread: its socket and its channel |
+//! | [`uplink`] | devices of uplinks |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`descriptors`] | how many the process must be allowed |
@@ -16,10 +18,12 @@
 pub mod broker;
 pub mod descriptors;
 pub mod framing;
+pub mod notices;
 pub mod port;
 pub mod record;
 pub mod session;
 pub mod supervision;
+pub mod uplink;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -92,6 +92,12 @@ pub trait Message: Serialize + DeserializeOwned {
     fn check(&self) -> Result<(), Violation>;
 }
 
+/// The start of `reason`, as long as a message can have it.
+#[must_use]
+pub fn shorten(reason: &str) -> String {
+    reason[..reason.floor_char_boundary(MAX_REASON)].to_owned()
+}
+
 fn at_most(field: &'static str, value: usize, max: usize) -> Result<(), Violation> {
     if value > max { Err(Violation::TooLarge { field, value, max }) } else { Ok(()) }
 }
@@ -205,6 +211,15 @@ pub enum ToDataPlane {
     },
     /// A setting that an operator made while an earlier data plane ran.
     Setting(Setting),
+    /// How the broker fares with the vCPU threads of a port's VM.
+    Vcpus {
+        /// Position of the port in the configuration.
+        port: u16,
+        /// Threads that have the policy's slice.
+        threads: u32,
+        /// Why others do not.
+        problem: Option<String>,
+    },
     /// The data plane has everything that it starts with.
     Start,
     /// The switch is to stop.
@@ -221,7 +236,11 @@ impl Message for ToDataPlane {
             }
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
-            Self::Hello { .. } | Self::Setting(_) | Self::Start | Self::Stop => 0..=0,
+            Self::Hello { .. }
+            | Self::Setting(_)
+            | Self::Vcpus { .. }
+            | Self::Start
+            | Self::Stop => 0..=0,
         }
     }
 
@@ -230,6 +249,9 @@ impl Message for ToDataPlane {
             Self::Setting(setting) => setting.check(),
             Self::Hello { last_end, .. } => {
                 at_most("last_end", last_end.as_ref().map_or(0, String::len), MAX_REASON)
+            }
+            Self::Vcpus { problem, .. } => {
+                at_most("problem", problem.as_ref().map_or(0, String::len), MAX_REASON)
             }
             _ => Ok(()),
         }

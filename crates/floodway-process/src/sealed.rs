@@ -1,4 +1,4 @@
-//! Bytes that the broker hands over and that nobody can change any more: a sealed memfd.
+//! Memory that the broker hands over: sealed memfds, of bytes that nobody can change any more, or of a size that nobody can.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,6 +19,17 @@ pub fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
+/// Makes a file of `bytes` zero bytes that can be written and never changes its size.
+///
+/// # Errors
+/// Memory or descriptors have run out.
+pub fn fixed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(bytes)?;
+    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
 /// The first `len` bytes of a file, wherever its position is.
 ///
 /// # Errors
@@ -32,6 +43,16 @@ pub fn read(file: OwnedFd, len: usize) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_fixed_is_written_and_keeps_its_size() {
+        let file = File::from(fixed("test", 8).unwrap());
+        file.write_at(b"12345678", 0).unwrap();
+        assert!(file.write_at(b"9", 8).is_err());
+        assert!(file.set_len(7).is_err() && file.set_len(9).is_err());
+        assert!(fcntl_add_seals(&file, SealFlags::WRITE).is_err(), "for good");
+        assert_eq!(read(file.into(), 8).unwrap(), b"12345678");
+    }
 
     #[test]
     fn what_is_sealed_is_read_and_not_changed() {

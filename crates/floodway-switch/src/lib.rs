@@ -17,6 +17,7 @@
 //! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
 //! | [`frame`] | `segment`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
 //! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
+//! | [`kept`] | `counters`, `addresses` | state that outlives a data plane |
 //! | [`host`] | `descriptors`, `socket_file`, `socket_access`, `log_limit` | what a process takes of its host |
 //! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |
 //! | [`sync`] | `lock_order`, `deadline`, `waker` | locks and their order; timers that other threads bring forward |
@@ -34,6 +35,7 @@ pub mod frame;
 pub mod host;
 #[cfg(test)]
 mod interleavings;
+pub mod kept;
 pub mod memory;
 pub mod operator;
 pub mod pipeline;

@@ -10,25 +10,30 @@ use std::thread::{self, JoinHandle};
 
 use floodway_core::l2::{MacTable, PortId, PortKind};
 use floodway_core::time::Instant;
+use floodway_wire::MacAddr;
 
-use crate::api::status::PredecessorsStatus;
+use crate::api::status::{PredecessorsStatus, Sandbox, VcpuStatus};
 use crate::config::{Config, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
+use crate::kept::addresses::KeptAddresses;
+use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
+use crate::operator::runtime_settings::{self, SettingError};
 use crate::operator::{Operator, StatusSource};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
-use crate::runtime::vcpu::Keeper;
+use crate::runtime::vcpu::{Keeper, ManagedVm, Slices};
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::runtime::worker::{Schedule, Worker};
 use crate::state::port::Port;
-use crate::state::shared::Shared;
-use crate::state::uplink::{Shape, UplinkReceiver, UplinkSlot};
+use crate::state::shared::{SettingsKeeper, Shared};
+use crate::state::supply::DeviceSupply;
+use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
 use crate::state::workers::WorkerInfo;
+use crate::sync::lock;
 use crate::sync::waker::Waker;
-use crate::uplink;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
 
@@ -57,7 +62,7 @@ pub enum StartError {
         /// The uplink.
         name: String,
         /// What is wrong, and the fix.
-        source: uplink::OpenError,
+        source: UplinkError,
     },
     /// A worker cannot be pinned to its core.
     #[error(
@@ -95,6 +100,19 @@ pub enum StartError {
     },
 }
 
+/// What a broker holds for a switch.
+#[derive(Debug)]
+pub struct Brokered {
+    /// Channels of ports, by index: their front-ends are at the other end.
+    pub channels: BTreeMap<usize, OwnedFd>,
+    /// Where devices of uplinks come from, in the order of the configuration.
+    pub devices: Vec<Arc<DeviceSupply>>,
+    /// Counters of earlier data planes; from zero if there are none.
+    pub counters: Option<KeptCounters>,
+    /// Addresses that earlier data planes had learned.
+    pub addresses: Vec<(MacAddr, PortId)>,
+}
+
 /// A running switch.
 pub struct Switch {
     shared: Arc<Shared>,
@@ -104,6 +122,7 @@ pub struct Switch {
     watchdog: Option<WatchdogThread>,
     /// Gives vCPU threads back what they had when the switch stops.
     vcpus: Option<Keeper>,
+    slices: Slices,
     stop: Arc<AtomicBool>,
 }
 
@@ -118,25 +137,34 @@ impl Switch {
     /// # Errors
     /// The first thing that cannot be opened or started; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        Self::start_with_channels(config, BTreeMap::new())
+        prepare(config)?;
+        Self::start_all(config, None)
     }
 
-    /// As [`Switch::start`]; a port whose index is in `channels` has its front-ends from a broker at the other end of that channel.
+    /// As [`Switch::start`], behind a broker: it opens nothing itself. [`prepare`] comes before.
     ///
     /// # Errors
     /// As there.
-    pub fn start_with_channels(
-        config: &Config,
-        mut channels: BTreeMap<usize, OwnedFd>,
-    ) -> Result<Self, StartError> {
-        call::check_aio()?;
-        descriptors::reserve(config)?;
+    pub fn start_behind_broker(config: &Config, brokered: Brokered) -> Result<Self, StartError> {
+        Self::start_all(config, Some(brokered))
+    }
+
+    fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
+        let is_brokered = brokered.is_some();
+        let (mut channels, state, addresses) = match brokered {
+            Some(Brokered { channels, devices, counters, addresses }) => {
+                (channels, Held { devices: Some(devices), counters }, addresses)
+            }
+            None => (BTreeMap::new(), Held::default(), Vec::new()),
+        };
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        let shared = open(config, &wakers, &mut receivers, state)?;
+        restore(&shared, &addresses);
+        let shared = Arc::new(shared);
         shared.configure_inbound(&config.inbound);
 
         let mut switch = Self {
@@ -145,6 +173,7 @@ impl Switch {
             connections: Vec::new(),
             watchdog: None,
             vcpus: None,
+            slices: config.vcpu,
             stop: Arc::new(AtomicBool::new(false)),
         };
         for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
@@ -166,8 +195,11 @@ impl Switch {
             switch.connections.push(connection);
         }
         switch.watchdog = switch.watch(config)?;
-        let failed = |source| StartError::Vcpus { source };
-        switch.vcpus = Keeper::start(&switch.shared.ports, config.vcpu).map_err(failed)?;
+        if !is_brokered {
+            let vms = switch.shared.ports.iter().filter_map(ManagedVm::of).collect();
+            let failed = |source| StartError::Vcpus { source };
+            switch.vcpus = Keeper::start(vms, config.vcpu).map_err(failed)?;
+        }
         Ok(switch)
     }
 
@@ -226,6 +258,40 @@ impl Switch {
         let _ = self.shared.predecessors.set(PredecessorsStatus { count, last_end });
     }
 
+    /// Saves learned addresses for a later data plane, if any have come or gone.
+    pub fn save_addresses(&self, kept: &mut KeptAddresses) {
+        kept.save(&self.shared.table());
+    }
+
+    /// Notes what the process has given up.
+    pub fn note_sandbox(&self, sandbox: Sandbox) {
+        // Said once.
+        let _ = self.shared.sandbox.set(sandbox);
+    }
+
+    /// Makes a setting that an earlier process has handed to its keeper; see [`Switch::keep_settings`].
+    ///
+    /// # Errors
+    /// It is none; nothing is changed.
+    pub fn apply_setting(&self, key: &str, value: &[u8]) -> Result<(), SettingError> {
+        runtime_settings::apply(&self.shared, key, value)
+    }
+
+    /// From here on every setting that an operator makes is handed to `keeper`, before the operator is answered.
+    pub fn keep_settings(&self, keeper: SettingsKeeper) {
+        // Said once.
+        let _ = self.shared.settings_keeper.set(keeper);
+    }
+
+    /// Notes how a broker fares with the vCPU threads of port number `port`: how many have the policy's slice, and why others do not.
+    pub fn note_vcpus(&self, port: usize, threads: u32, problem: Option<String>) {
+        let Some(port) = self.shared.ports.get(port) else { return };
+        let Some(config) = &port.config.vcpu else { return };
+        let slice = self.slices.of(config.policy);
+        let status = VcpuStatus::new(config.policy, slice, threads.into(), problem);
+        *lock(&port.vcpu) = Some(status);
+    }
+
     /// Who does what an operator wants, also while the switch is stopping.
     #[must_use]
     pub fn operator(&self) -> Arc<dyn Operator> {
@@ -263,18 +329,56 @@ impl Drop for Switch {
     }
 }
 
-/// Makes the ports and opens the uplinks.
+/// Does what only a process with rights can do: to be called before one that will start a switch gives them up.
+///
+/// # Errors
+/// The system has no AIO, or the process may not have enough descriptors.
+pub fn prepare(config: &Config) -> Result<(), StartError> {
+    call::check_aio()?;
+    Ok(descriptors::reserve(config)?)
+}
+
+/// What ports and uplinks are made of that a broker holds.
+#[derive(Default)]
+struct Held {
+    devices: Option<Vec<Arc<DeviceSupply>>>,
+    counters: Option<KeptCounters>,
+}
+
+/// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.
+fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
+    let mut guests: BTreeMap<usize, Vec<MacAddr>> = BTreeMap::new();
+    let mut table = shared.table_mut();
+    for &(mac, id) in addresses {
+        if id.index() < shared.ports.len() {
+            guests.entry(id.index()).or_default().push(mac);
+        } else {
+            table.learn(mac, id, false, Instant::ZERO);
+        }
+    }
+    drop(table);
+    for (index, addresses) in guests {
+        shared.ports[index].leave_addresses(addresses);
+    }
+}
+
+/// Makes the ports and opens the uplinks, or takes them from a broker.
 fn open(
     config: &Config,
     wakers: &[Arc<Waker>],
     receivers: &mut [Vec<UplinkReceiver>],
+    held: Held,
 ) -> Result<Shared, StartError> {
+    let Held { devices, mut counters } = held;
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
     let memory = Budget::new(config.ports.len());
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let mut port = Port::new(port_id(i), c.clone(), waker, Arc::clone(&table));
         port.memory = Share::of(Arc::clone(&memory));
+        if let Some(counters) = &mut counters {
+            port.count_in(counters);
+        }
         Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
@@ -283,9 +387,14 @@ fn open(
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
         let id = port_id(ports.len() + i);
+        let source = devices
+            .as_deref()
+            .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
+        let waker = Arc::clone(&wakers[c.worker]);
+        let mut traffic = || counters.as_mut().map(KeptCounters::next).unwrap_or_default();
+        let traffic = [traffic(), traffic()];
         let (slot, receiver) =
-            UplinkSlot::open(id, c.clone(), &shape, Arc::clone(&wakers[c.worker]))
-                .map_err(failed)?;
+            UplinkSlot::open(id, c.clone(), &shape, waker, source, traffic).map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }
@@ -308,7 +417,7 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers)?);
+        let shared = Arc::new(open(config, &wakers, &mut receivers, Held::default())?);
         shared.configure_inbound(&config.inbound);
         Ok(shared)
     }

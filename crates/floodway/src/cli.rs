@@ -64,6 +64,9 @@ pub struct RunArgs {
     /// Hold the VMs' sockets in a process of their own, so that connections outlive a crash of the one that moves frames (experimental)
     #[arg(long, conflicts_with = "check")]
     pub broker: bool,
+    /// Let the process that moves frames keep all its rights, for debuggers: a guest that takes it over then has them
+    #[arg(long, requires = "broker")]
+    pub no_sandbox: bool,
     /// What to log to standard error: a level, or directives like "info,floodway_switch::vhost=debug"
     #[arg(long, value_name = "FILTER", env = "FLOODWAY_LOG", default_value = "info", value_parser = log_filter)]
     pub log: String,
@@ -75,6 +78,15 @@ pub struct DataPlaneArgs {
     /// What errors call the configuration, whose text comes from the broker
     #[arg(long, value_name = "FILE")]
     pub name: PathBuf,
+    /// User to become
+    #[arg(long, requires = "gid", conflicts_with = "no_sandbox")]
+    pub uid: Option<u32>,
+    /// Its only group
+    #[arg(long, requires = "uid")]
+    pub gid: Option<u32>,
+    /// Give nothing up
+    #[arg(long)]
+    pub no_sandbox: bool,
     /// What to log, as for `floodway run`
     #[arg(long, value_name = "FILTER", value_parser = log_filter)]
     pub log: String,

@@ -31,7 +31,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             summary(&config)
         )?);
     }
-    let _flush = start_log(&args.log)?;
+    let _flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
     if args.broker {
         return broker::run(args);
@@ -61,15 +61,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts to log what `filter` admits to standard error. What is returned waits for the last lines.
+/// Starts to log what `filter` admits to standard error, with colours if that is a terminal. What is returned waits for the last lines.
 ///
 /// # Errors
 /// No thread can be had, or the filter is none.
-pub fn start_log(filter: &str) -> anyhow::Result<Flush> {
+pub fn start_log(filter: &str, colours: bool) -> anyhow::Result<Flush> {
     let (log, flush) = Log::start(io::stderr())?;
     tracing_subscriber::fmt()
         .with_writer(log)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(colours)
         .with_env_filter(EnvFilter::try_new(filter)?)
         .init();
     Ok(flush)

@@ -1,5 +1,7 @@
 //! `floodway status`: asks the running switch and prints the answer.
 
+use std::io::{self, IsTerminal};
+
 use floodway_switch::control::ControlClient;
 
 use crate::cli::StatusArgs;
@@ -11,8 +13,13 @@ use crate::{output, table};
 /// The switch does not answer, or standard output takes no more.
 pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let client = ControlClient::new(&args.control.path)?;
+    let colours = io::stdout().is_terminal();
     output::repeat(args.watch, !args.json, || {
         let status = client.status()?;
-        if args.json { output::json(&status, args.watch) } else { Ok(table::render(&status)) }
+        if args.json {
+            output::json(&status, args.watch)
+        } else {
+            Ok(table::render(&status, colours))
+        }
     })
 }

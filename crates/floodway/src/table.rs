@@ -6,20 +6,24 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use floodway_switch::api::status::{
-    Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, PredecessorsStatus, Status,
-    TrafficStatus, UplinkStatus, WorkerStatus,
+    Drops, L2Entry, Notifications, PairTrafficStatus, PortStatus, PredecessorsStatus, Sandbox,
+    Status, TrafficStatus, UplinkStatus, WorkerStatus,
 };
 
+/// Bold red, and back (ECMA-48 SGR).
+const RED: &str = "\x1b[1;31m";
+const RESET: &str = "\x1b[0m";
 /// Most addresses shown; the forwarding table can hold tens of thousands.
 const MAX_ADDRESSES: usize = 64;
 /// Most pairs shown; their number grows with the square of the ports'.
 const MAX_PAIRS: usize = 64;
 
-/// The whole status, without a final newline.
+/// The whole status, without a final newline. What is dangerous is red if `colours` says so.
 #[must_use]
-pub fn render(status: &Status) -> String {
+pub fn render(status: &Status, colours: bool) -> String {
     let sections = [
         Some(summary(status)),
+        sandbox(status, colours),
         workers(status),
         ports(status),
         queues(status),
@@ -46,6 +50,18 @@ fn summary(status: &Status) -> String {
         duration(switch.uptime_s),
         switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
     )
+}
+
+/// What is missing of the sandbox.
+fn sandbox(status: &Status, colours: bool) -> Option<String> {
+    match status.switch.sandbox? {
+        Sandbox::Full => None,
+        Sandbox::Partial => Some("sandbox: partial (this kernel's Landlock is older)".to_owned()),
+        Sandbox::Off => {
+            let text = "sandbox: OFF, whoever takes the switch over has all rights of its process";
+            Some(if colours { format!("{RED}{text}{RESET}") } else { text.to_owned() })
+        }
+    }
 }
 
 /// What became of the data planes before this one.
@@ -470,6 +486,7 @@ mod tests {
                 pid: 42,
                 uptime_s: 93_784.5,
                 predecessors: None,
+                sandbox: Some(Sandbox::Full),
             },
             workers: vec![
                 WorkerStatus {
@@ -509,12 +526,24 @@ mod tests {
                 pair("up0", "vm1", Way::Uplink, 7),
             ],
         };
-        insta::assert_snapshot!(render(&status));
+        insta::assert_snapshot!(render(&status, false));
+    }
+
+    #[test]
+    fn a_sandbox_that_is_off_is_red() {
+        let shown = |sandbox, colours| {
+            let switch = SwitchStatus { sandbox: Some(sandbox), ..Default::default() };
+            render(&Status { switch, ..Default::default() }, colours)
+        };
+        assert!(shown(Sandbox::Off, true).contains("\n\x1b[1;31msandbox: OFF, "));
+        assert!(shown(Sandbox::Off, false).contains("\nsandbox: OFF, "));
+        assert!(shown(Sandbox::Partial, true).contains("\nsandbox: partial"));
+        assert!(!shown(Sandbox::Full, true).contains("sandbox"));
     }
 
     #[test]
     fn empty_sections_are_left_out() {
-        let text = render(&Status::default());
+        let text = render(&Status::default(), true);
         assert_eq!(text.lines().count(), 2, "{text}");
     }
 
@@ -522,7 +551,7 @@ mod tests {
     fn a_long_forwarding_table_is_cut_and_says_so() {
         let status =
             Status { l2: vec![L2Entry::default(); MAX_ADDRESSES + 3], ..Default::default() };
-        let text = render(&status);
+        let text = render(&status, true);
         assert!(text.ends_with("\n... and 3 more, which --json shows"), "{text}");
     }
 

@@ -177,6 +177,8 @@ pub struct MacTable {
     sweep: Option<usize>,
     /// Tick in which the last pass began.
     swept: u32,
+    /// Entries that came or went.
+    changes: u64,
 }
 
 impl MacTable {
@@ -199,6 +201,7 @@ impl MacTable {
             max_idle: u32::try_from(ticks).unwrap_or(STATIC),
             sweep: None,
             swept: 0,
+            changes: 0,
         }
     }
 
@@ -419,6 +422,19 @@ impl MacTable {
         self.slots.used()
     }
 
+    /// A number that grows whenever an entry comes, goes or moves.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Learned addresses and where they are, in no order.
+    pub fn learned(&self) -> impl Iterator<Item = (MacAddr, PortId)> + '_ {
+        let word = |slot| self.slots.get(slot).filter(|_| self.slots.seen(slot) != STATIC);
+        let words = (0..self.slots.len()).filter_map(word);
+        words.map(|word| (word.mac(), word.port()))
+    }
+
     /// No entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -539,6 +555,7 @@ impl MacTable {
 
     /// Counts the entry in `slot` as one more or one less of `port`.
     fn count(&mut self, port: PortId, slot: usize, more: bool) {
+        self.changes += 1;
         let is_static = self.slots.seen(slot) == STATIC;
         let Some(port) = self.port_mut(port) else { return };
         let count = if is_static { &mut port.pinned } else { &mut port.learned };

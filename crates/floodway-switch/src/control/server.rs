@@ -12,7 +12,7 @@ use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
 use crate::operator::Operator;
 
-/// A running control server. Dropping it removes the socket and stops the thread, and with it lets
+/// A running control server. Dropping it removes the socket's file, if it is this process's, and stops the thread, and with it lets
 /// go of the operator.
 #[derive(Debug)]
 pub struct ControlServer {
@@ -30,18 +30,18 @@ impl ControlServer {
         listener: ControlListener,
         operator: Arc<dyn Operator>,
     ) -> Result<Self, BindError> {
-        let ControlListener { listener, file } = listener;
+        let ControlListener { listener, path, file } = listener;
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .build()
-            .map_err(failed(file.path(), "start its runtime"))?;
+            .map_err(failed(&path, "start its runtime"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || serve(&runtime, listener, operator, stopped))
-            .map_err(failed(file.path(), "start its thread"))?;
-        Ok(Self { file: Some(file), stop: Some(stop), thread: Some(thread) })
+            .map_err(failed(&path, "start its thread"))?;
+        Ok(Self { file, stop: Some(stop), thread: Some(thread) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -35,14 +36,16 @@ pub enum BindError {
     },
 }
 
-/// A control socket that is taken but does not answer yet: clients wait. Dropping it removes the file.
+/// A control socket that is taken but does not answer yet: clients wait. Dropping it removes the file, which is this process's unless a broker has made it.
 ///
 /// Taking it is the first thing that a switch does, so that a second one with the same
 /// configuration is refused before it touches a port.
 #[derive(Debug)]
 pub struct ControlListener {
     pub(super) listener: UnixListener,
-    pub(super) file: SocketFile,
+    /// Where it is.
+    pub(super) path: PathBuf,
+    pub(super) file: Option<SocketFile>,
 }
 
 impl ControlListener {
@@ -59,7 +62,19 @@ impl ControlListener {
         }
         let access = Access::of_process(SOCKET_MODE);
         let (listener, file) = socket_file::listen(path, access).map_err(refused(path))?;
-        Ok(Self { listener, file })
+        Ok(Self { listener, path: path.to_owned(), file: Some(file) })
+    }
+
+    /// A duplicate of the listener that a broker has made at `path`: the file stays the broker's.
+    #[must_use]
+    pub fn from_broker(listener: OwnedFd, path: &Path) -> Self {
+        Self { listener: listener.into(), path: path.to_owned(), file: None }
+    }
+}
+
+impl AsFd for ControlListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

@@ -42,14 +42,6 @@ impl LinkRate {
         Self(bits)
     }
 
-    /// What the kernel says of `device`; unknown for devices that have no speed or do not say it.
-    #[must_use]
-    pub fn of_interface(device: &str) -> Self {
-        let speed = std::fs::read_to_string(format!("/sys/class/net/{device}/speed")).ok();
-        let mbit = speed.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
-        Self(mbit.map(|mbit| mbit * 1_000_000))
-    }
-
     /// Bits per second.
     #[must_use]
     pub const fn bits_per_second(self) -> Option<u64> {

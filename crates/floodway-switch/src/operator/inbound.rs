@@ -8,6 +8,7 @@ use floodway_core::inbound::{Config, Policy};
 use crate::api::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
 use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
+use crate::operator::runtime_settings::{Kept, keep};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
@@ -25,6 +26,7 @@ impl Shared {
             settings::check_minimum(&config, self.ports.len())?;
             self.configure_inbound(&config);
             tracing::info!(?change, "inbound settings changed");
+            keep(self, &Kept::Inbound(&change_to(&config)));
         }
         Ok(self.inbound_status())
     }
@@ -68,6 +70,20 @@ impl Shared {
             counters: clamp.counters().iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
             ..known
         }
+    }
+}
+
+/// The change that leads to `config` from any other.
+fn change_to(config: &Config) -> InboundChange {
+    InboundChange {
+        capacity_mbit: Some(config.capacity / settings::MBIT),
+        minimum_kbit: Some(config.minimum / settings::KBIT),
+        policy: Some(config.policy.name().to_owned()),
+        weight_cap: Some(config.weight_cap),
+        water_fill: Some(config.water_fill),
+        idle_ms: Some(config.idle.as_millis() as u64),
+        burst_bytes: Some(config.burst),
+        police_udp: Some(config.police_udp),
     }
 }
 

@@ -4,6 +4,7 @@ mod api;
 mod diagnose;
 mod inbound;
 mod pairs;
+pub(crate) mod runtime_settings;
 mod snapshot;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::api::operate::{
 };
 use crate::api::status::OffloadStatus;
 use crate::config::offload::{self as settings, Refused, check, choose};
+use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
 use crate::state::offload::PortOffload;
@@ -138,6 +140,7 @@ impl Operator for Arc<Shared> {
             drop(session);
             delivery.flush();
             tracing::info!(port = port.config.name, ?change, "offload settings changed");
+            keep(self, &Kept::Offload(&port.config.name, &port.offload.settings()));
         }
         Ok(port.offload.settings())
     }
@@ -157,6 +160,7 @@ impl Operator for Arc<Shared> {
             Session::open(port, &mut delivery).drain(draining);
             delivery.flush();
             tracing::info!(port = port.config.name, draining, "drain");
+            keep(self, &Kept::Drain(&port.config.name, draining));
         }
         Ok(port.offload.drain_status())
     }

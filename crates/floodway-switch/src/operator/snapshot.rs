@@ -34,6 +34,7 @@ impl StatusSource for Shared {
                 pid: std::process::id(),
                 uptime_s,
                 predecessors: self.predecessors.get().cloned(),
+                sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
             },
             workers: self
                 .workers

@@ -141,6 +141,12 @@ impl RxQueue {
         }
     }
 
+    /// Counts in `traffic` from now on. For a queue that has counted nothing.
+    pub fn count_in(&mut self, traffic: Traffic) {
+        self.visible = (traffic.packets.get(), traffic.bytes.get());
+        self.traffic = traffic;
+    }
+
     /// Serves `ring` from now on.
     pub fn start(&mut self, ring: Ring, features: RxFeatures) {
         // The guest may have missed an interrupt of a back-end that died.

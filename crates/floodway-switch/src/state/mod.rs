@@ -6,5 +6,6 @@ pub mod inbound;
 pub mod offload;
 pub mod port;
 pub mod shared;
+pub mod supply;
 pub mod uplink;
 pub mod workers;

@@ -18,6 +18,7 @@ use crate::api::status::VcpuStatus;
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
+use crate::kept::counters::KeptCounters;
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
@@ -93,6 +94,8 @@ pub struct Port {
     pub(crate) resume_at: Deadline,
     /// Address of a guest that has moved here, until it is announced.
     unannounced: Mutex<Option<MacAddr>>,
+    /// Addresses that its guest had under an earlier data plane.
+    left_addresses: Mutex<Vec<MacAddr>>,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
@@ -147,6 +150,7 @@ impl Port {
             waiting: AtomicBool::new(false),
             resume_at: Deadline::default(),
             unannounced: Mutex::default(),
+            left_addresses: Mutex::default(),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
             memory: Share::default(),
@@ -156,6 +160,32 @@ impl Port {
             waker,
             table,
             config,
+        }
+    }
+
+    /// Counts in the next blocks of `kept` from now on: those of each queue pair, and of what comes to no queue.
+    pub(crate) fn count_in(&self, kept: &mut KeptCounters) {
+        for pair in &self.pairs {
+            pair.rx().count_in(kept.next());
+            pair.tx().traffic = kept.next();
+        }
+        *lock(&self.undelivered) = kept.next();
+    }
+
+    /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.
+    pub(crate) fn leave_addresses(&self, addresses: Vec<MacAddr>) {
+        *lock(&self.left_addresses) = addresses;
+    }
+
+    /// The front-end's record is complete: if the guest runs, it is the one that was there before, and has the addresses that it had.
+    pub fn take_addresses_back(&self) {
+        let addresses = std::mem::take(&mut *lock(&self.left_addresses));
+        if self.rx_running() == 0 || addresses.is_empty() {
+            return;
+        }
+        let mut table = self.table_mut();
+        for mac in addresses {
+            table.learn(mac, self.id, false, Instant::ZERO);
         }
     }
 

@@ -11,10 +11,13 @@ use super::division::Division;
 use super::port::Port;
 use super::uplink::UplinkSlot;
 use super::workers::WorkerInfo;
-use crate::api::status::PredecessorsStatus;
+use crate::api::status::{PredecessorsStatus, Sandbox};
 use crate::stats::ledger::Ledger;
 use crate::stats::pairs::Pairs;
 use crate::sync::lock_order::{Ordered, Rank};
+
+/// Called with the key and the value of each setting that an operator makes, before the operator is answered.
+pub type SettingsKeeper = Box<dyn Fn(&str, Vec<u8>) + Send + Sync>;
 
 /// What all workers share.
 pub struct Shared {
@@ -32,6 +35,10 @@ pub struct Shared {
     pub ledger: Ledger,
     /// Data planes before this one, if there is a broker.
     pub(crate) predecessors: OnceLock<PredecessorsStatus>,
+    /// What the process has given up; nothing if nobody says so.
+    pub(crate) sandbox: OnceLock<Sandbox>,
+    /// Takes settings that were made at run time, and keeps them beyond this process.
+    pub(crate) settings_keeper: OnceLock<SettingsKeeper>,
     /// Which address is where.
     table: Arc<RwLock<MacTable>>,
     started: time::Instant,
@@ -56,6 +63,8 @@ impl Shared {
             pairs: Pairs::new(places),
             ledger: Ledger::new(places),
             predecessors: OnceLock::new(),
+            sandbox: OnceLock::new(),
+            settings_keeper: OnceLock::new(),
             table,
             started: time::Instant::now(),
         }

@@ -2,7 +2,7 @@
 //! device ([`crate::egress`]), and a receiving half, which one worker owns.
 //!
 //! A device that fails (it was deleted, or set down) is not used until it can be opened again,
-//! which its worker tries once a second. What should have left meanwhile is counted as
+//! which its worker tries once a second, by itself or through a broker ([`DeviceSupply`]). What should have left meanwhile is counted as
 //! `uplink_error`.
 
 use std::io;
@@ -15,14 +15,54 @@ use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
-use crate::config::{MeterConfig, UplinkConfig, UplinkKind};
+use super::supply::DeviceSupply;
+use crate::config::{MeterConfig, UplinkConfig};
 use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
 use crate::frame::Frame;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
-use crate::uplink::{self, OpenError, Received, Receiver, Sender};
+use crate::uplink::{self, Device, OpenError, Received, Receiver, Sender};
+
+/// Who opens an uplink's device.
+#[derive(Clone, Debug)]
+pub enum DeviceSource {
+    /// This process.
+    Own,
+    /// A broker.
+    Broker(Arc<DeviceSupply>),
+}
+
+/// Why an uplink cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum UplinkError {
+    /// Its device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Descriptors have run out.
+    #[error("no descriptor is left: {0}")]
+    Descriptors(#[from] io::Error),
+}
+
+impl DeviceSource {
+    /// Opens or takes the device named by `config`, for the first time. `None` if a broker has none yet.
+    fn first(&self, config: &UplinkConfig) -> Result<Option<Device>, OpenError> {
+        match self {
+            Self::Own => Device::open(config.kind, &config.device).map(Some),
+            Self::Broker(supply) => Ok(supply.take()),
+        }
+    }
+
+    /// As [`first`](Self::first), after a failure.
+    fn next(&self, config: &UplinkConfig) -> Result<Option<Device>, OpenError> {
+        let device = self.first(config)?;
+        if let (Self::Broker(supply), None) = (self, &device) {
+            supply.request();
+        }
+        Ok(device)
+    }
+}
 
 /// The half that sends, and the counters of both.
 pub struct UplinkSlot {
@@ -46,7 +86,8 @@ pub struct UplinkSlot {
 }
 
 impl UplinkSlot {
-    /// Opens both halves; `waker` is that of the uplink's worker.
+    /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker; what is sent and received is counted in `traffic`. Without a device, which a broker may not have yet,
+    /// the receiving half has failed.
     ///
     /// # Errors
     /// The device cannot be used.
@@ -55,22 +96,33 @@ impl UplinkSlot {
         config: UplinkConfig,
         shape: &Shape<'_>,
         waker: Arc<Waker>,
-    ) -> Result<(Arc<Self>, UplinkReceiver), OpenError> {
-        let (device, sender) = uplink::open(config.kind, &config.device)?;
-        let slot = Arc::new(Self::with_sender(id, config, shape, sender, waker));
-        let receiver = UplinkReceiver { slot: Arc::clone(&slot), device, lost: 0, failed: false };
+        source: DeviceSource,
+        traffic: [Traffic; 2],
+    ) -> Result<(Arc<Self>, UplinkReceiver), UplinkError> {
+        let device = source.first(&config)?;
+        let failed = device.is_none();
+        let link = device.as_ref().and_then(Device::link_rate);
+        let (device, sender) = match device {
+            Some(device) => device.halves(&config.device),
+            None => uplink::absent::halves()?,
+        };
+        let slot = Self::with_sender(id, config, shape, LinkRate::new(link), sender, waker);
+        let [sent, received] = traffic;
+        let slot = Arc::new(Self { sent, received, ..slot });
+        let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
     }
 
-    /// A half that sends through `sender`.
-    pub(crate) fn with_sender(
+    /// A half that sends through `sender`, to a link of rate `link` if the configuration names none.
+    fn with_sender(
         id: PortId,
         config: UplinkConfig,
         shape: &Shape<'_>,
+        link: LinkRate,
         sender: Box<dyn Sender>,
         waker: Arc<Waker>,
     ) -> Self {
-        let settings = shape.settings(&config);
+        let settings = shape.settings(&config, link);
         let limit = |pps: u32| Mutex::new(StormLimit::new(pps.into(), Instant::ZERO));
         Self {
             id,
@@ -171,13 +223,8 @@ pub struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    fn settings(&self, config: &UplinkConfig) -> Settings {
-        let link = match (config.queue.rate, config.kind) {
-            (Some(rate), _) => LinkRate::new(Some(rate)),
-            (None, UplinkKind::Packet) => LinkRate::of_interface(&config.device),
-            // The kernel invents a number.
-            (None, UplinkKind::Tap) => LinkRate::default(),
-        };
+    fn settings(&self, config: &UplinkConfig, link: LinkRate) -> Settings {
+        let link = config.queue.rate.map_or(link, |rate| LinkRate::new(Some(rate)));
         Settings {
             queue: config.queue.clone(),
             meter: self.meter.clone(),
@@ -201,6 +248,7 @@ pub struct Arrived<'a> {
 /// The half that receives.
 pub struct UplinkReceiver {
     slot: Arc<UplinkSlot>,
+    source: DeviceSource,
     device: Box<dyn Receiver>,
     /// Lost frames of the device that have been counted.
     lost: u64,
@@ -243,11 +291,12 @@ impl UplinkReceiver {
         slot.received.count_drop(DropReason::UplinkError, 1);
     }
 
-    /// Opens a failed device again; answers whether that worked.
+    /// Opens a failed device again. Returns `true` if that worked; `false` also if a broker was asked, which answers later.
     pub fn reopen(&mut self) -> bool {
         let config = &self.slot.config;
-        match uplink::open(config.kind, &config.device) {
-            Ok((device, sender)) => {
+        match self.source.next(config) {
+            Ok(Some(device)) => {
+                let (device, sender) = device.halves(&config.device);
                 tracing::info!(uplink = config.name, device = config.device, "the uplink is back");
                 self.device = device;
                 self.lost = 0;
@@ -255,6 +304,7 @@ impl UplinkReceiver {
                 self.slot.replace_sender(sender);
                 true
             }
+            Ok(None) => false,
             Err(error) => {
                 tracing::debug!(uplink = config.name, %error, "cannot open the uplink again");
                 false

@@ -11,12 +11,15 @@ pub mod work;
 #[cfg(not(any(test, fuzzing)))]
 pub(crate) mod work;
 
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floodway_core::l2::Spoof;
 
 /// A counter with a single writer.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
@@ -122,9 +125,61 @@ impl From<Spoof> for DropReason {
     }
 }
 
-/// Traffic of one direction of one queue, port or uplink.
-#[derive(Debug, Default)]
+/// Words of a block of counters: whole cache lines.
+pub const WORDS: usize = 32;
+
+const _: () = assert!(size_of::<Block>() == WORDS * size_of::<u64>());
+
+/// Traffic of one direction of one queue, port or uplink: a block of counters of its own, or one in memory that outlives the process.
+#[derive(Debug)]
 pub struct Traffic {
+    block: NonNull<Block>,
+    /// `block` is a box that belongs to this.
+    is_own: bool,
+}
+
+// SAFETY: a block is made of atomic words, and is there as long as this.
+unsafe impl Send for Traffic {}
+// SAFETY: as above.
+unsafe impl Sync for Traffic {}
+
+impl Traffic {
+    /// Counts in `words`, on top of what is there.
+    #[must_use]
+    pub fn kept(words: &'static [AtomicU64; WORDS]) -> Self {
+        Self { block: NonNull::from(words).cast(), is_own: false }
+    }
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { block: NonNull::from(Box::leak(Box::default())), is_own: true }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        if self.is_own {
+            // SAFETY: the box that `default` has leaked, and that nobody else frees.
+            drop(unsafe { Box::from_raw(self.block.as_ptr()) });
+        }
+    }
+}
+
+impl Deref for Traffic {
+    type Target = Block;
+
+    #[inline]
+    fn deref(&self) -> &Block {
+        // SAFETY: either the box, which this owns, or words that are never unmapped: of them a block is made, and any value is valid.
+        unsafe { self.block.as_ref() }
+    }
+}
+
+/// The counters of a [`Traffic`].
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Block {
     /// Frames; a super-frame is one.
     pub packets: Counter,
     /// Bytes of the frames, without virtio-net headers.
@@ -132,9 +187,11 @@ pub struct Traffic {
     /// Super-frames among the packets.
     pub gso_packets: Counter,
     drops: [Counter; DropReason::ALL.len()],
+    /// Up to whole cache lines.
+    _padding: [Counter; WORDS - 3 - DropReason::ALL.len()],
 }
 
-impl Traffic {
+impl Block {
     /// Counts one frame of `bytes` that went through.
     #[inline]
     pub fn count(&self, bytes: u64) {

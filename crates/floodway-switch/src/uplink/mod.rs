@@ -14,6 +14,8 @@
 //! again. A frame that a device fails to send is gone: a network drops. One that it has no room for, or refuses for now, is the
 //! caller's; holding frames for a device is the job of [`crate::egress`]. Sending half and receiving half name the device in errors.
 
+pub mod absent;
+mod device;
 mod error;
 mod gather;
 mod interface;
@@ -25,6 +27,7 @@ use std::os::fd::RawFd;
 
 use floodway_wire::vnet::VnetHdr;
 
+pub use device::Device;
 pub use error::OpenError;
 
 use crate::config::UplinkKind;
@@ -109,14 +112,5 @@ pub type Halves = (Box<dyn Receiver>, Box<dyn Sender>);
 /// # Errors
 /// The device cannot be used; the error names it and says what to do.
 pub fn open(kind: UplinkKind, device: &str) -> Result<Halves, OpenError> {
-    match kind {
-        UplinkKind::Tap => {
-            let (receiver, sender) = tap::open(device)?;
-            Ok((Box::new(receiver), Box::new(sender)))
-        }
-        UplinkKind::Packet => {
-            let (receiver, sender) = packet::open(device)?;
-            Ok((Box::new(receiver), Box::new(sender)))
-        }
-    }
+    Ok(Device::open(kind, device)?.halves(device))
 }

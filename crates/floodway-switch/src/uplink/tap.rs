@@ -19,7 +19,7 @@
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
@@ -43,21 +43,36 @@ const MAX_SKIPPED: usize = 32;
 /// # Errors
 /// The device cannot be used; the error names it and says what to do.
 pub fn open(device: &str) -> Result<(TapReceiver, TapSender), OpenError> {
+    Ok(halves(open_device(device)?, device))
+}
+
+/// As [`open`]; returns the descriptor of the device.
+///
+/// # Errors
+/// As there.
+pub fn open_device(device: &str) -> Result<OwnedFd, OpenError> {
     let interface = Interface::named(device)?;
-    let tap = Arc::new(attach(device, &interface)?);
+    let tap = attach(device, &interface)?;
     let failed = |call| move |e| OpenError::from_call(device, call, "CAP_NET_ADMIN", e);
     set_header_len(&tap).map_err(failed("TUNSETVNETHDRSZ"))?;
     set_offloads(&tap).map_err(failed("TUNSETOFFLOAD"))?;
     if !interface.is_up().map_err(failed("SIOCGIFFLAGS"))? {
         interface.set_up().map_err(failed("SIOCSIFFLAGS"))?;
     }
+    Ok(tap.into())
+}
+
+/// Makes both halves of the open device `tap`, which is named `device`.
+#[must_use]
+pub fn halves(tap: OwnedFd, device: &str) -> (TapReceiver, TapSender) {
+    let tap = Arc::new(File::from(tap));
     let receiver = TapReceiver {
         tap: Arc::clone(&tap),
         device: device.to_owned(),
         buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
         lost: 0,
     };
-    Ok((receiver, TapSender { tap, list: Gather::new() }))
+    (receiver, TapSender { tap, list: Gather::new() })
 }
 
 fn attach(device: &str, interface: &Interface) -> Result<File, OpenError> {

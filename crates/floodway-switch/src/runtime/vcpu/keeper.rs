@@ -19,11 +19,33 @@ use super::sched::{self, Attributes};
 use super::threads::{self, Thread};
 use crate::api::status::VcpuStatus;
 use crate::config::{VcpuConfig, Vm};
-use crate::host::log_limit::log_limited;
+use crate::host::log_limit::LogLimit;
 use crate::state::port::Port;
 use crate::sync::lock;
 
-/// Looks after the vCPU threads of all ports that say so, until it is dropped; then it gives back what it took.
+/// A VM whose vCPU threads are looked after.
+pub struct ManagedVm {
+    /// Name of its port.
+    pub port: String,
+    /// Where its threads are found, and what they get.
+    pub config: VcpuConfig,
+    /// Called with what has become of them, after each look.
+    pub report: Box<dyn Fn(VcpuStatus) + Send>,
+}
+
+impl ManagedVm {
+    /// The VM of `port`, in whose status the result is shown; `None` if it is to be left alone.
+    #[must_use]
+    pub fn of(port: &Arc<Port>) -> Option<Self> {
+        let config = port.config.vcpu.clone()?;
+        let name = port.config.name.clone();
+        let port = Arc::clone(port);
+        let report = move |status| *lock(&port.vcpu) = Some(status);
+        Some(Self { port: name, config, report: Box::new(report) })
+    }
+}
+
+/// Looks after the vCPU threads of VMs until it is dropped; then it gives back what it took.
 pub struct Keeper {
     stop: EventFd,
     thread: Option<JoinHandle<()>>,
@@ -43,8 +65,8 @@ enum Activity {
 
 /// One port's VM.
 struct Charge {
-    port: Arc<Port>,
-    config: VcpuConfig,
+    vm: ManagedVm,
+    log_limit: LogLimit,
     activity: Activity,
     /// When it is looked at next.
     due: Instant,
@@ -54,12 +76,12 @@ struct Charge {
 }
 
 impl Keeper {
-    /// Starts looking; `None` if no port wants it.
+    /// Starts looking after `vms`; `None` if there are none.
     ///
     /// # Errors
     /// There are no threads or descriptors left.
-    pub fn start(ports: &[Arc<Port>], slices: Slices) -> io::Result<Option<Self>> {
-        let mut charges: Vec<Charge> = ports.iter().filter_map(Charge::new).collect();
+    pub fn start(vms: Vec<ManagedVm>, slices: Slices) -> io::Result<Option<Self>> {
+        let mut charges: Vec<Charge> = vms.into_iter().map(Charge::new).collect();
         if charges.is_empty() {
             return Ok(None);
         }
@@ -113,16 +135,15 @@ fn wait(stopped: &EventFd, charges: &[Charge], now: Instant) -> bool {
 }
 
 impl Charge {
-    fn new(port: &Arc<Port>) -> Option<Self> {
-        let config = port.config.vcpu.clone()?;
-        Some(Self {
-            port: Arc::clone(port),
-            config,
+    fn new(vm: ManagedVm) -> Self {
+        Self {
+            vm,
+            log_limit: LogLimit::default(),
             activity: Activity::Resting,
             due: Instant::now(),
             kept: BTreeMap::new(),
             problem: None,
-        })
+        }
     }
 
     fn next_event(&self) -> Instant {
@@ -151,7 +172,7 @@ impl Charge {
 
     /// Looks for the threads; `None` if the VM has been asked for them.
     fn begin(&mut self, now: Instant) -> io::Result<Option<Vec<Thread>>> {
-        match &self.config.vm {
+        match &self.vm.config.vm {
             Vm::Pid(pid) => {
                 let ids = threads::vcpus_of(*pid)?;
                 Ok(Some(ids.into_iter().filter_map(Thread::find).collect()))
@@ -167,29 +188,32 @@ impl Charge {
     fn finish(&mut self, found: io::Result<Vec<Thread>>, slices: &Slices) {
         self.activity = Activity::Resting;
         self.kept.retain(|_, kept| kept.thread.is_alive());
-        let slice = slices.of(self.config.policy);
+        let slice = slices.of(self.vm.config.policy);
         let problem = match found {
-            Err(error) => Some(format!("{}: {error}", self.config.vm)),
+            Err(error) => Some(format!("{}: {error}", self.vm.config.vm)),
             Ok(threads) => {
                 threads.into_iter().filter_map(|thread| self.keep(thread, slice).err()).last()
             }
         };
         if problem != self.problem {
-            let threads = self.kept.len();
-            match &problem {
-                Some(problem) => {
-                    log_limited!(warn, self.port, problem, "vCPU threads keep their slices");
-                }
-                None => log_limited!(info, self.port, threads, ?slice, "vCPU slices set"),
-            }
+            self.log(problem.as_deref(), slice);
         }
         self.problem.clone_from(&problem);
-        *lock(&self.port.vcpu) = Some(VcpuStatus {
-            policy: self.config.policy.name().to_owned(),
-            slice_us: slice.as_micros() as u64,
-            threads: self.kept.len() as u64,
-            problem,
-        });
+        let threads = self.kept.len() as u64;
+        (self.vm.report)(VcpuStatus::new(self.vm.config.policy, slice, threads, problem));
+    }
+
+    fn log(&self, problem: Option<&str>, slice: Duration) {
+        let Some(suppressed) = self.log_limit.admit() else { return };
+        // Only where there were any.
+        let suppressed = (suppressed > 0).then_some(suppressed);
+        let (port, threads) = (&self.vm.port, self.kept.len());
+        match problem {
+            Some(problem) => {
+                tracing::warn!(port, suppressed, problem, "vCPU threads keep their slices");
+            }
+            None => tracing::info!(port, suppressed, threads, ?slice, "vCPU slices set"),
+        }
     }
 
     fn keep(&mut self, thread: Thread, slice: Duration) -> Result<(), String> {
@@ -212,7 +236,7 @@ impl Charge {
             if thread.is_alive()
                 && let Err(error) = before.apply(thread.id)
             {
-                let port = &self.port.config.name;
+                let port = &self.vm.port;
                 tracing::warn!(port, thread = thread.id, %error, "cannot give a slice back");
             }
         }

@@ -16,6 +16,8 @@
 //! with the answer, two seconds after it began, or with a megabyte, whichever comes first, and the VMs have schedules of their own. The threads
 //! that it names have to be its own (`peer`); if one is not, nothing is changed.
 //!
+//! **Rights**: with a broker all of this runs there, since it needs a capability and paths; the data plane only shows what becomes of it.
+//!
 //! **Ends**: what a thread had before is noted and given back when the switch stops. A switch that is killed gives
 //! nothing back; the next one takes what it finds for what was before.
 //!
@@ -38,4 +40,4 @@ mod tests;
 pub mod threads;
 
 pub use crate::config::{Policy, Slices};
-pub use keeper::Keeper;
+pub use keeper::{Keeper, ManagedVm};

@@ -15,9 +15,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 
 use super::threads::Thread;
+use crate::state::front_end;
 
 /// How far up a thread's ancestors are looked at.
 const MAX_GENERATIONS: usize = 8;
@@ -35,7 +35,11 @@ impl Peer {
     /// # Errors
     /// It is in another PID namespace, or has ended.
     pub fn of(stream: &UnixStream) -> io::Result<Self> {
-        let pid = socket_peercred(stream)?.pid.as_raw_nonzero().get();
+        let pid = front_end::Peer::of(stream)?.pid;
+        // The number of a process of another PID namespace.
+        if pid == 0 {
+            return Err(gone(pid));
+        }
         let peer = Self { pid, pidfd: peer_pidfd(stream).map_err(|_| gone(pid))? };
         if peer.is_alive() { Ok(peer) } else { Err(gone(pid)) }
     }
@@ -107,4 +111,38 @@ fn peer_pidfd(stream: &UnixStream) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has made this descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Set for the part of a test that runs in a PID namespace of its own, with the socket as standard input.
+    const INSIDE: &str = "FLOODWAY_TEST_PEER_NAMESPACE";
+
+    #[test]
+    fn a_peer_of_another_pid_namespace_is_refused() {
+        if std::env::var_os(INSIDE).is_some() {
+            let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+            let error = Peer::of(&stream).expect_err("a process that has no number here");
+            assert!(error.to_string().contains("cannot be seen from here"), "{error}");
+            return;
+        }
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let mut inside = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            inside.args(["--user", "--map-root-user"]);
+        }
+        inside.args(["--pid", "--fork"]).arg(std::env::current_exe().unwrap());
+        inside.args(["--exact", "--nocapture"]);
+        inside.arg("runtime::vcpu::peer::tests::a_peer_of_another_pid_namespace_is_refused");
+        inside.env(INSIDE, "1").stdin(Stdio::from(OwnedFd::from(theirs)));
+        let output =
+            inside.output().expect("this test needs unshare(1), from Debian's package util-linux");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    }
 }

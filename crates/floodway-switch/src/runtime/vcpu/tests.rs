@@ -12,7 +12,7 @@ use std::time::Duration;
 use floodway_core::l2::{MacTable, PortId};
 
 use super::sched::{Attributes, SliceError, set_slice};
-use super::{Keeper, Policy, Slices};
+use super::{Keeper, ManagedVm, Policy, Slices};
 use crate::config::{PortConfig, VcpuConfig, Vm};
 use crate::state::port::Port;
 use crate::sync::lock;
@@ -60,6 +60,10 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     let table = MacTable::new([0; 2], Duration::from_secs(1));
     let waker = Arc::new(Waker::new().unwrap());
     Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table))))
+}
+
+fn start(ports: &[Arc<Port>], slices: Slices) -> std::io::Result<Option<Keeper>> {
+    Keeper::start(ports.iter().filter_map(ManagedVm::of).collect(), slices)
 }
 
 /// Answers as QEMU does, for ever, with `cpus` as the threads.
@@ -124,7 +128,7 @@ fn slices_are_set_and_given_back() {
     let before = first.attributes();
     let port = port(Vm::Pid(std::process::id()), Policy::Throughput);
     let slices = Slices { look_every: Duration::from_millis(5), ..Slices::default() };
-    let keeper = Keeper::start(&[Arc::clone(&port)], slices).unwrap().expect("a keeper");
+    let keeper = start(&[Arc::clone(&port)], slices).unwrap().expect("a keeper");
     let has_it = |vcpu: &Vcpu| vcpu.attributes().slice() == slices.throughput;
     wait("the first thread's slice", || has_it(&first).then_some(()));
     let second = Vcpu::start(1);
@@ -141,7 +145,7 @@ fn slices_are_set_and_given_back() {
 #[test]
 fn a_vm_that_is_not_there_is_said() {
     let port = port(Vm::Qmp("/nonexistent/vm.qmp".into()), Policy::Latency);
-    let _keeper = Keeper::start(&[Arc::clone(&port)], Slices::default()).unwrap();
+    let _keeper = start(&[Arc::clone(&port)], Slices::default()).unwrap();
     let status = wait("a status", || lock(&port.vcpu).clone());
     let problem = status.problem.expect("a problem");
     assert!(problem.starts_with("qmp /nonexistent/vm.qmp: "), "{problem}");
@@ -150,7 +154,7 @@ fn a_vm_that_is_not_there_is_said() {
 
 #[test]
 fn no_port_no_keeper() {
-    assert!(Keeper::start(&[], Slices::default()).unwrap().is_none());
+    assert!(start(&[], Slices::default()).unwrap().is_none());
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn threads_of_other_processes_are_left_alone_whatever_the_socket_says() {
     let before = (own.attributes(), Attributes::of(stranger).unwrap());
     serve_qmp(&socket, &format!("[{{\"thread-id\": {}}}, {{\"thread-id\": {stranger}}}]", own.id));
     let port = port(Vm::Qmp(socket), Policy::Throughput);
-    let _keeper = Keeper::start(&[Arc::clone(&port)], Slices::default()).unwrap();
+    let _keeper = start(&[Arc::clone(&port)], Slices::default()).unwrap();
     let problem = problem_of(&port);
     assert!(problem.contains(&format!("thread {stranger}")), "{problem}");
     assert!(problem.contains(&format!("process {}", std::process::id())), "{problem}");
@@ -182,7 +186,7 @@ fn threads_of_the_peers_process_and_of_its_children_get_slices() {
     let child_id = child.0.id().cast_signed();
     serve_qmp(&socket, &format!("[{{\"thread-id\": {}}}, {{\"thread-id\": {child_id}}}]", own.id));
     let port = port(Vm::Qmp(socket), Policy::Throughput);
-    let _keeper = Keeper::start(&[Arc::clone(&port)], Slices::default()).unwrap();
+    let _keeper = start(&[Arc::clone(&port)], Slices::default()).unwrap();
     let slice = Slices::default().throughput;
     wait("the slices", || {
         let child = Attributes::of(child_id).unwrap();
@@ -215,7 +219,7 @@ fn a_vm_that_is_stuck_delays_no_other_and_not_the_end() {
         ["full", "silent", "chatty", "good"].map(|n| port(Vm::Qmp(path(n)), Policy::Throughput));
     let before = good.attributes();
     let slices = Slices { look_every: Duration::from_millis(100), ..Slices::default() };
-    let keeper = Keeper::start(&ports, slices).unwrap();
+    let keeper = start(&ports, slices).unwrap();
     wait("the good VM's slice", || (good.attributes().slice() == slices.throughput).then_some(()));
     assert!(problem_of(&ports[0]).contains("another client"), "{}", problem_of(&ports[0]));
     assert!(problem_of(&ports[1]).contains("no answer"), "{}", problem_of(&ports[1]));

@@ -22,6 +22,7 @@ mod receiver;
 mod socket;
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use floodway_wire::vnet::{self, VnetHdr};
 
@@ -40,6 +41,15 @@ const CAPABILITY: &str = "CAP_NET_RAW";
 /// # Errors
 /// The interface cannot be used; the error names it and says what to do.
 pub fn open(device: &str) -> Result<(PacketReceiver, PacketSender), OpenError> {
+    let (receiving, sending) = open_device(device)?;
+    Ok(halves(receiving, sending, device))
+}
+
+/// As [`open`]; returns a socket that receives and one that sends.
+///
+/// # Errors
+/// As there.
+pub fn open_device(device: &str) -> Result<(OwnedFd, OwnedFd), OpenError> {
     let interface = Interface::named(device)?;
     let failed = |call| move |e| OpenError::from_call(device, call, CAPABILITY, e);
     let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
@@ -51,8 +61,24 @@ pub fn open(device: &str) -> Result<(PacketReceiver, PacketSender), OpenError> {
     }
     let receiving = PacketSocket::receiving(index).map_err(|(call, e)| failed(call)(e))?;
     let sending = PacketSocket::sending(index).map_err(|(call, e)| failed(call)(e))?;
-    let sender = PacketSender { socket: sending, list: Gather::new() };
-    Ok((PacketReceiver::new(receiving, device.to_owned()), sender))
+    Ok((receiving.into(), sending.into()))
+}
+
+/// Makes both halves of two open sockets of the interface named `device`.
+#[must_use]
+pub fn halves(
+    receiving: OwnedFd,
+    sending: OwnedFd,
+    device: &str,
+) -> (PacketReceiver, PacketSender) {
+    let receiver = PacketReceiver::new(receiving.into(), device.to_owned());
+    (receiver, PacketSender { socket: sending.into(), list: Gather::new() })
+}
+
+/// Returns `true` if the interface that `socket` is bound to is still there.
+#[must_use]
+pub fn is_bound(socket: &OwnedFd) -> bool {
+    socket::interface_of(socket).is_some()
 }
 
 /// The sending half of a packet uplink.

@@ -142,3 +142,27 @@ impl PacketSocket {
         self.0.as_raw_fd()
     }
 }
+
+impl From<OwnedFd> for PacketSocket {
+    /// A socket that this process or another one has set up.
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<PacketSocket> for OwnedFd {
+    fn from(socket: PacketSocket) -> Self {
+        socket.0
+    }
+}
+
+/// The number of the interface that `socket` is bound to; `None` if that has been removed.
+pub(super) fn interface_of(socket: &OwnedFd) -> Option<c_int> {
+    // SAFETY: all zeros is a valid `sockaddr_ll`.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    let to = (&raw mut address).cast();
+    // SAFETY: address and length may be written during the call; any bytes are a valid address.
+    let rc = unsafe { libc::getsockname(socket.as_raw_fd(), to, &raw mut len) };
+    (rc == 0 && address.sll_ifindex > 0).then_some(address.sll_ifindex)
+}

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromPort, Handled, MAX_REASON, MAX_VHOST_MESSAGE, ToPort};
+use floodway_process::message::{FromPort, Handled, MAX_VHOST_MESSAGE, ToPort, shorten};
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -98,7 +98,10 @@ impl Relay {
                 Ok(())
             }
             Received::Message(ToPort::Replayed { session }, _) => match self.current(session) {
-                Some(_) => self.channel.send(&FromPort::Resumed { session }, &[]),
+                Some(_) => {
+                    self.port.take_addresses_back();
+                    self.channel.send(&FromPort::Resumed { session }, &[])
+                }
                 None => Ok(()),
             },
             Received::Message(ToPort::Message { session, number, replayed, bytes }, files) => {
@@ -142,8 +145,7 @@ impl Relay {
     }
 
     fn hang_up(&self, session: u32, reason: &str) -> Result<(), ChannelError> {
-        let reason = reason.chars().take(MAX_REASON / 4).collect();
-        self.channel.send(&FromPort::HangUp { session, reason }, &[])
+        self.channel.send(&FromPort::HangUp { session, reason: shorten(reason) }, &[])
     }
 
     /// Memory of the front-end may have gone.

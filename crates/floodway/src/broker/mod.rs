@@ -1,25 +1,39 @@
 //! `floodway run --broker`: holds the VMs' sockets, and keeps a data plane running behind them.
 
+mod uplinks;
+mod user;
+mod vcpus;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow};
-use floodway_broker::broker::Broker;
+use floodway_broker::broker::{Broker, State};
 use floodway_broker::descriptors;
+use floodway_broker::notices::Notices;
 use floodway_broker::port::{PortThread, Source};
 use floodway_broker::record::Limits;
+use floodway_process::message::StatePart;
+use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
+use floodway_switch::control::ControlListener;
 use floodway_switch::host::socket_access::Access;
 use floodway_switch::host::socket_file::{self, SocketFile};
+use floodway_switch::kept::{WORD, addresses, counters};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
+
+/// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
+const BACKTRACE: &str = "RUST_BACKTRACE";
 
 /// Serves until SIGINT or SIGTERM.
 ///
@@ -33,11 +47,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, stop.try_clone()?)?;
     }
+    // Before any port is touched: a second switch with this configuration goes no further.
+    let control = ControlListener::bind(&config.control)?;
     let (faults, heard) = mpsc::channel();
     let mut files = Vec::new();
     let mut ports = Vec::new();
     let limits = |port: &PortConfig| Limits::of_port(2 * usize::from(port.queue_pairs));
-    descriptors::reserve(&config.ports.iter().map(limits).collect::<Vec<_>>())?;
+    let all: Vec<_> = config.ports.iter().map(limits).collect();
+    descriptors::reserve(&all, config.uplinks.len())?;
+    let uplinks = config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?;
     for port in &config.ports {
         let (source, file) =
             open(port).map_err(|error| anyhow!("{}: {error:#}", describe(port)))?;
@@ -45,24 +63,52 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         let limits = limits(port);
         ports.push(PortThread::start(&port.name, source, limits, faults.clone())?);
     }
-    let binary = std::env::current_exe()?;
-    let start = |channel: OwnedFd| -> io::Result<Child> {
-        let mut command = Command::new(&binary);
-        command.arg("data-plane").arg("--name").arg(&args.config).args(["--log", &args.log]);
-        command.stdin(Stdio::from(channel)).spawn()
-    };
-    let broker = Broker {
+    let notices = Arc::new(Notices::new()?);
+    let vcpus = vcpus::start(&config, &notices)?;
+    let user = if args.no_sandbox { None } else { user::choose(&config.control)? };
+    let start = |channel: OwnedFd| start_data_plane(args, user, channel);
+    let mut broker = Broker {
         start: &start,
         configuration: &configuration,
+        control: control.as_fd(),
         ports: &ports,
+        uplinks,
+        notices: &notices,
         faults: &heard,
         stop: stopped.as_fd(),
+        state: state(&config)?,
+        settings: BTreeMap::new(),
     };
     let outcome = broker.run();
-    drop(ports);
+    drop((ports, vcpus));
     // The files go last: nobody is to connect to a port that is not served.
-    drop(files);
+    drop((files, control));
     Ok(outcome?)
+}
+
+/// What data planes leave for each other.
+fn state(config: &Config) -> io::Result<Vec<State>> {
+    let parts = [
+        (StatePart::Counters, counters::words(config)),
+        (StatePart::MacTable, addresses::words(config)),
+    ];
+    parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
+}
+
+/// Starts a data plane with `channel` as its standard input, and nothing else of this process's but standard error.
+fn start_data_plane(args: &RunArgs, user: Option<User>, channel: OwnedFd) -> io::Result<Child> {
+    // Not by its path: that may lead to another version by now.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("floodway").arg("data-plane").arg("--name").arg(&args.config);
+    command.args(["--log", &args.log]);
+    if args.no_sandbox {
+        command.arg("--no-sandbox");
+    }
+    if let Some(User { uid, gid }) = user {
+        command.args(["--uid", &uid.to_string(), "--gid", &gid.to_string()]);
+    }
+    command.env_clear().envs(std::env::var_os(BACKTRACE).map(|value| (BACKTRACE, value)));
+    command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
 }
 
 /// Where the front-ends of `port` come from.

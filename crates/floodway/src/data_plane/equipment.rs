@@ -1,0 +1,159 @@
+//! What a broker gives a data plane before the start.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, bail};
+use floodway_process::channel::Received;
+use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
+use floodway_process::sealed;
+use floodway_switch::config::UplinkKind;
+use floodway_switch::kept::addresses::KeptAddresses;
+use floodway_switch::kept::counters::KeptCounters;
+use floodway_switch::uplink::Device;
+use floodway_switch::{Config, Switch};
+
+use super::MainChannel;
+
+/// What came before the start.
+#[derive(Default)]
+pub struct Equipment {
+    /// The text of the configuration.
+    pub configuration: String,
+    /// Where operators connect.
+    pub control: Option<OwnedFd>,
+    /// Channels of ports, by index.
+    pub channels: BTreeMap<usize, OwnedFd>,
+    /// Devices of uplinks, by index; those that could not be opened are missing.
+    pub devices: BTreeMap<usize, Device>,
+    /// Memory that outlives data planes, by part.
+    pub state: Vec<(StatePart, OwnedFd)>,
+    /// What earlier data planes have left.
+    pub past: Past,
+}
+
+/// State of earlier data planes, as far as it can be used.
+pub struct Kept {
+    /// What ports and uplinks have counted.
+    pub counters: Option<KeptCounters>,
+    /// Where learned addresses are.
+    pub addresses: Option<KeptAddresses>,
+}
+
+impl Kept {
+    /// Opens what a switch of `config` can use. The switch runs without the rest.
+    pub fn open(state: Vec<(StatePart, OwnedFd)>, config: &Config) -> Self {
+        let mut kept = Self { counters: None, addresses: None };
+        for (part, file) in state {
+            let opened = match part {
+                StatePart::Counters => {
+                    KeptCounters::open(file, config).map(|counters| kept.counters = Some(counters))
+                }
+                StatePart::MacTable => KeptAddresses::open(file, config)
+                    .map(|addresses| kept.addresses = Some(addresses)),
+            };
+            if let Err(error) = opened {
+                tracing::error!(?part, %error, "state ends with this data plane");
+            }
+        }
+        kept
+    }
+}
+
+/// What is known from before the start, and shown or done again.
+#[derive(Default)]
+pub struct Past {
+    /// Settings that operators made.
+    settings: Vec<Setting>,
+    /// How the broker fares with vCPUs, by port: threads that have the policy's slice, and why others do not.
+    vcpus: BTreeMap<usize, (u32, Option<String>)>,
+    /// Data planes that ended before this one.
+    restarts: u32,
+    /// Why the last one did.
+    last_end: Option<String>,
+}
+
+impl Past {
+    /// Brings `switch` to where the last one was.
+    pub fn hand_over(self, switch: &Switch) {
+        switch.note_predecessors(self.restarts, self.last_end);
+        for (port, (threads, problem)) in self.vcpus {
+            switch.note_vcpus(port, threads, problem);
+        }
+        for Setting { key, value } in self.settings {
+            if let Err(error) = switch.apply_setting(&key, &value) {
+                tracing::warn!(%error, "a setting of before is not made again");
+            }
+        }
+    }
+}
+
+impl Equipment {
+    /// Takes what the broker gives, up to the start.
+    ///
+    /// # Errors
+    /// The broker is of another version, or has ended.
+    pub fn receive(channel: &MainChannel) -> anyhow::Result<Self> {
+        let mut equipment = Self::default();
+        loop {
+            match channel.recv()? {
+                Received::Message(ToDataPlane::Start, _) => return Ok(equipment),
+                Received::Message(message, descriptors) => equipment.take(message, descriptors)?,
+                Received::Nothing => {}
+                Received::Closed => bail!("the broker has ended"),
+            }
+        }
+    }
+
+    fn take(&mut self, message: ToDataPlane, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+        match message {
+            ToDataPlane::Hello { version, .. } if version != VERSION => {
+                bail!("the broker speaks version {version}, and this is version {VERSION}");
+            }
+            ToDataPlane::Hello { restarts, last_end, .. } => {
+                (self.past.restarts, self.past.last_end) = (restarts, last_end);
+            }
+            ToDataPlane::Configuration { bytes } => {
+                let text = sealed::read(only(&mut descriptors)?, usize::try_from(bytes)?)?;
+                self.configuration = String::from_utf8(text)?;
+            }
+            ToDataPlane::Control => self.control = Some(only(&mut descriptors)?),
+            ToDataPlane::Port { index } => {
+                self.channels.insert(usize::from(index), only(&mut descriptors)?);
+            }
+            ToDataPlane::Uplink { index, kind, link_rate } => {
+                self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
+            }
+            ToDataPlane::State { part, .. } => self.state.push((part, only(&mut descriptors)?)),
+            ToDataPlane::Setting(setting) => self.past.settings.push(setting),
+            ToDataPlane::Vcpus { port, threads, problem } => {
+                self.past.vcpus.insert(usize::from(port), (threads, problem));
+            }
+            ToDataPlane::Stop => bail!("the broker stops"),
+            other => bail!("the broker sends what this version cannot use: {other:?}"),
+        }
+        Ok(())
+    }
+}
+
+/// The only descriptor of a message that has one.
+fn only(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
+    descriptors.pop().context("a message came without its descriptor")
+}
+
+/// An uplink's device that the broker has opened.
+///
+/// # Errors
+/// It has other descriptors than its kind.
+pub fn device(
+    kind: message::UplinkKind,
+    descriptors: Vec<OwnedFd>,
+    link_rate: Option<u64>,
+) -> anyhow::Result<Device> {
+    let kind = match kind {
+        message::UplinkKind::Tap => UplinkKind::Tap,
+        message::UplinkKind::Packet => UplinkKind::Packet,
+    };
+    Device::from_descriptors(kind, descriptors, link_rate)
+        .context("an uplink came with other descriptors than its kind has")
+}

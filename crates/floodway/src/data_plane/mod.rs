@@ -1,0 +1,184 @@
+//! `floodway data-plane`: the switch behind a broker, which is at the other end of standard input.
+//!
+//! What it starts with comes from the broker ([`Equipment`]). From then on the main thread speaks with the broker, and all others move frames: a request of theirs
+//! rings a bell, and they never wait for the answer.
+
+mod equipment;
+
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
+use floodway_process::channel::{Channel, Received};
+use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane, VERSION};
+use floodway_process::sandbox::{self, User};
+use floodway_switch::api::status::Sandbox;
+use floodway_switch::control::{ControlListener, ControlServer};
+use floodway_switch::kept::addresses::KeptAddresses;
+use floodway_switch::state::shared::SettingsKeeper;
+use floodway_switch::state::supply::{Bell, DeviceSupply};
+use floodway_switch::switch::{self, Brokered};
+use floodway_switch::{Config, Switch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::cli::DataPlaneArgs;
+use crate::run::{end_process_on_panic, start_log, summary};
+use equipment::{Equipment, Kept, device};
+
+/// Between two signs of life.
+const BEAT: Duration = Duration::from_secs(1);
+
+type MainChannel = Channel<FromDataPlane, ToDataPlane>;
+
+/// Moves frames until the broker says stop, or is gone.
+///
+/// # Errors
+/// Standard input is no channel of a broker of this version, or the switch does not start.
+pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
+    // It was started by a path that is no name.
+    rustix::thread::set_name(c"floodway")?;
+    // The broker says when to stop, also when a signal comes to the whole group.
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    let channel = MainChannel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    channel.set_time_limit(Some(BEAT))?;
+    let channel = Arc::new(channel);
+    let equipment = Equipment::receive(&channel)?;
+    let config = Config::parse(&equipment.configuration, &args.name)?;
+    switch::prepare(&config)?;
+    let colours = io::stderr().is_terminal();
+    let confinement = confine(args)?;
+    let _flush = start_log(&args.log, colours)?;
+    end_process_on_panic();
+
+    let bell = Arc::new(Bell::new()?);
+    let Equipment { control, channels, mut devices, state, .. } = equipment;
+    let supply = |index| DeviceSupply::new(devices.remove(&index), Arc::clone(&bell));
+    let devices: Vec<_> = (0..config.uplinks.len()).map(supply).map(Arc::new).collect();
+    let Some(control) = control else { bail!("the broker sends no control socket") };
+    let listener = ControlListener::from_broker(control, &config.control);
+    let Kept { counters, addresses } = Kept::open(state, &config);
+    let restored = addresses.as_ref().map(KeptAddresses::restore).unwrap_or_default();
+    let brokered = Brokered { channels, devices: devices.clone(), counters, addresses: restored };
+    let switch = Switch::start_behind_broker(&config, brokered)?;
+    switch.note_sandbox(match confinement {
+        Confinement::Full => Sandbox::Full,
+        Confinement::Partial => Sandbox::Partial,
+        Confinement::Off => Sandbox::Off,
+    });
+    equipment.past.hand_over(&switch);
+    switch.keep_settings(settings_keeper(Arc::clone(&channel)));
+    let control = ControlServer::start(listener, switch.operator())?;
+    let ready = FromDataPlane::Ready { version: VERSION, confinement };
+    channel.send(&ready, &[])?;
+    tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
+    Serving { switch: &switch, channel, bell, devices, addresses }.run()?;
+    tracing::info!("stopping");
+    drop(control);
+    switch.stop();
+    Ok(())
+}
+
+/// Sends settings to the broker: what is in its queue outlives this process.
+fn settings_keeper(channel: Arc<MainChannel>) -> SettingsKeeper {
+    Box::new(move |key, value| {
+        let setting = Setting { key: key.to_owned(), value };
+        if let Err(error) = channel.send(&FromDataPlane::Remember(setting), &[]) {
+            tracing::error!(key, %error, "a setting ends with this process");
+        }
+    })
+}
+
+/// Gives up what the options do not say to keep. There is one thread so far.
+fn confine(args: &DataPlaneArgs) -> anyhow::Result<Confinement> {
+    if args.no_sandbox {
+        return Ok(Confinement::Off);
+    }
+    let user = args.uid.zip(args.gid).map(|(uid, gid)| User { uid, gid });
+    sandbox::enter(user).map_err(|error| anyhow!("no sandbox: {error} (--no-sandbox does without)"))
+}
+
+/// What the main thread needs while the switch runs.
+struct Serving<'a> {
+    switch: &'a Switch,
+    channel: Arc<MainChannel>,
+    bell: Arc<Bell>,
+    devices: Vec<Arc<DeviceSupply>>,
+    addresses: Option<KeptAddresses>,
+}
+
+impl Serving<'_> {
+    /// Gives signs of life until the broker says stop, or is gone.
+    fn run(&mut self) -> anyhow::Result<()> {
+        let mut beat = Instant::now();
+        let mut count = 0;
+        loop {
+            let now = Instant::now();
+            if now >= beat {
+                (beat, count) = (now + BEAT, count + 1);
+                self.channel.send(&FromDataPlane::Alive { count }, &[])?;
+                if let Some(addresses) = &mut self.addresses {
+                    self.switch.save_addresses(addresses);
+                }
+            }
+            wait(&[self.channel.as_fd(), self.bell.as_fd()], beat - now);
+            self.pass_requests_on()?;
+            loop {
+                match self.channel.try_recv()? {
+                    Received::Nothing => break,
+                    Received::Closed | Received::Message(ToDataPlane::Stop, _) => return Ok(()),
+                    Received::Message(message, descriptors) => {
+                        self.on_message(message, descriptors)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the broker for what workers want.
+    fn pass_requests_on(&self) -> anyhow::Result<()> {
+        self.bell.silence();
+        for (index, supply) in (0..).zip(&self.devices) {
+            if supply.take_request() {
+                self.channel.send(&FromDataPlane::Reopen { index }, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_message(&self, message: ToDataPlane, descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+        match message {
+            ToDataPlane::Uplink { index, kind, link_rate } => {
+                let index = usize::from(index);
+                let known = self.devices.len();
+                let Some(supply) = self.devices.get(index) else {
+                    bail!("the broker sends uplink {index} of {known}");
+                };
+                supply.put(device(kind, descriptors, link_rate)?);
+            }
+            ToDataPlane::Vcpus { port, threads, problem } => {
+                self.switch.note_vcpus(usize::from(port), threads, problem);
+            }
+            other => bail!("the broker sends what this version cannot use: {other:?}"),
+        }
+        Ok(())
+    }
+}
+
+/// Waits until one of `fds` is readable or hung up, or the time is over.
+fn wait(fds: &[BorrowedFd<'_>], timeout: Duration) {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let mut fds: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    // An interrupted wait is looked at like any other.
+    let _ = poll(&mut fds, Some(&timeout));
+}

@@ -1,0 +1,148 @@
+//! A switch of two processes, its guests, and what tests do to them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+
+use floodway_switch::testing::frames::{mac, numbered};
+use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+
+/// A switch of two processes with two ports, killed when the test is over however it ends.
+pub struct Scene {
+    pub directory: tempfile::TempDir,
+    pub broker: Child,
+}
+
+impl Scene {
+    pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// A switch whose configuration has `extra` at its end.
+    pub fn start_with(extra: &str) -> Self {
+        Self::launch(extra, &[])
+    }
+
+    /// A switch that is started with more options.
+    pub fn start_with_arguments(arguments: &[&str]) -> Self {
+        Self::launch("", arguments)
+    }
+
+    fn launch(extra: &str, arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        configure(directory.path(), "control.sock", extra);
+        let broker = run(directory.path()).args(arguments).spawn().unwrap();
+        let mut scene = Self { directory, broker };
+        wait("the switch to answer", || {
+            assert_eq!(scene.broker.try_wait().unwrap(), None, "it ended by itself");
+            scene.status()
+        });
+        scene
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn status(&self) -> Option<serde_json::Value> {
+        let output = self.output(&["status", "--json"]);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    pub fn output(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
+        command.args(words).env("FLOODWAY_CONTROL", self.path("control.sock")).output().unwrap()
+    }
+
+    pub fn kill_data_plane(&self) {
+        self.signal_data_plane(libc::SIGKILL);
+    }
+
+    /// Number of the data plane's process.
+    pub fn data_plane(&self) -> u64 {
+        wait("a status", || self.status())["switch"]["pid"].as_u64().unwrap()
+    }
+
+    /// Sends the data plane a signal that ends it; returns when the next one serves both guests. Until then frames to a guest that is not
+    /// there yet are dropped.
+    pub fn signal_data_plane(&self, number: i32) {
+        let before = wait("a status", || self.status());
+        signal(before["switch"]["pid"].as_u64().unwrap(), number);
+        wait_until("another data plane", || {
+            let pid = |status: &serde_json::Value| status["switch"]["pid"].clone();
+            let runs = |status: &serde_json::Value| {
+                (0..2).all(|port| status["ports"][port]["state"] == "running")
+            };
+            self.status().is_some_and(|status| pid(&status) != pid(&before) && runs(&status))
+        });
+    }
+
+    pub fn boot(&self, n: u8) -> Vm {
+        let guest = Guest::new(GuestConfig::default());
+        let frontend = Frontend::attach(&self.path(&format!("vm{n}.sock")), &guest);
+        Vm { n, guest, frontend }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.broker.kill();
+        let _ = self.broker.wait();
+    }
+}
+
+pub fn configure(directory: &Path, control: &str, extra: &str) {
+    let port = |n: u8| {
+        let socket = directory.join(format!("vm{n}.sock"));
+        format!(
+            "[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\nstorm_pps = 0\n",
+            mac(n)
+        )
+    };
+    let text = format!("control = {:?}\n{}{}{extra}", directory.join(control), port(1), port(2));
+    fs::write(directory.join("switch.toml"), text).unwrap();
+}
+
+pub fn run(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
+    command.args(["run", "--broker", "--config", "switch.toml"]).env_remove("FLOODWAY_LOG");
+    command.current_dir(directory);
+    command
+}
+
+pub fn signal(pid: u64, signal: i32) {
+    // SAFETY: kill takes plain numbers; the process is one of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(i32::try_from(pid).unwrap(), signal) }, 0);
+}
+
+pub fn descriptors(process: &Child) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().count()
+}
+
+pub struct Vm {
+    pub n: u8,
+    pub guest: Guest,
+    pub frontend: Frontend,
+}
+
+impl Vm {
+    pub fn send(&mut self, frame: &[u8]) {
+        wait("room to transmit", || self.guest.send(0, &Default::default(), frame).then_some(()));
+    }
+
+    /// Waits for `frame`, and lets others pass: what was under way at a death may come twice.
+    pub fn expect(&mut self, frame: &[u8]) {
+        wait_until(&format!("a frame for VM {}", self.n), || {
+            std::iter::from_fn(|| self.guest.recv(0)).any(|(_, got)| got == frame)
+        });
+    }
+}
+
+pub fn exchange(a: &mut Vm, b: &mut Vm, number: u32) {
+    let there = numbered(a.n, b.n, number, 700);
+    a.send(&there);
+    b.expect(&there);
+    let back = numbered(b.n, a.n, number, 700);
+    b.send(&back);
+    a.expect(&back);
+}

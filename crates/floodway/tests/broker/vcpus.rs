@@ -1,0 +1,65 @@
+//! vCPU threads that the broker looks after.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use floodway_switch::runtime::vcpu::sched::{Attributes, SliceError, set_slice};
+use floodway_switch::testing::{wait, wait_until};
+
+use crate::scene::{Scene, signal};
+
+/// Tests may run as SCHED_IDLE, in which threads have no slices.
+fn become_ordinary() {
+    let mut ordinary = Attributes::new(libc::SCHED_OTHER);
+    ordinary.nice = Attributes::of(0).unwrap().nice;
+    ordinary.apply(0).unwrap();
+}
+
+/// Runs `body` with the number of a thread of this process that is called like a vCPU.
+fn with_vcpu(body: impl FnOnce(i32)) {
+    thread::scope(|scope| {
+        let (end, wait) = mpsc::channel::<()>();
+        let (say, hear) = mpsc::channel();
+        let vcpu = move || {
+            become_ordinary();
+            // SAFETY: gettid takes no arguments and cannot fail.
+            say.send(unsafe { libc::gettid() }).unwrap();
+            let _ = wait.recv();
+        };
+        let name = "CPU 0/TCG".to_owned();
+        thread::Builder::new().name(name).spawn_scoped(scope, vcpu).unwrap();
+        body(hear.recv().unwrap());
+        drop(end);
+    });
+}
+
+#[test]
+fn slices_of_vcpus_outlive_a_data_plane_and_end_with_the_broker() {
+    let probe = thread::spawn(|| {
+        become_ordinary();
+        set_slice(0, Duration::from_millis(1))
+    });
+    if matches!(probe.join().unwrap(), Err(SliceError::Unsupported)) {
+        return;
+    }
+    with_vcpu(|thread| {
+        let before = Attributes::of(thread).unwrap();
+        let vcpu = format!("[port.vcpu]\npid = {}\npolicy = \"latency\"\n", std::process::id());
+        let mut scene = Scene::start_with(&vcpu);
+        let shown = |scene: &Scene| scene.status().unwrap()["ports"][1]["vcpu"].clone();
+        wait_until("the slice", || shown(&scene)["threads"] == 1);
+        let expected = serde_json::json!(
+            { "policy": "latency", "slice_us": 500, "threads": 1, "problem": null }
+        );
+        assert_eq!(shown(&scene), expected);
+        assert_eq!(Attributes::of(thread).unwrap().slice(), Duration::from_micros(500));
+        signal(scene.data_plane(), libc::SIGKILL);
+        // It is known from the start on, and not only after the next look.
+        wait("another data plane", || scene.status());
+        assert_eq!(shown(&scene), expected);
+        signal(scene.broker.id().into(), libc::SIGTERM);
+        assert_eq!(scene.broker.wait().unwrap().code(), Some(0));
+        assert_eq!(Attributes::of(thread).unwrap(), before);
+    });
+}
