@@ -83,7 +83,7 @@ pub struct Account {
     used: [f64; 3],
     /// Bytes that the latest ACK reported.
     delivered: i64,
-    /// Bytes that ACKs reported since the last one that had to be believed.
+    /// Bytes that ACKs reported that need not have been believed, since the last one that may have repeated that.
     refused: i64,
     /// Without SACK: bytes that duplicate ACKs say have arrived, at most and at least.
     duplicates: i64,
@@ -197,7 +197,11 @@ impl Account {
         self.used[0] = self.used[0].max(flight.bytes as f64);
         let arrived = self.take_delivered(news, flight, terms);
         self.delivered = self.refused + arrived;
-        self.refused = if news.stale { self.delivered } else { 0 };
+        self.refused = match (news.stale, news.reports) {
+            (true, _) => self.delivered,
+            (false, true) => 0,
+            (false, false) => self.refused,
+        };
         let context = Context { now, flight: flight.bytes as f64, rtt, is_new_round };
         let mut undone = self.undone(news);
         if let Some(undone) = &mut undone {

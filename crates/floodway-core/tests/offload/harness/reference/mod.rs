@@ -39,8 +39,9 @@
 //!   has nothing in flight may always hold one segment;
 //! - segments that a router reported as too large are repeated without a reduction (RFC 1191);
 //! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses;
-//! - an ACK that came late, by its clock or its sequence number, may be refused (RFC 7323 section 5.3, RFC 9293 section 3.10.7.4): what it
-//!   says counts at once, and what it reports as delivered may count with the next ACK;
+//! - an ACK that came late, by its clock, may be refused (RFC 7323 section 5.3): what it says counts at once, and what it reports as
+//!   delivered may count with the next ACK that repeats it. (One with an old sequence number is refused, by RFC 9293 section 3.10.7.4, and
+//!   is not shown to the reference.)
 //! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
 //!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
 //!
@@ -97,7 +98,7 @@ pub struct Ack<'a> {
     /// It says nothing but that something arrived out of order.
     pub duplicate: bool,
     pub ece: bool,
-    /// It was overtaken by later segments of the receiver: the sender may have to refuse it.
+    /// The receiver's clock was later in a segment that came before: the sender may have to refuse it.
     pub stale: bool,
 }
 

@@ -51,6 +51,8 @@ pub struct News {
     pub duplicate: bool,
     pub ece: bool,
     pub stale: bool,
+    /// It may repeat what stale ones reported.
+    pub reports: bool,
     /// Bytes of the first segment that is missing.
     pub first: i64,
 }
@@ -102,6 +104,7 @@ impl Scoreboard {
             // One that is refused reduces nothing.
             ece: ack.ece && !ack.stale,
             stale: ack.stale,
+            reports: ack.duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
             first: 0,
         };
         self.deliver(now, self.una, ack.ack, &mut news);
