@@ -287,8 +287,9 @@ impl Monitor {
     }
 
     fn pipe(&self) -> i64 {
-        let sent: i64 =
-            self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum();
+        let sent = self.in_flight.iter().filter(|sent| !sent.gone);
+        // Of a segment that was cut, a part may be acknowledged.
+        let sent: i64 = sent.map(|sent| sent.end - sent.start.max(self.wire_una)).sum();
         if self.sack() {
             return sent;
         }

@@ -156,6 +156,22 @@ impl Account {
             && self.used.iter().zip(&other.used).all(|(a, b)| a >= b)
     }
 
+    /// Forgets what concerns only what has been acknowledged.
+    pub fn forget(&mut self, board: &Scoreboard) {
+        let una = board.una;
+        if !matches!(self.phase, Phase::Loss { .. }) && board.oldest() > self.lost_before {
+            self.lost_before = None;
+        }
+        if self.reduced_until < una {
+            (self.reduced_until, self.by_mark) = (0, false);
+        }
+        self.timed_out = self.timed_out.filter(|&at| at >= una);
+        self.probed = self.probed.filter(|&at| at >= una);
+        if self.probes.0 == 0 {
+            self.probes.1 = 0;
+        }
+    }
+
     /// Which phase it is in: its kind, and where that ends.
     pub fn phase_key(&self) -> (u8, Position) {
         match self.phase {
@@ -246,7 +262,9 @@ impl Account {
             return self.grow(news, context, terms);
         }
         self.undo = None;
-        if news.una > self.reduced_until && terms.algorithm != Algorithm::Dctcp {
+        if terms.algorithm == Algorithm::Dctcp {
+            self.ssthresh = self.ssthresh.max(self.cwnd);
+        } else if news.una > self.reduced_until {
             self.reduce_by_mark(news, context.flight, terms);
         }
     }

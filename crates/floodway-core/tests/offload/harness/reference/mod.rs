@@ -46,7 +46,8 @@
 //!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
-//! checked: they depend on an average that the wire does not show.
+//! checked: they depend on an average that the wire does not show. They may set `ssthresh` to nearly the whole window (RFC 8257
+//! section 3.3).
 
 mod account;
 mod curve;
@@ -282,6 +283,7 @@ impl Reference {
     fn prune(&mut self) {
         // Those that allow most come first; one in recovery has the smaller window now, but need not reduce it again. Of two recoveries, one
         // began earlier, and has more to send.
+        self.accounts.iter_mut().for_each(|account| account.forget(&self.board));
         self.accounts.sort_by(Account::compare);
         let mut kept: Vec<Account> = Vec::new();
         for account in self.accounts.drain(..) {

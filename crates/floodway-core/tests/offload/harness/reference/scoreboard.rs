@@ -194,6 +194,11 @@ impl Scoreboard {
         self.nxt = self.nxt.max(end);
     }
 
+    /// The earliest transmission of what is not acknowledged; the latest order of all if there is none.
+    pub fn oldest(&self) -> Option<Order> {
+        self.sent.iter().map(|sent| sent.order).min().or(Some((Instant::NEVER, 0)))
+    }
+
     /// What nobody has acknowledged or SACKed, without what was sent up to a timeout: at least what is in flight.
     pub fn flight(&self, lost_before: Option<Order>) -> Flight {
         let sent = self.sent.iter().filter(|sent| sent.fate == Fate::Unknown);
