@@ -108,7 +108,8 @@ impl Controller {
     /// trip, whether marks or losses told first, and says whether it did: then the next new
     /// segment carries CWR.
     pub fn on_ecn(&mut self, event: &Congestion, w: &mut Window) -> bool {
-        if self.reduction != Reduction::None && event.snd_una.before(self.reduced_until) {
+        // Something sent after the reduction has to be acknowledged, for CWR to have reached the peer (RFC 3168 section 6.1.2).
+        if self.reduction != Reduction::None && !event.snd_una.after(self.reduced_until) {
             // The reduction answers the mark as well, and a mark is never spurious.
             self.undo = Undo::default();
             return false;
@@ -184,6 +185,17 @@ mod tests {
         }
     }
 
+    /// RFC 3168 section 6.1.2: the peer echoes until it sees CWR, which is on the first segment after the reduction.
+    #[test]
+    fn a_mark_counts_once_until_its_cwr_is_acknowledged() {
+        let (mut cc, mut w) = (Controller::new(Algorithm::NewReno), segments(40, u32::MAX));
+        assert!(cc.on_ecn(&at(1000, 41_000, &w), &mut w));
+        assert!(!cc.on_ecn(&at(41_000, 41_000, &w), &mut w), "all from before it");
+        assert!(!cc.on_ecn(&at(41_000, 61_000, &w), &mut w), "and what is out has just left");
+        assert_eq!(w.cwnd, 20_000);
+        assert!(cc.on_ecn(&at(42_000, 61_000, &w), &mut w));
+    }
+
     /// Linux `tcp_fastretrans_alert`: ECE prohibits undoing.
     #[test]
     fn a_mark_in_the_window_of_a_loss_keeps_the_reduction() {
@@ -220,8 +232,8 @@ mod tests {
         let (mut cc, mut w) = (Controller::new(Algorithm::Reno), segments(40, 40));
         assert!(cc.on_ecn(&at(u32::MAX, 39_999, &w), &mut w));
         assert_eq!(w, segments(20, 20));
-        assert!(!cc.on_ecn(&at(39_998, 60_000, &w), &mut w));
-        assert!(cc.on_ecn(&at(39_999, 60_000, &w), &mut w));
+        assert!(!cc.on_ecn(&at(39_999, 60_000, &w), &mut w));
+        assert!(cc.on_ecn(&at(40_000, 60_000, &w), &mut w));
         assert_eq!(w, segments(10, 10));
         assert!(!cc.on_spurious(&mut w), "a mark is never spurious");
     }

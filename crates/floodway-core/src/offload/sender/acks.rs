@@ -290,7 +290,9 @@ impl<B: 'static> Sender<B> {
                     return sacked.bytes;
                 }
                 let mss = self.window.mss;
-                let possible = self.store.pipe().saturating_sub(mss + self.recovery.dup_bytes);
+                // All but the segment that is missing, which may be longer than the MSS is now.
+                let missing = self.store.place(0).map_or(mss, |first| first.len().max(mss));
+                let possible = self.store.pipe().saturating_sub(missing + self.recovery.dup_bytes);
                 let arrived = mss.min(possible);
                 self.recovery.dup_bytes += arrived;
                 arrived

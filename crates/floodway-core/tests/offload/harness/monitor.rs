@@ -192,7 +192,7 @@ impl Monitor {
             self.peer = Side::of_syn(packet);
             self.peer_seen = 1;
         }
-        let stale = self.is_overtaken(packet);
+        let stale = self.is_stale(packet);
         if let Some(timestamps) = segment.options.timestamps {
             let value = Seq(timestamps.value);
             self.peer_tsvals.insert(value.0);
@@ -220,16 +220,13 @@ impl Monitor {
         }
     }
 
-    /// The peer sent other segments later that came earlier: the guest has acknowledged what lies behind this one, or has
-    /// seen a later clock.
-    fn is_overtaken(&self, packet: &Packet) -> bool {
-        let segment = &packet.segment;
-        let behind = self.peer_pos(self.guest_ack, segment.end()) < self.guest_ack;
-        let clock = segment.options.timestamps.map(|timestamps| Seq(timestamps.value));
-        behind || clock.zip(self.peer_tsval).is_some_and(|(clock, latest)| clock.before(latest))
+    /// A segment of the peer with a later clock came before.
+    fn is_stale(&self, packet: &Packet) -> bool {
+        let clock = packet.segment.options.timestamps.map(|timestamps| Seq(timestamps.value));
+        clock.zip(self.peer_tsval).is_some_and(|(clock, latest)| clock.before(latest))
     }
 
-    /// `stale` says that it [was overtaken](Self::is_overtaken).
+    /// `stale` says that [its clock is old](Self::is_stale).
     fn on_peer_ack(&mut self, packet: &Packet, stale: bool, now: Instant) {
         let segment = &packet.segment;
         let ack = self.guest_pos(self.wire_una, segment.ack);
@@ -252,7 +249,9 @@ impl Monitor {
             .iter()
             .map(|b| (self.guest_pos(ack, Seq(b.left)), self.guest_pos(ack, Seq(b.right))))
             .collect();
-        if let Some(reference) = &mut self.reference {
+        // The guest has acknowledged what lies behind it: not acceptable (RFC 9293 section 3.10.7.4).
+        let old = self.peer_pos(self.guest_ack, segment.end()) < self.guest_ack;
+        if let Some(reference) = self.reference.as_mut().filter(|_| !old) {
             let duplicate = ack == una && segment.is_pure_ack();
             // On a SYN-ACK, which may come again, it means something else.
             let ece = segment.has(Flags::ECE) && !segment.has(Flags::SYN);
@@ -288,8 +287,9 @@ impl Monitor {
     }
 
     fn pipe(&self) -> i64 {
-        let sent: i64 =
-            self.in_flight.iter().filter(|sent| !sent.gone).map(|sent| sent.end - sent.start).sum();
+        let sent = self.in_flight.iter().filter(|sent| !sent.gone);
+        // Of a segment that was cut, a part may be acknowledged.
+        let sent: i64 = sent.map(|sent| sent.end - sent.start.max(self.wire_una)).sum();
         if self.sack() {
             return sent;
         }

@@ -83,7 +83,7 @@ pub struct Account {
     used: [f64; 3],
     /// Bytes that the latest ACK reported.
     delivered: i64,
-    /// Bytes that ACKs reported since the last one that had to be believed.
+    /// Bytes that ACKs reported that need not have been believed, since the last one that may have repeated that.
     refused: i64,
     /// Without SACK: bytes that duplicate ACKs say have arrived, at most and at least.
     duplicates: i64,
@@ -156,6 +156,22 @@ impl Account {
             && self.used.iter().zip(&other.used).all(|(a, b)| a >= b)
     }
 
+    /// Forgets what concerns only what has been acknowledged.
+    pub fn forget(&mut self, board: &Scoreboard) {
+        let una = board.una;
+        if !matches!(self.phase, Phase::Loss { .. }) && board.oldest() > self.lost_before {
+            self.lost_before = None;
+        }
+        if self.reduced_until < una {
+            (self.reduced_until, self.by_mark) = (0, false);
+        }
+        self.timed_out = self.timed_out.filter(|&at| at >= una);
+        self.probed = self.probed.filter(|&at| at >= una);
+        if self.probes.0 == 0 {
+            self.probes.1 = 0;
+        }
+    }
+
     /// Which phase it is in: its kind, and where that ends.
     pub fn phase_key(&self) -> (u8, Position) {
         match self.phase {
@@ -197,7 +213,11 @@ impl Account {
         self.used[0] = self.used[0].max(flight.bytes as f64);
         let arrived = self.take_delivered(news, flight, terms);
         self.delivered = self.refused + arrived;
-        self.refused = if news.stale { self.delivered } else { 0 };
+        self.refused = match (news.stale, news.reports) {
+            (true, _) => self.delivered,
+            (false, true) => 0,
+            (false, false) => self.refused,
+        };
         let context = Context { now, flight: flight.bytes as f64, rtt, is_new_round };
         let mut undone = self.undone(news);
         if let Some(undone) = &mut undone {
@@ -242,7 +262,9 @@ impl Account {
             return self.grow(news, context, terms);
         }
         self.undo = None;
-        if news.una > self.reduced_until && terms.algorithm != Algorithm::Dctcp {
+        if terms.algorithm == Algorithm::Dctcp {
+            self.ssthresh = self.ssthresh.max(self.cwnd);
+        } else if news.una > self.reduced_until {
             self.reduce_by_mark(news, context.flight, terms);
         }
     }

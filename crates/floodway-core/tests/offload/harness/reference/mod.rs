@@ -39,13 +39,15 @@
 //!   has nothing in flight may always hold one segment;
 //! - segments that a router reported as too large are repeated without a reduction (RFC 1191);
 //! - the round trips of the curve are the longest seen, and its clock never stops while the application pauses;
-//! - an ACK that came late, by its clock or its sequence number, may be refused (RFC 7323 section 5.3, RFC 9293 section 3.10.7.4): what it
-//!   says counts at once, and what it reports as delivered may count with the next ACK;
+//! - an ACK that came late, by its clock, may be refused (RFC 7323 section 5.3): what it says counts at once, and what it reports as
+//!   delivered may count with the next ACK that repeats it. (One with an old sequence number is refused, by RFC 9293 section 3.10.7.4, and
+//!   is not shown to the reference.)
 //! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
 //!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
-//! checked: they depend on an average that the wire does not show.
+//! checked: they depend on an average that the wire does not show. They may set `ssthresh` to nearly the whole window (RFC 8257
+//! section 3.3).
 
 mod account;
 mod curve;
@@ -97,7 +99,7 @@ pub struct Ack<'a> {
     /// It says nothing but that something arrived out of order.
     pub duplicate: bool,
     pub ece: bool,
-    /// It was overtaken by later segments of the receiver: the sender may have to refuse it.
+    /// The receiver's clock was later in a segment that came before: the sender may have to refuse it.
     pub stale: bool,
 }
 
@@ -281,6 +283,7 @@ impl Reference {
     fn prune(&mut self) {
         // Those that allow most come first; one in recovery has the smaller window now, but need not reduce it again. Of two recoveries, one
         // began earlier, and has more to send.
+        self.accounts.iter_mut().for_each(|account| account.forget(&self.board));
         self.accounts.sort_by(Account::compare);
         let mut kept: Vec<Account> = Vec::new();
         for account in self.accounts.drain(..) {

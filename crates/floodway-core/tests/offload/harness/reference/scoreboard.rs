@@ -51,6 +51,8 @@ pub struct News {
     pub duplicate: bool,
     pub ece: bool,
     pub stale: bool,
+    /// It may repeat what stale ones reported.
+    pub reports: bool,
     /// Bytes of the first segment that is missing.
     pub first: i64,
 }
@@ -102,6 +104,7 @@ impl Scoreboard {
             // One that is refused reduces nothing.
             ece: ack.ece && !ack.stale,
             stale: ack.stale,
+            reports: ack.duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
             first: 0,
         };
         self.deliver(now, self.una, ack.ack, &mut news);
@@ -189,6 +192,11 @@ impl Scoreboard {
         let order = (now, end);
         self.sent.insert(index, Transmission { start, end, order, again, fate: Fate::Unknown });
         self.nxt = self.nxt.max(end);
+    }
+
+    /// The earliest transmission of what is not acknowledged; the latest order of all if there is none.
+    pub fn oldest(&self) -> Option<Order> {
+        self.sent.iter().map(|sent| sent.order).min().or(Some((Instant::NEVER, 0)))
     }
 
     /// What nobody has acknowledged or SACKed, without what was sent up to a timeout: at least what is in flight.

@@ -187,7 +187,8 @@ impl Sender {
             return;
         }
         if ece && self.ecn {
-            if self.una > self.reduced_until {
+            // Something sent after the reduction is acknowledged, so that CWR may have arrived (RFC 3168 section 6.1.2).
+            if self.una > self.reduced_until + 1 {
                 self.ssthresh = (self.cwnd / 2).max(2 * self.mss);
                 self.cwnd = (self.cwnd / 2).max(self.mss);
                 self.reduced_until = self.nxt - 1;
