@@ -51,6 +51,9 @@ pub use watchdog::WatchdogConfig;
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
 
+/// Ports and uplinks that one switch can have together.
+pub const MAX_PORTS: usize = parse::MAX_PORTS;
+
 /// A checked configuration of the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -72,7 +75,7 @@ pub struct Config {
     pub workers: Vec<WorkerConfig>,
     /// Ports, one for each VM interface.
     pub ports: Vec<PortConfig>,
-    /// Uplinks. There is at least one port or uplink.
+    /// Uplinks.
     pub uplinks: Vec<UplinkConfig>,
 }
 
@@ -262,7 +265,7 @@ impl UplinkConfig {
 }
 
 impl Default for Config {
-    /// One worker, and nothing to switch yet.
+    /// One worker, and nothing to switch yet: ports can come while the switch runs.
     fn default() -> Self {
         Self {
             control: DEFAULT_CONTROL_SOCKET.into(),

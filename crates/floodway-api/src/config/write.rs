@@ -4,10 +4,27 @@
 //! written is short and an older switch can read it. Times are written in the unit of their key.
 
 use serde::{Serialize, Serializer};
+use toml::Table;
 
 use super::keys::{Keys, integer, micros};
 use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
 use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
+
+impl Config {
+    /// The file that says this configuration, without keys that have their defaults.
+    #[must_use]
+    pub fn to_table(&self) -> Table {
+        root(self).into_table()
+    }
+}
+
+impl PortConfig {
+    /// The section of this port in a file whose `[permissions]` are `for_all`.
+    #[must_use]
+    pub fn to_table(&self, for_all: &Permissions) -> Table {
+        port(self, for_all).into_table()
+    }
+}
 
 impl Serialize for Config {
     /// As a file that [`Config::parse`] reads as the same configuration.
@@ -129,7 +146,7 @@ fn texts<T: ToString>(values: &[T]) -> Option<Vec<String>> {
 mod tests {
     use std::path::Path;
 
-    use toml::{Table, Value};
+    use toml::Value;
 
     use super::super::UplinkKind;
     use super::super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
