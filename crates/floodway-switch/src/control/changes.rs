@@ -1,6 +1,7 @@
 //! Routes that change the switch: ports, and the whole configuration.
 //!
-//! A change may have to wait for workers and front-ends, so it is made on a thread of its own and holds up no other request.
+//! A change may have to wait for workers and front-ends, and whoever asks for the configuration waits for the change. Both are done on threads
+//! of their own and hold up no other request.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -43,7 +44,7 @@ pub(super) async fn ports(
     query: Result<Query<PortQuery>, QueryRejection>,
 ) -> Result<Json<PortPage>, Failure> {
     let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(Json(page(&source.configuration()?, &query)?))
+    Ok(Json(aside(move || page(&source.configuration()?, &query)).await?))
 }
 
 /// The ports after that whose name is the cursor.
@@ -68,7 +69,7 @@ pub(super) async fn port(
     State(source): State<Source>,
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
-    let port = edit::port(&source.configuration()?, &name)?;
+    let port = aside(move || edit::port(&source.configuration()?, &name)).await?;
     Ok((tagged(&port_tag(&port)), Json(port)).into_response())
 }
 
@@ -116,7 +117,7 @@ async fn delete_port(
 }
 
 pub(super) async fn config(State(source): State<Source>) -> Result<Response, Failure> {
-    let text = text(&source.configuration()?)?;
+    let text = aside(move || text(&source.configuration()?)).await?;
     let kind = [(header::CONTENT_TYPE, "application/toml")];
     Ok((tagged(&tag(&text)), kind, text).into_response())
 }
@@ -140,17 +141,23 @@ pub(super) async fn put_config(
     .await
 }
 
-/// Makes a change on a thread of its own.
+/// Makes a change.
 async fn change(
     source: Source,
     how: HowQuery,
     edit: impl Fn(&Config) -> Result<Config, OperateError> + Send + 'static,
 ) -> Result<Json<Plan>, Failure> {
     let Query(how) = how.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    let made = tokio::task::spawn_blocking(move || source.reconfigure(&edit, how.dry_run)).await;
+    Ok(Json(aside(move || source.reconfigure(&edit, how.dry_run)).await?))
+}
+
+/// Does something that may have to wait on a thread of its own.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OperateError> + Send + 'static,
+) -> Result<T, OperateError> {
+    let done = tokio::task::spawn_blocking(work).await;
     // It cannot have panicked: that ends the process.
-    let made = made.map_err(|error| OperateError::Failed(error.to_string()))?;
-    Ok(Json(made?))
+    done.unwrap_or_else(|error| Err(OperateError::Failed(error.to_string())))
 }
 
 fn document(body: Body) -> Result<PortDocument, Failure> {
