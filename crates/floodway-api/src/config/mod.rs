@@ -156,6 +156,8 @@ pub struct PortConfig {
     pub allow_dhcp_server: bool,
     /// The guest may take a MAC address that is in use behind another port or uplink; only without `mac`. Default `false`.
     pub allow_mac_takeover: bool,
+    /// No frame passes between this port and another port, isolated or not; uplinks are open. Default `false`.
+    pub isolate: bool,
     /// Queue pairs offered to the guest, 1 to 16. Default 1.
     pub queue_pairs: u16,
     /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
@@ -190,6 +192,7 @@ impl PortConfig {
             allow_router: true,
             allow_dhcp_server: true,
             allow_mac_takeover: false,
+            isolate: false,
             queue_pairs: 1,
             mtu: 1500,
             queue_bytes: 4 << 20,

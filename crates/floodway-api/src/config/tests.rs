@@ -282,7 +282,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, permissions, mac, ips, \
-             allow_router, allow_dhcp_server, allow_mac_takeover, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
+             allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),
     ];

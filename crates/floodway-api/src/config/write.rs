@@ -91,6 +91,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         allow_router,
         allow_dhcp_server,
         allow_mac_takeover,
+        isolate,
         queue_pairs,
         mtu,
         queue_bytes,
@@ -111,6 +112,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         .changed("allow_router", *allow_router, unguarded)
         .changed("allow_dhcp_server", *allow_dhcp_server, unguarded)
         .changed("allow_mac_takeover", *allow_mac_takeover, false)
+        .changed("isolate", *isolate, default.isolate)
         .changed("queue_pairs", integer(*queue_pairs), integer(default.queue_pairs))
         .changed("mtu", integer(*mtu), integer(default.mtu))
         .changed("queue_bytes", integer(*queue_bytes), integer(default.queue_bytes))
@@ -192,6 +194,7 @@ mac = "52:54:00:00:00:01"
 ips = ["10.0.0.2", "fd00::2"]
 allow_router = true
 allow_dhcp_server = true
+isolate = true
 queue_pairs = 16
 mtu = 0xffff
 queue_bytes = 1_000_000

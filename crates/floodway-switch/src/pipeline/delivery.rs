@@ -104,6 +104,12 @@ impl Delivery {
             }
             return;
         };
+        if !self.ports.connects(src, dst) {
+            // An address has moved there since the frame was classified.
+            let frames = frames().count() as u64;
+            lock(&port.undelivered).count_drop(DropReason::Isolated, frames);
+            return;
+        }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(src, &port, frames());
@@ -201,7 +207,8 @@ impl Delivery {
         I: Iterator<Item = Frame<'f>>,
     {
         let (shared, ports) = (Arc::clone(&self.shared), Arc::clone(&self.ports));
-        for port in ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
+        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
+        for port in ports.iter().filter(|p| p.id != ingress && takes(p)) {
             self.deliver(ingress, port.id, 0, Flush::Later, &frames);
         }
         for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {

@@ -307,6 +307,9 @@ impl Forwarder {
         match table.lookup(dst) {
             None => self.flood_from(ingress),
             Some(dst) if dst == ingress => Verdict::Drop(DropReason::Hairpin),
+            Some(dst) if !self.delivery.ports.connects(ingress, dst) => {
+                Verdict::Drop(DropReason::Isolated)
+            }
             Some(dst) => Verdict::To { dst, pair: self.delivery.spread(dst, frame) },
         }
     }
@@ -316,7 +319,8 @@ impl Forwarder {
     fn flood_from(&self, ingress: PortId) -> Verdict {
         let shared = &self.delivery.shared;
         let ports = &self.delivery.ports;
-        let port = ports.iter().any(|p| p.id != ingress && p.rx_running() > 0);
+        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
+        let port = ports.iter().any(|p| p.id != ingress && takes(p));
         if port || shared.uplinks.iter().any(|u| u.id != ingress) {
             Verdict::Flood
         } else {

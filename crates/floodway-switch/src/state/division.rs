@@ -93,7 +93,9 @@ impl Division {
         let (ports, weights): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
         let mut core = Core::new(state.core.config().clone(), weights, now);
         for (position, port) in ports.iter().enumerate() {
-            let active = state.position(port.id).map_or(0, |before| state.core.active(before));
+            // Not by its number, which another port may have had.
+            let before = state.ports.iter().position(|known| Arc::ptr_eq(known, port));
+            let active = before.map_or(0, |before| state.core.active(before));
             core.set_active(position, active);
         }
         *state = State { core, ports };

@@ -28,6 +28,8 @@ pub struct Ports {
     /// In the order of the configuration.
     list: Vec<Arc<Port>>,
     generation: u64,
+    /// Some port is isolated.
+    isolates: bool,
 }
 
 impl Ports {
@@ -39,7 +41,8 @@ impl Ports {
         for port in &list {
             table[port.id.index()] = Some(Arc::clone(port));
         }
-        Self { table, list, generation }
+        let isolates = list.iter().any(|port| port.config.isolate);
+        Self { table, list, generation, isolates }
     }
 
     /// The port with this number.
@@ -47,6 +50,21 @@ impl Ports {
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&Arc<Port>> {
         self.table.get(number)?.as_ref()
+    }
+
+    /// Returns `true` if frames may pass between two ports or uplinks: unless both are ports, and one of them is isolated.
+    #[inline]
+    #[must_use]
+    pub fn connects(&self, one: PortId, other: PortId) -> bool {
+        !self.isolates || self.connects_isolated(one, other)
+    }
+
+    #[cold]
+    fn connects_isolated(&self, one: PortId, other: PortId) -> bool {
+        match (self.get(one.index()), self.get(other.index())) {
+            (Some(one), Some(other)) => !(one.config.isolate || other.config.isolate),
+            _ => true,
+        }
     }
 
     /// The port with this name.

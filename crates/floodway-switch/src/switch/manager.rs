@@ -218,7 +218,7 @@ impl Manager {
         let parts = Parts::of(plan, running, &wanted, ports.list());
         self.check(state, &wanted, &parts)?;
         let prepared = self.prepare_all(state, &parts.early)?;
-        self.drain(&parts.gone, &parts.late);
+        self.drain(&parts);
         let mut list = parts.stay.clone();
         list.extend(self.adopt(state, prepared));
         if !(parts.gone.is_empty() && parts.early.is_empty()) {
@@ -282,6 +282,7 @@ impl Manager {
         let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
         port.memory = Share::of(Arc::clone(&self.memory));
         self.shared.pairs.forget(port.id);
+        self.shared.ledger.forget(port.id);
         let port = Arc::new(port);
         add_to_table(&mut self.shared.table_mut(), &port);
         match Connection::start(Arc::clone(&port)) {
@@ -331,8 +332,9 @@ impl Manager {
     }
 
     /// Gives guests whose ports come back the time to acknowledge what was acknowledged for them.
-    fn drain(&self, gone: &[Arc<Port>], late: &[PortConfig]) {
-        let comes_back = |port: &Port| late.iter().any(|late| late.name == port.config.name);
+    fn drain(&self, Parts { gone, early, late, .. }: &Parts) {
+        let comes_back =
+            |port: &Port| early.iter().chain(late).any(|new| new.name == port.config.name);
         let waits = |port: &&Arc<Port>| {
             comes_back(port) && port.offload.is_active() && port.rx_running() > 0
         };
