@@ -15,14 +15,18 @@ use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
 use crate::diagnosis::Diagnosis;
+use crate::edit::PortDocument;
 use crate::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery, Refusal,
+    OffloadSettings, PairPage, PairQuery, PortPage, Refusal,
 };
+use crate::plan::Plan;
 use crate::status::{Status, Version};
 
 /// A switch that is alive answers in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// A change waits for workers, and for front-ends that have to go.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest answer that is read: the status of thousands of ports.
 const MAX_ANSWER: usize = 64 << 20;
 
@@ -35,9 +39,9 @@ pub enum ClientError {
     /// The socket is there, but not for this user.
     #[error("no permission to use control socket {} (run as its owner or a member of its group)", .0.display())]
     PermissionDenied(PathBuf),
-    /// It took longer than 5 s.
-    #[error("no answer on control socket {} within {} s", .0.display(), TIMEOUT.as_secs())]
-    TimedOut(PathBuf),
+    /// It took longer than so many seconds.
+    #[error("no answer on control socket {} within {} s", .0.display(), .1)]
+    TimedOut(PathBuf, u64),
     /// The system refused.
     #[error("control socket {}: {source}", path.display())]
     Io {
@@ -130,6 +134,90 @@ impl ControlClient {
         self.send(&Method::PUT, &format!("/v1/ports/{}/offload", escape(port)), change)
     }
 
+    /// The configuration that runs, as TOML.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn config(&self) -> Result<String, ClientError> {
+        let body = self.get_bytes("/v1/config")?;
+        String::from_utf8(body.to_vec()).map_err(|error| self.bad_answer(error.to_string()))
+    }
+
+    /// Makes the switch what the configuration `text` says, or with `dry_run` only says what that would change.
+    ///
+    /// # Errors
+    /// There is no answer, or the switch cannot be so; then nothing is changed, unless the error says so.
+    pub fn apply(&self, text: &str, dry_run: bool) -> Result<Plan, ClientError> {
+        self.change(&Method::PUT, "/v1/config", dry_run, text.to_owned().into())
+    }
+
+    /// The ports' keys, as in a file.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn ports(&self) -> Result<Vec<PortDocument>, ClientError> {
+        let (mut ports, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page: PortPage = self.get(&format!("/v1/ports?limit=1000{cursor}"))?;
+            ports.extend(page.ports);
+            let Some(next) = page.next else { return Ok(ports) };
+            cursor = format!("&cursor={}", escape(&next));
+        }
+    }
+
+    /// The keys of a port.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn port(&self, name: &str) -> Result<PortDocument, ClientError> {
+        self.get(&port_route(name))
+    }
+
+    /// Adds a port, or replaces one, and returns what that changes.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn put_port(
+        &self,
+        name: &str,
+        keys: &PortDocument,
+        dry_run: bool,
+    ) -> Result<Plan, ClientError> {
+        self.change(&Method::PUT, &port_route(name), dry_run, self.encode(keys)?)
+    }
+
+    /// Changes keys of a port, and returns what that changes.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); there is no such port.
+    pub fn patch_port(
+        &self,
+        name: &str,
+        keys: &PortDocument,
+        dry_run: bool,
+    ) -> Result<Plan, ClientError> {
+        self.change(&Method::PATCH, &port_route(name), dry_run, self.encode(keys)?)
+    }
+
+    /// Removes a port, and returns what that changes.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); there is no such port.
+    pub fn delete_port(&self, name: &str, dry_run: bool) -> Result<Plan, ClientError> {
+        self.change(&Method::DELETE, &port_route(name), dry_run, Bytes::new())
+    }
+
+    fn change(
+        &self,
+        method: &Method,
+        route: &str,
+        dry_run: bool,
+        body: Bytes,
+    ) -> Result<Plan, ClientError> {
+        let route = format!("{route}?dry_run={dry_run}");
+        self.decode(&route, &self.request(method, &route, body, CHANGE_TIMEOUT)?)
+    }
+
     /// How the link into the host is divided.
     ///
     /// # Errors
@@ -181,8 +269,12 @@ impl ControlClient {
         route: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
+        self.decode(route, &self.request(method, route, self.encode(body)?, TIMEOUT)?)
+    }
+
+    fn encode(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.bad_answer(error.to_string()))?;
-        self.decode(route, &self.request(method, route, body.into())?)
+        Ok(body.into())
     }
 
     fn decode<T: DeserializeOwned>(&self, route: &str, body: &Bytes) -> Result<T, ClientError> {
@@ -196,13 +288,20 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or it is not a success.
     pub fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
-        self.request(&Method::GET, route, Bytes::new())
+        self.request(&Method::GET, route, Bytes::new(), TIMEOUT)
     }
 
-    fn request(&self, method: &Method, route: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let exchange = async { timeout(TIMEOUT, self.exchange(method, route, body)).await };
+    fn request(
+        &self,
+        method: &Method,
+        route: &str,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let exchange = async { timeout(limit, self.exchange(method, route, body)).await };
         let answer = self.runtime.block_on(exchange);
-        let (code, body) = answer.map_err(|_| ClientError::TimedOut(self.path.clone()))??;
+        let timed_out = |_| ClientError::TimedOut(self.path.clone(), limit.as_secs());
+        let (code, body) = answer.map_err(timed_out)??;
         if code == StatusCode::OK {
             return Ok(body);
         }
@@ -256,6 +355,10 @@ impl ControlClient {
     fn bad_answer(&self, problem: String) -> ClientError {
         ClientError::Answer { path: self.path.clone(), problem }
     }
+}
+
+fn port_route(name: &str) -> String {
+    format!("/v1/ports/{}", escape(name))
 }
 
 /// The query of a page.

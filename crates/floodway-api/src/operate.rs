@@ -24,6 +24,21 @@ pub enum OperateError {
     /// Not what the last page said.
     #[error("cursor = {0:?}: must be \"next\" of an earlier page")]
     BadCursor(String),
+    /// A request or a configuration is not valid.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something that is fixed while the switch runs would have to change.
+    #[error("cannot be changed while the switch runs: {0}; restart it")]
+    NeedsRestart(String),
+    /// The sockets of ports are not the switch's.
+    #[error("the ports of a switch with a broker cannot be changed while it runs; restart it")]
+    HasBroker,
+    /// It was changed since the entity tag of the request was given.
+    #[error("it has changed since; look again")]
+    Outdated,
+    /// A socket, thread or number cannot be had. Nothing was changed, unless it says so.
+    #[error("{0}")]
+    Failed(String),
     /// A setting cannot have this value.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -288,6 +303,25 @@ pub struct InboundChange {
     /// See [`InboundStatus::police_udp`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub police_udp: Option<bool>,
+}
+
+/// Which ports are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortQuery {
+    /// At most so many, 1 to [`MAX_PAGE`]; 100 if it is not said.
+    pub limit: Option<usize>,
+    /// `next` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// Some ports, in the order of the configuration, with the keys of theirs that do not have their defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortPage {
+    /// The ports.
+    pub ports: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
 }
 
 /// Whether to drain a port.

@@ -32,11 +32,25 @@ pub struct Status {
     pub ports: Vec<PortStatus>,
     /// Uplinks, in the order of the configuration.
     pub uplinks: Vec<UplinkStatus>,
+    /// Ports that there were.
+    #[serde(default)]
+    pub removed: RemovedStatus,
     /// The forwarding table.
     pub l2: Vec<L2Entry>,
     /// Who has sent to whom, and how; only those that have.
     #[serde(default)]
     pub traffic: Vec<PairTrafficStatus>,
+}
+
+/// What ports have counted that were removed since the switch started, so that no frame is missing in the sums.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedStatus {
+    /// How many ports; one that was changed and came back is one, too.
+    pub ports: u64,
+    /// Frames to their guests. Those that were to go to a port that had just been removed are dropped as `port_down`.
+    pub rx: TrafficStatus,
+    /// Frames from their guests.
+    pub tx: TrafficStatus,
 }
 
 /// How frames get from one place to another.
@@ -415,7 +429,8 @@ impl AddAssign<&Self> for TrafficStatus {
     }
 }
 
-fn add_drops(sum: &mut Drops, more: &Drops) {
+/// Adds the drops `more` to `sum`.
+pub fn add_drops(sum: &mut Drops, more: &Drops) {
     for (reason, n) in more {
         *sum.entry(reason.clone()).or_default() += n;
     }

@@ -65,7 +65,7 @@ impl Bench {
         let driver = &guest.queue(1).driver;
         let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
         let ring = Ring { queue: queue.expect("good rings"), call: None };
-        let port = &shared.ports[0];
+        let port = &shared.port_at(0);
         port.pairs[0].tx().start(ring, features::tx(guest.config.features));
         port.pairs[0].tx().set_enabled(true);
         let uplink = shared.uplinks[0].id;
@@ -79,7 +79,7 @@ impl Bench {
         for _ in 0..BATCH {
             assert!(self.guest.send_quietly(0, vnet, frame), "room to transmit");
         }
-        let port = &self.shared.ports[0];
+        let port = &self.shared.port_at(0);
         let start = Instant::now();
         let now = self.shared.now();
         let mut tx = port.pairs[0].tx();

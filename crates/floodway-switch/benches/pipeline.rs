@@ -78,7 +78,7 @@ impl Bench {
             let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
             Ring { queue: queue.expect("good rings"), call: None }
         };
-        let port = &self.shared.ports[port];
+        let port = &self.shared.port_at(port);
         let negotiated = guest.config.features;
         port.pairs[0].rx().start(ring(0), features::rx(negotiated));
         port.pairs[0].tx().start(ring(1), features::tx(negotiated));
@@ -91,7 +91,7 @@ impl Bench {
         for frame in frames.take(BATCH) {
             assert!(self.sender.send_quietly(0, vnet, frame), "room to transmit");
         }
-        let port = &self.shared.ports[0];
+        let port = &self.shared.port_at(0);
         let now = self.shared.now();
         let start = Instant::now();
         let mut tx = port.pairs[0].tx();
@@ -139,7 +139,7 @@ fn addresses(c: &mut Criterion) {
     for count in [2_usize, 16, 256, 10_000] {
         let mut bench = Bench::new(TxShape::Single);
         let limit = u32::try_from(count).expect("a small number");
-        let receiver = bench.shared.ports[1].id;
+        let receiver = bench.shared.port_at(1).id;
         bench.shared.table_mut().add_port(receiver, PortKind::Local, limit);
         let frames: Vec<Vec<u8>> = (0..limit)
             .map(|number| {

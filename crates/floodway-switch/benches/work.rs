@@ -168,11 +168,11 @@ impl Case {
         receiver.auto_refill = false;
         let negotiated = receiver.config.features;
         let receive = ring(&Arc::new(receiver.memory.map()), &receiver, 0);
-        shared.ports[1].pairs[0].rx().start(receive, features::rx(negotiated));
+        shared.port_at(1).pairs[0].rx().start(receive, features::rx(negotiated));
         let tx_features = features::tx(GuestConfig::default().features);
-        shared.ports[0].pairs[0].tx().start(source.ring(), tx_features);
-        shared.ports[0].pairs[0].tx().set_enabled(true);
-        shared.ports.iter().for_each(|port| port.update_rx_running());
+        shared.port_at(0).pairs[0].tx().start(source.ring(), tx_features);
+        shared.port_at(0).pairs[0].tx().set_enabled(true);
+        shared.ports().iter().for_each(|port| port.update_rx_running());
         Self {
             forwarder: Forwarder::new(Arc::clone(&shared)),
             shared,
@@ -189,7 +189,7 @@ impl Case {
         for _ in 0..self.frames {
             self.source.send();
         }
-        let port = &self.shared.ports[0];
+        let port = &self.shared.port_at(0);
         let now = self.shared.now();
         let mut tx = port.pairs[0].tx();
         let start = Instant::now();
@@ -199,7 +199,7 @@ impl Case {
         tx.complete(&mut self.batch);
         drop(tx);
         // What is cut in later turns.
-        let port = &self.shared.ports[1];
+        let port = &self.shared.port_at(1);
         while port.waiting.load(Ordering::Relaxed) && port.pairs[0].rx().drain_within(u64::MAX) > 0
         {
             port.pairs[0].rx().flush();

@@ -1,5 +1,8 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
+mod manager;
+mod operated;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +16,7 @@ use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
 use crate::api::status::{PredecessorsStatus, Sandbox, VcpuStatus};
-use crate::config::{Config, PortConfig, WorkerConfig};
+use crate::config::{Config, MAX_PORTS, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
@@ -24,18 +27,22 @@ use crate::operator::runtime_settings::{self, SettingError};
 use crate::operator::{Operator, StatusSource};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
-use crate::runtime::vcpu::{Keeper, ManagedVm, Slices};
+use crate::runtime::vcpu::Slices;
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
 use crate::runtime::worker::{Schedule, Worker};
 use crate::state::port::Port;
+use crate::state::ports::Ports;
 use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
 use crate::state::workers::WorkerInfo;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
-use crate::vhost::connection::Connection;
-use crate::vhost::relay;
+use manager::Manager;
+use operated::Operated;
+
+/// Ports that every switch can have.
+const MIN_CAPACITY: usize = 64;
 
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]
@@ -117,11 +124,10 @@ pub struct Brokered {
 pub struct Switch {
     shared: Arc<Shared>,
     workers: Vec<RunningWorker>,
-    connections: Vec<Connection>,
+    /// Has the ports' connections, and changes ports.
+    manager: Arc<Manager>,
     /// Looks at the workers.
     watchdog: Option<WatchdogThread>,
-    /// Gives vCPU threads back what they had when the switch stops.
-    vcpus: Option<Keeper>,
     slices: Slices,
     stop: Arc<AtomicBool>,
 }
@@ -151,7 +157,7 @@ impl Switch {
 
     fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
         let is_brokered = brokered.is_some();
-        let (mut channels, state, addresses) = match brokered {
+        let (channels, state, addresses) = match brokered {
             Some(Brokered { channels, devices, counters, addresses }) => {
                 (channels, Held { devices: Some(devices), counters }, addresses)
             }
@@ -162,17 +168,17 @@ impl Switch {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = open(config, &wakers, &mut receivers, state)?;
+        let Opened { shared, table, memory } = open(config, &wakers, &mut receivers, state)?;
         restore(&shared, &addresses);
-        let shared = Arc::new(shared);
+        let (all, shared) = (wakers.clone(), Arc::new(shared));
         shared.configure_inbound(&config.inbound);
+        let manager = Manager::new(Arc::clone(&shared), all, table, memory, config, is_brokered);
 
         let mut switch = Self {
             shared,
             workers: Vec::new(),
-            connections: Vec::new(),
+            manager: Arc::new(manager),
             watchdog: None,
-            vcpus: None,
             slices: config.vcpu,
             stop: Arc::new(AtomicBool::new(false)),
         };
@@ -180,26 +186,8 @@ impl Switch {
             let worker = switch.start_worker(&config.workers[index], index, waker, uplinks)?;
             switch.workers.push(worker);
         }
-        let spare = Cores::spare(config.workers.iter().filter_map(|worker| worker.core));
-        for (index, port) in switch.shared.ports.iter().enumerate() {
-            let connection = match channels.remove(&index) {
-                Some(channel) => relay::start(Arc::clone(port), channel),
-                None => Connection::start(Arc::clone(port)),
-            };
-            let connection = connection.map_err(|source| StartError::Socket {
-                name: port.config.name.clone(),
-                path: port.config.socket.clone(),
-                source,
-            })?;
-            connection.keep_to(spare);
-            switch.connections.push(connection);
-        }
+        switch.manager.connect(channels)?;
         switch.watchdog = switch.watch(config)?;
-        if !is_brokered {
-            let vms = switch.shared.ports.iter().filter_map(ManagedVm::of).collect();
-            let failed = |source| StartError::Vcpus { source };
-            switch.vcpus = Keeper::start(vms, config.vcpu).map_err(failed)?;
-        }
         Ok(switch)
     }
 
@@ -225,10 +213,12 @@ impl Switch {
             waker.watch_uplink(uplink).map_err(failed)?;
         }
         let mine = |port: &&Arc<Port>| port.config.worker == index;
-        let ports: Vec<_> = self.shared.ports.iter().filter(mine).cloned().collect();
+        let ports: Vec<_> = self.shared.ports().iter().filter(mine).cloned().collect();
         let worker = Worker {
             shared: Arc::clone(&self.shared),
             waker: Arc::clone(&waker),
+            index,
+            generation: 0,
             schedule: Schedule::of(&ports, &uplinks),
             ports,
             uplinks,
@@ -285,7 +275,8 @@ impl Switch {
 
     /// Notes how a broker fares with the vCPU threads of port number `port`: how many have the policy's slice, and why others do not.
     pub fn note_vcpus(&self, port: usize, threads: u32, problem: Option<String>) {
-        let Some(port) = self.shared.ports.get(port) else { return };
+        let ports = self.shared.ports();
+        let Some(port) = ports.get(port) else { return };
         let Some(config) = &port.config.vcpu else { return };
         let slice = self.slices.of(config.policy);
         let status = VcpuStatus::new(config.policy, slice, threads.into(), problem);
@@ -295,7 +286,8 @@ impl Switch {
     /// Who does what an operator wants, also while the switch is stopping.
     #[must_use]
     pub fn operator(&self) -> Arc<dyn Operator> {
-        Arc::new(Arc::clone(&self.shared))
+        let (shared, manager) = (Arc::clone(&self.shared), Arc::clone(&self.manager));
+        Arc::new(Operated { shared, manager })
     }
 
     /// Who can tell what the switch is doing, also while it is stopping.
@@ -314,10 +306,7 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         drop(self.watchdog.take());
-        drop(self.vcpus.take());
-        for connection in self.connections.drain(..) {
-            connection.stop();
-        }
+        self.manager.stop();
         self.stop.store(true, Ordering::Relaxed);
         for worker in &mut self.workers {
             worker.waker.wake();
@@ -350,7 +339,7 @@ fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
     let mut guests: BTreeMap<usize, Vec<MacAddr>> = BTreeMap::new();
     let mut table = shared.table_mut();
     for &(mac, id) in addresses {
-        if id.index() < shared.ports.len() {
+        if id.index() < shared.capacity {
             guests.entry(id.index()).or_default().push(mac);
         } else {
             table.learn(mac, id, false, Instant::ZERO);
@@ -358,8 +347,23 @@ fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
     }
     drop(table);
     for (index, addresses) in guests {
-        shared.ports[index].leave_addresses(addresses);
+        if let Some(port) = shared.ports().get(index) {
+            port.leave_addresses(addresses);
+        }
     }
+}
+
+/// What the parts of a switch are made of.
+struct Opened {
+    shared: Shared,
+    table: Arc<RwLock<MacTable>>,
+    memory: Arc<Budget>,
+}
+
+/// Numbers for ports: twice as many as are configured, so that others can come at run time.
+fn capacity(config: &Config) -> usize {
+    let wanted = (2 * config.ports.len()).next_power_of_two().max(MIN_CAPACITY);
+    wanted.min(MAX_PORTS - config.uplinks.len())
 }
 
 /// Makes the ports and opens the uplinks, or takes them from a broker.
@@ -368,13 +372,14 @@ fn open(
     wakers: &[Arc<Waker>],
     receivers: &mut [Vec<UplinkReceiver>],
     held: Held,
-) -> Result<Shared, StartError> {
+) -> Result<Opened, StartError> {
     let Held { devices, mut counters } = held;
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
-    let memory = Budget::new(config.ports.len());
+    let capacity = capacity(config);
+    let memory = Budget::new(capacity);
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
-        let mut port = Port::new(port_id(i), c.clone(), waker, Arc::clone(&table));
+        let mut port = Port::new(Ports::id(i), c.clone(), waker, Arc::clone(&table));
         port.memory = Share::of(Arc::clone(&memory));
         if let Some(counters) = &mut counters {
             port.count_in(counters);
@@ -382,11 +387,11 @@ fn open(
         Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
-    let shape = Shape { meter: &config.meter, guests: ports.len(), seed: hash_seed()[0] };
+    let shape = Shape { meter: &config.meter, guests: capacity, seed: hash_seed()[0] };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
-        let id = port_id(ports.len() + i);
+        let id = Ports::id(capacity + i);
         let source = devices
             .as_deref()
             .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
@@ -400,13 +405,22 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let shared = Shared::new(ports, uplinks, workers, table);
+    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&table));
     fill_table(&shared);
-    Ok(shared)
+    Ok(Opened { shared, table, memory })
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl Shared {
+    /// The port that is number `index` of the configuration.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn port_at(&self, index: usize) -> Arc<Port> {
+        Arc::clone(&self.ports().list()[index])
+    }
+
     /// The switch of `config` without sockets and threads: for benches, which are its worker.
     ///
     /// # Errors
@@ -417,7 +431,7 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers, Held::default())?);
+        let shared = Arc::new(open(config, &wakers, &mut receivers, Held::default())?.shared);
         shared.configure_inbound(&config.inbound);
         Ok(shared)
     }
@@ -426,12 +440,8 @@ impl Shared {
 /// Brings ports, uplinks and configured addresses into the forwarding table.
 fn fill_table(shared: &Shared) {
     let mut table = shared.table_mut();
-    for port in &shared.ports {
-        table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
-        table.allow_takeover(port.id, port.config.allow_mac_takeover);
-        if let Some(mac) = port.config.mac {
-            table.reserve(mac, port.id);
-        }
+    for port in shared.ports().iter() {
+        manager::add_to_table(&mut table, port);
     }
     for uplink in &shared.uplinks {
         table.add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
@@ -441,11 +451,6 @@ fn fill_table(shared: &Shared) {
             }
         }
     }
-}
-
-/// Ports and uplinks are numbered together; the configuration's limits keep the number in range.
-fn port_id(index: usize) -> PortId {
-    u16::try_from(index).map_or(PortId::MAX, PortId)
 }
 
 /// Numbers that guests cannot guess, so that they cannot make addresses collide in the table.

@@ -51,6 +51,11 @@ impl Scene {
 
 /// Sets the scene with `extra` sections, the first of which belongs to the uplink.
 fn within(extra: &str, test: impl FnOnce(&mut Scene) + Send) {
+    within_ports("", extra, test);
+}
+
+/// As [`within`], with more keys for the ports.
+fn within_ports(keys: &str, extra: &str, test: impl FnOnce(&mut Scene) + Send) {
     netns::within(|| {
         netns::ip("link add v0 type veth peer name v1");
         for name in ["v0", "v1"] {
@@ -62,7 +67,7 @@ fn within(extra: &str, test: impl FnOnce(&mut Scene) + Send) {
         let dir = tempfile::tempdir().expect("a directory");
         let port = |n: u8| {
             let socket = dir.path().join(format!("vm{n}.sock"));
-            format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\n", mac(n))
+            format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{}\"\n{keys}", mac(n))
         };
         let text = format!(
             "control = {:?}\n{}{}[[uplink]]\nname = \"up0\"\nkind = \"packet\"\ndevice = \"v0\"\n{extra}",
@@ -229,6 +234,26 @@ fn multicast_from_the_network_has_a_limit_of_its_own() {
         }
         let drops = || scene.switch.status_source().status().uplinks[0].rx.drops["storm"];
         wait_until("most of it dropped", || drops() >= 150);
+    });
+}
+
+#[test]
+fn isolated_guests_reach_the_network_and_are_reached_from_there() {
+    within_ports("isolate = true\n", "", |scene| {
+        let mut broadcast = numbered(1, 2, 1, 100);
+        broadcast[..6].fill(0xff);
+        for frame in [&numbered(1, 2, 0, 100), &broadcast, &numbered(1, FAR, 2, 100)] {
+            scene.vms[0].send(&VnetHdr::default(), frame);
+        }
+        for number in [1, 2] {
+            assert_eq!(number_of(&scene.frame()), Some(number));
+        }
+        let drops = || scene.switch.status_source().status().ports[0].tx().drops["isolated"];
+        wait_until("the drop of the frame to the other guest", || drops() == 1);
+        let answer = numbered(FAR, 2, 3, 100);
+        scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&answer)]).expect("send");
+        let (_, frame) = wait("the frame from the network", || scene.vms[1].guest.recv(0));
+        assert_eq!(number_of(&frame), Some(3), "and nothing of the other guest's before");
     });
 }
 

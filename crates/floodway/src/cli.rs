@@ -19,7 +19,7 @@ pub struct Cli {
 /// What `floodway` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the switch in the foreground until SIGINT or SIGTERM
+    /// Run the switch in the foreground until SIGINT or SIGTERM; SIGHUP makes it what the file says by then
     Run(RunArgs),
     /// Show the ports, queues, drops and addresses of the running switch
     Status(StatusArgs),
@@ -33,6 +33,16 @@ pub enum Command {
     Inbound(InboundArgs),
     /// Show why a port does not work, and what to run next; exit code 3 for a warning, 4 for an error
     Diagnose(DiagnoseArgs),
+    /// Show, add, change or remove ports of the running switch
+    Port {
+        /// What to do
+        #[command(subcommand)]
+        command: PortCommand,
+    },
+    /// Make the running switch what a configuration file says, and print what that changes
+    Apply(ApplyArgs),
+    /// Add and remove ports as domains of libvirt start and end: what /etc/libvirt/hooks/qemu is to call
+    LibvirtHook(HookArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
     /// Move frames for the broker at the other end of standard input
@@ -225,6 +235,89 @@ pub struct DiagnoseArgs {
     pub control: ControlArgs,
 }
 
+/// What `floodway port` can do.
+#[derive(Debug, Subcommand)]
+pub enum PortCommand {
+    /// Show the keys of ports that do not have their defaults
+    Show {
+        /// The port; all of them if left out
+        name: Option<String>,
+        /// Print JSON instead of TOML
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: ControlArgs,
+    },
+    /// Add a port
+    Add(PortChangeArgs),
+    /// Change keys of a port
+    Set(PortChangeArgs),
+    /// Remove a port
+    Del {
+        /// The port
+        name: String,
+        #[command(flatten)]
+        how: ChangeArgs,
+    },
+}
+
+/// Options of `floodway port add` and `set`.
+#[derive(Debug, Args)]
+pub struct PortChangeArgs {
+    /// The port
+    pub name: String,
+    /// Keys as in [[port]], like socket=/run/floodway/vm3.sock mtu=9000 offload.transmit=true; without a value the default
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub keys: Vec<String>,
+    #[command(flatten)]
+    pub how: ChangeArgs,
+}
+
+/// How a change is made.
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    /// Print what would change, and change nothing
+    #[arg(long, conflicts_with = "save")]
+    pub dry_run: bool,
+    /// Make the change in this configuration file, too, so that it outlives a restart; comments stay
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// Options of `floodway apply`.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// Configuration file (TOML)
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// Options of `floodway libvirt-hook`.
+#[derive(Debug, Args)]
+pub struct HookArgs {
+    /// Look at sockets whose paths begin with this, and at no others
+    #[arg(long, value_name = "PATH", default_value = "/run/floodway")]
+    pub sockets: String,
+    #[command(flatten)]
+    pub how: ChangeArgs,
+    /// The domain
+    pub domain: String,
+    /// What happens to it
+    pub operation: String,
+    /// And when: begin, end
+    pub sub_operation: String,
+    /// What else libvirt says
+    #[arg(hide = true)]
+    pub extra: Vec<String>,
+}
+
 /// Options of `floodway drain`.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
@@ -315,6 +408,26 @@ mod tests {
         };
         assert_eq!((args.port.as_str(), args.undo, args.timeout), ("vm1", false, 0));
         assert!(matches!(parse("floodway drain vm1 --undo"), Ok(Command::Drain(_))));
+    }
+
+    #[test]
+    fn options_of_port_and_apply() {
+        let words = "floodway port add vm3 socket=/tmp/s mtu=9000 --save f.toml";
+        let Ok(Command::Port { command: PortCommand::Add(args) }) = parse(words) else {
+            panic!("not accepted");
+        };
+        assert_eq!(
+            (&*args.name, args.keys),
+            ("vm3", vec!["socket=/tmp/s".into(), "mtu=9000".into()])
+        );
+        assert_eq!(args.how.save, Some(PathBuf::from("f.toml")));
+        let Ok(Command::Apply(args)) = parse("floodway apply -f a.toml --dry-run") else {
+            panic!("not accepted");
+        };
+        assert_eq!((args.file, args.dry_run), (PathBuf::from("a.toml"), true));
+        let conflict = parse("floodway port del vm3 --dry-run --save f.toml").unwrap_err();
+        assert_eq!(conflict.kind(), ErrorKind::ArgumentConflict);
+        assert!(parse("floodway port set vm3").is_err());
     }
 
     #[test]

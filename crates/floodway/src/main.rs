@@ -3,6 +3,7 @@
 //! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration; `diagnose` has 3 and 4 for what it finds. Errors
 //! are one line on standard error.
 
+mod apply;
 mod broker;
 mod cli;
 mod data_plane;
@@ -10,13 +11,16 @@ mod diagnose;
 mod drain;
 mod flows;
 mod inbound;
+mod libvirt;
 mod log;
 mod man;
 mod notify;
 mod offload;
 mod output;
 mod pairs;
+mod port;
 mod run;
+mod save;
 mod status;
 mod table;
 
@@ -52,6 +56,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Offload(args) => offload::offload(&args)?,
         Command::Inbound(args) => inbound::inbound(&args)?,
         Command::Diagnose(args) => return diagnose::diagnose(&args),
+        Command::Port { command } => port::port(&command)?,
+        Command::Apply(args) => apply::apply(&args)?,
+        Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::Completions { shell } => {

@@ -33,6 +33,18 @@ impl Notifier {
         Ok(Self { _alive: alive })
     }
 
+    /// Says that the switch reads its configuration again.
+    pub fn reloading(&self) {
+        let mut states = vec![NotifyState::Reloading];
+        states.extend(NotifyState::monotonic_usec_now().ok());
+        notify(&states);
+    }
+
+    /// Says that it has.
+    pub fn reloaded(&self) {
+        notify(&[NotifyState::Ready]);
+    }
+
     /// Says that the switch stops.
     pub fn stopping(self) {
         notify(&[NotifyState::Stopping]);

@@ -1,12 +1,14 @@
 //! `floodway run`: the switch in the foreground, from its configuration to a signal.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodway_switch::control::{ControlListener, ControlServer};
+use floodway_switch::operator::Operator;
 use floodway_switch::{Config, Switch};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
@@ -17,7 +19,7 @@ use crate::cli::RunArgs;
 use crate::log::{Flush, Log};
 use crate::notify::Notifier;
 
-/// Runs the switch until SIGINT or SIGTERM, or only checks its configuration.
+/// Runs the switch until SIGINT or SIGTERM, or only checks its configuration. On SIGHUP the switch becomes what the file says then.
 ///
 /// # Errors
 /// The configuration is not valid, or a socket, device or thread cannot be had.
@@ -42,7 +44,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_default(signal, Arc::clone(&stopping))?;
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
 
     // Before any port is touched: a second switch with this configuration goes no further.
     let listener = ControlListener::bind(&config.control)?;
@@ -52,13 +54,33 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     tracing::info!(control = %config.control.display(), "{running}");
     let notifier = Notifier::ready(switch.status_source(), &running)?;
 
-    let signal = signals.forever().next().and_then(signal_name);
+    let mut received = signals.forever().inspect(|&signal| {
+        if signal == SIGHUP {
+            notifier.reloading();
+            reload(&*switch.operator(), &args.config);
+            notifier.reloaded();
+        }
+    });
+    let signal = received.find(|&signal| signal != SIGHUP).and_then(signal_name);
+    drop(received);
     stopping.store(true, Ordering::Relaxed);
     tracing::info!(signal, "stopping");
     notifier.stopping();
     drop(control);
     switch.stop();
     Ok(())
+}
+
+/// Makes the switch what the file at `path` says, or leaves it as it is and logs why.
+fn reload(operator: &dyn Operator, path: &Path) {
+    let wanted = match Config::load(path) {
+        Ok(wanted) => wanted,
+        Err(error) => return tracing::error!("not reloaded: {error}"),
+    };
+    match operator.reconfigure(&|_| Ok(wanted.clone()), false) {
+        Ok(plan) => tracing::info!("reloaded {}: {plan}", path.display()),
+        Err(error) => tracing::error!("not reloaded: {}: {error}", path.display()),
+    }
 }
 
 /// Starts to log what `filter` admits to standard error, with colours if that is a terminal. What is returned waits for the last lines.

@@ -411,7 +411,7 @@ fn addresses(status: &Status) -> Option<String> {
 mod tests {
     use floodway_switch::api::status::{
         ClassStatus, EgressStatus, MeterStatus, OffloadStatus, PortState, QueuePairStatus,
-        RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way, WorkStatus,
+        RemovedStatus, RxQueueStatus, SwitchStatus, TxQueueStatus, VcpuStatus, Way, WorkStatus,
     };
 
     use super::*;
@@ -481,6 +481,7 @@ mod tests {
             ..Default::default()
         };
         let status = Status {
+            removed: RemovedStatus::default(),
             switch: SwitchStatus {
                 version: "1.2.3".into(),
                 pid: 42,

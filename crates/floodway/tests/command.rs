@@ -222,6 +222,80 @@ fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
 }
 
 #[test]
+fn ports_are_changed_while_the_switch_runs_and_saved() {
+    let scene = Scene::new();
+    let running = scene.start();
+    let done = |words: &[&str]| {
+        let output = scene.output(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        stdout(&output)
+    };
+    let failed = |words: &[&str]| {
+        let output = scene.output(words);
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        stderr(&output)
+    };
+    let socket = scene.path("vm2.sock");
+    let key = format!("socket={}", socket.display());
+    let plan = format!("+ port vm2: mtu = 9000, socket = \"{}\"\n", socket.display());
+    assert_eq!(done(&["port", "add", "vm2", &key, "mtu=9000", "--dry-run"]), plan);
+    assert!(!socket.exists());
+    assert_eq!(done(&["port", "add", "vm2", &key, "mtu=9000", "--save", "switch.toml"]), plan);
+    assert!(socket.exists());
+    let error = failed(&["port", "add", "vm2", &key]);
+    assert_eq!(error, "floodway: there is a port \"vm2\" already; use floodway port set\n");
+    let change = ["port", "set", "vm2", "mtu=", "storm_pps=7", "--save", "switch.toml"];
+    let plan = "~ port vm2: mtu = 9000 -> default, storm_pps = default -> 7 (its front-end connects again)\n";
+    assert_eq!(done(&change), plan);
+    let shown = format!("name = \"vm2\"\nsocket = \"{}\"\nstorm_pps = 7\n", socket.display());
+    assert_eq!(done(&["port", "show", "vm2"]), shown);
+    let error = failed(&["port", "set", "vm2", "mtu=70000"]);
+    assert_eq!(
+        error,
+        "floodway: port[1] \"vm2\".mtu = 70000: must be an integer from 68 to 65535\n"
+    );
+    // What was saved is what runs.
+    assert_eq!(done(&["apply", "-f", "switch.toml"]), "no changes\n");
+    drop(running);
+    let _running = scene.start();
+    assert_eq!(done(&["port", "show", "vm2"]), shown);
+    done(&["port", "del", "vm2", "--save", "switch.toml"]);
+    assert!(!socket.exists());
+    assert_eq!(done(&["apply", "-f", "switch.toml"]), "no changes\n");
+}
+
+#[test]
+fn a_file_is_applied_by_command_and_by_signal_and_a_bad_one_changes_nothing() {
+    let scene = Scene::new();
+    let running = scene.start();
+    let pps = || stdout(&scene.output(&["port", "show", "vm1"]));
+    scene.configure("storm_pps = 5");
+    let dry = stdout(&scene.output(&["apply", "-f", "switch.toml", "--dry-run"]));
+    assert_eq!(dry, "~ port vm1: storm_pps = default -> 5\n");
+    assert!(!pps().contains("storm_pps"));
+    scene.output(&["apply", "-f", "switch.toml"]);
+    assert!(pps().contains("storm_pps = 5\n"));
+
+    scene.configure("storm_pps = \"many\"");
+    let output = scene.output(&["apply", "-f", "switch.toml"]);
+    let expected = "floodway: switch.toml:5: port[0] \"vm1\".storm_pps = \"many\": must be an integer from 0 to 4294967295\n";
+    assert_eq!((stderr(&output).as_str(), output.status.code()), (expected, Some(2)));
+    running.signal(libc::SIGHUP);
+    assert!(scene.output(&["status"]).status.success(), "it goes on");
+
+    scene.configure("storm_pps = 6");
+    running.signal(libc::SIGHUP);
+    let deadline = Instant::now() + PATIENCE;
+    while !pps().contains("storm_pps = 6\n") {
+        assert!(Instant::now() < deadline, "the signal has no effect");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut running = running;
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn offload_is_shown_and_changed_and_drained() {
     let scene = Scene::new();
     scene.configure("[port.offload]\nreceive = true\nbudget = 131072");

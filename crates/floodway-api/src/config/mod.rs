@@ -51,6 +51,9 @@ pub use watchdog::WatchdogConfig;
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/floodway/control.sock";
 
+/// Ports and uplinks that one switch can have together.
+pub const MAX_PORTS: usize = parse::MAX_PORTS;
+
 /// A checked configuration of the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -72,7 +75,7 @@ pub struct Config {
     pub workers: Vec<WorkerConfig>,
     /// Ports, one for each VM interface.
     pub ports: Vec<PortConfig>,
-    /// Uplinks. There is at least one port or uplink.
+    /// Uplinks.
     pub uplinks: Vec<UplinkConfig>,
 }
 
@@ -153,6 +156,8 @@ pub struct PortConfig {
     pub allow_dhcp_server: bool,
     /// The guest may take a MAC address that is in use behind another port or uplink; only without `mac`. Default `false`.
     pub allow_mac_takeover: bool,
+    /// No frame passes between this port and another port, isolated or not; uplinks are open. Default `false`.
+    pub isolate: bool,
     /// Queue pairs offered to the guest, 1 to 16. Default 1.
     pub queue_pairs: u16,
     /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
@@ -187,6 +192,7 @@ impl PortConfig {
             allow_router: true,
             allow_dhcp_server: true,
             allow_mac_takeover: false,
+            isolate: false,
             queue_pairs: 1,
             mtu: 1500,
             queue_bytes: 4 << 20,
@@ -262,7 +268,7 @@ impl UplinkConfig {
 }
 
 impl Default for Config {
-    /// One worker, and nothing to switch yet.
+    /// One worker, and nothing to switch yet: ports can come while the switch runs.
     fn default() -> Self {
         Self {
             control: DEFAULT_CONTROL_SOCKET.into(),

@@ -40,6 +40,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "allow_router",
     "allow_dhcp_server",
     "allow_mac_takeover",
+    "isolate",
     "queue_pairs",
     "mtu",
     "queue_bytes",
@@ -59,7 +60,7 @@ const MAX_DEVICE_NAME: usize = libc::IFNAMSIZ - 1;
 /// Characters of a port's or uplink's name; it is in every metric and log line.
 const MAX_NAME: usize = 64;
 /// Ports and uplinks together; the forwarding table numbers them with 16 bits.
-const MAX_PORTS: usize = 4096;
+pub(super) const MAX_PORTS: usize = 4096;
 /// Highest core that an affinity mask of the C library can name.
 const MAX_CORE: usize = libc::CPU_SETSIZE as usize - 1;
 
@@ -93,11 +94,10 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
-    let problem = match count {
-        0 => "there is nothing to switch; add a [[port]] or an [[uplink]] section".to_owned(),
-        1..=MAX_PORTS => return Ok(()),
-        _ => format!("{count} ports and uplinks are too many; one switch takes {MAX_PORTS}"),
-    };
+    if count <= MAX_PORTS {
+        return Ok(());
+    }
+    let problem = format!("{count} ports and uplinks are too many; one switch takes {MAX_PORTS}");
     Err(Fault::new(0..0, problem).at("port"))
 }
 
@@ -150,6 +150,7 @@ fn port(
         allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
         allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
         allow_mac_takeover: allow_mac_takeover(section, mac)?,
+        isolate: section.boolean("isolate")?.unwrap_or(default.isolate),
         mac,
         ips,
         queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(default.queue_pairs),

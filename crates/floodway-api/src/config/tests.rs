@@ -282,7 +282,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, permissions, mac, ips, \
-             allow_router, allow_dhcp_server, allow_mac_takeover, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
+             allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),
     ];
@@ -296,10 +296,14 @@ fn faults_of_one_port_name_key_value_and_fix() {
 }
 
 #[test]
+fn a_switch_may_start_without_ports() {
+    assert_eq!(Config::parse("", Path::new("f.toml")).unwrap(), Config::default());
+}
+
+#[test]
 fn faults_of_the_other_sections() {
     let port = port_with("");
     let cases = [
-        ("", "1: port: there is nothing to switch; add a [[port]] or an [[uplink]] section"),
         ("[l2]\nageing_s = 0", "2: l2.ageing_s = 0: must be an integer from 1 to 1000000"),
         ("[l2]\nageing = 3", "2: l2.ageing: unknown key; did you mean \"ageing_s\"?"),
         ("[[l2]]\nageing_s = 3", "1: l2: must be one section: write [l2]"),

@@ -4,10 +4,27 @@
 //! written is short and an older switch can read it. Times are written in the unit of their key.
 
 use serde::{Serialize, Serializer};
+use toml::Table;
 
 use super::keys::{Keys, integer, micros};
 use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
 use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
+
+impl Config {
+    /// The file that says this configuration, without keys that have their defaults.
+    #[must_use]
+    pub fn to_table(&self) -> Table {
+        root(self).into_table()
+    }
+}
+
+impl PortConfig {
+    /// The section of this port in a file whose `[permissions]` are `for_all`.
+    #[must_use]
+    pub fn to_table(&self, for_all: &Permissions) -> Table {
+        port(self, for_all).into_table()
+    }
+}
 
 impl Serialize for Config {
     /// As a file that [`Config::parse`] reads as the same configuration.
@@ -74,6 +91,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         allow_router,
         allow_dhcp_server,
         allow_mac_takeover,
+        isolate,
         queue_pairs,
         mtu,
         queue_bytes,
@@ -94,6 +112,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         .changed("allow_router", *allow_router, unguarded)
         .changed("allow_dhcp_server", *allow_dhcp_server, unguarded)
         .changed("allow_mac_takeover", *allow_mac_takeover, false)
+        .changed("isolate", *isolate, default.isolate)
         .changed("queue_pairs", integer(*queue_pairs), integer(default.queue_pairs))
         .changed("mtu", integer(*mtu), integer(default.mtu))
         .changed("queue_bytes", integer(*queue_bytes), integer(default.queue_bytes))
@@ -129,7 +148,7 @@ fn texts<T: ToString>(values: &[T]) -> Option<Vec<String>> {
 mod tests {
     use std::path::Path;
 
-    use toml::{Table, Value};
+    use toml::Value;
 
     use super::super::UplinkKind;
     use super::super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
@@ -175,6 +194,7 @@ mac = "52:54:00:00:00:01"
 ips = ["10.0.0.2", "fd00::2"]
 allow_router = true
 allow_dhcp_server = true
+isolate = true
 queue_pairs = 16
 mtu = 0xffff
 queue_bytes = 1_000_000

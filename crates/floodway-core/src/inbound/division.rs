@@ -65,6 +65,12 @@ impl Division {
         self.allocator.set(vm, demand)
     }
 
+    /// Active connections of a VM, as it was last set.
+    #[must_use]
+    pub fn active(&self, vm: usize) -> u32 {
+        self.active.get(vm).copied().unwrap_or(0)
+    }
+
     /// When [`tick`](Self::tick) is due; [`Instant::NEVER`] if nothing is lent.
     #[must_use]
     pub const fn next_tick(&self) -> Instant {

@@ -46,6 +46,15 @@ impl Turns {
         Some(credit.max(1))
     }
 
+    /// Takes over the credit or debt that member `theirs` of another set has there.
+    pub fn carry_over(&mut self, member: usize, other: &Self, theirs: usize) {
+        if let (Some(credit), Some(&carried)) =
+            (self.credits.get_mut(member), other.credits.get(theirs))
+        {
+            *credit = carried.min(self.quantum);
+        }
+    }
+
     /// Charges a member, whether it is its turn or not.
     #[inline]
     pub fn charge(&mut self, member: usize, cost: u64) {

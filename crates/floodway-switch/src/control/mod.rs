@@ -10,6 +10,13 @@
 //! | `GET /v1/status` | [`Status`](crate::api::status::Status) as JSON |
 //! | `GET /v1/version` | [`Version`] as JSON |
 //! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::operate::FlowPage) as JSON |
+//! | `GET /v1/ports?limit=&cursor=` | [`PortPage`](crate::api::operate::PortPage) as JSON |
+//! | `GET /v1/ports/NAME` | the port's keys, as in `[[port]]`, with an entity tag |
+//! | `PUT /v1/ports/NAME` | a port with these keys and no others; [`Plan`](crate::api::plan::Plan) as JSON |
+//! | `PATCH /v1/ports/NAME` | other values for these keys, `null` for the default; the same |
+//! | `DELETE /v1/ports/NAME` | no such port; the same |
+//! | `GET /v1/config` | the configuration that runs, as TOML, with an entity tag |
+//! | `PUT /v1/config` | another one, as TOML; [`Plan`](crate::api::plan::Plan) as JSON |
 //! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::api::operate::OffloadSettings) as JSON |
 //! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::api::operate::OffloadChange) |
 //! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::api::operate::DrainStatus) as JSON |
@@ -18,6 +25,9 @@
 //! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::operate::InboundChange) |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
+//! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still
+//! holds (412 otherwise). A change that cannot be made changes nothing.
+//!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:
 //! `curl --unix-socket /run/floodway/control.sock http://floodway/v1/status`.
 //!
@@ -25,6 +35,8 @@
 //! replaced, a file that is no socket is never touched); the socket's mode is 0660, so its
 //! directory's and file's owner and group decide who may ask; a stop never waits for clients.
 
+mod changes;
+mod failure;
 mod metrics;
 mod routes;
 mod server;

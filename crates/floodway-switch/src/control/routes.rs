@@ -1,7 +1,5 @@
 //! What the control socket answers. A new route is a line in [`router`] and a handler.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri, header};
@@ -9,19 +7,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 
-use super::metrics;
+use super::failure::{Failure, Source, error};
+use super::{changes, metrics};
 use crate::api::diagnosis::Diagnosis;
 use crate::api::operate::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, OperateError, PairPage, PairQuery, Refusal,
+    OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::status::{Status, Version};
-use crate::operator::Operator;
-
-type Source = Arc<dyn Operator>;
 
 /// What there is, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
+const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/config, /v1/ports, /v1/ports/NAME, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
     Router::new()
@@ -30,6 +26,9 @@ pub(super) fn router(source: Source) -> Router {
         .route("/v1/flows", get(flows))
         .route("/v1/pairs", get(pairs))
         .route("/v1/inbound", put(set_inbound).get(inbound))
+        .route("/v1/ports", get(changes::ports))
+        .route("/v1/ports/{name}", get(changes::port).merge(changes::of_port()))
+        .route("/v1/config", get(changes::config).put(changes::put_config))
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/v1/ports/{name}/diagnosis", get(diagnosis))
@@ -128,33 +127,4 @@ async fn unknown(uri: Uri) -> Response {
 
 async fn wrong_method(uri: Uri) -> Response {
     error(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not answer to this method", uri.path()))
-}
-
-fn error(code: StatusCode, message: impl Into<String>) -> Response {
-    (code, Json(Refusal { error: message.into() })).into_response()
-}
-
-/// An answer that is not a success.
-struct Failure(StatusCode, String);
-
-impl Failure {
-    fn bad_request(message: String) -> Self {
-        Self(StatusCode::BAD_REQUEST, message)
-    }
-}
-
-impl From<OperateError> for Failure {
-    fn from(error: OperateError) -> Self {
-        let code = match error {
-            OperateError::UnknownPort { .. } => StatusCode::NOT_FOUND,
-            OperateError::BadCursor(_) | OperateError::Refused(_) => StatusCode::BAD_REQUEST,
-        };
-        Self(code, error.to_string())
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        error(self.0, self.1)
-    }
 }

@@ -15,8 +15,8 @@ use crate::api::operate::{
 };
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
-    PortStatus, QueuePairStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus, Way,
-    WorkStatus, WorkerStatus,
+    PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
+    Way, WorkStatus, WorkerStatus,
 };
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
@@ -98,6 +98,7 @@ fn sample() -> Status {
     let undelivered = Traffic::default();
     undelivered.count_drop(DropReason::PortDown, 2);
     Status {
+        removed: RemovedStatus::default(),
         switch: SwitchStatus {
             version: "1.2.3".into(),
             pid: 42,

@@ -4,8 +4,8 @@
 //! **Goal**: the kernel limits the mappings of a process (65 530 by default) and its addresses (128 TiB). No front-end, and no
 //! number of them, may use up what others need; and one VM among many configured ports may be as large as if it were alone.
 //!
-//! **Rule**: half of both limits is what all mappings of guest memory together may take ([`TOTAL`]). Half of that is divided evenly among the configured
-//! ports: a port always gets its part ([`Budget::part`]), whatever others do. The other half is common. Beyond its part, a port may hold no more of
+//! **Rule**: half of both limits is what all mappings of guest memory together may take ([`TOTAL`]). Half of that is divided evenly among the ports
+//! that the switch can have: a port always gets its part ([`Budget::part`]), whatever others do. The other half is common. Beyond its part, a port may hold no more of
 //! that than it leaves free (the dynamic threshold of Choudhury and Hahne, with alpha 1): alone it may have half, and each of `n` greedy ones a part in
 //! `n + 1`, so the next one always finds as much as each of them has.
 //!

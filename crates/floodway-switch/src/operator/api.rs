@@ -5,7 +5,9 @@ use crate::api::operate::{
     DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange, OffloadSettings,
     OperateError, PairPage, PairQuery,
 };
+use crate::api::plan::Plan;
 use crate::api::status::Status;
+use crate::config::Config;
 
 /// Something that knows its status: the running switch.
 pub trait StatusSource: Send + Sync {
@@ -44,6 +46,28 @@ pub trait Operator: StatusSource {
     /// # Errors
     /// There is no such port.
     fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError>;
+
+    /// The configuration that runs.
+    ///
+    /// # Errors
+    /// This is no switch that has one.
+    fn configuration(&self) -> Result<Config, OperateError> {
+        Err(OperateError::HasBroker)
+    }
+
+    /// Makes what runs what `edit` makes of the configuration, or only says what that would change (`dry_run`). `edit` has to be
+    /// quick: other changes wait for it.
+    ///
+    /// # Errors
+    /// Those of `edit`, and what keeps the switch from being so. Nothing is changed then, unless the error says so.
+    fn reconfigure(
+        &self,
+        edit: &dyn Fn(&Config) -> Result<Config, OperateError>,
+        dry_run: bool,
+    ) -> Result<Plan, OperateError> {
+        let (_, _) = (edit, dry_run);
+        Err(OperateError::HasBroker)
+    }
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///

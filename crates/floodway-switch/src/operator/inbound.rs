@@ -22,8 +22,8 @@ impl Shared {
         change: &InboundChange,
     ) -> Result<InboundStatus, OperateError> {
         if *change != InboundChange::default() {
-            let config = self.inbound.with(|state| changed(state.config(), change))?;
-            settings::check_minimum(&config, self.ports.len())?;
+            let config = self.inbound.with(|state| changed(state.core.config(), change))?;
+            settings::check_minimum(&config, self.ports().list().len())?;
             self.configure_inbound(&config);
             tracing::info!(?change, "inbound settings changed");
             keep(self, &Kept::Inbound(&change_to(&config)));
@@ -32,11 +32,12 @@ impl Shared {
     }
 
     fn inbound_status(&self) -> InboundStatus {
-        let (config, demands) =
-            self.inbound.with(|state| (state.config().clone(), state.demands().to_vec()));
-        let weights = demands.iter().map(|demand| demand.weight);
-        let ports =
-            self.ports.iter().zip(weights).map(|(port, weight)| self.inbound_port(port, weight));
+        let (config, ports) = self.inbound.with(|state| {
+            let weights = state.core.demands().iter().map(|demand| demand.weight);
+            let ports: Vec<_> = state.ports.iter().cloned().zip(weights).collect();
+            (state.core.config().clone(), ports)
+        });
+        let ports = ports.iter().map(|(port, weight)| self.inbound_port(port, *weight));
         InboundStatus {
             capacity_bps: config.capacity * BITS,
             minimum_bps: config.minimum * BITS,

@@ -109,9 +109,9 @@ impl Operator for Arc<Shared> {
                 parse_cursor(cursor).ok_or_else(|| OperateError::BadCursor(excerpt(cursor)))?
             }
         };
-        let ports: Vec<&Arc<Port>> = match &query.port {
+        let ports = match &query.port {
             Some(name) => vec![self.port(name)?],
-            None => self.ports.iter().collect(),
+            None => self.ports().list().to_vec(),
         };
         let mut flows = Vec::new();
         while let Some(port) = ports.get(index) {
@@ -134,7 +134,7 @@ impl Operator for Arc<Shared> {
         let port = self.port(port)?;
         if *change != OffloadChange::default() {
             let mut delivery = Delivery::new(Arc::clone(self));
-            let mut session = Session::open(port, &mut delivery);
+            let mut session = Session::open(&port, &mut delivery);
             let config = changed(session.config(), change)?;
             session.configure(config);
             drop(session);
@@ -150,14 +150,15 @@ impl Operator for Arc<Shared> {
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
-        Ok(diagnose::port(self.port(port)?))
+        let port = self.port(port)?;
+        Ok(diagnose::port(&port))
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
         let port = self.port(port)?;
         if let Some(draining) = draining {
             let mut delivery = Delivery::new(Arc::clone(self));
-            Session::open(port, &mut delivery).drain(draining);
+            Session::open(&port, &mut delivery).drain(draining);
             delivery.flush();
             tracing::info!(port = port.config.name, draining, "drain");
             keep(self, &Kept::Drain(&port.config.name, draining));
@@ -168,12 +169,11 @@ impl Operator for Arc<Shared> {
 
 impl Shared {
     /// The port called `name`.
-    pub(crate) fn port(&self, name: &str) -> Result<&Arc<Port>, OperateError> {
-        self.ports.iter().find(|port| port.config.name == name).ok_or_else(|| {
-            OperateError::UnknownPort {
-                name: excerpt(name),
-                ports: self.ports.iter().map(|port| port.config.name.clone()).collect(),
-            }
+    pub(crate) fn port(&self, name: &str) -> Result<Arc<Port>, OperateError> {
+        let ports = self.ports();
+        ports.named(name).cloned().ok_or_else(|| OperateError::UnknownPort {
+            name: excerpt(name),
+            ports: ports.iter().map(|port| port.config.name.clone()).collect(),
         })
     }
 }

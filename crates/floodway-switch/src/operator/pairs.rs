@@ -1,8 +1,11 @@
 //! Pairs of guests and destinations, page by page.
 
+use std::sync::Arc;
+
 use floodway_core::egress::meter::PairSummary;
 
 use crate::api::operate::{MAX_PAGE, OperateError, PairPage, PairQuery, PairStatus};
+use crate::state::port::Port;
 use crate::state::shared::Shared;
 
 /// Pairs in a page if nobody says how many.
@@ -42,15 +45,17 @@ pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, OperateError
         Some(text) => Cursor::parse(text)
             .ok_or_else(|| OperateError::BadCursor(text.chars().take(64).collect()))?,
     };
+    let ports = shared.ports();
     let mut pairs = Vec::new();
     while let Some(uplink) = shared.uplinks.get(at.uplink) {
-        let Some(port) = shared.ports.get(at.guest) else {
+        if at.guest >= ports.capacity() {
             at = Cursor { uplink: at.uplink + 1, ..Cursor::default() };
             continue;
-        };
-        let next = match only {
-            Some(only) if only.id != port.id => None,
-            _ => {
+        }
+        let asked = |port: &&Arc<Port>| only.as_ref().is_none_or(|only| only.id == port.id);
+        let next = match ports.get(at.guest).filter(asked) {
+            None => None,
+            Some(port) => {
                 let places = PLACES_AT_ONCE.min((limit - pairs.len()) as u32);
                 let now = shared.now();
                 let (found, next) =

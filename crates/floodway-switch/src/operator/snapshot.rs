@@ -6,8 +6,8 @@ use floodway_core::l2::{Entry, EntryKind, PortId};
 
 use crate::api::status::{
     Drops, L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
-    RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus, Way,
-    WorkStatus, WorkerStatus,
+    RemovedStatus, RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus,
+    Way, WorkStatus, WorkerStatus, add_drops,
 };
 use crate::memory::sigbus::Kind;
 use crate::operator::api::StatusSource;
@@ -42,8 +42,9 @@ impl StatusSource for Shared {
                 .enumerate()
                 .map(|(index, info)| worker(index, info, uptime_s))
                 .collect(),
-            ports: self.ports.iter().map(|p| port(p, self.work(p.id))).collect(),
+            ports: self.ports().iter().map(|p| port(p, self.work(p.id))).collect(),
             uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
+            removed: self.removed_status(),
             l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
             traffic: self.pairs.iter().map(|pair| self.pair(&pair)).collect(),
         }
@@ -66,8 +67,23 @@ impl Shared {
         L2Entry { mac: entry.mac.to_string(), port, age_s }
     }
 
+    fn removed_status(&self) -> RemovedStatus {
+        let mut removed = lock(&self.removed).clone();
+        add_drops(&mut removed.rx.drops, &drops(&lock(&self.gone)));
+        removed
+    }
+
+    /// Adds what a port has counted, which is removed, to what all those have.
+    pub(crate) fn count_removed(&self, port: &Port) {
+        let last = self::port(port, WorkStatus::default());
+        let mut removed = lock(&self.removed);
+        removed.ports += 1;
+        removed.rx += &last.rx();
+        removed.tx += &last.tx();
+    }
+
     fn pair(&self, pair: &PairTraffic) -> PairTrafficStatus {
-        let is_port = |id: PortId| id.index() < self.ports.len();
+        let is_port = |id: PortId| id.index() < self.capacity;
         let by = if is_port(pair.from) && is_port(pair.to) { Way::Channel } else { Way::Uplink };
         let (from, to) = (self.name_of(pair.from), self.name_of(pair.to));
         PairTrafficStatus { from, to, by, packets: pair.packets, bytes: pair.bytes }
@@ -80,7 +96,7 @@ impl Shared {
 
     /// The name of a port or uplink.
     fn name_of(&self, id: PortId) -> String {
-        match self.ports.get(id.index()) {
+        match self.ports().get(id.index()) {
             Some(port) => port.config.name.clone(),
             None => self.uplink(id).map(|uplink| uplink.config.name.clone()).unwrap_or_default(),
         }

@@ -23,8 +23,10 @@ use floodway_wire::{MacAddr, parse};
 use crate::frame::{CUT_AT_ONCE, Frame};
 use crate::queues::rx::RxQueue;
 use crate::state::port::Port;
+use crate::state::ports::Ports;
 use crate::state::shared::Shared;
 use crate::stats::DropReason;
+use crate::sync::lock;
 
 /// When the guest hears of delivered frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum Flush {
 pub struct Delivery {
     /// What the switch knows.
     pub shared: Arc<Shared>,
+    /// The ports, as the thread last looked at them.
+    pub ports: Arc<Ports>,
     /// Receive queues with frames that their guests do not see yet: (port, pair).
     unflushed: Vec<(usize, u16)>,
     /// Receive queues whose interrupt waits, and until when.
@@ -51,7 +55,15 @@ impl Delivery {
     /// A way into the queues of `shared`.
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, unflushed: Vec::new(), held: Vec::new() }
+        let ports = shared.ports();
+        Self { shared, ports, unflushed: Vec::new(), held: Vec::new() }
+    }
+
+    /// Takes over other ports. Not within a batch.
+    #[cold]
+    pub fn take_ports(&mut self, ports: Arc<Ports>) {
+        self.held.retain(|(i, _, _)| ports.get(*i).is_some());
+        self.ports = ports;
     }
 
     /// Delivers `frames` of `src` to an uplink, or to receive queue `pair` of a port.
@@ -67,7 +79,7 @@ impl Delivery {
         I: Iterator<Item = Frame<'f>>,
     {
         let i = dst.index();
-        let Some(port) = self.shared.ports.get(i) else {
+        let Some(port) = self.ports.get(i) else {
             if let Some(uplink) = self.shared.uplink(dst) {
                 let cuts = uplink.cuts_super_frames();
                 let mut work = Work::default();
@@ -87,9 +99,17 @@ impl Delivery {
                 }
                 self.shared.ledger.charge(src, &work);
                 self.shared.pairs.count(src, dst, work.copies, work.bytes);
+            } else {
+                self.drop_for_removed(frames().count());
             }
             return;
         };
+        if !self.ports.connects(src, dst) {
+            // An address has moved there since the frame was classified.
+            let frames = frames().count() as u64;
+            lock(&port.undelivered).count_drop(DropReason::Isolated, frames);
+            return;
+        }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(src, &port, frames());
@@ -137,10 +157,16 @@ impl Delivery {
         }
     }
 
+    /// Counts frames to a port that has just been removed.
+    #[cold]
+    fn drop_for_removed(&self, frames: usize) {
+        lock(&self.shared.gone).count_drop(DropReason::PortDown, frames as u64);
+    }
+
     /// Something of `src` is left to be cut. An uplink's worker is the one that sends for it, and looks by itself.
     #[cold]
     fn resume_soon(&self, src: PortId) {
-        if let Some(port) = self.shared.ports.get(src.index()) {
+        if let Some(port) = self.ports.get(src.index()) {
             port.resume_soon();
         }
     }
@@ -180,8 +206,9 @@ impl Delivery {
     where
         I: Iterator<Item = Frame<'f>>,
     {
-        let shared = Arc::clone(&self.shared);
-        for port in shared.ports.iter().filter(|p| p.id != ingress && p.rx_running() > 0) {
+        let (shared, ports) = (Arc::clone(&self.shared), Arc::clone(&self.ports));
+        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
+        for port in ports.iter().filter(|p| p.id != ingress && takes(p)) {
             self.deliver(ingress, port.id, 0, Flush::Later, &frames);
         }
         for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
@@ -193,7 +220,7 @@ impl Delivery {
     #[inline]
     #[must_use]
     pub fn spread(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
-        match self.shared.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
+        match self.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
             0 | 1 => 0,
             n => (flow_hash(frame) % u64::from(n)) as u16,
         }
@@ -203,7 +230,7 @@ impl Delivery {
     #[inline]
     pub fn flush(&mut self) {
         for (i, pair) in self.unflushed.drain(..) {
-            let port = &self.shared.ports[i];
+            let Some(port) = self.ports.get(i) else { continue };
             finish(port, &mut port.pairs[usize::from(pair)].rx());
         }
     }
@@ -217,12 +244,13 @@ impl Delivery {
         if self.next_interrupt() > now {
             return false;
         }
-        let shared = &self.shared;
+        let ports = &self.ports;
         self.held.retain_mut(|(i, pair, due)| {
             if *due > now {
                 return true;
             }
-            let next = shared.ports[*i].pairs[usize::from(*pair)].rx().interrupt_if_due(now);
+            let Some(port) = ports.get(*i) else { return false };
+            let next = port.pairs[usize::from(*pair)].rx().interrupt_if_due(now);
             *due = next.unwrap_or(*due);
             next.is_some()
         });

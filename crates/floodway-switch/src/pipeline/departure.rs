@@ -64,7 +64,7 @@ impl Delivery {
             return;
         }
         let owing = |port: &&Arc<Port>| port.id != ingress && port.offload.owes(mac);
-        if let Some(port) = shared.ports.iter().find(owing) {
+        if let Some(port) = self.ports.iter().find(owing) {
             port.on_guest_moved();
         }
     }
@@ -78,8 +78,8 @@ impl Delivery {
         announcement: bool,
         now: Instant,
     ) {
-        let shared = Arc::clone(&self.shared);
-        let departed = owner.and_then(|owner| shared.ports.get(owner.index()));
+        let (shared, ports) = (Arc::clone(&self.shared), Arc::clone(&self.ports));
+        let departed = owner.and_then(|owner| ports.get(owner.index()));
         let Some(port) = departed.filter(|port| port.is_departed()) else {
             shared.table_mut().learn(mac, ingress, announcement, now);
             return;

@@ -32,6 +32,7 @@ use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
 use crate::queues::tx::{BATCH, Batch};
 use crate::state::port::Port;
+use crate::state::ports::Ports;
 use crate::state::shared::Shared;
 use crate::state::uplink::UplinkReceiver;
 use crate::stats::DropReason;
@@ -106,6 +107,11 @@ impl Forwarder {
         }
         self.delivery.flush();
         ingress.count_sent(said);
+    }
+
+    /// Takes over other ports. Not within a batch.
+    pub fn take_ports(&mut self, ports: Arc<Ports>) {
+        self.delivery.take_ports(ports);
     }
 
     fn is_uplink(&self, id: PortId) -> bool {
@@ -301,6 +307,9 @@ impl Forwarder {
         match table.lookup(dst) {
             None => self.flood_from(ingress),
             Some(dst) if dst == ingress => Verdict::Drop(DropReason::Hairpin),
+            Some(dst) if !self.delivery.ports.connects(ingress, dst) => {
+                Verdict::Drop(DropReason::Isolated)
+            }
             Some(dst) => Verdict::To { dst, pair: self.delivery.spread(dst, frame) },
         }
     }
@@ -309,7 +318,9 @@ impl Forwarder {
     #[cold]
     fn flood_from(&self, ingress: PortId) -> Verdict {
         let shared = &self.delivery.shared;
-        let port = shared.ports.iter().any(|p| p.id != ingress && p.rx_running() > 0);
+        let ports = &self.delivery.ports;
+        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
+        let port = ports.iter().any(|p| p.id != ingress && takes(p));
         if port || shared.uplinks.iter().any(|u| u.id != ingress) {
             Verdict::Flood
         } else {
@@ -384,7 +395,7 @@ impl Forwarder {
     /// Lets the inbound clamp of the port with number `dst` know what has come for it.
     #[inline]
     fn account(&mut self, dst: PortId, frame: &Frame<'_>) -> Result<(), DropReason> {
-        let port = self.delivery.shared.ports.get(dst.index());
+        let port = self.delivery.ports.get(dst.index());
         match port.filter(|port| port.inbound.is_active()).cloned() {
             Some(port) => inbound::from_network(&port, &mut self.delivery, frame),
             None => Ok(()),
@@ -394,7 +405,7 @@ impl Forwarder {
     /// The port with number `dst`, if what it receives goes through its offload.
     #[inline]
     fn offloading(&self, dst: PortId) -> Option<Arc<Port>> {
-        let port = self.delivery.shared.ports.get(dst.index())?;
+        let port = self.delivery.ports.get(dst.index())?;
         port.offload.is_active().then(|| Arc::clone(port))
     }
 
@@ -424,7 +435,7 @@ impl Forwarder {
     /// Ends a batch from an uplink.
     fn finish(&mut self) {
         for i in self.unfinished.drain(..) {
-            let port = Arc::clone(&self.delivery.shared.ports[i]);
+            let Some(port) = self.delivery.ports.get(i).cloned() else { continue };
             Session::open(&port, &mut self.delivery).flush();
         }
         self.delivery.flush();

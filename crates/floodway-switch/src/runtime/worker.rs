@@ -55,6 +55,10 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// What wakes it.
     pub waker: Arc<Waker>,
+    /// Its number.
+    pub index: usize,
+    /// Which table of ports it has seen.
+    pub generation: u64,
     /// The ports that it takes frames from.
     pub ports: Vec<Arc<Port>>,
     /// The uplinks that it takes frames from.
@@ -86,6 +90,9 @@ impl Worker {
         self.stats.note_thread();
         self.each_tx(TxQueue::disable_kick);
         while !self.stop.load(Ordering::Relaxed) {
+            if self.shared.generation() != self.generation {
+                self.take_ports(&mut forwarder, &mut batch);
+            }
             let mut busy = self.poll(&mut forwarder, &mut batch, now);
             self.stats.polls.add(1);
             idle_polls = if busy { 0 } else { idle_polls + 1 };
@@ -110,6 +117,21 @@ impl Worker {
                 idle_polls = 0;
             }
         }
+    }
+
+    /// Takes over the ports that there are now, and notes that it has.
+    #[cold]
+    fn take_ports(&mut self, forwarder: &mut Forwarder, batch: &mut Batch) {
+        let ports = self.shared.ports();
+        batch.release();
+        self.generation = ports.generation();
+        let mine = |port: &&Arc<Port>| port.config.worker == self.index;
+        self.ports = ports.iter().filter(mine).cloned().collect();
+        self.schedule.take_ports(&self.ports, &self.uplinks, &self.shared.ledger);
+        forwarder.take_ports(ports);
+        self.each_tx(TxQueue::disable_kick);
+        // What it has done for ports that are gone is over before anybody sees this.
+        self.stats.note_generation(self.generation);
     }
 
     /// Runs the timers that are due; answers whether there were any.

@@ -9,7 +9,6 @@ use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
-use super::inbound::Machine;
 use super::port::Port;
 use crate::stats::ledger::Ledger;
 use crate::sync::lock;
@@ -18,16 +17,24 @@ use crate::sync::lock;
 pub struct Division {
     /// When the next look at what ports use is due, in nanoseconds.
     tick_at: AtomicU64,
-    state: Mutex<Core>,
+    state: Mutex<State>,
+}
+
+/// Core's division, and the ports among which it divides, in its order.
+pub(crate) struct State {
+    pub(crate) core: Core,
+    pub(crate) ports: Vec<Arc<Port>>,
 }
 
 impl Division {
-    /// A division among ports of these weights, switched off.
+    /// A division among these ports, switched off.
     #[must_use]
-    pub fn new(weights: Vec<u32>) -> Self {
+    pub fn new(ports: &[Arc<Port>]) -> Self {
+        let weights = ports.iter().map(|port| port.config.inbound_weight).collect();
+        let core = Core::new(Config::default(), weights, Instant::ZERO);
         Self {
             tick_at: AtomicU64::new(Instant::NEVER.as_nanos()),
-            state: Mutex::new(Core::new(Config::default(), weights, Instant::ZERO)),
+            state: Mutex::new(State { core, ports: ports.to_vec() }),
         }
     }
 
@@ -38,7 +45,7 @@ impl Division {
         Instant::from_nanos(self.tick_at.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&Core) -> R) -> R {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&State) -> R) -> R {
         work(&lock(&self.state))
     }
 }
@@ -49,50 +56,75 @@ fn division_work(ports: usize) -> Work {
     Work { descriptors: ports as u64, ..Work::default() }
 }
 
-fn publish_rates(ports: &[Arc<Port>], division: &Core) {
-    for (port, &rate) in ports.iter().zip(division.rates()) {
-        port.inbound.set_rate(rate);
+impl State {
+    fn position(&self, port: PortId) -> Option<usize> {
+        self.ports.iter().position(|known| known.id == port)
+    }
+
+    fn publish_rates(&self) {
+        for (port, &rate) in self.ports.iter().zip(self.core.rates()) {
+            port.inbound.set_rate(rate);
+        }
     }
 }
 
 impl Division {
     /// The port with number `port` has `active` active connections now.
-    pub(crate) fn set_active(
-        &self,
-        ports: &[Arc<Port>],
-        ledger: &Ledger,
-        port: PortId,
-        active: u32,
-    ) {
+    pub(crate) fn set_active(&self, ledger: &Ledger, port: PortId, active: u32) {
         let mut state = lock(&self.state);
-        if state.set_active(port.index(), active) {
-            publish_rates(ports, &state);
-            ledger.charge(port, &division_work(ports.len()));
+        let Some(position) = state.position(port) else { return };
+        if state.core.set_active(position, active) {
+            state.publish_rates();
+            ledger.charge(port, &division_work(state.ports.len()));
         }
     }
 
     /// Takes over other settings.
-    pub(crate) fn configure(&self, ports: &[Arc<Port>], config: &Config, now: Instant) {
+    pub(crate) fn configure(&self, config: &Config, now: Instant) {
         let mut state = lock(&self.state);
-        state.configure(config, now);
-        publish_rates(ports, &state);
-        self.tick_at.store(state.next_tick().as_nanos(), Ordering::Relaxed);
+        state.core.configure(config, now);
+        state.publish_rates();
+        self.tick_at.store(state.core.next_tick().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Divides among `ports` with these weights from now on. What is known of ports that stay is kept.
+    pub(crate) fn rearrange(&self, ports: Vec<(Arc<Port>, u32)>, now: Instant) {
+        let mut state = lock(&self.state);
+        let (ports, weights): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
+        let mut core = Core::new(state.core.config().clone(), weights, now);
+        for (position, port) in ports.iter().enumerate() {
+            // Not by its number, which another port may have had.
+            let before = state.ports.iter().position(|known| Arc::ptr_eq(known, port));
+            let active = before.map_or(0, |before| state.core.active(before));
+            core.set_active(position, active);
+        }
+        *state = State { core, ports };
+        state.publish_rates();
+        self.tick_at.store(state.core.next_tick().as_nanos(), Ordering::Relaxed);
     }
 
     /// Looks at what ports use, if that is due. To be called by one worker.
-    pub(crate) fn tick(&self, ports: &[Arc<Port>], now: Instant) {
+    pub(crate) fn tick(&self, now: Instant) {
         if self.next_tick() > now {
             return;
         }
         self.tick_at.store((now + TICK).as_nanos(), Ordering::Relaxed);
         // Not under the division's lock: a port asks for that one while it holds its own.
-        let limit = |machine: &mut Machine| {
+        let ports = self.with(|state| state.ports.clone());
+        let limit = |port: &Arc<Port>| {
+            let mut machine = port.inbound.machine();
             let latest = machine.latest.max(now);
             machine.clamp.as_mut()?.limit(latest)
         };
-        let limits: Vec<_> = ports.iter().map(|port| limit(&mut port.inbound.machine())).collect();
+        let limits: Vec<_> = ports.iter().map(|port| (port.id, limit(port))).collect();
         let mut state = lock(&self.state);
-        state.tick(|port| limits.get(port).copied().flatten(), now);
-        publish_rates(ports, &state);
+        let State { core, ports } = &mut *state;
+        let limit = |position: usize| {
+            let (known, limit) = limits.get(position)?;
+            // Ports may have come or gone meanwhile; the next look is soon.
+            limit.filter(|_| ports.get(position).is_some_and(|port| port.id == *known))
+        };
+        core.tick(limit, now);
+        state.publish_rates();
     }
 }

@@ -5,6 +5,7 @@ pub mod front_end;
 pub mod inbound;
 pub mod offload;
 pub mod port;
+pub mod ports;
 pub mod shared;
 pub mod supply;
 pub mod uplink;

@@ -1,6 +1,7 @@
 //! What all threads of a switch share.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time;
 
 use floodway_core::inbound::Config;
@@ -9,9 +10,11 @@ use floodway_core::time::Instant;
 
 use super::division::Division;
 use super::port::Port;
+use super::ports::Ports;
 use super::uplink::UplinkSlot;
 use super::workers::WorkerInfo;
-use crate::api::status::{PredecessorsStatus, Sandbox};
+use crate::api::status::{PredecessorsStatus, RemovedStatus, Sandbox};
+use crate::stats::Traffic;
 use crate::stats::ledger::Ledger;
 use crate::stats::pairs::Pairs;
 use crate::sync::lock_order::{Ordered, Rank};
@@ -21,9 +24,13 @@ pub type SettingsKeeper = Box<dyn Fn(&str, Vec<u8>) + Send + Sync>;
 
 /// What all workers share.
 pub struct Shared {
-    /// VM ports; a port's number is its index.
-    pub ports: Vec<Arc<Port>>,
-    /// Uplinks; their numbers follow the ports'.
+    /// VM ports.
+    ports: RwLock<Arc<Ports>>,
+    /// The generation of `ports`.
+    generation: AtomicU64,
+    /// Numbers that ports can have.
+    pub capacity: usize,
+    /// Uplinks; their numbers follow those that ports can have.
     pub uplinks: Vec<Arc<UplinkSlot>>,
     /// Workers, in the order of the configuration.
     pub workers: Vec<WorkerInfo>,
@@ -33,6 +40,10 @@ pub struct Shared {
     pub pairs: Pairs,
     /// What the work for each port and uplink has cost.
     pub ledger: Ledger,
+    /// What ports have counted that were removed.
+    pub(crate) removed: Mutex<RemovedStatus>,
+    /// Frames that were to go to a port that was just removed.
+    pub gone: Mutex<Traffic>,
     /// Data planes before this one, if there is a broker.
     pub(crate) predecessors: OnceLock<PredecessorsStatus>,
     /// What the process has given up; nothing if nobody says so.
@@ -45,23 +56,28 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The state of a switch with these ports and uplinks; `table` is that of the ports.
+    /// The state of a switch with these ports and uplinks, and numbers for `capacity` ports; `table` is that of the ports.
     #[must_use]
     pub(crate) fn new(
         ports: Vec<Arc<Port>>,
+        capacity: usize,
         uplinks: Vec<Arc<UplinkSlot>>,
         workers: Vec<WorkerInfo>,
         table: Arc<RwLock<MacTable>>,
     ) -> Self {
-        let weights = ports.iter().map(|port| port.config.inbound_weight).collect();
-        let places = ports.len() + uplinks.len();
+        let inbound = Division::new(&ports);
+        let places = capacity + uplinks.len();
         Self {
-            ports,
+            ports: RwLock::new(Arc::new(Ports::new(ports, capacity, 0))),
+            generation: AtomicU64::new(0),
+            capacity,
             uplinks,
             workers,
-            inbound: Division::new(weights),
+            inbound,
             pairs: Pairs::new(places),
             ledger: Ledger::new(places),
+            removed: Mutex::default(),
+            gone: Mutex::default(),
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
@@ -77,10 +93,33 @@ impl Shared {
         Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
     }
 
+    /// The ports now. For whoever looks once; workers keep what they have got.
+    #[must_use]
+    pub fn ports(&self) -> Arc<Ports> {
+        Arc::clone(&self.ports.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The generation of [`ports`](Self::ports).
+    #[inline]
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        // Whoever finds another one takes the lock of the ports, which orders the rest.
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Lets `list` be the ports from now on. Returns the generation that workers have to see. One thread at a time may do this.
+    pub(crate) fn publish(&self, list: Vec<Arc<Port>>) -> u64 {
+        let generation = self.generation() + 1;
+        let ports = Arc::new(Ports::new(list, self.capacity, generation));
+        *self.ports.write().unwrap_or_else(PoisonError::into_inner) = ports;
+        self.generation.store(generation, Ordering::Relaxed);
+        generation
+    }
+
     /// The uplink with number `id`.
     #[inline]
     pub fn uplink(&self, id: PortId) -> Option<&Arc<UplinkSlot>> {
-        self.uplinks.get(id.index().checked_sub(self.ports.len())?)
+        self.uplinks.get(id.index().checked_sub(self.capacity)?)
     }
 
     /// The forwarding table, for look-ups and refreshing.
@@ -96,16 +135,16 @@ impl Shared {
 
     /// A port has so many active connections now.
     pub(crate) fn set_inbound_active(&self, port: PortId, active: u32) {
-        self.inbound.set_active(&self.ports, &self.ledger, port, active);
+        self.inbound.set_active(&self.ledger, port, active);
     }
 
     /// Divides the link by other settings.
     pub(crate) fn configure_division(&self, config: &Config) {
-        self.inbound.configure(&self.ports, config, self.now());
+        self.inbound.configure(config, self.now());
     }
 
     /// Looks at what ports use of the link, if that is due. To be called by one worker.
     pub fn tick_inbound(&self, now: Instant) {
-        self.inbound.tick(&self.ports, now);
+        self.inbound.tick(now);
     }
 }

@@ -1,7 +1,7 @@
 //! What others know of workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::stats::Counter;
 
@@ -27,11 +27,24 @@ pub struct WorkerStats {
     pub slept_ns: Counter,
     /// Times that it stood still. Written by the watchdog.
     pub stalls: Counter,
+    /// The table of ports that it has seen.
+    generation: AtomicU64,
     /// Its thread, once it runs.
     thread: AtomicU32,
 }
 
 impl WorkerStats {
+    /// Notes which table of ports it has seen.
+    pub(crate) fn note_generation(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The generation of the table of ports that it has seen. What it did with ports of earlier tables is over.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// Notes that this thread is the worker's.
     pub(crate) fn note_thread(&self) {
         let thread = rustix::thread::gettid().as_raw_pid().unsigned_abs();

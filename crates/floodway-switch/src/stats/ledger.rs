@@ -43,6 +43,14 @@ impl Ledger {
         }
     }
 
+    /// Forgets what was charged to a number, which is another port's from now on.
+    pub fn forget(&self, who: PortId) {
+        if let Some(account) = self.accounts.get(who.index()) {
+            account.spent.store(0, Relaxed);
+            account.share.store(0, Relaxed);
+        }
+    }
+
     /// Nanoseconds, by the cost model, of all work that was done for `who`.
     #[inline]
     #[must_use]
@@ -84,5 +92,7 @@ mod tests {
         assert_eq!(ledger.share(PortId(0)), 0.0);
         ledger.charge(PortId(9), &Work { chains: 1, ..Work::default() });
         assert_eq!(ledger.spent(PortId(9)), 0, "nobody");
+        ledger.forget(PortId(0));
+        assert_eq!(ledger.spent(PortId(0)), 0);
     }
 }

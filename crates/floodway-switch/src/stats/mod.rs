@@ -82,6 +82,8 @@ drop_reasons! {
     DhcpGuard = "dhcp_guard",
     /// The storm limit of the port or uplink that the frame came from.
     Storm = "storm",
+    /// The destination is another port, and one of both is isolated.
+    Isolated = "isolated",
     /// The destination's bounded queue was full: its guest gives no buffers back.
     QueueFull = "queue_full",
     /// A group or unknown address, and no other port or uplink that could take the frame.

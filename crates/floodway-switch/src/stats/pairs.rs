@@ -57,6 +57,19 @@ impl Pairs {
         }
     }
 
+    /// Forgets what was counted for a number, which is another port's from now on.
+    pub fn forget(&self, place: PortId) {
+        for (from, row) in self.rows.iter().enumerate() {
+            let Some(cells) = row.get() else { continue };
+            let all = 0..if from == place.index() { cells.len() } else { 0 };
+            let gone = cells[all].iter().chain(cells.get(place.index()));
+            for cell in gone {
+                cell.packets.store(0, Relaxed);
+                cell.bytes.store(0, Relaxed);
+            }
+        }
+    }
+
     /// Pairs that have had traffic, in order.
     pub fn iter(&self) -> impl Iterator<Item = PairTraffic> {
         let rows = self.rows.iter().enumerate();
@@ -84,5 +97,10 @@ mod tests {
         pairs.count(PortId(0), PortId(3), 1, 1);
         let seen: Vec<_> = pairs.iter().map(|p| (p.from.0, p.to.0, p.packets, p.bytes)).collect();
         assert_eq!(seen, [(0, 1, 3, 180), (2, 0, 1, 1500)]);
+        pairs.forget(PortId(0));
+        assert_eq!(pairs.iter().count(), 0);
+        pairs.count(PortId(2), PortId(1), 1, 60);
+        pairs.forget(PortId(0));
+        assert_eq!(pairs.iter().count(), 1);
     }
 }

@@ -4,6 +4,7 @@
 mod forwarded;
 #[path = "../netns/mod.rs"]
 mod netns;
+mod replaced;
 mod scene;
 mod stopped;
 

@@ -28,7 +28,7 @@ fn small() -> GuestConfig {
 }
 
 /// Runs `test` with a connection whose guest is owed [`OWED`] bytes, part of which wait in the port's queue.
-fn with_owed_bytes(test: impl FnOnce(&Scene, TcpStream, TcpStream) + Send) {
+pub fn with_owed_bytes(test: impl FnOnce(&Scene, TcpStream, TcpStream) + Send) {
     with_guest(small(), offload(true, true), |scene| {
         let (mut guest, mut host) = scene.connection(false);
         transfer(&mut guest, &mut host, 100_000);

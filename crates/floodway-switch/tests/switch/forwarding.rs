@@ -44,6 +44,27 @@ fn unknown_destinations_are_flooded_and_known_ones_are_not() {
 }
 
 #[test]
+fn nothing_passes_between_an_isolated_port_and_others() {
+    let isolated = floodway_switch::config::PortConfig { isolate: true, ..port(1) };
+    let net = Net::start(vec![isolated, port(2), port(3)]);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));
+    a.send(&numbered(1, 2, 0, 100));
+    a.send(&broadcast(1, 1));
+    wait_until("the drops", || {
+        net.tx_drops(1, "isolated") == 1 && net.tx_drops(1, "no_destination") == 1
+    });
+    b.send(&numbered(2, 1, 2, 100));
+    wait_until("the drop", || net.tx_drops(2, "isolated") == 1);
+    let all = broadcast(2, 3);
+    b.send(&all);
+    c.expect(&all);
+    let other = numbered(3, 2, 4, 100);
+    c.send(&other);
+    b.expect(&other);
+    assert_eq!((net.port(1).rx().packets, net.port(1).rx().dropped()), (0, 0));
+}
+
+#[test]
 fn configured_addresses_are_known_from_the_start_and_broadcasts_come_to_all() {
     let net = Net::of(3);
     let [mut a, mut b, mut c] = [1, 2, 3].map(|n| net.boot(n, GuestConfig::default()));

@@ -1,6 +1,8 @@
 //! The switch as VMs see it: real sockets, real shared memory, real threads; guests and front-ends
 //! in this process.
 
+mod change;
+mod control;
 mod diagnose;
 mod forwarding;
 mod hostile;

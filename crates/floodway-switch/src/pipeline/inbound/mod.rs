@@ -189,12 +189,22 @@ fn configure(port: &Port, delivery: &mut Delivery, config: &Config) {
 }
 
 impl Shared {
+    /// Lets inbound rates hold for a port that has come, if they do for the others.
+    pub fn configure_inbound_of(self: &Arc<Self>, port: &Port) {
+        let config = self.inbound.with(|state| state.core.config().clone());
+        if config.capacity > 0 && !port.inbound.is_active() {
+            let mut delivery = Delivery::new(Arc::clone(self));
+            configure(port, &mut delivery, &config);
+            delivery.flush();
+        }
+    }
+
     /// Divides the link as `config` says from now on.
     pub fn configure_inbound(self: &Arc<Self>, config: &Config) {
         let mut delivery = Delivery::new(Arc::clone(self));
         // Rates first: a clamp that comes on has one.
         self.configure_division(config);
-        for port in &self.ports {
+        for port in self.ports().iter() {
             configure(port, &mut delivery, config);
         }
         delivery.flush();

@@ -49,8 +49,8 @@ impl Scene {
         let driver = &network.queue(0).driver;
         let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true).unwrap();
         let ring = Ring { queue, call: None };
-        shared.ports[1].pairs[0].rx().start(ring, features::rx(network.config.features));
-        shared.ports[1].update_rx_running();
+        shared.port_at(1).pairs[0].rx().start(ring, features::rx(network.config.features));
+        shared.port_at(1).update_rx_running();
         let delivery = Delivery::new(Arc::clone(&shared));
         Self { shared, delivery, network, v6, tagged, partial }
     }
@@ -72,7 +72,7 @@ impl Scene {
 
     fn peer_sends(&mut self, segment: &Tcp, payload: usize) {
         let bytes = segment.build(&vec![7; payload]);
-        let port = Arc::clone(&self.shared.ports[0]);
+        let port = Arc::clone(&self.shared.port_at(0));
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
             from_network(&port, &mut self.delivery, frame).unwrap();
         });
@@ -86,7 +86,7 @@ impl Scene {
         } else {
             (VnetHdr::default(), segment.build(&[]))
         };
-        let port = Arc::clone(&self.shared.ports[0]);
+        let port = Arc::clone(&self.shared.port_at(0));
         let mut left = None;
         frame::with_slice(vnet, &bytes, |frame| {
             to_network(&port, &mut self.delivery, frame, |_, frame| {
@@ -152,7 +152,7 @@ fn windows_are_clamped_and_acks_wait_whatever_the_frame_is_like() {
         assert!(left < 10, "{kind:?}: {left} left");
         assert!(scene.arrived().is_empty());
         std::thread::sleep(std::time::Duration::from_millis(150));
-        let port = Arc::clone(&scene.shared.ports[0]);
+        let port = Arc::clone(&scene.shared.port_at(0));
         assert!(port.inbound.next_timeout() <= scene.shared.now());
         handle_timeout(&port, &mut scene.delivery);
         let arrived = scene.arrived();
@@ -200,19 +200,19 @@ fn the_mechanism_can_be_switched_off_and_on_again() {
         "minimum_kbit = 60000: 2 ports with so much each are more than the capacity of 100 Mbit/s; at most 50000"
     );
     set(&scene, &change(0)).unwrap();
-    assert!(!scene.shared.ports[0].inbound.is_active());
+    assert!(!scene.shared.port_at(0).inbound.is_active());
     set(&scene, &change(8)).unwrap();
     scene.v6 = true;
     assert_eq!(scene.connect(), Some(2920));
     set(&scene, &change(0)).unwrap();
-    assert_eq!(scene.shared.ports[0].inbound.rate.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(scene.shared.port_at(0).inbound.rate.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
 #[test]
 fn udp_beyond_the_rate_is_dropped_if_that_is_wanted() {
     let mut scene = Scene::new(&format!("{SLOW}police_udp = true\n"), (false, false, false));
     let bytes = numbered(2, 1, 0, 1000);
-    let port = Arc::clone(&scene.shared.ports[0]);
+    let port = Arc::clone(&scene.shared.port_at(0));
     let passed = (0..100).filter(|_| {
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
             from_network(&port, &mut scene.delivery, frame).is_ok()

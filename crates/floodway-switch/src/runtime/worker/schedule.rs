@@ -11,6 +11,7 @@
 //! **Invariant**: [`Turns`]' bound on what two ports that always have frames may differ by. One batch costs at most
 //! [`QUANTUM`] and the most expensive frame.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use floodway_core::l2::PortId;
@@ -54,6 +55,28 @@ impl Schedule {
     pub fn of(ports: &[Arc<Port>], uplinks: &[UplinkReceiver]) -> Self {
         let ports = ports.iter().map(|port| (port.id, port.pairs.len()));
         Self::new(ports.chain(uplinks.iter().map(|uplink| (uplink.slot().id, 1))))
+    }
+
+    /// Takes over other ports. Those that stay keep their credit; what others have cost before is not charged.
+    pub(super) fn take_ports(
+        &mut self,
+        ports: &[Arc<Port>],
+        uplinks: &[UplinkReceiver],
+        ledger: &Ledger,
+    ) {
+        let before = std::mem::replace(self, Self::of(ports, uplinks));
+        let places: BTreeMap<_, _> =
+            before.members.iter().enumerate().map(|(place, member)| (member.id, place)).collect();
+        for (place, member) in self.members.iter_mut().enumerate() {
+            if let Some(&known) = places.get(&member.id) {
+                let Member { charged, noted, .. } = before.members[known];
+                (member.charged, member.noted) = (charged, noted);
+                self.turns.carry_over(place, &before.turns, known);
+            } else {
+                let spent = ledger.spent(member.id);
+                (member.charged, member.noted) = (spent, spent);
+            }
+        }
     }
 
     /// Begins the turn of a member. Returns what it may spend, if anything.

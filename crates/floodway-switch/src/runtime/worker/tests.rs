@@ -40,11 +40,13 @@ impl Scene {
         let config = Config::parse(&text, &PathBuf::from("test")).expect("a good configuration");
         let shared = Shared::without_threads(&config).expect("a switch");
         let guests: Vec<_> = guests.into_iter().map(Guest::new).collect();
-        shared.ports.iter().zip(&guests).for_each(|(port, guest)| attach(port, guest));
+        shared.ports().iter().zip(&guests).for_each(|(port, guest)| attach(port, guest));
         let worker = Worker {
-            waker: Arc::clone(&shared.ports[0].waker),
-            ports: shared.ports.clone(),
-            schedule: Schedule::of(&shared.ports, &[]),
+            waker: Arc::clone(&shared.port_at(0).waker),
+            index: 0,
+            generation: 0,
+            ports: shared.ports().list().to_vec(),
+            schedule: Schedule::of(shared.ports().list(), &[]),
             uplinks: Vec::new(),
             polling: Polling::new(Duration::ZERO),
             stats: Arc::default(),

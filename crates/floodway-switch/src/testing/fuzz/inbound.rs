@@ -85,8 +85,8 @@ impl World {
         let driver = &network.queue(0).driver;
         let queue = Virtqueue::new(memory, driver.size(), driver.addresses(), true);
         let ring = Ring { queue: queue.expect("a good ring"), call: None };
-        shared.ports[1].pairs[0].rx().start(ring, features::rx(network.config.features));
-        shared.ports[1].update_rx_running();
+        shared.port_at(1).pairs[0].rx().start(ring, features::rx(network.config.features));
+        shared.port_at(1).update_rx_running();
         let delivery = Delivery::new(Arc::clone(&shared));
         Self {
             shared,
@@ -105,11 +105,11 @@ impl World {
             5 => self.settings(input)?,
             6 => {
                 let us = u64::from(input.u16()?) * 4;
-                advance(&self.shared.ports[0], Duration::from_micros(us));
-                handle_timeout(&Arc::clone(&self.shared.ports[0]), &mut self.delivery);
+                advance(&self.shared.port_at(0), Duration::from_micros(us));
+                handle_timeout(&Arc::clone(&self.shared.port_at(0)), &mut self.delivery);
             }
             _ => match input.byte()? % 4 {
-                0 => self.shared.ports[0].inbound.reset(),
+                0 => self.shared.port_at(0).inbound.reset(),
                 1 => self.peer_sends(VnetHdr::default(), &numbered(2, 1, 7, 500)),
                 _ => self.shared.tick_inbound(self.shared.inbound.next_tick()),
             },
@@ -177,7 +177,7 @@ impl World {
     }
 
     fn peer_sends(&mut self, vnet: VnetHdr, bytes: &[u8]) {
-        let port = Arc::clone(&self.shared.ports[0]);
+        let port = Arc::clone(&self.shared.port_at(0));
         frame::with_slice(vnet, bytes, |frame| {
             // Dropped if the settings say so.
             let _ = from_network(&port, &mut self.delivery, frame);
@@ -185,7 +185,7 @@ impl World {
     }
 
     fn vm_sends(&mut self, vnet: VnetHdr, bytes: &[u8]) {
-        let port = Arc::clone(&self.shared.ports[0]);
+        let port = Arc::clone(&self.shared.port_at(0));
         frame::with_slice(vnet, bytes, |frame| {
             to_network(&port, &mut self.delivery, frame, |_, left| check_left(frame, left));
         });

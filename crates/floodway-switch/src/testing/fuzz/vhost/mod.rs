@@ -126,7 +126,7 @@ impl World {
     fn new(files: Files) -> Self {
         let shared = Shared::without_threads(&config()).expect("a switch");
         let alarm = Arc::new(EventFd::new(libc::EFD_NONBLOCK).expect("descriptors left"));
-        let device = Arc::new(Mutex::new(Device::new(Arc::clone(&shared.ports[0]), alarm)));
+        let device = Arc::new(Mutex::new(Device::new(Arc::clone(&shared.port_at(0)), alarm)));
         let victim = Guest::new(GuestConfig {
             ring_size: 16,
             tx_slots: 4,
@@ -135,8 +135,8 @@ impl World {
             tx_shape: TxShape::Single,
             ..GuestConfig::default()
         });
-        attach(&shared.ports[1], &victim);
-        let (stream, unread, session) = connect(&shared.ports[0], &device);
+        attach(&shared.port_at(1), &victim);
+        let (stream, unread, session) = connect(&shared.port_at(0), &device);
         Self {
             files,
             left: OPERATIONS,
@@ -196,7 +196,7 @@ impl World {
             14 => {
                 lock(&self.device).drop_retired();
             }
-            _ => self.shared.ports.iter().for_each(|port| port.give_up()),
+            _ => self.shared.ports().iter().for_each(|port| port.give_up()),
         }
         Some(())
     }
@@ -256,7 +256,7 @@ impl World {
     fn reconnect(&mut self) {
         lock(&self.device).disconnect();
         self.check_victim();
-        (self.stream, self.unread, self.session) = connect(&self.shared.ports[0], &self.device);
+        (self.stream, self.unread, self.session) = connect(&self.shared.port_at(0), &self.device);
     }
 
     /// A round of the worker.
@@ -285,7 +285,7 @@ impl World {
             let rx = pair.rx();
             sent + sum(&rx.traffic) + rx.pending().0 as u64
         };
-        self.shared.ports.iter().flat_map(|port| &port.pairs).map(at).sum()
+        self.shared.ports().iter().flat_map(|port| &port.pairs).map(at).sum()
     }
 
     /// The guest that behaves sends a frame to everybody, and one to the other guest.
@@ -303,7 +303,7 @@ impl World {
         self.victim_sends(60);
         self.round();
         assert_eq!(self.victim.transmitting(0), 0);
-        assert_eq!(self.shared.ports[1].rx_running(), 1);
+        assert_eq!(self.shared.port_at(1).rx_running(), 1);
     }
 
     fn end(&mut self) {
@@ -332,9 +332,11 @@ fn config() -> Config {
 
 fn worker(shared: &Arc<Shared>) -> Worker {
     Worker {
-        waker: Arc::clone(&shared.ports[0].waker),
-        ports: shared.ports.clone(),
-        schedule: Schedule::of(&shared.ports, &[]),
+        waker: Arc::clone(&shared.port_at(0).waker),
+        index: 0,
+        generation: 0,
+        ports: shared.ports().list().to_vec(),
+        schedule: Schedule::of(shared.ports().list(), &[]),
         uplinks: Vec::new(),
         polling: Polling::new(Duration::ZERO),
         stats: Arc::default(),

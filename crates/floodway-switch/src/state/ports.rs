@@ -1,0 +1,108 @@
+//! The ports of a running switch, which come and go.
+//!
+//! # Theory of operation
+//! **Numbers.** A port has a number below the switch's capacity, by which the forwarding table, the ledger and the uplinks know it; the
+//! uplinks' numbers follow. A number is not used again before all that has been free for longer was.
+//!
+//! **Generations.** [`Ports`] is the table of ports at one moment and never changes. A change publishes another one with the next generation
+//! ([`Shared::publish`](super::shared::Shared::publish)). A worker keeps the table that it has looked at and compares generations between two
+//! rounds, which is one relaxed load: a batch meets the same ports from its first frame to its last, and no lock is taken for it.
+//!
+//! **Removal.** A port that is no longer in the table gets no frames from workers that have seen that; each worker notes the generation that it
+//! has seen. Its connection, its addresses and its number are given up only when all workers have seen a table without it. A frame that
+//! was to go there meanwhile is counted as `port_down` for the switch.
+//!
+//! **Invariants**: a port in the table is at its own number; generations only grow.
+
+use std::sync::Arc;
+
+use floodway_core::l2::PortId;
+
+use super::port::Port;
+
+/// The ports at one moment. See the module's theory of operation.
+#[derive(Default)]
+pub struct Ports {
+    /// By number.
+    table: Box<[Option<Arc<Port>>]>,
+    /// In the order of the configuration.
+    list: Vec<Arc<Port>>,
+    generation: u64,
+    /// Some port is isolated.
+    isolates: bool,
+}
+
+impl Ports {
+    /// The table of `list`, the ports in the order of the configuration. A port whose number is not below `capacity` is left out.
+    #[must_use]
+    pub fn new(list: Vec<Arc<Port>>, capacity: usize, generation: u64) -> Self {
+        let mut table: Box<[_]> = (0..capacity).map(|_| None).collect();
+        let list: Vec<_> = list.into_iter().filter(|port| port.id.index() < capacity).collect();
+        for port in &list {
+            table[port.id.index()] = Some(Arc::clone(port));
+        }
+        let isolates = list.iter().any(|port| port.config.isolate);
+        Self { table, list, generation, isolates }
+    }
+
+    /// The port with this number.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&Arc<Port>> {
+        self.table.get(number)?.as_ref()
+    }
+
+    /// Returns `true` if frames may pass between two ports or uplinks: unless both are ports, and one of them is isolated.
+    #[inline]
+    #[must_use]
+    pub fn connects(&self, one: PortId, other: PortId) -> bool {
+        !self.isolates || self.connects_isolated(one, other)
+    }
+
+    #[cold]
+    fn connects_isolated(&self, one: PortId, other: PortId) -> bool {
+        match (self.get(one.index()), self.get(other.index())) {
+            (Some(one), Some(other)) => !(one.config.isolate || other.config.isolate),
+            _ => true,
+        }
+    }
+
+    /// The port with this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Port>> {
+        self.list.iter().find(|port| port.config.name == name)
+    }
+
+    /// All ports, in the order of the configuration.
+    #[inline]
+    #[must_use]
+    pub fn list(&self) -> &[Arc<Port>] {
+        &self.list
+    }
+
+    /// All ports, in the order of the configuration.
+    #[inline]
+    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Port>> {
+        self.list.iter()
+    }
+
+    /// Ports that there can be.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Which table this is.
+    #[inline]
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The number of a port, as the forwarding table has it.
+    #[must_use]
+    pub fn id(number: usize) -> PortId {
+        u16::try_from(number).map_or(PortId::MAX, PortId)
+    }
+}

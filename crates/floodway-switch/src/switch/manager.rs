@@ -1,0 +1,477 @@
+//! Changes of a running switch: ports come, change and go.
+//!
+//! # Theory of operation
+//! **Goal**: the switch is as a configuration says, without a frame lost between ports that stay, and a change that cannot be made changes nothing.
+//!
+//! [`Plan`] says what differs. One change at a time is made, in this order:
+//! 1. What may fail comes first: descriptors, accounts that sockets are to belong to, and the sockets of new ports. If one of these fails, those
+//!    that were made are closed, and the switch is as before.
+//! 2. The next table of ports is published, with the new ports and without those that go ([`crate::state::ports`]), and all workers are
+//!    awaited. New ports work from here on.
+//! 3. What nobody uses any more is taken down: connections of the guest are reset if they cannot go on, the front-end is disconnected, addresses
+//!    and number are given up. Counters are added to those of all ports that have gone.
+//! 4. Ports whose keys need another front-end's start come back as new ones. Their sockets are where the old ones were, which is why they
+//!    could not be made before; should one fail now, the port comes back as it was, and the error says so.
+//! 5. Settings that take effect at once: offload, storm limits, weights, the division of the link.
+//!
+//! With a broker the ports' sockets are not the switch's, and nothing can be changed.
+//!
+//! **Invariant**: what [`configuration`](Manager::configuration) returns is what runs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use floodway_core::l2::{MacTable, PortId, PortKind, StormLimit};
+
+use super::StartError;
+use crate::api::operate::OperateError;
+use crate::api::plan::{Action, Effect, Plan};
+use crate::config::{Config, PortConfig, SocketMode};
+use crate::host::affinity::Cores;
+use crate::host::descriptors;
+use crate::host::socket_access::Access;
+use crate::memory::budget::{Budget, Share};
+use crate::pipeline::delivery::Delivery;
+use crate::pipeline::tcp_offload::Session;
+use crate::runtime::vcpu::{Keeper, ManagedVm};
+use crate::state::port::Port;
+use crate::state::ports::Ports;
+use crate::state::shared::Shared;
+use crate::sync::lock;
+use crate::sync::waker::Waker;
+use crate::vhost::connection::Connection;
+use crate::vhost::relay;
+
+/// How long workers may take to see a change. They look between two batches.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long a guest whose port changes has to acknowledge what was acknowledged for it.
+const DRAINED_WITHIN: Duration = Duration::from_secs(1);
+/// How often is looked whether they have.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Changes the ports of one switch. See the module's theory of operation.
+pub(super) struct Manager {
+    shared: Arc<Shared>,
+    wakers: Vec<Arc<Waker>>,
+    table: Arc<RwLock<MacTable>>,
+    memory: Arc<Budget>,
+    /// Where threads of sockets may run.
+    spare: Option<Cores>,
+    state: Mutex<State>,
+}
+
+/// What changes.
+struct State {
+    config: Config,
+    connections: BTreeMap<PortId, Connection>,
+    vcpus: Option<Keeper>,
+    /// Numbers of no port; the one that has been free for longest is first.
+    free: VecDeque<usize>,
+    has_broker: bool,
+}
+
+/// A port that works but is in no table yet.
+struct Prepared {
+    port: Arc<Port>,
+    connection: Connection,
+}
+
+/// The ports of a change.
+struct Parts {
+    /// Those that are not touched.
+    stay: Vec<Arc<Port>>,
+    /// Those that go.
+    gone: Vec<Arc<Port>>,
+    /// Those that come, and can be made before others go.
+    early: Vec<PortConfig>,
+    /// Those that come where others go: they have a socket or an address of theirs.
+    late: Vec<PortConfig>,
+}
+
+impl Parts {
+    fn of(plan: &Plan, running: &Config, wanted: &Config, ports: &[Arc<Port>]) -> Self {
+        let removed: BTreeSet<_> = plan.ports(Action::Remove, Effect::Reconnect).collect();
+        let replaced: BTreeSet<_> = plan.ports(Action::Change, Effect::Reconnect).collect();
+        let added: BTreeSet<_> = plan.ports(Action::Add, Effect::Live).collect();
+        let goes = |name: &str| removed.contains(name) || replaced.contains(name);
+        let taken = |port: &PortConfig| {
+            running.ports.iter().any(|old| {
+                let same = old.socket == port.socket || old.mac.is_some() && old.mac == port.mac;
+                same && goes(&old.name)
+            })
+        };
+        let is_new =
+            |port: &&PortConfig| added.contains(&*port.name) || replaced.contains(&*port.name);
+        let new = wanted.ports.iter().filter(is_new).cloned();
+        let (late, early) = new.partition(taken);
+        let (gone, stay) = ports.iter().cloned().partition(|port| goes(&port.config.name));
+        Self { stay, gone, early, late }
+    }
+}
+
+impl Manager {
+    /// A manager of a switch whose ports have no connections yet.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        wakers: Vec<Arc<Waker>>,
+        table: Arc<RwLock<MacTable>>,
+        memory: Arc<Budget>,
+        config: &Config,
+        has_broker: bool,
+    ) -> Self {
+        let spare = Cores::spare(config.workers.iter().filter_map(|worker| worker.core));
+        let state = State {
+            config: config.clone(),
+            connections: BTreeMap::new(),
+            vcpus: None,
+            free: (config.ports.len()..shared.capacity).collect(),
+            has_broker,
+        };
+        Self { shared, wakers, table, memory, spare, state: Mutex::new(state) }
+    }
+
+    /// Opens the sockets of all ports; those whose index is in `channels` have their front-ends from a broker.
+    pub(super) fn connect(&self, mut channels: BTreeMap<usize, OwnedFd>) -> Result<(), StartError> {
+        let mut state = lock(&self.state);
+        for (index, port) in self.shared.ports().iter().enumerate() {
+            let connection = match channels.remove(&index) {
+                Some(channel) => relay::start(Arc::clone(port), channel),
+                None => Connection::start(Arc::clone(port)),
+            };
+            let connection = connection.map_err(|source| StartError::Socket {
+                name: port.config.name.clone(),
+                path: port.config.socket.clone(),
+                source,
+            })?;
+            connection.keep_to(self.spare);
+            state.connections.insert(port.id, connection);
+        }
+        // With a broker it is that which looks after vCPUs.
+        if !state.has_broker {
+            let keeper = look_after_vcpus(self.shared.ports().list(), &state.config);
+            state.vcpus = keeper.map_err(|source| StartError::Vcpus { source })?;
+        }
+        Ok(())
+    }
+
+    /// Ends all connections.
+    pub(super) fn stop(&self) {
+        let mut state = lock(&self.state);
+        drop(state.vcpus.take());
+        while let Some((_, connection)) = state.connections.pop_first() {
+            connection.stop();
+        }
+    }
+
+    /// The configuration that runs, with the settings that were changed since the start.
+    pub(super) fn configuration(&self) -> Config {
+        self.current(&lock(&self.state))
+    }
+
+    fn current(&self, state: &State) -> Config {
+        let mut config = state.config.clone();
+        let ports = self.shared.ports();
+        for known in &mut config.ports {
+            if let Some(port) = ports.named(&known.name) {
+                known.offload = port.offload.machine().engine.config().clone();
+            }
+        }
+        config.inbound = self.shared.inbound.with(|state| state.core.config().clone());
+        config
+    }
+
+    /// Makes what runs what `edit` makes of it, or only says what that would change.
+    pub(super) fn reconfigure(
+        &self,
+        edit: &dyn Fn(&Config) -> Result<Config, OperateError>,
+        dry_run: bool,
+    ) -> Result<Plan, OperateError> {
+        let mut state = lock(&self.state);
+        let running = self.current(&state);
+        let wanted = edit(&running)?;
+        let plan = Plan::between(&running, &wanted);
+        check_fixed(&plan)?;
+        if dry_run || plan.is_empty() {
+            return Ok(plan);
+        }
+        if state.has_broker {
+            return Err(OperateError::HasBroker);
+        }
+        let failed = self.make(&mut state, &running, wanted, &plan);
+        tracing::info!(%plan, error = failed.as_ref().err().map(tracing::field::display), "reconfigured");
+        failed.map(|()| plan)
+    }
+
+    /// Does what the plan says.
+    fn make(
+        &self,
+        state: &mut State,
+        running: &Config,
+        mut wanted: Config,
+        plan: &Plan,
+    ) -> Result<(), OperateError> {
+        let ports = self.shared.ports();
+        let parts = Parts::of(plan, running, &wanted, ports.list());
+        self.check(state, &wanted, &parts)?;
+        let prepared = self.prepare_all(state, &parts.early)?;
+        self.drain(&parts);
+        let mut list = parts.stay.clone();
+        list.extend(self.adopt(state, prepared));
+        if !(parts.gone.is_empty() && parts.early.is_empty()) {
+            self.show(&list);
+            self.retire(state, &parts.gone);
+        }
+        let problem = self.come_back(state, running, &mut wanted, &parts.late, &mut list);
+        self.settle(state, running, ports.list(), wanted, list);
+        problem.map_or(Ok(()), |problem| Err(OperateError::Failed(problem)))
+    }
+
+    /// Refuses what can be seen to fail before anything is done.
+    fn check(&self, state: &State, wanted: &Config, parts: &Parts) -> Result<(), OperateError> {
+        descriptors::reserve(wanted).map_err(|error| OperateError::Failed(error.to_string()))?;
+        let new = || parts.early.iter().chain(&parts.late);
+        for port in new().filter(|port| port.mode == SocketMode::Server) {
+            Access::resolve(&port.permissions).map_err(|error| {
+                OperateError::Failed(format!("port \"{}\".permissions: {error}", port.name))
+            })?;
+        }
+        let free = state.free.len();
+        if parts.early.len() > free || new().count() > free + parts.gone.len() {
+            return Err(self.too_many());
+        }
+        Ok(())
+    }
+
+    fn too_many(&self) -> OperateError {
+        let capacity = self.shared.capacity;
+        let problem =
+            format!("{capacity} ports are the most without a restart; restart the switch");
+        OperateError::Failed(problem)
+    }
+
+    /// Opens the sockets of new ports. If one fails, none is left.
+    fn prepare_all(
+        &self,
+        state: &mut State,
+        ports: &[PortConfig],
+    ) -> Result<Vec<Prepared>, OperateError> {
+        let mut prepared = Vec::new();
+        for config in ports {
+            match self.prepare(state, config) {
+                Ok(port) => prepared.push(port),
+                Err(problem) => {
+                    for Prepared { port, connection } in prepared {
+                        connection.stop();
+                        self.give_up(state, &port);
+                    }
+                    return Err(OperateError::Failed(problem));
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// A port with a socket, at a number of its own.
+    fn prepare(&self, state: &mut State, config: &PortConfig) -> Result<Prepared, String> {
+        let number = state.free.pop_front().ok_or_else(|| self.too_many().to_string())?;
+        let waker = Arc::clone(&self.wakers[config.worker]);
+        let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
+        port.memory = Share::of(Arc::clone(&self.memory));
+        self.shared.pairs.forget(port.id);
+        self.shared.ledger.forget(port.id);
+        let port = Arc::new(port);
+        add_to_table(&mut self.shared.table_mut(), &port);
+        match Connection::start(Arc::clone(&port)) {
+            Ok(connection) => {
+                connection.keep_to(self.spare);
+                Ok(Prepared { port, connection })
+            }
+            Err(error) => {
+                self.give_up(state, &port);
+                let PortConfig { name, socket, .. } = config;
+                Err(format!("port \"{name}\": socket = \"{}\": {error}", socket.display()))
+            }
+        }
+    }
+
+    /// Forgets a port's addresses, and lets its number be used again.
+    fn give_up(&self, state: &mut State, port: &Port) {
+        self.shared.table_mut().remove_port(port.id);
+        state.free.push_back(port.id.index());
+    }
+
+    fn adopt(&self, state: &mut State, prepared: Vec<Prepared>) -> Vec<Arc<Port>> {
+        let adopt = |Prepared { port, connection }: Prepared| {
+            state.connections.insert(port.id, connection);
+            port
+        };
+        prepared.into_iter().map(adopt).collect()
+    }
+
+    /// Lets all workers see these ports.
+    fn show(&self, list: &[Arc<Port>]) {
+        let generation = self.shared.publish(list.to_vec());
+        let deadline = Instant::now() + SEEN_WITHIN;
+        for (index, waker) in self.wakers.iter().enumerate() {
+            waker.wake();
+            let stats = &self.shared.workers[index].stats;
+            while stats.generation() < generation && Instant::now() < deadline {
+                thread::sleep(LOOK);
+            }
+            if stats.generation() < generation {
+                tracing::error!(
+                    worker = index,
+                    "the worker stands still and has not seen that ports have changed"
+                );
+            }
+        }
+    }
+
+    /// Gives guests whose ports come back the time to acknowledge what was acknowledged for them.
+    fn drain(&self, Parts { gone, early, late, .. }: &Parts) {
+        let comes_back =
+            |port: &Port| early.iter().chain(late).any(|new| new.name == port.config.name);
+        let waits = |port: &&Arc<Port>| {
+            comes_back(port) && port.offload.is_active() && port.rx_running() > 0
+        };
+        let ports: Vec<_> = gone.iter().filter(waits).collect();
+        let mut delivery = Delivery::new(Arc::clone(&self.shared));
+        for port in &ports {
+            Session::open(port, &mut delivery).drain(true);
+        }
+        delivery.flush();
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        let is_drained = |port: &Arc<Port>| port.offload.machine().engine.is_drained();
+        while !ports.iter().all(|port| is_drained(port)) && Instant::now() < deadline {
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Takes down ports that no worker knows any more.
+    fn retire(&self, state: &mut State, gone: &[Arc<Port>]) {
+        let mut delivery = Delivery::new(Arc::clone(&self.shared));
+        for port in gone {
+            // Whoever waits for what only the switch has must not wait for ever.
+            Session::open(port, &mut delivery).abort();
+            delivery.flush();
+            if let Some(connection) = state.connections.remove(&port.id) {
+                connection.stop();
+            }
+            port.pairs.iter().for_each(|pair| pair.rx().forget());
+            self.shared.count_removed(port);
+            self.give_up(state, port);
+        }
+    }
+
+    /// Makes ports whose sockets are free only now, as wanted or else as they were. Returns what went wrong.
+    fn come_back(
+        &self,
+        state: &mut State,
+        running: &Config,
+        wanted: &mut Config,
+        late: &[PortConfig],
+        list: &mut Vec<Arc<Port>>,
+    ) -> Option<String> {
+        let mut problems = Vec::new();
+        for PortConfig { name, .. } in late {
+            let Some(at) = wanted.ports.iter().position(|port| port.name == *name) else {
+                continue;
+            };
+            let before = running.ports.iter().find(|port| port.name == *name);
+            let prepared = self.prepare(state, &wanted.ports[at]).or_else(|problem| {
+                problems.push(problem.clone());
+                before.map_or(Err(problem), |before| self.prepare(state, before))
+            });
+            match prepared {
+                Ok(prepared) => {
+                    wanted.ports[at] = prepared.port.config.clone();
+                    list.extend(self.adopt(state, vec![prepared]));
+                }
+                Err(_) => drop(wanted.ports.remove(at)),
+            }
+        }
+        if !late.is_empty() {
+            self.show(list);
+        }
+        let what = "some ports are as they were or gone";
+        (!problems.is_empty()).then(|| format!("{}; {what}", problems.join("; ")))
+    }
+
+    /// Puts settings into effect that end no connection, and takes note of what runs.
+    fn settle(
+        &self,
+        state: &mut State,
+        running: &Config,
+        before: &[Arc<Port>],
+        wanted: Config,
+        list: Vec<Arc<Port>>,
+    ) {
+        let known = |name: &str| wanted.ports.iter().find(|port| port.name == name);
+        let mut delivery = Delivery::new(Arc::clone(&self.shared));
+        let mut weights = Vec::new();
+        for port in &list {
+            let Some(config) = known(&port.config.name) else { continue };
+            weights.push((Arc::clone(port), config.inbound_weight));
+            let was = running.ports.iter().find(|port| port.name == config.name);
+            if was.is_some_and(|before| before.offload != config.offload) {
+                Session::open(port, &mut delivery).configure(config.offload.clone());
+            }
+            if was.is_some_and(|before| before.storm_pps != config.storm_pps) {
+                let limit = StormLimit::new(config.storm_pps.into(), self.shared.now());
+                *lock(&port.storm) = limit;
+            }
+        }
+        delivery.flush();
+        self.shared.inbound.rearrange(weights, self.shared.now());
+        list.iter().for_each(|port| self.shared.configure_inbound_of(port));
+        if running.inbound != wanted.inbound {
+            self.shared.configure_inbound(&wanted.inbound);
+        }
+        // In the order of the configuration, for those who look.
+        let mut list = list;
+        let place = |port: &Arc<Port>| wanted.ports.iter().position(|p| p.name == port.config.name);
+        list.sort_by_key(place);
+        self.shared.publish(list);
+        self.look_after_vcpus(state, before, &wanted);
+        state.config = wanted;
+    }
+
+    /// Starts the thread anew that looks after vCPUs if it has other ports to look after.
+    fn look_after_vcpus(&self, state: &mut State, before: &[Arc<Port>], wanted: &Config) {
+        let ports = self.shared.ports();
+        let vms = |ports: &[Arc<Port>]| -> BTreeSet<_> {
+            ports.iter().filter(|port| port.config.vcpu.is_some()).map(|port| port.id).collect()
+        };
+        if vms(before) == vms(ports.list()) {
+            return;
+        }
+        drop(state.vcpus.take());
+        match look_after_vcpus(ports.list(), wanted) {
+            Ok(keeper) => state.vcpus = keeper,
+            Err(error) => tracing::error!(%error, "no thread looks after vCPUs"),
+        }
+    }
+}
+
+fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<Keeper>> {
+    Keeper::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
+}
+
+/// Refuses what cannot be done while the switch runs.
+fn check_fixed(plan: &Plan) -> Result<(), OperateError> {
+    let fixed: Vec<_> = plan.refused().map(|change| change.section.as_str()).collect();
+    if fixed.is_empty() { Ok(()) } else { Err(OperateError::NeedsRestart(fixed.join(", "))) }
+}
+
+/// Brings a port and its configured address into the forwarding table.
+pub(super) fn add_to_table(table: &mut MacTable, port: &Port) {
+    table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+    table.allow_takeover(port.id, port.config.allow_mac_takeover);
+    if let Some(mac) = port.config.mac {
+        table.reserve(mac, port.id);
+    }
+}
