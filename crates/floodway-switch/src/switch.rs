@@ -391,7 +391,7 @@ fn open(
             .as_deref()
             .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
-        let mut traffic = || counters.as_mut().map(KeptCounters::next).unwrap_or_default();
+        let mut traffic = || counters.as_mut().map(KeptCounters::next_block).unwrap_or_default();
         let traffic = [traffic(), traffic()];
         let (slot, receiver) =
             UplinkSlot::open(id, c.clone(), &shape, waker, source, traffic).map_err(failed)?;

@@ -47,9 +47,9 @@ impl Kept {
         for (part, file) in state {
             let opened = match part {
                 StatePart::Counters => {
-                    KeptCounters::open(file, config).map(|counters| kept.counters = Some(counters))
+                    KeptCounters::open(&file, config).map(|counters| kept.counters = Some(counters))
                 }
-                StatePart::MacTable => KeptAddresses::open(file, config)
+                StatePart::MacTable => KeptAddresses::open(&file, config)
                     .map(|addresses| kept.addresses = Some(addresses)),
             };
             if let Err(error) = opened {
