@@ -5,6 +5,10 @@
 //! fail, from the socket to the frames: each rule is a function of the facts alone. The worst finding comes first, and its command
 //! is the one suggested. Words that end in "in the guest" are for the guest's shell.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::PortState;
@@ -88,6 +92,9 @@ pub struct SocketReport {
     pub mode: String,
     /// Its file; none if there is none that the switch can see.
     pub file: Option<FileReport>,
+    /// The process that answers may not look for the file.
+    #[serde(default)]
+    pub hidden: bool,
     /// Times that the switch has tried to connect.
     pub attempts: u64,
     /// Why it cannot, other than that nobody listens.
@@ -103,6 +110,19 @@ pub struct FileReport {
     pub gid: u32,
     /// Its permission bits in octal.
     pub mode: String,
+}
+
+impl SocketReport {
+    /// Looks for the file.
+    pub fn look(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        self.hidden = found.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::NotFound);
+        self.file = found.ok().map(|file| FileReport {
+            uid: file.uid(),
+            gid: file.gid(),
+            mode: format!("{:04o}", file.permissions().mode() & 0o7777),
+        });
+    }
 }
 
 /// A process.
@@ -224,7 +244,7 @@ impl Diagnosis {
     }
 
     fn socket(&self) -> Option<Finding> {
-        let SocketReport { path, mode, file, problem, .. } = &self.socket;
+        let SocketReport { path, mode, file, hidden, problem, .. } = &self.socket;
         let rights = format!("namei -l {path}");
         if let Some(problem) = problem {
             return Some(error(problem, rights));
@@ -232,7 +252,7 @@ impl Diagnosis {
         if self.state != PortState::Down || self.quarantine.is_some() {
             return None;
         }
-        Some(match (&**mode, file.is_some()) {
+        Some(match (&**mode, file.is_some() || *hidden) {
             ("server", true) => warning(
                 "no VMM has connected; its user needs write permission for the socket, and search permission above it",
                 rights,

@@ -95,7 +95,7 @@ pub struct PairTrafficStatus {
 pub struct SwitchStatus {
     /// Version of Floodway.
     pub version: String,
-    /// Process id.
+    /// Process id of the process that moves frames.
     pub pid: u32,
     /// Seconds since the switch started.
     pub uptime_s: f64,
@@ -123,6 +123,9 @@ pub enum Sandbox {
 /// Data planes of the same broker that have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PredecessorsStatus {
+    /// Process id of the broker.
+    #[serde(default)]
+    pub broker: u32,
     /// How many.
     pub count: u32,
     /// Why the last one did.

@@ -59,6 +59,17 @@ fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> BrokerE
     move |source| BrokerError::System { action, source: source.into() }
 }
 
+/// What others may want to know of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A data plane has begun to serve.
+    Ready,
+    /// The broker has looked at its data plane, or waits to start another one.
+    Look,
+    /// The switch stops.
+    Stop,
+}
+
 /// What a broker serves and starts.
 pub struct Broker<'a> {
     /// Starts a data plane that has the descriptor as its standard input.
@@ -75,6 +86,8 @@ pub struct Broker<'a> {
     pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
     pub faults: &'a Receiver<PortFault>,
+    /// Called when a data plane serves, and with each look at it.
+    pub on_event: &'a dyn Fn(Event),
     /// Becomes readable when the switch is to stop.
     pub stop: BorrowedFd<'a>,
     /// State that data planes leave for each other.
@@ -141,6 +154,7 @@ impl Broker<'_> {
             let mut plane = self.launch(restarts.total(), last_end.as_deref())?;
             let end = match self.watch(&mut plane) {
                 Verdict::Stop => {
+                    (self.on_event)(Event::Stop);
                     stop(plane);
                     return Ok(());
                 }
@@ -223,6 +237,7 @@ impl Broker<'_> {
             let left = next_look.saturating_duration_since(Instant::now());
             let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
             wait_for(&fds, Some(left));
+            (self.on_event)(Event::Look);
             if is_readable(self.stop) {
                 return Verdict::Stop;
             }
@@ -279,7 +294,10 @@ impl Broker<'_> {
             FromDataPlane::Ready { version, .. } if *version != VERSION => {
                 return Err(ChannelError::from(Violation::Version(*version)).into());
             }
-            FromDataPlane::Ready { .. } => plane.pulse.on_ready(),
+            FromDataPlane::Ready { .. } => {
+                plane.pulse.on_ready();
+                (self.on_event)(Event::Ready);
+            }
             FromDataPlane::Alive { count } => plane.pulse.on_sign(*count),
             FromDataPlane::Reopen { index } => {
                 let uplink = self.uplinks.get_mut(usize::from(*index));

@@ -13,14 +13,16 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromPort, ToPort};
+use floodway_process::message::{FromPort, MAX_PROBLEM, ToPort};
+use floodway_process::peer::Peer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
@@ -36,6 +38,10 @@ const DELIVERY: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(5);
 /// Between two attempts to reach a front-end that listens.
 const RECONNECT: Duration = Duration::from_millis(100);
+/// Longest such time if it is there and cannot be connected to.
+const MAX_RECONNECT: Duration = Duration::from_secs(5);
+/// Between two reports of attempts to the data plane.
+const REPORT: Duration = Duration::from_secs(1);
 
 /// The broker's end of a port's channel.
 pub type PortChannel = Channel<ToPort, FromPort>;
@@ -46,7 +52,12 @@ pub enum Source {
     /// They connect.
     Listen(UnixListener),
     /// They listen.
-    Connect(PathBuf),
+    Connect {
+        /// Where.
+        path: PathBuf,
+        /// Says whose a path is, for somebody who may not connect to it.
+        describe: fn(&Path) -> String,
+    },
 }
 
 /// A data plane has broken the protocol on a port's channel.
@@ -120,6 +131,8 @@ impl PortThread {
             front_end: None,
             sessions: 0,
             retry: Instant::now(),
+            attempts: Attempts::default(),
+            allowance: Allowance::new(Instant::now()),
         };
         let thread =
             thread::Builder::new().name(format!("port-{name}")).spawn(move || server.run())?;
@@ -171,6 +184,21 @@ struct Server {
     sessions: u32,
     /// When a front-end that listens is looked for next.
     retry: Instant,
+    attempts: Attempts,
+    /// What this thread may do for front-ends.
+    allowance: Allowance,
+}
+
+/// Attempts to connect.
+#[derive(Default)]
+struct Attempts {
+    count: u64,
+    /// Why it is not possible, other than that nobody listens.
+    problem: Option<String>,
+    /// How long to wait, if the last one failed for a problem.
+    backoff: Option<Duration>,
+    /// When the data plane was told last.
+    reported: Option<Instant>,
 }
 
 impl Server {
@@ -187,6 +215,15 @@ impl Server {
             }
             self.find_front_end();
             self.read_front_end();
+            self.pause();
+        }
+    }
+
+    /// Waits if front-ends have had more done than they may, at most until there is another data plane.
+    fn pause(&mut self) {
+        let pause = self.allowance.pause(thread_time(), Instant::now());
+        if !pause.is_zero() {
+            wait_for(&[self.mailbox.bell.as_fd()], Some(pause));
         }
     }
 
@@ -216,7 +253,9 @@ impl Server {
             tracing::error!(port = self.name, %error, "cannot limit how long a channel waits");
         }
         self.channel = Some(channel);
+        self.attempts.reported = None;
         self.replay();
+        self.report_attempts();
     }
 
     fn replay(&mut self) {
@@ -328,10 +367,15 @@ impl Server {
         }
         let found = match &self.source {
             Source::Listen(listener) => listener.accept().map(|(stream, _)| stream),
-            Source::Connect(path) => {
+            Source::Connect { path, describe } => {
+                self.attempts.count += 1;
+                let connected = connect(path);
+                let problem = connected.as_ref().err().filter(|error| !is_nobody(error));
+                let problem = problem.map(|error| describe_problem(path, error, *describe));
                 // Also after one that hangs up when it has accepted: it must not keep us busy.
-                self.retry = now + RECONNECT;
-                connect(path)
+                self.retry = now + self.attempts.next_pause(problem.is_some());
+                self.note_problem(problem);
+                connected
             }
         };
         match found.and_then(limit_writes) {
@@ -339,15 +383,42 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::trace!(port = self.name, %error, "no front-end");
-                self.retry = now + RECONNECT;
+                self.retry = self.retry.max(now + RECONNECT);
+                self.report_attempts();
             }
         }
+    }
+
+    /// Notes why no connection is possible, and says so once.
+    fn note_problem(&mut self, problem: Option<String>) {
+        if problem == self.attempts.problem {
+            return;
+        }
+        if let Some(problem) = &problem {
+            tracing::warn!(port = self.name, "{problem}");
+        }
+        self.attempts.problem = problem;
+        self.attempts.reported = None;
+    }
+
+    /// Tells the data plane what was tried, once a second.
+    fn report_attempts(&mut self) {
+        let now = Instant::now();
+        let recent = self.attempts.reported.is_some_and(|last| now - last < REPORT);
+        if recent || self.front_end.is_some() || matches!(self.source, Source::Listen(_)) {
+            return;
+        }
+        self.attempts.reported = Some(now);
+        let Attempts { count, ref problem, .. } = self.attempts;
+        self.send(&ToPort::Attempts { count, problem: problem.clone() }.into());
     }
 
     fn begin(&mut self, stream: UnixStream) {
         self.sessions += 1;
         let id = self.sessions;
-        let session = Session::new(id, self.limits);
+        self.allowance.connect();
+        let peer = Peer::of(&stream).ok();
+        let session = Session::new(id, self.limits).of_process(peer);
         let framer = Framer::default();
         self.front_end = Some(FrontEnd { stream, framer, session, id, deadline: None });
         self.replay();
@@ -383,8 +454,32 @@ impl Server {
     }
 }
 
+impl Attempts {
+    /// How long to wait after an attempt, which had a problem or not: longer each time if it had.
+    fn next_pause(&mut self, has_problem: bool) -> Duration {
+        let longer = |last: Duration| (2 * last).min(MAX_RECONNECT);
+        self.backoff = has_problem.then(|| self.backoff.map_or(2 * RECONNECT, longer));
+        self.backoff.unwrap_or(RECONNECT)
+    }
+}
+
+/// Returns `true` if an attempt has failed because there is no VM yet, or not any more, or one that does not accept.
+fn is_nobody(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
+    matches!(error.kind(), NotFound | ConnectionRefused | WouldBlock)
+}
+
+/// What an operator has to know of a socket that cannot be connected to.
+fn describe_problem(path: &Path, error: &io::Error, describe: fn(&Path) -> String) -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    let found = describe(path);
+    let mut text = format!("cannot connect to {} as uid {uid}: {error}; {found}", path.display());
+    text.truncate(text.floor_char_boundary(MAX_PROBLEM));
+    text
+}
+
 /// Connects without waiting for a listener whose backlog is full.
-fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
+fn connect(path: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

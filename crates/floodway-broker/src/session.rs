@@ -26,6 +26,7 @@
 //! **Invariants**: at most one message is outstanding; a reply follows only from an outstanding message, once; only a `Handled` changes the record.
 
 use floodway_process::message::{FromPort, Handled, ToPort};
+use floodway_process::peer::Peer;
 
 use crate::record::{Limits, Packet, Record, TooLarge};
 
@@ -112,6 +113,8 @@ struct Outstanding<D> {
 #[derive(Clone, Debug)]
 pub struct Session<D> {
     id: u32,
+    /// The front-end's process.
+    peer: Option<Peer>,
     stage: Stage,
     record: Record<D>,
     outstanding: Option<Outstanding<D>>,
@@ -127,12 +130,19 @@ impl<D: Clone> Session<D> {
     pub fn new(id: u32, limits: Limits) -> Self {
         Self {
             id,
+            peer: None,
             stage: Stage::Unattended,
             record: Record::new(limits),
             outstanding: None,
             number: 0,
             deaths: 0,
         }
+    }
+
+    /// The same, whose front-end is the process `peer`.
+    #[must_use]
+    pub fn of_process(self, peer: Option<Peer>) -> Self {
+        Self { peer, ..self }
     }
 
     /// Returns `true` if the next message of the front-end can be [taken](Self::take).
@@ -160,7 +170,7 @@ impl<D: Clone> Session<D> {
         }
         self.stage = Stage::Replaying;
         let session = self.id;
-        let mut replay = vec![ToPort::Connected { session }.into()];
+        let mut replay = vec![ToPort::Connected { session, peer: self.peer }.into()];
         for (number, packet) in (0..).zip(self.record.packets()) {
             replay.push(message(session, number, true, packet));
         }

@@ -9,7 +9,7 @@
 //! new process finds the sockets of the running VMs.
 //!
 //! CPU time and memory come from `/proc`, so they are what the kernel charged, whatever the switch
-//! says of itself.
+//! says of itself. A switch is two processes; what is measured is the one that moves frames ([`data_plane`]), what is killed both.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -232,13 +232,13 @@ impl Switch {
         Ok(sums)
     }
 
-    /// CPU time, descriptors and memory of the process.
+    /// CPU time, descriptors and memory of the process that moves frames.
     ///
     /// # Errors
     /// When it does not run.
     pub fn usage(&self) -> Result<Usage> {
         let process = self.process.as_ref().context("the switch does not run")?;
-        usage(process.id()).with_context(|| format!("switch {}", self.name))
+        usage(data_plane(process.id())).with_context(|| format!("switch {}", self.name))
     }
 
     /// Files and sockets in its directory, which other parts of the testbed may share.
@@ -250,10 +250,10 @@ impl Switch {
         Ok(dir.with_context(|| format!("cannot list {}", self.dir.display()))?.count())
     }
 
-    /// Process ID, `None` when it does not run.
+    /// Process ID of the process that moves frames, `None` when it does not run.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::id)
+        self.process.as_ref().map(|process| data_plane(process.id()))
     }
 
     fn config_path(&self) -> PathBuf {
@@ -336,6 +336,19 @@ fn add_drops(status: &Value, sums: &mut BTreeMap<String, f64>) {
         }
         _ => {}
     }
+}
+
+/// The process of a switch that moves frames: the data plane that `process` has started, or `process` itself if it has none.
+#[must_use]
+pub fn data_plane(process: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let children = children.unwrap_or_default();
+    let is_data_plane = |child: &u32| {
+        let name = fs::read_to_string(format!("/proc/{child}/comm"));
+        name.is_ok_and(|name| name.trim_end() == "floodway")
+    };
+    let mut children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    children.find(is_data_plane).unwrap_or(process)
 }
 
 /// What the kernel says of a process.

@@ -5,12 +5,16 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`allowance`] | how much of a core front-ends may take |
+//! | [`peer`] | the process at the other end of a socket |
 //! | [`message`] | the messages between the two, and their bounds |
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
 //! | [`sealed`] | bytes that are handed over and do not change |
 //! | [`sandbox`] | what the data plane gives up before it starts |
 
+pub mod allowance;
 pub mod channel;
 pub mod message;
+pub mod peer;
 pub mod sandbox;
 pub mod sealed;

@@ -18,6 +18,8 @@ use std::ops::RangeInclusive;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::peer::Peer;
+
 /// Version of the message set.
 pub const VERSION: u32 = 1;
 /// Longest datagram in bytes.
@@ -34,6 +36,8 @@ pub const MAX_CHANGES: usize = 40;
 pub const MAX_KEY: usize = 128;
 /// Longest value of a setting in bytes.
 pub const MAX_VALUE: usize = 4096;
+/// Longest text about a socket that cannot be connected to in bytes: it names the path twice.
+pub const MAX_PROBLEM: usize = 1024;
 /// Longest reason in bytes.
 pub const MAX_REASON: usize = 256;
 
@@ -311,6 +315,15 @@ pub enum ToPort {
     Connected {
         /// Number of the connection.
         session: u32,
+        /// Its process.
+        peer: Option<Peer>,
+    },
+    /// No front-end is there, and the broker looks for one: what it has tried, for the diagnosis.
+    Attempts {
+        /// How often it has tried to connect.
+        count: u64,
+        /// Why it cannot, other than that nobody listens.
+        problem: Option<String>,
     },
     /// A vhost-user message, with its descriptors.
     Message {
@@ -348,6 +361,9 @@ impl Message for ToPort {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Message { bytes, .. } => at_most("bytes", bytes.len(), MAX_VHOST_MESSAGE),
+            Self::Attempts { problem, .. } => {
+                at_most("problem", problem.as_ref().map_or(0, String::len), MAX_PROBLEM)
+            }
             _ => Ok(()),
         }
     }

@@ -242,10 +242,10 @@ impl Switch {
         Ok(RunningWorker { waker, thread: Some(thread) })
     }
 
-    /// Notes how many data planes of the same broker have ended before this one, and why the last one did.
-    pub fn note_predecessors(&self, count: u32, last_end: Option<String>) {
+    /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did.
+    pub fn note_predecessors(&self, broker: u32, count: u32, last_end: Option<String>) {
         // Said once.
-        let _ = self.shared.predecessors.set(PredecessorsStatus { count, last_end });
+        let _ = self.shared.predecessors.set(PredecessorsStatus { broker, count, last_end });
     }
 
     /// Saves learned addresses for a later data plane, if any have come or gone.
@@ -396,7 +396,7 @@ fn open(
             .as_deref()
             .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
-        let mut traffic = || counters.as_mut().map(KeptCounters::next).unwrap_or_default();
+        let mut traffic = || counters.as_mut().map(KeptCounters::next_block).unwrap_or_default();
         let traffic = [traffic(), traffic()];
         let (slot, receiver) =
             UplinkSlot::open(id, c.clone(), &shape, waker, source, traffic).map_err(failed)?;

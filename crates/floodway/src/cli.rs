@@ -71,18 +71,18 @@ pub struct RunArgs {
     /// Check the configuration and exit
     #[arg(long)]
     pub check: bool,
-    /// Hold the VMs' sockets in a process of their own, so that connections outlive a crash of the one that moves frames (experimental)
+    /// Move frames in the process that holds sockets and rights, without a sandbox and without surviving a crash; for measurements
     #[arg(long, conflicts_with = "check")]
-    pub broker: bool,
+    pub single_process: bool,
     /// Let the process that moves frames keep all its rights, for debuggers: a guest that takes it over then has them
-    #[arg(long, requires = "broker")]
+    #[arg(long, conflicts_with = "single_process")]
     pub no_sandbox: bool,
     /// What to log to standard error: a level, or directives like "info,floodway_switch::vhost=debug"
     #[arg(long, value_name = "FILTER", env = "FLOODWAY_LOG", default_value = "info", value_parser = log_filter)]
     pub log: String,
 }
 
-/// Options of `floodway data-plane`, which `floodway run --broker` starts.
+/// Options of `floodway data-plane`, which `floodway run` starts.
 #[derive(Debug, Args)]
 pub struct DataPlaneArgs {
     /// What errors call the configuration, whose text comes from the broker

@@ -1,6 +1,7 @@
 //! `floodway diagnose`: why a port does not work, and what to run next.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use floodway_switch::api::diagnosis::{
@@ -21,7 +22,12 @@ const EXIT_ERROR: u8 = 4;
 /// # Errors
 /// The switch does not answer, has no such port, or standard output takes no more.
 pub fn diagnose(args: &DiagnoseArgs) -> anyhow::Result<ExitCode> {
-    let diagnosis = ControlClient::new(&args.control.path)?.diagnosis(&args.port)?;
+    let mut diagnosis = ControlClient::new(&args.control.path)?.diagnosis(&args.port)?;
+    if diagnosis.socket.hidden && Path::new(&diagnosis.socket.path).is_absolute() {
+        // The switch is in a sandbox, and we are not.
+        diagnosis.socket.look();
+        diagnosis.judge();
+    }
     let text = if args.json { output::json(&diagnosis, None)? } else { render(&diagnosis) };
     writeln!(io::stdout(), "{text}")?;
     Ok(match diagnosis.severity() {

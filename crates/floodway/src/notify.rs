@@ -1,17 +1,15 @@
 //! What a service manager hears of the switch (sd_notify(3)): that it is ready, that it is alive, that it stops. Nothing where there
 //! is none.
 //!
-//! The sign of life is sent after the status of the whole switch was read, which takes the lock of every queue. So it fails to
-//! come when the process is stopped or a lock is never given back, and a supervisor with `WatchdogSec=` restarts the switch. A worker
-//! that stands still without a lock is found by the switch's own `[watchdog]`.
+//! A sign of life is sent only after a check. In a switch of one process that is to read the status, which takes the lock of every queue: signs fail to
+//! come when the process is stopped or a lock is never given back, and a supervisor with `WatchdogSec=` restarts the switch. A broker does the same with its
+//! data plane, so its own signs say that it goes on doing that. A worker that stands still without a lock is found by the switch's own `[watchdog]`.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use floodway_switch::operator::StatusSource;
 use sd_notify::NotifyState;
 
 /// Tells the service manager. Dropped, it gives no more signs of life.
@@ -21,15 +19,15 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Says that the switch is ready, described by `summary`, and begins to give signs of life if they are wanted.
+    /// Says that the switch is ready, described by `summary`, and begins to give signs of life if they are wanted: whenever `lives` returns `true`.
     ///
     /// # Errors
     /// Threads have run out.
-    pub fn ready(source: Arc<dyn StatusSource>, summary: &str) -> io::Result<Self> {
+    pub fn ready(lives: impl Fn() -> bool + Send + 'static, summary: &str) -> io::Result<Self> {
         notify(&[NotifyState::Ready, NotifyState::Status(summary)]);
         // Twice in the time that the manager allows.
         let interval = sd_notify::watchdog_enabled().map(|limit| limit / 2);
-        let alive = interval.map(|interval| give_signs(source, interval)).transpose()?;
+        let alive = interval.map(|interval| give_signs(lives, interval)).transpose()?;
         Ok(Self { _alive: alive })
     }
 
@@ -51,13 +49,17 @@ impl Notifier {
     }
 }
 
-/// Gives a sign of life every `interval` until what is returned is dropped.
-fn give_signs(source: Arc<dyn StatusSource>, interval: Duration) -> io::Result<Sender<()>> {
+/// Gives a sign of life every `interval` if `lives` returns `true`, until what is returned is dropped.
+fn give_signs(
+    lives: impl Fn() -> bool + Send + 'static,
+    interval: Duration,
+) -> io::Result<Sender<()>> {
     let (alive, ended) = mpsc::channel::<()>();
     thread::Builder::new().name("notify".to_owned()).spawn(move || {
         while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-            source.status();
-            notify(&[NotifyState::Watchdog]);
+            if lives() {
+                notify(&[NotifyState::Watchdog]);
+            }
         }
     })?;
     Ok(alive)

@@ -35,8 +35,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let _flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
-    if args.broker {
-        return broker::run(args);
+    if !args.single_process {
+        return broker::run(args, format!("running with {}", summary(&config)));
     }
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.
@@ -52,7 +52,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let control = ControlServer::start(listener, switch.operator())?;
     let running = format!("running with {}", summary(&config));
     tracing::info!(control = %config.control.display(), "{running}");
-    let notifier = Notifier::ready(switch.status_source(), &running)?;
+    let source = switch.status_source();
+    let lives = move || {
+        source.status();
+        true
+    };
+    let notifier = Notifier::ready(lives, &running)?;
 
     let mut received = signals.forever().inspect(|&signal| {
         if signal == SIGHUP {

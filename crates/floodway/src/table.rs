@@ -44,9 +44,14 @@ pub fn render(status: &Status, colours: bool) -> String {
 fn summary(status: &Status) -> String {
     let switch = &status.switch;
     format!(
-        "floodway {}, pid {}, up {}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
+        "floodway {}, pid {}{}, up {}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
         switch.version,
         switch.pid,
+        switch
+            .predecessors
+            .as_ref()
+            .map(|it| format!(" (broker {})", it.broker))
+            .unwrap_or_default(),
         duration(switch.uptime_s),
         switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
     )

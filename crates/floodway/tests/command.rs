@@ -50,7 +50,11 @@ impl Scene {
 
     /// A switch that answers on its control socket.
     fn start(&self) -> Running {
-        let mut command = self.command(&["run", "--config", "switch.toml"]);
+        self.wait_for(self.command(&["run", "--config", "switch.toml"]))
+    }
+
+    /// The switch that `command` starts, once it answers.
+    fn wait_for(&self, mut command: Command) -> Running {
         let mut running = Running(command.spawn().unwrap());
         let deadline = Instant::now() + PATIENCE;
         while !self.output(&["status"]).status.success() {
@@ -126,7 +130,9 @@ fn a_switch_answers_refuses_a_second_and_stops_cleanly() {
     assert!(table.lines().any(|line| line.starts_with("vm1   down   any")), "{table}");
     let json = scene.output(&["status", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["switch"]["pid"], running.0.id());
+    assert_eq!(json["switch"]["predecessors"]["broker"], running.0.id());
+    assert_ne!(json["switch"]["pid"], running.0.id(), "frames are moved by another process");
+    assert_ne!(json["switch"]["sandbox"], "off");
     assert_eq!(json["ports"][0]["queue_pairs_offered"], 1);
 
     let second = scene.output(&["run", "--config", "switch.toml"]);
@@ -139,6 +145,20 @@ fn a_switch_answers_refuses_a_second_and_stops_cleanly() {
     running.signal(libc::SIGTERM);
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
     assert!(!scene.path("control.sock").exists());
+}
+
+#[test]
+fn a_switch_of_a_single_process_says_that_it_has_no_sandbox() {
+    let scene = Scene::new();
+    let command = scene.command(&["run", "--config", "switch.toml", "--single-process"]);
+    let mut running = scene.wait_for(command);
+    let json = scene.output(&["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["switch"]["pid"], running.0.id());
+    assert_eq!(json["switch"]["predecessors"], serde_json::Value::Null);
+    assert!(stdout(&scene.output(&["status"])).contains("sandbox: OFF"));
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn recv(plane: &PlaneEnd) -> (ToPort, Vec<OwnedFd>) {
 
 /// Hears the start of a session; returns its number, and the requests that were replayed.
 fn resume(plane: &PlaneEnd) -> (u32, Vec<u8>) {
-    let ToPort::Connected { session } = recv(plane).0 else { panic!("no front-end") };
+    let ToPort::Connected { session, .. } = recv(plane).0 else { panic!("no front-end") };
     let mut replayed = Vec::new();
     while let (ToPort::Message { bytes, replayed: true, .. }, _) = recv_until_end(plane) {
         replayed.push(bytes[0]);

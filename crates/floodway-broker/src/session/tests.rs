@@ -186,7 +186,7 @@ fn report(plane: &mut Plane, outgoing: &Outgoing<u32>) -> Option<FromPort> {
             (!replayed).then_some(FromPort::Handled(handled))
         }
         ToPort::Replayed { session } => Some(FromPort::Resumed { session: *session }),
-        ToPort::Connected { .. } | ToPort::Disconnected { .. } => None,
+        ToPort::Connected { .. } | ToPort::Disconnected { .. } | ToPort::Attempts { .. } => None,
     }
 }
 

@@ -49,7 +49,7 @@ impl KeptAddresses {
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn open(file: OwnedFd, config: &Config) -> io::Result<Self> {
+    pub fn open(file: &OwnedFd, config: &Config) -> io::Result<Self> {
         let memory = map(file, words(config))?;
         let (generation, copies) = memory.split_at(HEADER);
         let (first, second) = copies.split_at(copy_words(config));
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn what_was_saved_last_is_restored() {
         let file = memory(words(&config()), SealFlags::SHRINK);
-        let open = || KeptAddresses::open(file.try_clone().unwrap(), &config()).unwrap();
+        let open = || KeptAddresses::open(&file, &config()).unwrap();
         assert_eq!(open().restore(), []);
         for addresses in [3, 1, 2] {
             open().save(&table(addresses));
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_table_that_has_not_changed_is_not_copied() {
         let file = memory(words(&config()), SealFlags::SHRINK);
-        let mut kept = KeptAddresses::open(file, &config()).unwrap();
+        let mut kept = KeptAddresses::open(&file, &config()).unwrap();
         let mut table = table(2);
         for _ in 0..3 {
             kept.save(&table);
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn what_a_stranger_wrote_is_bounded() {
         let file = memory(words(&config()), SealFlags::SHRINK);
-        let words_of_it = map(file.try_clone().unwrap(), words(&config())).unwrap();
+        let words_of_it = map(&file, words(&config())).unwrap();
         words_of_it.iter().for_each(|word| word.store(u64::MAX, Relaxed));
-        let kept = KeptAddresses::open(file, &config()).unwrap();
+        let kept = KeptAddresses::open(&file, &config()).unwrap();
         assert_eq!(kept.restore().len(), copy_words(&config()) - 1);
         let mut table = table(0);
         for (mac, port) in kept.restore() {

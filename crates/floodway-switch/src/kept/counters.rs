@@ -43,7 +43,7 @@ impl KeptCounters {
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn open(file: OwnedFd, config: &Config) -> io::Result<Self> {
+    pub fn open(file: &OwnedFd, config: &Config) -> io::Result<Self> {
         let memory = map(file, words(config))?;
         let layout = [MAGIC, WORDS as u64, blocks(config) as u64];
         let (header, blocks) = memory.split_at(HEADER);
@@ -55,7 +55,7 @@ impl KeptCounters {
     }
 
     /// The next block; counters of this process alone once there is none left.
-    pub fn next(&mut self) -> Traffic {
+    pub fn next_block(&mut self) -> Traffic {
         match self.blocks.split_first_chunk() {
             Some((block, rest)) => {
                 self.blocks = rest;
@@ -83,10 +83,10 @@ mod tests {
     fn counters_go_on_where_they_were() {
         let config = config(1);
         let file = memory(words(&config), SealFlags::SHRINK);
-        let open = || KeptCounters::open(file.try_clone().unwrap(), &config).unwrap();
+        let open = || KeptCounters::open(&file, &config).unwrap();
         for round in 1..4 {
             let mut counters = open();
-            let blocks: Vec<Traffic> = (0..3).map(|_| counters.next()).collect();
+            let blocks: Vec<Traffic> = (0..3).map(|_| counters.next_block()).collect();
             for (i, block) in (0..).zip(&blocks) {
                 block.count(100 + i);
                 block.count_drop(DropReason::UplinkError, i);
@@ -94,7 +94,7 @@ mod tests {
                 assert_eq!(block.drops(DropReason::UplinkError), round * i);
                 assert_eq!(block.drops(DropReason::BadDescriptor), 0);
             }
-            let own = counters.next();
+            let own = counters.next_block();
             own.count(1);
             assert_eq!(own.packets.get(), 1, "the memory ends before this one");
         }
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn counters_of_another_layout_start_from_zero() {
         let file = memory(words(&config(2)), SealFlags::SHRINK);
-        let open = |pairs| KeptCounters::open(file.try_clone().unwrap(), &config(pairs)).unwrap();
-        open(2).next().count(1);
-        assert_eq!(open(2).next().packets.get(), 1);
-        assert_eq!(open(1).next().packets.get(), 0);
+        let open = |pairs| KeptCounters::open(&file, &config(pairs)).unwrap();
+        open(2).next_block().count(1);
+        assert_eq!(open(2).next_block().packets.get(), 1);
+        assert_eq!(open(1).next_block().packets.get(), 0);
     }
 }

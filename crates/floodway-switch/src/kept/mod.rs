@@ -26,11 +26,11 @@ pub const WORD: usize = size_of::<u64>();
 ///
 /// # Errors
 /// The file is shorter or may shrink, or cannot be mapped.
-pub fn map(file: OwnedFd, words: usize) -> io::Result<&'static [AtomicU64]> {
+pub fn map(file: &OwnedFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * WORD;
-    let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+    let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
     // Otherwise a word that is gone would be a signal.
-    let is_fixed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+    let is_fixed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
     if len == 0 || size < len as u64 || !is_fixed {
         let problem = format!("kept state of {size} bytes (fixed: {is_fixed}) instead of {len}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
@@ -67,14 +67,14 @@ pub(crate) mod tests {
     #[test]
     fn words_are_there_for_the_next_one() {
         let file = memory(3, SealFlags::SHRINK);
-        map(file.try_clone().unwrap(), 3).unwrap()[2].store(7, Relaxed);
-        assert_eq!(map(file, 3).unwrap()[2].load(Relaxed), 7);
+        map(&file, 3).unwrap()[2].store(7, Relaxed);
+        assert_eq!(map(&file, 3).unwrap()[2].load(Relaxed), 7);
     }
 
     #[test]
     fn a_file_that_is_short_or_may_shrink_is_refused() {
-        assert!(map(memory(3, SealFlags::SHRINK), 4).is_err());
-        assert!(map(memory(3, SealFlags::GROW), 3).is_err());
-        assert!(map(File::open("/dev/null").unwrap().into(), 1).is_err());
+        assert!(map(&memory(3, SealFlags::SHRINK), 4).is_err());
+        assert!(map(&memory(3, SealFlags::GROW), 3).is_err());
+        assert!(map(&File::open("/dev/null").unwrap().into(), 1).is_err());
     }
 }

@@ -1,14 +1,12 @@
 //! The diagnosis of a running port, read while it goes on.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Instant;
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
 use crate::api::diagnosis::{
-    Diagnosis, DropReport, ErrorReport, FileReport, PeerReport, RegionReport, RingReport,
-    RingState, SocketReport,
+    Diagnosis, DropReport, ErrorReport, PeerReport, RegionReport, RingReport, RingState,
+    SocketReport,
 };
 use crate::api::status::{PortStatus, TrafficStatus, WorkStatus};
 use crate::memory::RegionLayout;
@@ -41,19 +39,16 @@ pub fn port(port: &Port) -> Diagnosis {
 }
 
 fn socket(port: &Port, facts: &Facts) -> SocketReport {
-    let path = &port.config.socket;
-    let file = fs::symlink_metadata(path).ok().map(|file| FileReport {
-        uid: file.uid(),
-        gid: file.gid(),
-        mode: format!("{:04o}", file.permissions().mode() & 0o7777),
-    });
-    SocketReport {
-        path: path.display().to_string(),
+    let mut report = SocketReport {
+        path: port.config.socket.display().to_string(),
         mode: port.config.mode.name().to_owned(),
-        file,
+        file: None,
+        hidden: false,
         attempts: facts.attempts,
         problem: facts.connect_problem.clone(),
-    }
+    };
+    report.look();
+    report
 }
 
 fn error(noted: &Noted, facts: &Facts) -> ErrorReport {

@@ -166,10 +166,10 @@ impl Port {
     /// Counts in the next blocks of `kept` from now on: those of each queue pair, and of what comes to no queue.
     pub(crate) fn count_in(&self, kept: &mut KeptCounters) {
         for pair in &self.pairs {
-            pair.rx().count_in(kept.next());
-            pair.tx().traffic = kept.next();
+            pair.rx().count_in(kept.next_block());
+            pair.tx().traffic = kept.next_block();
         }
-        *lock(&self.undelivered) = kept.next();
+        *lock(&self.undelivered) = kept.next_block();
     }
 
     /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.

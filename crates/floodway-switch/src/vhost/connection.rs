@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use floodway_process::allowance::{Allowance, thread_time};
 use rustix::process::geteuid;
 use vhost::vhost_user::{BackendReqHandler, Error};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::allowance::{Allowance, thread_time};
 use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages::{self, Verdict};

@@ -21,7 +21,6 @@
 //!
 //! Only what works is offered ([`features`]).
 
-mod allowance;
 mod arrival;
 pub mod connection;
 pub mod device;

@@ -1,5 +1,6 @@
-//! `floodway run --broker`: holds the VMs' sockets, and keeps a data plane running behind them.
+//! `floodway run`: holds the VMs' sockets and all else that takes rights, and keeps a data plane running behind them.
 
+mod supervision;
 mod uplinks;
 mod user;
 mod vcpus;
@@ -10,8 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use floodway_broker::broker::{Broker, State};
@@ -23,23 +27,26 @@ use floodway_process::message::StatePart;
 use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::config::{PortConfig, SocketMode};
-use floodway_switch::control::ControlListener;
-use floodway_switch::host::socket_access::Access;
+use floodway_switch::control::{BindError, ControlListener};
+use floodway_switch::host::socket_access::{self, Access};
 use floodway_switch::host::socket_file::{self, SocketFile};
 use floodway_switch::kept::{WORD, addresses, counters};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
+use supervision::Supervision;
 
+/// How long a data plane may take to end after its broker was killed.
+const DYING: Duration = Duration::from_millis(500);
 /// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
 const BACKTRACE: &str = "RUST_BACKTRACE";
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM; `running` is what the service manager shows.
 ///
 /// # Errors
 /// A socket cannot be had, or the first data plane does not start.
-pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
     // One text for both processes, whatever becomes of the file.
     let configuration = fs::read_to_string(&args.config)?;
     let config = Config::parse(&configuration, &args.config)?;
@@ -48,7 +55,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         pipe::register(signal, stop.try_clone()?)?;
     }
     // Before any port is touched: a second switch with this configuration goes no further.
-    let control = ControlListener::bind(&config.control)?;
+    let control = bind_control(&config.control)?;
     let (faults, heard) = mpsc::channel();
     let mut files = Vec::new();
     let mut ports = Vec::new();
@@ -66,6 +73,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let notices = Arc::new(Notices::new()?);
     let vcpus = vcpus::start(&config, &notices)?;
     let user = if args.no_sandbox { None } else { user::choose(&config.control)? };
+    let supervision = Supervision::new(running);
+    let on_event = |event| supervision.on_event(event);
     let start = |channel: OwnedFd| start_data_plane(args, user, channel);
     let mut broker = Broker {
         start: &start,
@@ -75,6 +84,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         uplinks,
         notices: &notices,
         faults: &heard,
+        on_event: &on_event,
         stop: stopped.as_fd(),
         state: state(&config)?,
         settings: BTreeMap::new(),
@@ -84,6 +94,19 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // The files go last: nobody is to connect to a port that is not served.
     drop((files, control));
     Ok(outcome?)
+}
+
+/// Takes the control socket. The data plane of a broker that was killed has it, too, for the moment that it takes the kernel to end it.
+fn bind_control(path: &Path) -> Result<ControlListener, BindError> {
+    let deadline = Instant::now() + DYING;
+    loop {
+        match ControlListener::bind(path) {
+            Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// What data planes leave for each other.
@@ -114,7 +137,8 @@ fn start_data_plane(args: &RunArgs, user: Option<User>, channel: OwnedFd) -> io:
 /// Where the front-ends of `port` come from.
 fn open(port: &PortConfig) -> anyhow::Result<(Source, Option<SocketFile>)> {
     if port.mode == SocketMode::Client {
-        return Ok((Source::Connect(port.socket.clone()), None));
+        let (path, describe) = (port.socket.clone(), socket_access::describe);
+        return Ok((Source::Connect { path, describe }, None));
     }
     if let Some(directory) = port.socket.parent() {
         fs::create_dir_all(directory).context("cannot make its directory")?;

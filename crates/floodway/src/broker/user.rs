@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use floodway_process::sandbox::User;
 use nix::unistd::{Gid, Group, Uid, User as Account};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// The account that packages create.
 const ACCOUNT: &str = "floodway";
@@ -28,6 +29,7 @@ pub fn choose(control: &Path) -> anyhow::Result<Option<User>> {
     if !Uid::effective().is_root() {
         return Ok(None);
     }
+    require_capabilities()?;
     if let Some(account) = Account::from_name(ACCOUNT).context("cannot look up users")? {
         return Ok(Some(User { uid: account.uid.as_raw(), gid: account.gid.as_raw() }));
     }
@@ -48,6 +50,19 @@ pub fn choose(control: &Path) -> anyhow::Result<Option<User>> {
             DYNAMIC.end()
         ),
     }
+}
+
+/// Root in a container may lack what it takes to be another user.
+fn require_capabilities() -> anyhow::Result<()> {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let capabilities = capabilities(None).context("cannot tell the capabilities")?;
+    if !capabilities.effective.contains(needed) {
+        bail!(
+            "the switch is root without CAP_SETUID and CAP_SETGID, so that its data plane cannot have a user of its own \
+             (add them, or start it as another user with the capabilities that uplinks and vCPUs need)"
+        );
+    }
+    Ok(())
 }
 
 /// A number that is not taken: the first one from a place that `seed` chooses.

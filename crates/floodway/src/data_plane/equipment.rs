@@ -47,9 +47,9 @@ impl Kept {
         for (part, file) in state {
             let opened = match part {
                 StatePart::Counters => {
-                    KeptCounters::open(file, config).map(|counters| kept.counters = Some(counters))
+                    KeptCounters::open(&file, config).map(|counters| kept.counters = Some(counters))
                 }
-                StatePart::MacTable => KeptAddresses::open(file, config)
+                StatePart::MacTable => KeptAddresses::open(&file, config)
                     .map(|addresses| kept.addresses = Some(addresses)),
             };
             if let Err(error) = opened {
@@ -67,6 +67,8 @@ pub struct Past {
     settings: Vec<Setting>,
     /// How the broker fares with vCPUs, by port: threads that have the policy's slice, and why others do not.
     vcpus: BTreeMap<usize, (u32, Option<String>)>,
+    /// Process id of the broker.
+    broker: u32,
     /// Data planes that ended before this one.
     restarts: u32,
     /// Why the last one did.
@@ -76,7 +78,7 @@ pub struct Past {
 impl Past {
     /// Brings `switch` to where the last one was.
     pub fn hand_over(self, switch: &Switch) {
-        switch.note_predecessors(self.restarts, self.last_end);
+        switch.note_predecessors(self.broker, self.restarts, self.last_end);
         for (port, (threads, problem)) in self.vcpus {
             switch.note_vcpus(port, threads, problem);
         }
@@ -95,6 +97,7 @@ impl Equipment {
     /// The broker is of another version, or has ended.
     pub fn receive(channel: &MainChannel) -> anyhow::Result<Self> {
         let mut equipment = Self::default();
+        equipment.past.broker = std::os::unix::process::parent_id();
         loop {
             match channel.recv()? {
                 Received::Message(ToDataPlane::Start, _) => return Ok(equipment),

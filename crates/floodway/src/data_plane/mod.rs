@@ -32,6 +32,8 @@ use equipment::{Equipment, Kept, device};
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
+/// Every so many signs there is a check that all locks are free.
+const BEATS_PER_CHECK: u64 = 5;
 
 type MainChannel = Channel<FromDataPlane, ToDataPlane>;
 
@@ -98,6 +100,7 @@ fn settings_keeper(channel: Arc<MainChannel>) -> SettingsKeeper {
 /// Gives up what the options do not say to keep. There is one thread so far.
 fn confine(args: &DataPlaneArgs) -> anyhow::Result<Confinement> {
     if args.no_sandbox {
+        sandbox::die_with_parent()?;
         return Ok(Confinement::Off);
     }
     let user = args.uid.zip(args.gid).map(|(uid, gid)| User { uid, gid });
@@ -122,6 +125,10 @@ impl Serving<'_> {
             let now = Instant::now();
             if now >= beat {
                 (beat, count) = (now + BEAT, count + 1);
+                if count % BEATS_PER_CHECK == 0 {
+                    // Takes the lock of every queue: one that is never given back ends the signs.
+                    self.switch.status_source().status();
+                }
                 self.channel.send(&FromDataPlane::Alive { count }, &[])?;
                 if let Some(addresses) = &mut self.addresses {
                     self.switch.save_addresses(addresses);

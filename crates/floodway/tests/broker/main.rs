@@ -1,4 +1,4 @@
-//! `floodway run --broker`: what VMs and operators see when the data plane dies.
+//! `floodway run`: what VMs and operators see when the data plane dies.
 
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
@@ -7,6 +7,8 @@ mod scene;
 mod trace;
 mod uplinks;
 mod vcpus;
+
+use std::os::unix::net::UnixDatagram;
 
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::testing::message::GET_FEATURES;
@@ -173,6 +175,40 @@ fn counters_outlive_a_data_plane_and_never_go_back() {
         before = counted();
         assert!(before.iter().all(|&frames| frames > u64::from(number)), "{before:?}");
     }
+}
+
+#[test]
+fn what_the_broker_knows_of_sockets_is_in_the_diagnosis() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("vm3.sock");
+    // Nobody can connect a stream to it.
+    let other = UnixDatagram::bind(&path).unwrap();
+    let scene = Scene::start_with(&format!(
+        "[[port]]\nname = \"vm3\"\nsocket = {path:?}\nmode = \"client\"\n"
+    ));
+    let _vms = (scene.boot(1), scene.boot(2));
+    let diagnosis = |port: &str| -> serde_json::Value {
+        serde_json::from_slice(&scene.output(&["diagnose", port, "--json"]).stdout).unwrap()
+    };
+    let check = || {
+        wait_until("the front-end's process", || {
+            diagnosis("vm1")["peer"]["pid"] == std::process::id()
+        });
+        assert_eq!(diagnosis("vm1")["socket"]["file"]["mode"], "0660");
+        wait_until("the reason", || {
+            let socket = &diagnosis("vm3")["socket"];
+            let problem = socket["problem"].as_str().unwrap_or_default();
+            problem.starts_with(&format!("cannot connect to {} as uid 0: ", path.display()))
+                && socket["attempts"].as_u64() > Some(1)
+        });
+    };
+    check();
+    scene.kill_data_plane();
+    check();
+    // Without a problem it is only not there.
+    drop(other);
+    std::fs::remove_file(&path).unwrap();
+    wait_until("the end of the problem", || diagnosis("vm3")["socket"]["problem"].is_null());
 }
 
 #[test]

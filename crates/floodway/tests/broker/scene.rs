@@ -105,7 +105,7 @@ pub fn configure(directory: &Path, control: &str, extra: &str) {
 
 pub fn run(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
-    command.args(["run", "--broker", "--config", "switch.toml"]).env_remove("FLOODWAY_LOG");
+    command.args(["run", "--config", "switch.toml"]).env_remove("FLOODWAY_LOG");
     command.current_dir(directory);
     command
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::case::Profile;
 use crate::child::Process;
 use crate::net::Namespace;
+use crate::switch_process::data_plane;
 
 /// Last bytes of a log that an error quotes.
 const LOG_TAIL: usize = 2000;
@@ -165,9 +166,9 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Processes that it consists of.
+    /// Processes of it that move frames.
     pub fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::id).collect()
+        self.processes.iter().map(|process| data_plane(process.id())).collect()
     }
 
     /// How the one that forwards has ended; `None` while it runs.

@@ -15,9 +15,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::message::{FromPort, Handled, MAX_VHOST_MESSAGE, ToPort, shorten};
+use floodway_process::peer::Peer;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -41,7 +44,8 @@ pub fn start(port: Arc<Port>, channel: OwnedFd) -> Result<Connection, SocketErro
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(&port), Arc::clone(&alarm))));
     let channel = PortChannel::from(channel);
     Connection::with_thread(Arc::clone(&port), move |stop| {
-        Relay { port, device, alarm, stop, channel, front_end: None }.run();
+        let allowance = Allowance::new(Instant::now());
+        Relay { port, device, alarm, stop, channel, front_end: None, allowance }.run();
     })
 }
 
@@ -54,6 +58,8 @@ struct Relay {
     stop: Arc<EventFd>,
     channel: PortChannel,
     front_end: Option<FrontEnd>,
+    /// What this thread may do for front-ends.
+    allowance: Allowance,
 }
 
 /// A front-end, behind the broker.
@@ -82,6 +88,16 @@ impl Relay {
                 // Frames go on: nothing that they need is the broker's.
                 return log_limited!(error, self.port, %error, "the broker is gone");
             }
+            self.pause();
+        }
+    }
+
+    /// Waits if front-ends have had more done than they may, at most until memory goes.
+    fn pause(&mut self) {
+        let pause = self.allowance.pause(thread_time(), Instant::now());
+        if !pause.is_zero() {
+            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd()];
+            poll(&fds, Some(pause.max(Duration::from_millis(1))));
         }
     }
 
@@ -89,7 +105,13 @@ impl Relay {
         match self.channel.try_recv()? {
             Received::Nothing => Ok(()),
             Received::Closed => Err(ChannelError::System(rustix::io::Errno::PIPE)),
-            Received::Message(ToPort::Connected { session }, _) => self.connect(session),
+            Received::Message(ToPort::Connected { session, peer }, _) => {
+                self.connect(session, peer)
+            }
+            Received::Message(ToPort::Attempts { count, problem }, _) => {
+                self.port.front_end.set_attempts(count, problem);
+                Ok(())
+            }
             Received::Message(ToPort::Disconnected { session }, _) => {
                 if self.current(session).is_some() {
                     log_limited!(info, self.port, "front-end disconnected");
@@ -120,14 +142,14 @@ impl Relay {
         self.front_end.as_mut().filter(|front_end| front_end.id == session)
     }
 
-    fn connect(&mut self, id: u32) -> Result<(), ChannelError> {
+    fn connect(&mut self, id: u32, peer: Option<Peer>) -> Result<(), ChannelError> {
         self.disconnect();
+        self.allowance.connect();
         match self.open(id) {
             Ok(front_end) => {
                 log_limited!(info, self.port, "front-end connected");
                 lock(&self.port.quarantine).reason = None;
-                // The broker knows its process.
-                self.port.front_end.on_connected(None);
+                self.port.front_end.on_connected(peer);
                 self.port.set_connected(true);
                 self.front_end = Some(front_end);
                 Ok(())

@@ -1,4 +1,4 @@
-//! What a front-end may have its port's thread do.
+//! What a front-end may have its port's threads do: one in the data plane, and one in the broker if there is one.
 //!
 //! # Theory of operation
 //! **Goal**: a front-end that connects and goes thousands of times a second, or sends messages without end, takes no time from the workers, whose cores
@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// How much of its allowance a port's thread has used. See the module's theory of operation.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub struct Allowance {
     /// CPU time that was used and has not leaked away.
     level: Duration,
     at: Instant,
@@ -36,17 +36,18 @@ pub(super) struct Allowance {
 
 impl Allowance {
     /// Nothing used at `now`.
-    pub(super) fn new(now: Instant) -> Self {
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
         Self { level: Duration::ZERO, at: now, used: Duration::ZERO }
     }
 
     /// Charges a connection.
-    pub(super) fn connect(&mut self) {
+    pub fn connect(&mut self) {
         self.level += CONNECTION;
     }
 
     /// Returns how long the thread has to pause at `now`, when it has used `used` of CPU time since it began.
-    pub(super) fn pause(&mut self, used: Duration, now: Instant) -> Duration {
+    pub fn pause(&mut self, used: Duration, now: Instant) -> Duration {
         let leaked = now.saturating_duration_since(self.at) / SHARE;
         let spent = used.saturating_sub(self.used);
         (self.at, self.used) = (now, used);
@@ -57,7 +58,8 @@ impl Allowance {
 }
 
 /// CPU time that this thread has used.
-pub(super) fn thread_time() -> Duration {
+#[must_use]
+pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer leads to a timespec. The clock exists in every Linux; without it, no time would be charged.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
