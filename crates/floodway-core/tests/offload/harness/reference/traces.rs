@@ -418,6 +418,40 @@ fn a_second_probe_without_progress_is_a_timeout() {
     violates(probes(40));
 }
 
+/// RFC 8985 section 7.3: also when a mark has made the window smaller than what is in flight.
+#[test]
+fn a_probe_is_sent_whatever_the_window_is() {
+    let marked = || {
+        let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+        trace.wait(RTT);
+        trace.take(5, &[], true);
+        trace.reference.settle(trace.now).unwrap();
+        trace.wait(MS(100));
+        trace
+    };
+    let mut trace = marked();
+    assert_eq!(trace.repeat(&[trace.sent - 1]), Ok(()));
+    let mut trace = marked();
+    violates(trace.repeat(&[trace.sent - 2, trace.sent - 1]));
+    let mut trace = marked();
+    violates(trace.send(1));
+}
+
+#[test]
+fn a_probe_after_a_recovery_is_none_of_its_repairs() {
+    for repair in [true, false] {
+        let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+        let first = trace.acked;
+        trace.recover(20);
+        trace.wait(MS(100));
+        let probe = trace.sent - 1;
+        trace.repeat(&[probe]).unwrap();
+        let twice = if repair { first } else { probe };
+        trace.take(0, &[(twice, twice + 1), (trace.acked, trace.sent)], false);
+        assert_eq!(trace.send(40).is_ok(), repair);
+    }
+}
+
 #[test]
 fn two_segments_are_no_probe() {
     let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
@@ -439,6 +473,36 @@ fn a_recovery_without_a_dsack_is_not_undone() {
     let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
     trace.recover(20);
     violates(trace.send(40 - (trace.sent - trace.acked)));
+}
+
+/// RFC 3168 section 6.1.2: the receiver echoes until it sees the CWR of the first segment after the reduction.
+#[test]
+fn an_echo_from_before_the_reduction_counts_once() {
+    let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+    trace.wait(RTT);
+    trace.take(40, &[], true);
+    trace.take(0, &[], true);
+    assert_eq!(trace.send(20), Ok(()));
+    trace.wait(RTT);
+    trace.take(1, &[], true);
+    violates(trace.send(1));
+}
+
+#[test]
+fn a_recovery_with_a_mark_is_not_undone() {
+    for mark in [false, true] {
+        let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
+        let first = trace.acked;
+        trace.wait(RTT);
+        trace.take(0, &[(first + 1, first + 4)], false);
+        trace.repeat(&[first]).unwrap();
+        trace.take(0, &[(first + 1, first + 5)], mark);
+        trace.reference.settle(trace.now).unwrap();
+        trace.wait(RTT);
+        trace.ack(40);
+        trace.take(0, &[(first, first + 1)], false);
+        assert_eq!(trace.send(40).is_ok(), !mark);
+    }
 }
 
 /// `W(t)` of RFC 9438 in segments, after a reduction from 40 to 28.
