@@ -197,7 +197,8 @@ impl Switch {
         let worker = Worker {
             shared: Arc::clone(&self.shared),
             waker: Arc::clone(&waker),
-            schedule: Schedule::of(&ports, &uplinks),
+            schedule: Schedule::of(&ports, &uplinks).timed(),
+            was_busy: false,
             ports,
             uplinks,
             polling: Polling::new(config.poll),

@@ -23,8 +23,10 @@
 //! Sources: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (SIGCOMM 1995); Marty et al.,
 //! "Snap" (SOSP 2019) and Kumar et al., "`PicNIC`" (SIGCOMM 2019) for charging packet processing to its user.
 
+mod pace;
 mod turns;
 
+pub use pace::Pace;
 pub use turns::Turns;
 
 use std::ops::{Add, AddAssign};

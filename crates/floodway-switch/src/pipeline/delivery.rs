@@ -135,6 +135,10 @@ impl Delivery {
             Flush::Later if self.unflushed.contains(&(i, pair)) => {}
             Flush::Later => self.unflushed.push((i, pair)),
         }
+        if let Some((deferred, relieved)) = rx.take_aside() {
+            self.shared.ledger.defer(src, &deferred);
+            self.shared.ledger.relieve(src, relieved);
+        }
     }
 
     /// Something of `src` is left to be cut. An uplink's worker is the one that sends for it, and looks by itself.
@@ -204,7 +208,10 @@ impl Delivery {
     pub fn flush(&mut self) {
         for (i, pair) in self.unflushed.drain(..) {
             let port = &self.shared.ports[i];
-            finish(port, &mut port.pairs[usize::from(pair)].rx());
+            let mut rx = port.pairs[usize::from(pair)].rx();
+            finish(port, &mut rx);
+            // Of several senders perhaps: not in favour of any.
+            let _ = rx.take_aside();
         }
     }
 }

@@ -45,6 +45,7 @@ impl Scene {
             waker: Arc::clone(&shared.ports[0].waker),
             ports: shared.ports.clone(),
             schedule: Schedule::of(&shared.ports, &[]),
+            was_busy: false,
             uplinks: Vec::new(),
             polling: Polling::new(Duration::ZERO),
             stats: Arc::default(),

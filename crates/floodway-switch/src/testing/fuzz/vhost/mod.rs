@@ -335,6 +335,7 @@ fn worker(shared: &Arc<Shared>) -> Worker {
         waker: Arc::clone(&shared.ports[0].waker),
         ports: shared.ports.clone(),
         schedule: Schedule::of(&shared.ports, &[]),
+        was_busy: false,
         uplinks: Vec::new(),
         polling: Polling::new(Duration::ZERO),
         stats: Arc::default(),
