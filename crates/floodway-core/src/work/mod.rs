@@ -11,8 +11,8 @@
 //! memory regions, ten times and more of what a neighbouring piece costs.
 //!
 //! **Time.** Counting needs no clock, is the same in each run of a test, and knows beforehand what a batch will cost. But weights are right for one state of the
-//! caches only. Measured on one worker: a stream of 1500-byte frames took 0.6 of what it was charged, 64-byte frames 0.9, broadcasts beyond their limit 1.3
-//! and forged neighbour advertisements 1.6 times. With equal charges the stream then had 0.31 to 0.42 of the worker beside one sender of these, instead of half. So a thread that has
+//! caches only. Measured on one worker: a stream of 1500-byte frames took 0.6 of what it was charged, 64-byte frames 0.9, broadcasts beyond their limit 1.4
+//! and forged neighbour advertisements 1.7 times. With equal charges the stream then had 0.31 to 0.42 of the worker beside one sender of these, instead of half. So a thread that has
 //! less time than is asked for charges a turn for the time that it took ([`Pace`]); it reads the clock once after each turn of at most a quantum, which other
 //! threads' use of the core spoils within bounds.
 //!
