@@ -30,7 +30,7 @@ help: ## Show this list
 demo: build ready ## Floodway beside Linux bridge and tap; offload off and on: two tables, out/demo*/
 	$(LAB) demo
 
-test: compiler lint build ready unit prove ## Everything that must pass: lints, all tests, end to end with VMs
+test: compiler lint build ready unit prove fuzz-smoke ## Everything that must pass: lints, all tests, end to end with VMs, fuzz targets for a while
 
 test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
 	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv

@@ -214,11 +214,11 @@ pub struct PortStatus {
     pub quarantines: BTreeMap<String, u64>,
 }
 
-/// Work of workers that is charged to a port or uplink: chains, descriptors, copies, bytes and segments by a cost
-/// model, not time.
+/// Work of workers that is charged to a port or uplink: time while the worker is busy; chains, descriptors, copies, bytes and segments by a
+/// cost model otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkStatus {
-    /// Seconds that it would have taken on the machine that the model was measured on.
+    /// Seconds, by the clock or by the model.
     pub seconds: f64,
     /// Share of what its worker's ports and uplinks were charged in the last whole second, 0 to 1.
     pub share: f64,

@@ -53,6 +53,11 @@ impl Scene {
         self.wait_for(self.command(&["run", "--config", "switch.toml"]))
     }
 
+    /// The switch as one process, whose ports can be changed while it runs.
+    fn start_single(&self) -> Running {
+        self.wait_for(self.command(&["run", "--single-process", "--config", "switch.toml"]))
+    }
+
     /// The switch that `command` starts, once it answers.
     fn wait_for(&self, mut command: Command) -> Running {
         let mut running = Running(command.spawn().unwrap());
@@ -244,7 +249,7 @@ fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
 #[test]
 fn ports_are_changed_while_the_switch_runs_and_saved() {
     let scene = Scene::new();
-    let running = scene.start();
+    let running = scene.start_single();
     let done = |words: &[&str]| {
         let output = scene.output(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -277,7 +282,7 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
     // What was saved is what runs.
     assert_eq!(done(&["apply", "-f", "switch.toml"]), "no changes\n");
     drop(running);
-    let _running = scene.start();
+    let _running = scene.start_single();
     assert_eq!(done(&["port", "show", "vm2"]), shown);
     done(&["port", "del", "vm2", "--save", "switch.toml"]);
     assert!(!socket.exists());
@@ -285,9 +290,20 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
 }
 
 #[test]
+fn ports_of_a_switch_of_two_processes_are_not_changed_and_the_error_says_what_helps() {
+    let scene = Scene::new();
+    let _running = scene.start();
+    let output = scene.output(&["port", "add", "vm2", "socket=vm2.sock"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "floodway: the ports of a switch of two processes cannot be changed while it runs yet; restart it with the new configuration, or run it with --single-process\n";
+    assert_eq!(stderr(&output), expected);
+    assert!(!stdout(&scene.output(&["status"])).contains("vm2"));
+}
+
+#[test]
 fn a_file_is_applied_by_command_and_by_signal_and_a_bad_one_changes_nothing() {
     let scene = Scene::new();
-    let running = scene.start();
+    let running = scene.start_single();
     let pps = || stdout(&scene.output(&["port", "show", "vm1"]));
     scene.configure("storm_pps = 5");
     let dry = stdout(&scene.output(&["apply", "-f", "switch.toml", "--dry-run"]));

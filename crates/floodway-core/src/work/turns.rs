@@ -5,7 +5,8 @@
 /// # Theory of operation
 /// A member's *credit* is what it may still spend; below zero it is in debt. In each round, [`begin`](Self::begin) adds a quantum to each
 /// member's credit, and one without debt spends it in steps of whatever size until it is in debt or has nothing more
-/// to do. What a step costs is known after it was taken, so the last step of a turn ends in debt.
+/// to do. What a step costs is known after it was taken, so the last step of a turn ends in debt. Where charges are estimates,
+/// [`correct`](Self::correct) puts a turn right at its end.
 ///
 /// What a member has not spent is lost when it has nothing more to do: nobody saves up. Debts stay, and are paid a quantum a round
 /// whether the member wants a turn or not.
@@ -15,7 +16,8 @@
 ///
 /// **Invariants**: a credit is at most a quantum. Over any number of rounds, two members that had something to do all the time differ
 /// in what they have spent by at most the costs of one step of each, and a quantum more within a round: a turn ends with a credit between
-/// zero and the negative cost of its last step, and both were given the same.
+/// zero and the negative cost of its last step, and both were given the same. With corrections, what the last turn of each
+/// was corrected by comes on top.
 #[derive(Clone, Debug)]
 pub struct Turns {
     quantum: i64,
@@ -60,6 +62,14 @@ impl Turns {
     pub fn charge(&mut self, member: usize, cost: u64) {
         if let Some(credit) = self.credits.get_mut(member) {
             *credit = credit.saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Corrects what a member was charged in its turn: `by` nanoseconds more, or less if negative.
+    #[inline]
+    pub fn correct(&mut self, member: usize, by: i64) {
+        if let Some(credit) = self.credits.get_mut(member) {
+            *credit = credit.saturating_sub(by);
         }
     }
 
@@ -127,6 +137,21 @@ mod tests {
         turns.charge(0, 5);
         assert_eq!(turns.begin(0), Some(95));
         assert_eq!(turns.begin(0), Some(100), "at most a quantum, also without an end");
+    }
+
+    #[test]
+    fn a_turn_that_cost_less_than_charged_is_given_the_difference_in_the_next_round() {
+        let mut turns = Turns::new(1, 100);
+        assert_eq!(turns.begin(0), Some(100));
+        turns.charge(0, 120);
+        assert_eq!(turns.left(0), None);
+        turns.correct(0, -15);
+        assert_eq!(turns.begin(0), Some(95));
+        turns.charge(0, 96);
+        turns.correct(0, 29);
+        assert_eq!(turns.begin(0), Some(70), "or the next ones are shorter");
+        turns.correct(0, -1000);
+        assert_eq!(turns.begin(0), Some(100), "nobody saves up");
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Snapshot {
             }))
         };
         let seconds = all().map(|(labels, work)| (labels, work.seconds));
-        metrics.counter("work_seconds", "Work that was done for it, by the cost model", seconds)?;
+        metrics.counter("work_seconds", "Time that workers spent on it, by the clock while they are busy and by the cost model otherwise", seconds)?;
         let share = all().map(|(labels, work)| (labels, work.share));
         metrics.gauge("work_share_ratio", "Share of its worker's work in the last second", share)
     }

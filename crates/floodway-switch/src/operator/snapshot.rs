@@ -90,7 +90,7 @@ impl Shared {
     }
 
     fn work(&self, id: PortId) -> WorkStatus {
-        let seconds = self.ledger.spent(id) as f64 / 1e9;
+        let seconds = self.ledger.used(id) as f64 / 1e9;
         WorkStatus { seconds, share: self.ledger.share(id) }
     }
 

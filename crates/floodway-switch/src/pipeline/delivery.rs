@@ -155,6 +155,10 @@ impl Delivery {
             Flush::Later if self.unflushed.contains(&(i, pair)) => {}
             Flush::Later => self.unflushed.push((i, pair)),
         }
+        if let Some((deferred, relieved)) = rx.take_aside() {
+            self.shared.ledger.defer(src, &deferred);
+            self.shared.ledger.relieve(src, relieved);
+        }
     }
 
     /// Counts frames to a port that has just been removed.
@@ -231,7 +235,10 @@ impl Delivery {
     pub fn flush(&mut self) {
         for (i, pair) in self.unflushed.drain(..) {
             let Some(port) = self.ports.get(i) else { continue };
-            finish(port, &mut port.pairs[usize::from(pair)].rx());
+            let mut rx = port.pairs[usize::from(pair)].rx();
+            finish(port, &mut rx);
+            // Of several senders perhaps: not in favour of any.
+            let _ = rx.take_aside();
         }
     }
 }

@@ -110,6 +110,10 @@ pub struct RxQueue {
     pieces: GuestIoVecs,
     /// What frames have cost beyond a copy each, since [`RxQueue::take_extra`] was last called: buffers that are small or lie scattered, and waiting.
     extra: Work,
+    /// What was left for later of frames that came to wait, and what of that was done by those who deliver, in nanoseconds by the cost model, since
+    /// [`RxQueue::take_aside`] was last called.
+    deferred: Work,
+    relieved: u64,
     /// What placing frames has cost that nobody has paid for, since [`RxQueue::take_unpaid`] was last called.
     unpaid: Work,
     /// Traffic to the guest through this queue.
@@ -134,6 +138,8 @@ impl RxQueue {
             chains: Vec::new(),
             pieces: GuestIoVecs::default(),
             extra: Work::default(),
+            deferred: Work::default(),
+            relieved: 0,
             unpaid: Work::default(),
             traffic: Traffic::default(),
             interrupts: Interrupts::default(),
@@ -256,6 +262,16 @@ impl RxQueue {
         std::mem::take(&mut self.extra)
     }
 
+    /// Takes what was left for later of frames that came to wait since this was last called, and the nanoseconds by the cost model of what was done of that by
+    /// those who deliver. `None` if neither.
+    #[inline]
+    pub fn take_aside(&mut self) -> Option<(Work, u64)> {
+        if self.deferred.copies | self.relieved == 0 {
+            return None;
+        }
+        Some((std::mem::take(&mut self.deferred), std::mem::take(&mut self.relieved)))
+    }
+
     /// Takes what placing frames has cost that nobody has paid for, since this was last called.
     pub fn take_unpaid(&mut self) -> Work {
         std::mem::take(&mut self.unpaid) + std::mem::take(&mut self.extra)
@@ -319,6 +335,12 @@ impl RxQueue {
         if self.pending.push(frame, true) {
             self.extra.copies += 1;
             self.extra.bytes += u64::from(frame.len);
+            self.deferred.copies += 1;
+            self.deferred.bytes += u64::from(frame.len);
+            if self.needs_software(frame) {
+                self.deferred.bytes += u64::from(frame.len);
+                self.deferred.segments += u64::from(frame.segments());
+            }
         } else {
             self.traffic.count_drop(DropReason::QueueFull, 1);
         }
@@ -329,7 +351,7 @@ impl RxQueue {
 
     /// As [`drain_within`](Self::drain_within), by who delivers a frame.
     pub fn drain_at_once(&mut self) {
-        self.drain_within(AT_ONCE);
+        self.relieved += self.drain_within(AT_ONCE);
     }
 
     /// Places frames that wait, as far as the guest has buffers, until that has cost `limit` nanoseconds by the cost model; returns what it has cost.

@@ -75,6 +75,8 @@ pub struct Worker {
     pub next_completion: Instant,
     /// Who may have how much done.
     pub schedule: Schedule,
+    /// The last round had work.
+    pub was_busy: bool,
 }
 
 impl Worker {
@@ -201,6 +203,7 @@ impl Worker {
         batch: &mut Batch,
         now: Instant,
     ) -> bool {
+        self.schedule.begin_round(self.was_busy, || self.shared.now());
         let mut busy = false;
         for i in 0..self.ports.len() {
             busy |= self.serve_port(i, forwarder, batch, now);
@@ -209,7 +212,8 @@ impl Worker {
             busy |= self.serve_uplink(i, forwarder, now);
         }
         // Who is in debt was not even looked at.
-        busy || self.schedule.skip_rounds()
+        self.was_busy = busy || self.schedule.skip_rounds();
+        self.was_busy
     }
 
     /// The turn of a port: what waits for its guest, then batches of its queue pairs, one after the other, until it has spent its credit or has
@@ -223,12 +227,15 @@ impl Worker {
         now: Instant,
     ) -> bool {
         let (mut busy, mut without) = (false, 0);
-        let mut left = self.schedule.begin(index, &self.shared.ledger);
-        if self.ports[index].is_waiting() {
-            (left, busy) = self.resume_port(index, forwarder, now, left);
+        let credit = self.schedule.begin(index, &self.shared.ledger);
+        let has_waited = self.ports[index].is_waiting();
+        if has_waited {
+            busy = self.resume_port(index, forwarder, now, credit);
         }
         let port = &self.ports[index];
         let ledger = &self.shared.ledger;
+        let clock = || self.shared.now();
+        let mut left = self.schedule.begin_timed(index, ledger, has_waited, clock);
         // What was left to be cut goes first.
         while let Some(limit) = left
             && without < port.pairs.len()
@@ -248,12 +255,12 @@ impl Worker {
             left = self.schedule.settle(index, ledger);
             busy = true;
         }
-        self.schedule.end(index);
+        self.schedule.end(index, ledger, left.is_some(), clock);
         busy
     }
 
     /// Goes on with what a port has left: frames that wait for its guest, and super-frames that are to be cut. Nothing more is taken from the
-    /// guest before that is done. Returns what the port may still spend, and `true` if there was something to do.
+    /// guest before that is done. Returns `true` if there was something to do.
     #[cold]
     fn resume_port(
         &mut self,
@@ -261,7 +268,7 @@ impl Worker {
         forwarder: &mut Forwarder,
         now: Instant,
         credit: Option<u64>,
-    ) -> (Option<u64>, bool) {
+    ) -> bool {
         let (port, ledger) = (&self.ports[index], &self.shared.ledger);
         let waits = port.waiting.load(Ordering::Relaxed);
         let (mut left, mut busy) = (credit, false);
@@ -284,7 +291,7 @@ impl Worker {
         if waits {
             forwarder.settle_guest(port, now);
         }
-        (left, busy)
+        busy
     }
 
     /// The turn of an uplink. Returns `true` if it had anything.
@@ -295,17 +302,22 @@ impl Worker {
             return false;
         }
         let (mut busy, id) = (false, uplink.slot().id);
-        let mut left = self.schedule.begin(member, ledger);
+        let clock = || self.shared.now();
+        self.schedule.begin(member, ledger);
+        let mut left = self.schedule.begin_timed(member, ledger, false, clock);
         while left.is_some() && forwarder.resume(id, now) {
             busy = true;
             left = self.schedule.settle(member, ledger);
         }
+        let mut is_spent = left.is_none();
         while let Some(limit) = left {
             let more = forwarder.forward_uplink(uplink, now, limit);
             busy |= more.is_some();
-            left = self.schedule.settle(member, ledger).filter(|_| more == Some(true));
+            left = self.schedule.settle(member, ledger);
+            is_spent = left.is_none();
+            left = left.filter(|_| more == Some(true));
         }
-        self.schedule.end(member);
+        self.schedule.end(member, ledger, !is_spent, clock);
         if uplink.has_failed() {
             // A failed device stays readable for ever: it must not keep the worker awake.
             self.waker.unwatch(uplink);

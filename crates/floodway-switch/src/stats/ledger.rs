@@ -2,7 +2,11 @@
 //!
 //! Costs are added up for each port and uplink by whichever thread does the work, once for all frames of a batch that go to one place, so
 //! cells are added to atomically. The worker of a port reads what came since it last looked, and charges the port's turns
-//! ([`crate::runtime::worker`]). Once a second it writes down the shares that `floodway status` shows.
+//! ([`crate::runtime::worker`]). It also notes what that has taken, by the clock where it has looked. Once a second it writes down the shares of that, which
+//! `floodway status` shows.
+//!
+//! Frames that wait for a guest's buffers are charged to their sender when they come to wait, and placed in the guest's turns or when somebody else delivers
+//! there. The time of the sender's turn does not show that ([`Ledger::defer`]), and that of who places them does ([`Ledger::relieve`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -17,8 +21,38 @@ pub const MODEL: CostModel = CostModel::MEASURED;
 struct Account {
     /// Nanoseconds by the cost model.
     spent: AtomicU64,
+    /// Of these, what was left to others' turns.
+    deferred: AtomicU64,
+    /// What was done of that in this one's turns.
+    relieved: AtomicU64,
+    /// Nanoseconds that this has taken.
+    used: AtomicU64,
     /// Share of its worker's work in the last second, in millionths.
     share: AtomicU32,
+}
+
+/// Nanoseconds by the cost model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// All that was charged.
+    pub spent: u64,
+    /// What of that was left to others' turns.
+    pub deferred: u64,
+    /// What others have been charged for and was done in this one's turns.
+    pub relieved: u64,
+}
+
+impl Sums {
+    /// What has come since `before`.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            spent: self.spent.wrapping_sub(before.spent),
+            deferred: self.deferred.wrapping_sub(before.deferred),
+            relieved: self.relieved.wrapping_sub(before.relieved),
+        }
+    }
 }
 
 /// The accounts of all ports and uplinks, by their numbers.
@@ -46,8 +80,9 @@ impl Ledger {
     /// Forgets what was charged to a number, which is another port's from now on.
     pub fn forget(&self, who: PortId) {
         if let Some(account) = self.accounts.get(who.index()) {
-            account.spent.store(0, Relaxed);
-            account.share.store(0, Relaxed);
+            let Account { spent, deferred, relieved, used, share } = account;
+            [spent, deferred, relieved, used].iter().for_each(|sum| sum.store(0, Relaxed));
+            share.store(0, Relaxed);
         }
     }
 
@@ -58,18 +93,59 @@ impl Ledger {
         self.accounts.get(who.index()).map_or(0, |account| account.spent.load(Relaxed))
     }
 
+    /// `work` of what `who` was charged is left to others' turns.
+    #[cold]
+    pub fn defer(&self, who: PortId, work: &Work) {
+        if let Some(account) = self.accounts.get(who.index()) {
+            account.deferred.fetch_add(MODEL.cost(work), Relaxed);
+        }
+    }
+
+    /// In the turn of `who`, `ns` nanoseconds of work by the cost model were done that others have been charged for.
+    #[cold]
+    pub fn relieve(&self, who: PortId, ns: u64) {
+        if let Some(account) = self.accounts.get(who.index()) {
+            account.relieved.fetch_add(ns, Relaxed);
+        }
+    }
+
+    /// What was charged so far to `who`, what of that was left to others' turns, and what was done of theirs in its own.
+    #[inline]
+    #[must_use]
+    pub fn sums(&self, who: PortId) -> Sums {
+        self.accounts.get(who.index()).map_or(Sums::default(), |account| Sums {
+            spent: account.spent.load(Relaxed),
+            deferred: account.deferred.load(Relaxed),
+            relieved: account.relieved.load(Relaxed),
+        })
+    }
+
+    /// What was done for `who` has taken `ns` nanoseconds more.
+    #[inline]
+    pub fn note_used(&self, who: PortId, ns: u64) {
+        if let Some(account) = self.accounts.get(who.index()) {
+            account.used.fetch_add(ns, Relaxed);
+        }
+    }
+
+    /// Nanoseconds that all work for `who` has taken.
+    #[must_use]
+    pub fn used(&self, who: PortId) -> u64 {
+        self.accounts.get(who.index()).map_or(0, |account| account.used.load(Relaxed))
+    }
+
     /// The share of `who` in its worker's work in the last second, 0 to 1.
     #[must_use]
     pub fn share(&self, who: PortId) -> f64 {
         self.accounts.get(who.index()).map_or(0.0, |a| f64::from(a.share.load(Relaxed)) / 1e6)
     }
 
-    /// Notes the shares of members of one worker, who have cost these nanoseconds in the last second.
-    pub fn note_shares(&self, costs: &[(PortId, u64)]) {
-        let sum = costs.iter().map(|(_, cost)| u128::from(*cost)).sum::<u128>().max(1);
-        for (who, cost) in costs {
+    /// Notes the shares of members of one worker, who have used these nanoseconds of the last second.
+    pub fn note_shares(&self, times: &[(PortId, u64)]) {
+        let sum = times.iter().map(|(_, time)| u128::from(*time)).sum::<u128>().max(1);
+        for (who, time) in times {
             if let Some(account) = self.accounts.get(who.index()) {
-                let millionths = u128::from(*cost) * 1_000_000 / sum;
+                let millionths = u128::from(*time) * 1_000_000 / sum;
                 account.share.store(millionths as u32, Relaxed);
             }
         }

@@ -171,7 +171,8 @@ fn config(kind: Kind, dir: &Path, control: &Path, core: usize) -> String {
     text
 }
 
-/// A namespace with both ends of the uplink, about which the kernel has nothing to say.
+/// A namespace with both ends of the uplink, about which the kernel has nothing to say: its own stack gets no frame of them. It would look up a route for
+/// each broadcast, and let go of those by RCU callbacks, for which ksoftirqd takes the client's core for up to a millisecond now and then.
 fn network(kind: Kind) -> Result<Namespace> {
     let namespace = Namespace::create("isolation")?;
     namespace.ip(&["link", "add", NEAR_DEVICE, "type", "veth", "peer", "name", FAR_DEVICE])?;
@@ -181,6 +182,9 @@ fn network(kind: Kind) -> Result<Namespace> {
     }
     for device in [NEAR_DEVICE, FAR_DEVICE] {
         wait_until_up(&namespace, device)?;
+        traffic_control(&namespace, &["qdisc", "add", "dev", device, "clsact"])?;
+        // Behind packet sockets.
+        filter(&namespace, device, "ingress", &format!("1,6 0 0 {DROP}"))?;
     }
     if kind == Kind::RefusedDestination {
         refuse(&namespace)?;
@@ -201,14 +205,23 @@ fn wait_until_up(namespace: &Namespace, device: &str) -> Result<()> {
 
 /// Lets the egress filter of the uplink's interface drop what goes to [`REFUSED`]. The switch sees ENOBUFS.
 fn refuse(namespace: &Namespace) -> Result<()> {
-    let drop = format!("4,32 0 0 2,21 0 1 {REFUSED},6 0 0 2,6 0 0 4294967295");
-    let tc = |args: &[&str]| {
-        let mut command: Command = namespace.command("tc");
-        command.args(args);
-        process::run_command(command).map(drop_output)
-    };
-    tc(&["qdisc", "add", "dev", NEAR_DEVICE, "clsact"])?;
-    tc(&["filter", "add", "dev", NEAR_DEVICE, "egress", "bpf", "da", "bytecode", &drop])
+    let drop = format!("4,32 0 0 2,21 0 1 {REFUSED},6 0 0 {DROP},6 0 0 4294967295");
+    filter(namespace, NEAR_DEVICE, "egress", &drop)
+}
+
+/// `TC_ACT_SHOT` of `linux/pkt_cls.h`.
+const DROP: u32 = 2;
+
+/// Adds a filter in BPF, whose result is the action.
+fn filter(namespace: &Namespace, device: &str, direction: &str, bytecode: &str) -> Result<()> {
+    let at = ["filter", "add", "dev", device, direction];
+    traffic_control(namespace, &[&at[..], &["bpf", "da", "bytecode", bytecode]].concat())
+}
+
+fn traffic_control(namespace: &Namespace, args: &[&str]) -> Result<()> {
+    let mut command: Command = namespace.command("tc");
+    command.args(args);
+    process::run_command(command).map(drop_output)
 }
 
 fn drop_output(_: String) {}

@@ -47,6 +47,7 @@ impl Scene {
             generation: 0,
             ports: shared.ports().list().to_vec(),
             schedule: Schedule::of(shared.ports().list(), &[]),
+            was_busy: false,
             uplinks: Vec::new(),
             polling: Polling::new(Duration::ZERO),
             stats: Arc::default(),

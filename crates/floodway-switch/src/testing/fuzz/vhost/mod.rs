@@ -337,6 +337,7 @@ fn worker(shared: &Arc<Shared>) -> Worker {
         generation: 0,
         ports: shared.ports().list().to_vec(),
         schedule: Schedule::of(shared.ports().list(), &[]),
+        was_busy: false,
         uplinks: Vec::new(),
         polling: Polling::new(Duration::ZERO),
         stats: Arc::default(),
