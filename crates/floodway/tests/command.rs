@@ -53,6 +53,11 @@ impl Scene {
         self.wait_for(self.command(&["run", "--config", "switch.toml"]))
     }
 
+    /// A switch of one process, whose ports can be changed.
+    fn start_alone(&self) -> Running {
+        self.wait_for(self.command(&["run", "--config", "switch.toml", "--single-process"]))
+    }
+
     /// The switch that `command` starts, once it answers.
     fn wait_for(&self, mut command: Command) -> Running {
         let mut running = Running(command.spawn().unwrap());
@@ -244,7 +249,7 @@ fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
 #[test]
 fn ports_are_changed_while_the_switch_runs_and_saved() {
     let scene = Scene::new();
-    let running = scene.start();
+    let running = scene.start_alone();
     let done = |words: &[&str]| {
         let output = scene.output(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -277,7 +282,7 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
     // What was saved is what runs.
     assert_eq!(done(&["apply", "-f", "switch.toml"]), "no changes\n");
     drop(running);
-    let _running = scene.start();
+    let _running = scene.start_alone();
     assert_eq!(done(&["port", "show", "vm2"]), shown);
     done(&["port", "del", "vm2", "--save", "switch.toml"]);
     assert!(!socket.exists());
@@ -287,7 +292,7 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
 #[test]
 fn a_file_is_applied_by_command_and_by_signal_and_a_bad_one_changes_nothing() {
     let scene = Scene::new();
-    let running = scene.start();
+    let running = scene.start_alone();
     let pps = || stdout(&scene.output(&["port", "show", "vm1"]));
     scene.configure("storm_pps = 5");
     let dry = stdout(&scene.output(&["apply", "-f", "switch.toml", "--dry-run"]));
