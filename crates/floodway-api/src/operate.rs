@@ -31,7 +31,7 @@ pub enum OperateError {
     #[error("cannot be changed while the switch runs: {0}; restart it")]
     NeedsRestart(String),
     /// The sockets of ports are not the switch's.
-    #[error("the ports of a switch with a broker cannot be changed while it runs; restart it")]
+    #[error("the ports of a switch with a broker cannot be changed while it runs; restart it, or run it with --single-process")]
     HasBroker,
     /// It was changed since the entity tag of the request was given.
     #[error("it has changed since; look again")]
