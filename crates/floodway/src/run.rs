@@ -36,6 +36,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let _flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
     if !args.single_process {
+        // Its ports cannot be changed: a reload does nothing.
+        flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
         return broker::run(args, format!("running with {}", summary(&config)));
     }
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
