@@ -41,7 +41,7 @@ static void fill_transport(struct frame_kind *kind, struct rte_ipv4_hdr *ip)
 	tcp->data_off = sizeof(*tcp) / 4 << 4;
 	tcp->tcp_flags = RTE_TCP_ACK_FLAG;
 	tcp->rx_win = 0xffff;
-	tcp->cksum = rte_ipv4_phdr_cksum(ip, 0); /* partial checksum over the whole super-frame, as virtio wants it */
+	tcp->cksum = rte_ipv4_phdr_cksum(ip, 0); /* partial checksum over the whole GSO packet, as virtio wants it */
 }
 
 struct frame_kind frame_kind_new(uint32_t size, uint32_t flows, uint16_t mss, bool touch_all,

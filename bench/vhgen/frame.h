@@ -1,7 +1,7 @@
 /*
  * The frames that vhgen sends, and what it checks when they come back.
  *
- * Every frame is Ethernet, IPv4 and UDP (or TCP for super-frames), complete with the checksums that a switch may
+ * Every frame is Ethernet, IPv4 and UDP (or TCP for GSO packets), complete with the checksums that a switch may
  * verify. Behind the headers comes a stamp: a magic word and a sequence number that counts frames, which gives loss
  * and reordering. With `touch_all`, one word in each further 64-byte line holds a pattern made of the sequence number
  * and the offset, so that a frame delivered with the wrong bytes is found as well.

@@ -16,7 +16,7 @@ static const char usage_text[] =
 	"  --core N          CPU to run on (1)\n"
 	"  --size BYTES      frame length without FCS (64)\n"
 	"  --flows N         distinct source ports, 1 to 60000 (1)\n"
-	"  --tso MSS         send TCP super-frames to be segmented at MSS bytes\n"
+	"  --tso MSS         send GSO packets to be segmented at MSS bytes\n"
 	"  --touch-all       write every cache line when sending, read and verify it when receiving\n"
 	"  --window N        frames in flight at most; without it, port A's ring is kept full\n"
 	"  --queue-size N    descriptors per virtqueue (256)\n"

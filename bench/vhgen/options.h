@@ -12,7 +12,7 @@ struct options {
 	unsigned core;        /* CPU that sends and receives */
 	uint32_t size;        /* frame bytes, Ethernet header included, FCS not */
 	uint32_t flows;       /* distinct UDP or TCP source ports, visited round robin */
-	uint16_t mss;         /* 0: UDP frames; else TCP super-frames to be cut at this many payload bytes */
+	uint16_t mss;         /* 0: UDP frames; else GSO packets to be cut at this many payload bytes */
 	bool touch_all;       /* write and read every cache line of a frame, not its headers alone */
 	uint32_t window;      /* frames in flight at most; 0: as many as the ring takes */
 	unsigned queue_size;  /* descriptors per virtqueue */

@@ -15,7 +15,7 @@ use floodway_core::time::{Duration, Instant};
 use floodway_switch::config::{MeterConfig, QueueConfig};
 use floodway_switch::egress::{Egress, LinkRate, Settings, SharedEgress};
 use floodway_switch::frame;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::frame::vnet_offload::Offloads;
 use floodway_switch::stats::{DropReason, Traffic};
 use floodway_switch::uplink::{Capabilities, SendError, Sender};
@@ -75,9 +75,9 @@ impl Sender for Device {
         Capabilities { csum: true, tso: true }
     }
 
-    fn send(&mut self, _: &VnetHdr, parts: &[Segment<'_>]) -> Result<(), SendError> {
+    fn send(&mut self, _: &VnetHdr, parts: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let mut wire = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = parts.iter().map(Segment::len).sum::<usize>();
+        let len = parts.iter().map(GuestIoVec::len).sum::<usize>();
         let mut bytes = vec![0; len];
         let whole = frame::Frame { vnet: VnetHdr::default(), prefix: &[], parts, len: len as u32 };
         whole.copy_to(&mut bytes);

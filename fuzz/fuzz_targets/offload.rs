@@ -12,7 +12,8 @@ use std::rc::Rc;
 use arbitrary::Arbitrary;
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{
-    BufferPolicy, Config, Ecn, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
+    BufferPolicy, Config, Ecn, Edit, FlowNotice, Link, Offload, Packet, Segment, Sink,
+    SynthesizedSegment, Transmission,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -124,7 +125,7 @@ fn tuple(flow: bool) -> FiveTuple {
 }
 
 impl Sink<Frame> for Checks {
-    fn release(&mut self, frame: &Frame, release: &Release) {
+    fn release(&mut self, frame: &Frame, release: &Transmission) {
         self.told += 1;
         assert!(release.offset.checked_add(release.len).is_some_and(|end| end <= frame.len));
         assert!(release.mss > 0);
@@ -136,19 +137,19 @@ impl Sink<Frame> for Checks {
             }
         }
     }
-    fn to_network(&mut self, _: &Made) {
+    fn to_network(&mut self, _: &SynthesizedSegment) {
         self.told += 1;
     }
-    fn to_guest(&mut self, _: &Made) {
+    fn to_guest(&mut self, _: &SynthesizedSegment) {
         self.told += 1;
     }
     fn redeliver(&mut self, _: &Frame, _: &Edit) {
         self.told += 1;
     }
-    fn hello(&mut self, _: &Link, _: u16) {
+    fn heartbeat(&mut self, _: &Link, _: u16) {
         self.told += 1;
     }
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {
+    fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {
         self.told += 1;
     }
 }

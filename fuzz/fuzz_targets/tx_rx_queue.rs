@@ -111,7 +111,7 @@ impl Switch {
 
     fn forward(&mut self) {
         let _ = work::take();
-        self.tx.fill(&mut self.batch);
+        self.tx.dequeue_burst(&mut self.batch);
         let work = work::take();
         assert!(work.total() <= BATCH as u64 * CHAIN_COST, "{work:?} for a batch");
         for i in 0..self.batch.len() {

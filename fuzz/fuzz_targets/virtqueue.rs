@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use floodway_switch::frame::segment::{GuestIoVecs, Segment};
+use floodway_switch::frame::iovec::{GuestIoVec, GuestIoVecs};
 use floodway_switch::memory::GuestMemory;
 use floodway_switch::queues::virtqueue::{Access, MAX_CHAIN, Pop, Virtqueue};
 use floodway_switch::stats::work;
@@ -85,7 +85,7 @@ impl Device {
     }
 
     /// A piece lies inside one region that is mapped.
-    fn touch(&self, piece: Segment<'_>) {
+    fn touch(&self, piece: GuestIoVec<'_>) {
         let at = piece.as_ptr().addr();
         let inside = [0, REGION].iter().any(|&gpa| {
             self.queue.memory().translate(&mut 0, gpa, 1).is_some_and(|(base, _)| {

@@ -1,7 +1,7 @@
 //! virtio-net headers that claim anything, over frames that are anything: what passes the check can
 //! be finished, and what comes out is right.
 //!
-//! Cost: no more frames than a super-frame has segments by its header, and no more bytes than its own and as many headers.
+//! Cost: no more frames than a GSO packet has segments by its header, and no more bytes than its own and as many headers.
 
 #![no_main]
 

@@ -14,12 +14,12 @@ use tokio::net::UnixStream;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
-use crate::diagnosis::Diagnosis;
-use crate::edit::PortDocument;
-use crate::operate::{
+use crate::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery, PortPage, Refusal,
 };
+use crate::diagnosis::Diagnosis;
+use crate::edit::PortDocument;
 use crate::plan::Plan;
 use crate::status::{Status, Version};
 

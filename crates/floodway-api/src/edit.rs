@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use toml::{Table, Value};
 
 use crate::config::{Config, ConfigError};
-use crate::operate::OperateError;
+use crate::control::ControlError;
 
 /// The keys of a port, by name.
 pub type PortDocument = Map<String, Json>;
@@ -18,12 +18,12 @@ pub type PortDocument = Map<String, Json>;
 ///
 /// # Errors
 /// There is none.
-pub fn port(config: &Config, name: &str) -> Result<PortDocument, OperateError> {
+pub fn port(config: &Config, name: &str) -> Result<PortDocument, ControlError> {
     let port = config.ports.iter().find(|port| port.name == name);
     let port = port.ok_or_else(|| unknown(config, name))?;
     match serde_json::to_value(port.to_table(&config.permissions)) {
         Ok(Json::Object(keys)) => Ok(keys),
-        _ => Err(OperateError::Invalid("the port cannot be written".to_owned())),
+        _ => Err(ControlError::Invalid("the port cannot be written".to_owned())),
     }
 }
 
@@ -31,7 +31,7 @@ pub fn port(config: &Config, name: &str) -> Result<PortDocument, OperateError> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn put_port(config: &Config, name: &str, keys: &PortDocument) -> Result<Config, OperateError> {
+pub fn put_port(config: &Config, name: &str, keys: &PortDocument) -> Result<Config, ControlError> {
     let mut port = table(keys)?;
     claim(&mut port, name)?;
     edit(config, |ports| {
@@ -51,7 +51,7 @@ pub fn patch_port(
     config: &Config,
     name: &str,
     keys: &PortDocument,
-) -> Result<Config, OperateError> {
+) -> Result<Config, ControlError> {
     let mut port = port(config, name)?;
     merge(&mut port, keys);
     put_port(config, name, &port)
@@ -61,7 +61,7 @@ pub fn patch_port(
 ///
 /// # Errors
 /// There is no such port.
-pub fn remove_port(config: &Config, name: &str) -> Result<Config, OperateError> {
+pub fn remove_port(config: &Config, name: &str) -> Result<Config, ControlError> {
     edit(config, |ports| {
         let before = ports.len();
         ports.retain(|port| !is_named(port, name));
@@ -80,21 +80,21 @@ pub fn merge(keys: &mut PortDocument, changes: &PortDocument) {
     }
 }
 
-fn unknown(config: &Config, name: &str) -> OperateError {
+fn unknown(config: &Config, name: &str) -> ControlError {
     let ports = config.ports.iter().map(|port| port.name.clone()).collect();
-    OperateError::UnknownPort { name: name.chars().take(64).collect(), ports }
+    ControlError::UnknownPort { name: name.chars().take(64).collect(), ports }
 }
 
-fn table(keys: &PortDocument) -> Result<Table, OperateError> {
-    Table::try_from(keys).map_err(|error| OperateError::Invalid(format!("port: {error}")))
+fn table(keys: &PortDocument) -> Result<Table, ControlError> {
+    Table::try_from(keys).map_err(|error| ControlError::Invalid(format!("port: {error}")))
 }
 
 /// A port is called as its path says.
-fn claim(port: &mut Table, name: &str) -> Result<(), OperateError> {
+fn claim(port: &mut Table, name: &str) -> Result<(), ControlError> {
     match port.insert("name".to_owned(), Value::String(name.to_owned())) {
         Some(Value::String(given)) if given != name => {
             let problem = format!("name = {given:?}: a port cannot be renamed; leave it out");
-            Err(OperateError::Invalid(problem))
+            Err(ControlError::Invalid(problem))
         }
         _ => Ok(()),
     }
@@ -106,21 +106,21 @@ fn is_named(port: &Value, name: &str) -> bool {
 
 fn edit(
     config: &Config,
-    change: impl FnOnce(&mut Vec<Value>) -> Result<(), OperateError>,
-) -> Result<Config, OperateError> {
+    change: impl FnOnce(&mut Vec<Value>) -> Result<(), ControlError>,
+) -> Result<Config, ControlError> {
     let mut root = config.to_table();
     let ports = root.entry("port").or_insert_with(|| Value::Array(Vec::new()));
     if let Value::Array(ports) = ports {
         change(ports)?;
     }
-    parse(&toml::to_string(&root).map_err(|error| OperateError::Invalid(error.to_string()))?)
+    parse(&toml::to_string(&root).map_err(|error| ControlError::Invalid(error.to_string()))?)
 }
 
 /// The configuration that a request says. Its lines mean nothing to whoever sent it.
-fn parse(text: &str) -> Result<Config, OperateError> {
+fn parse(text: &str) -> Result<Config, ControlError> {
     Config::parse(text, Path::new("request")).map_err(|error| match error {
-        ConfigError::Invalid { fault, .. } => OperateError::Invalid(fault),
-        error => OperateError::Invalid(error.to_string()),
+        ConfigError::Invalid { fault, .. } => ControlError::Invalid(fault),
+        error => ControlError::Invalid(error.to_string()),
     })
 }
 

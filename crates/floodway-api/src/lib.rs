@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`config`] | the configuration: names, units, ranges and defaults, from TOML and back |
 //! | [`status`] | counters and states of a running switch |
-//! | [`operate`] | what can be asked of and changed in a running switch |
+//! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`client`] | a client of the control socket |
@@ -15,9 +15,9 @@
 #[cfg(feature = "client")]
 pub mod client;
 pub mod config;
+pub mod control;
 pub mod diagnosis;
 pub mod edit;
-pub mod operate;
 pub mod plan;
 pub mod status;
 

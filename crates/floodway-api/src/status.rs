@@ -84,7 +84,7 @@ pub struct PairTrafficStatus {
     pub to: String,
     /// How they got there.
     pub by: Way,
-    /// Frames; a super-frame is one.
+    /// Frames; a GSO packet is one.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -337,7 +337,7 @@ pub struct UplinkStatus {
 pub struct EgressStatus {
     /// Name of the queue discipline.
     pub discipline: String,
-    /// Super-frames are segmented before they are queued.
+    /// GSO packets are segmented before they are queued.
     pub segment: bool,
     /// What waits in the high class.
     pub high: ClassStatus,
@@ -405,11 +405,11 @@ pub type Drops = BTreeMap<String, u64>;
 /// Frames of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficStatus {
-    /// Frames; a super-frame is one.
+    /// Frames; a GSO packet is one.
     pub packets: u64,
     /// Bytes of the frames, without virtio-net headers.
     pub bytes: u64,
-    /// Super-frames among the packets.
+    /// GSO packets among the packets.
     pub gso_packets: u64,
     /// Frames dropped; they are not among the packets.
     pub drops: Drops,

@@ -17,7 +17,8 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 
 use floodway_core::offload::{
-    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Side, Sink,
+    Config, Edit, FlowNotice, Link, Offload, Packet, Segment, Side, Sink, SynthesizedSegment,
+    Transmission,
 };
 use floodway_core::seq::Seq;
 use floodway_core::tables::flow_table::{FlowId, FlowTable};
@@ -58,18 +59,18 @@ fn stamp() -> u64 {
 struct Count(u64);
 
 impl Sink<u32> for Count {
-    fn release(&mut self, frame: &u32, release: &Release) {
+    fn release(&mut self, frame: &u32, release: &Transmission) {
         self.0 += u64::from(*frame) + u64::from(release.len);
     }
-    fn to_network(&mut self, made: &Made) {
-        self.0 += u64::from(made.ack.0);
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
+        self.0 += u64::from(segment.ack.0);
     }
-    fn to_guest(&mut self, made: &Made) {
-        self.0 += u64::from(made.ack.0);
+    fn to_guest(&mut self, segment: &SynthesizedSegment) {
+        self.0 += u64::from(segment.ack.0);
     }
     fn redeliver(&mut self, _: &u32, _: &Edit) {}
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+    fn heartbeat(&mut self, _: &Link, _: u16) {}
+    fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
 }
 
 fn tuple(n: u32) -> FiveTuple {

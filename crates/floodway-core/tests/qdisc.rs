@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// A source that sends one super-frame whenever its queue is empty gets no more than its share.
+/// A source that sends one GSO packet whenever its queue is empty gets no more than its share.
 #[test]
 fn leaving_the_round_does_not_clear_a_debt() {
     let mut scheduler = Scheduler::new(Config { kind: Kind::Fifo, ..Config::default() });

@@ -134,7 +134,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Real { file, quick, cells, resume, output } => {
             let mut experiment = Experiment::load(&file)?;
             if quick {
-                experiment.quicken()?;
+                experiment.use_quick_profile()?;
             }
             if cells.is_some() || resume {
                 let dir = directory(&experiment.name, false, &output);
@@ -224,7 +224,7 @@ fn simulate(
     for experiment in &mut experiments {
         experiment.set_seed(output.seed);
         if quick {
-            experiment.quicken();
+            experiment.use_quick_profile();
         }
     }
     let mut reports = Vec::new();
@@ -244,7 +244,7 @@ fn check_form(file: &Path) -> Result<()> {
 
 fn check(path: &Path) -> Result<ExitCode> {
     let report = Report::read(path)?;
-    let short: Vec<_> = report.short().collect();
+    let short: Vec<_> = report.below_target().collect();
     for row in &short {
         let headline = row.headline().map_or_else(|| "not measured".into(), table::number);
         println!("short: {} is {headline}, accepted is {}", row.name, table::band(row));

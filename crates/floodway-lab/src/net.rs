@@ -11,7 +11,7 @@
 //!
 //! Two hosts are two namespaces joined by a veth pair with a token bucket (TBF) on each end: rate, burst
 //! and a queue bounded in bytes, which is what a port of a real switch has. TBF segments
-//! super-frames before it charges them, so the queue holds what a wire would carry.
+//! GSO packets before it charges them, so the queue holds what a wire would carry.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -28,7 +28,7 @@ fn check(value: &str, verdict: &str) -> Output {
 fn check_says_by_its_exit_code_whether_a_figure_is_short() {
     let ok = check("1.5", "ok");
     assert_eq!(ok.status.code(), Some(0), "{ok:?}");
-    let short = check("2.5", "short");
+    let short = check("2.5", "below target");
     assert_eq!(short.status.code(), Some(1), "{short:?}");
     let text = String::from_utf8(short.stdout).unwrap();
     assert_eq!(text, "short: a is 2.50, accepted is ≤ 2\n");

@@ -96,7 +96,7 @@ fn what_cannot_be_measured_is_told_apart_from_a_short_figure() {
     // No switch uses less than nothing: the band must be missed, and say so.
     experiment.band[0].high = Some(-1.0);
     let (report, _) = experiment.run_real(1).unwrap();
-    assert_eq!(report.short().count(), 1);
-    assert_eq!(report.rows[0].verdict, Some(Verdict::Short));
+    assert_eq!(report.below_target().count(), 1);
+    assert_eq!(report.rows[0].verdict, Some(Verdict::BelowTarget));
     assert!(report.rows[0].value.unwrap() >= 0.0);
 }

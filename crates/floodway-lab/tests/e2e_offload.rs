@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use floodway_lab::experiment::transfer::{Column, Profile};
+use floodway_lab::experiment::transfer::{Profile, Variant};
 use floodway_lab::experiment::{Experiment, Scenario};
 use floodway_report::Report;
 
@@ -17,7 +17,7 @@ static MACHINE: Mutex<()> = Mutex::new(());
 fn run(file: &str, change: impl FnOnce(&mut Scenario)) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let mut experiment = Experiment::load(&dir.join(file)).unwrap();
-    experiment.quicken().unwrap();
+    experiment.use_quick_profile().unwrap();
     change(&mut experiment.scenario);
     experiment.band.clear();
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ fn what_a_guest_sends_after_the_death_of_its_switch_is_seen() {
 fn a_web_application_answers_through_four_switches() {
     let report = run("vflood-table1.toml", |scenario| {
         let Scenario::WebApplication(web) = scenario else { panic!("another kind") };
-        web.columns = vec![Column::Vanilla, Column::Offload];
+        web.variants = vec![Variant::Vanilla, Variant::Offload];
         web.order.clear();
         web.profiles = vec![Profile::Today];
         (web.load_percent, web.block_s) = (0, 2);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use floodway_lab::experiment::transfer::{Column, Direction, HostLoad, Transfer};
+use floodway_lab::experiment::transfer::{Direction, HostLoad, Transfer, Variant};
 use floodway_lab::experiment::{Experiment, Scenario};
 use floodway_report::Report;
 
@@ -19,7 +19,7 @@ fn run(change: impl FnOnce(&mut Transfer)) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let mut experiment = Experiment::load(&dir.join("vflood-fig6.toml")).unwrap();
     let Scenario::Transfer(transfer) = &mut experiment.scenario else { panic!("another kind") };
-    transfer.columns = vec![Column::Vanilla, Column::Bridge];
+    transfer.variants = vec![Variant::Vanilla, Variant::Bridge];
     transfer.hosts = vec![HostLoad { vms: 2, load_percent: 60 }];
     (transfer.bytes, transfer.transfers, transfer.block) = (vec![10_000], ROUNDS, 3);
     change(transfer);
@@ -42,7 +42,7 @@ fn assert_complete(report: &Report, transfers: f64) {
 #[test]
 fn a_contended_vm_sends_in_both_profiles_and_on_both_networks() {
     let report = run(|_| ());
-    // Two profiles, two columns.
+    // Two profiles, two variants.
     assert_complete(&report, f64::from(ROUNDS) * 4.0);
     for row in ["data-phase 2011 median", "whole 2011 mean", "data-phase today median"] {
         let row = report.rows.iter().find(|other| other.name == row).unwrap();
@@ -71,7 +71,7 @@ fn a_contended_vm_receives_and_answers() {
 #[test]
 fn several_flows_share_a_round() {
     let report = run(|transfer| {
-        transfer.columns = vec![Column::Vanilla];
+        transfer.variants = vec![Variant::Vanilla];
         transfer.flows = vec![vec![4]];
         transfer.profiles.truncate(1);
     });

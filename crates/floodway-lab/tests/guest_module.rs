@@ -113,18 +113,18 @@ impl Guest {
         self.nonce.store(0, Ordering::Relaxed);
         let answers = PacketSocket::open(self.interface_index());
         wait_until("the nonce", || {
-            self.send(Notice::Hello { epoch: 1, lifetime: LIFETIME });
+            self.send(Notice::Heartbeat { epoch: 1, lifetime: LIFETIME });
             let said = answers.recv().and_then(|said| notice::parse_guest_nonce(&said).ok());
             self.nonce.store(said.unwrap_or(0), Ordering::Relaxed);
             said.is_some()
         });
     }
 
-    /// Says hello now and then until dropped.
+    /// Sends heartbeats until dropped.
     fn keep_greeting(&self, epoch: u32) -> Repeated {
         let index = self.interface_index();
-        let hello = self.frame(&Notice::Hello { epoch, lifetime: LIFETIME });
-        Repeated::new(Duration::from_millis(50), move || send_frame(index, &hello))
+        let heartbeat = self.frame(&Notice::Heartbeat { epoch, lifetime: LIFETIME });
+        Repeated::new(Duration::from_millis(50), move || send_frame(index, &heartbeat))
     }
 }
 
@@ -316,13 +316,13 @@ fn a_flow_is_online_exactly_while_the_switch_says_so() {
         assert_eq!((&status["registered"], &status["default"]), (&true.into(), &"floodway".into()));
         assert_eq!(status["loss_probes"], "3", "offline flows keep their tail loss probes");
         assert_eq!(status["interfaces"][0]["name"], "eth0");
-        assert!(status["interfaces"][0]["hello"].is_null());
+        assert!(status["interfaces"][0]["heartbeat"].is_null());
 
         let flow = Flow::bulk(&guest);
         forged_notices_are_not_believed(&guest, &flow);
         guest.learn_nonce();
         malformed_notices_are_counted_and_ignored(&guest, &flow);
-        named_without_hello_is_offline(&guest, &flow);
+        named_without_heartbeat_is_offline(&guest, &flow);
         online_until_silence(&guest, &flow);
         another_epoch_is_offline(&guest, &flow);
         offline_notice(&guest, &flow);
@@ -339,7 +339,7 @@ fn forged_notices_are_not_believed(guest: &Guest, flow: &Flow<'_>) {
     wait_until("forged notices", || guest.counter("unauthentic_notices") >= 10);
     flow.progress();
     assert_ne!(flow.cwnd(), ONLINE);
-    assert!(guest.status()["interfaces"][0]["hello"].is_null());
+    assert!(guest.status()["interfaces"][0]["heartbeat"].is_null());
     drop(greeting);
 }
 
@@ -366,7 +366,7 @@ fn malformed_notices_are_counted_and_ignored(guest: &Guest, flow: &Flow<'_>) {
     assert_eq!(guest.counter("managed_notices"), 0);
 }
 
-fn named_without_hello_is_offline(guest: &Guest, flow: &Flow<'_>) {
+fn named_without_heartbeat_is_offline(guest: &Guest, flow: &Flow<'_>) {
     guest.send(flow.managed(7));
     wait_until("the notice", || guest.counter("managed_notices") == 1);
     flow.progress();
@@ -382,23 +382,26 @@ fn online_until_silence(guest: &Guest, flow: &Flow<'_>) {
     flow.wait_for_cwnd("online", |cwnd| cwnd == ONLINE);
     let status = guest.status();
     assert_eq!(status["managed_flows"], 1);
-    assert_eq!(status["interfaces"][0]["hello"]["epoch"], 7);
+    assert_eq!(status["interfaces"][0]["heartbeat"]["epoch"], 7);
     drop(greeting);
     flow.wait_for_cwnd("its own window after silence", |cwnd| cwnd < ONLINE);
-    assert_eq!(guest.status()["interfaces"][0]["hello"]["valid"], false);
+    assert_eq!(guest.status()["interfaces"][0]["heartbeat"]["valid"], false);
     assert!(guest.counter("flows_gone_offline") >= 1);
-    let (hellos, online) = (guest.counter("hello_notices"), guest.counter("flows_gone_online"));
+    let (heartbeats, online) =
+        (guest.counter("heartbeat_notices"), guest.counter("flows_gone_online"));
     let lifetime = Duration::from_millis(200);
     guest.send(Notice::Managed { epoch: 7, lifetime, flow: flow.tuple });
-    wait_until("online by the hello in the notice", || guest.counter("flows_gone_online") > online);
+    wait_until("online by the heartbeat in the notice", || {
+        guest.counter("flows_gone_online") > online
+    });
     flow.wait_for_cwnd("its own window after that", |cwnd| cwnd < ONLINE);
-    assert_eq!(guest.counter("hello_notices"), hellos);
+    assert_eq!(guest.counter("heartbeat_notices"), heartbeats);
 }
 
 fn another_epoch_is_offline(guest: &Guest, flow: &Flow<'_>) {
     let online_before = guest.counter("flows_gone_online");
     let _greeting = guest.keep_greeting(8);
-    wait_until("the new epoch", || guest.status()["interfaces"][0]["hello"]["epoch"] == 8);
+    wait_until("the new epoch", || guest.status()["interfaces"][0]["heartbeat"]["epoch"] == 8);
     flow.progress();
     assert_ne!(flow.cwnd(), ONLINE);
     assert_eq!(guest.counter("flows_gone_online"), online_before);
@@ -419,7 +422,7 @@ fn offline_notice(guest: &Guest, flow: &Flow<'_>) {
 /// What the switch should do: name the flow before the handshake's last segment reaches the guest.
 fn named_before_its_first_byte(guest: &Guest) {
     let _greeting = guest.keep_greeting(9);
-    wait_until("the epoch", || guest.status()["interfaces"][0]["hello"]["epoch"] == 9);
+    wait_until("the epoch", || guest.status()["interfaces"][0]["heartbeat"]["epoch"] == 9);
     let listener = TcpListener::bind(format!("10.250.{}.1:0", guest.subnet)).unwrap();
     let host = listener.local_addr().unwrap();
     let port = 40_001;

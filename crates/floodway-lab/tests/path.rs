@@ -187,7 +187,7 @@ fn tcp_arrives_intact_over_a_long_lossy_path() {
         assert_eq!(port.device.sent, port.egress.delivered.packets);
         assert_eq!((port.device.unusable, port.device.missed), (0, 0));
     }
-    // Super-frames came in, packets went on.
+    // GSO packets came in, packets went on.
     let (a, b) = (&counters.ports[0], &counters.ports[1]);
     assert!(a.device.received_frames < b.egress.received.packets);
     assert_eq!(b.egress.received.packets + a.egress.received.packets, counters.fabric.forwarded);

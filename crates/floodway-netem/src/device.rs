@@ -12,7 +12,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use floodway_switch::config::UplinkKind;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::{self, Halves, Received, SendError};
 use floodway_wire::vnet::VnetHdr;
 
@@ -52,7 +52,7 @@ impl Device {
         self.halves.0.fd()
     }
 
-    /// The next frame that has arrived, a super-frame perhaps.
+    /// The next frame that has arrived, a GSO packet perhaps.
     ///
     /// # Errors
     /// The device failed or is gone.
@@ -73,7 +73,7 @@ impl Device {
 
     /// Hands a packet to the host. What the host's side does not take is counted.
     pub fn send(&mut self, frame: &[u8]) {
-        match self.halves.1.send(&VnetHdr::default(), &[Segment::from_slice(frame)]) {
+        match self.halves.1.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)]) {
             Ok(()) => self.counters.sent += 1,
             Err(SendError::Full | SendError::Refused) => self.counters.refused_full += 1,
             Err(SendError::Failed(_)) => self.counters.refused_failed += 1,

@@ -27,7 +27,7 @@ use super::report::{Counters, PortCounters};
 use super::spec::{Side, Spec};
 use super::timing::Recorder;
 
-/// Packets that are taken from one device before others have their turn; the super-frame in which
+/// Packets that are taken from one device before others have their turn; the GSO packet in which
 /// the last of them comes is cut to its end.
 const RECEIVE_BATCH: usize = 64;
 /// Packets that are handed to one device before others have their turn.

@@ -1,8 +1,8 @@
 //! From what a host hands over to what a wire carries.
 //!
-//! Hosts leave work to the network card: checksums that are not filled in, and TCP super-frames.
+//! Hosts leave work to the network card: checksums that are not filled in, and GSO packets.
 //! Both are finished here, in software, so that the model sees each packet by itself and a receiver
-//! finds every checksum valid. UDP super-frames (`UDP_SEGMENT`) are not cut; they are counted as
+//! finds every checksum valid. UDP GSO packets (`UDP_SEGMENT`) are not cut; they are counted as
 //! unusable.
 
 use floodway_wire::checksum;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_are_cut_and_every_checksum_is_complete() {
+    fn gso_packets_are_cut_and_every_checksum_is_complete() {
         let payload: Vec<u8> = (0..5000_u32).map(|n| n as u8).collect();
         let vnet = VnetHdr { gso_type: GSO_TCPV4, gso_size: 1448, ..needs_csum() };
         let frames = taken(&vnet, &partial(&payload)).unwrap();

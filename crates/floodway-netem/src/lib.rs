@@ -16,8 +16,8 @@
 //! The crate is what runs inside that process. Starting it, its CPU and its command line are `floodway-lab path`. Devices
 //! are the uplinks of [`floodway_switch`], which read and write taps and packet sockets in the same way.
 //!
-//! **Super-frames.** Hosts hand over TCP super-frames of up to 64 KiB and unfinished checksums. A
-//! network carries packets, so [`intake`] cuts super-frames into their segments and completes
+//! **GSO packets.** Hosts hand over GSO packets of up to 64 KiB and unfinished checksums. A
+//! network carries packets, so [`intake`] cuts GSO packets into their segments and completes
 //! checksums before anything is queued, counted or lost. What is delivered are single frames with
 //! valid checksums; a receiver that wants to coalesce (GRO) does so itself. No interface's offloads
 //! need to be changed.

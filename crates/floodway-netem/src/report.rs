@@ -11,11 +11,11 @@ use super::timing::Distribution;
 /// Counters of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// Frames from the host; a super-frame is one.
+    /// Frames from the host; a GSO packet is one.
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Frames from the host that make no sense or are of a kind that is not cut (UDP super-frames).
+    /// Frames from the host that make no sense or are of a kind that is not cut (UDP GSO packets).
     pub unusable: u64,
     /// Frames from the host that were lost before they could be read: the process was away for too
     /// long. An experiment in which this is not 0 is not worth much. A tap keeps this count itself

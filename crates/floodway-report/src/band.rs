@@ -79,14 +79,14 @@ mod tests {
         let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
         let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
         judge(&mut rows, &[band("a")]).unwrap();
-        assert_eq!(rows[0].verdict, Some(Verdict::Short));
+        assert_eq!(rows[0].verdict, Some(Verdict::BelowTarget));
         assert_eq!(rows[1].verdict, None);
         let error = judge(&mut rows, &[band("c"), band("b")]).unwrap_err();
         assert!(error.to_string().contains("\"c\""));
         // The rest is judged all the same, and what is missing is no pass.
         let short: Vec<_> = rows
             .iter()
-            .filter(|row| row.verdict == Some(Verdict::Short))
+            .filter(|row| row.verdict == Some(Verdict::BelowTarget))
             .map(|row| &*row.name)
             .collect();
         assert_eq!(short, ["a", "b", "c"]);

@@ -30,7 +30,7 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding
 table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .7rem;border-bottom:1px solid #d5d9de;text-align:left}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
-.ok{color:#14713a}.short{color:#b3261e;font-weight:600}
+.ok{color:#14713a}.below{color:#b3261e;font-weight:600}
 figure{display:inline-block;margin:1rem 1rem 0 0}figcaption{font-weight:600}
 small{color:#59636e}
 ";
@@ -110,7 +110,8 @@ fn series_of<'a, T: Copy>(
         None => series.push((name, vec![(label, value)])),
     };
     for (bar, samples) in all {
-        let baseline = samples.arms.as_ref().map_or("without", |[_, baseline]| baseline.as_str());
+        let baseline =
+            samples.variants.as_ref().map_or("without", |[_, baseline]| baseline.as_str());
         if let Some(value) = pick(bar, &samples.baseline) {
             add(baseline, &bar.label, value);
         }
@@ -149,7 +150,7 @@ fn rows_table(rows: &[Row]) -> Markup {
                     td { (table::band(row)) }
                     @match row.verdict {
                         Some(Verdict::Ok) => td.ok { "ok" },
-                        Some(Verdict::Short) => td.short { "short" },
+                        Some(Verdict::BelowTarget) => td.below { "below target" },
                         None => td {},
                     }
                 }
@@ -217,7 +218,7 @@ fn strip(area: &Area<'_>, samples: &Samples) -> Result<()> {
         .y_desc(samples.unit.as_str())
         .label_style(mesh_style)
         .draw()?;
-    for (name, colour, values) in arms(samples) {
+    for (name, colour, values) in variants(samples) {
         let points = (1_u32..).map(f64::from).zip(values.iter().copied());
         chart
             .draw_series(points.map(|point| Circle::new(point, 4, colour.filled())))?
@@ -249,7 +250,7 @@ fn curve(area: &Area<'_>, samples: &Samples) -> Result<()> {
         .y_desc("share")
         .label_style(("sans-serif", 12))
         .draw()?;
-    for (name, colour, values) in arms(samples) {
+    for (name, colour, values) in variants(samples) {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let count = f64::from(u32::try_from(sorted.len())?);
@@ -267,8 +268,8 @@ fn curve(area: &Area<'_>, samples: &Samples) -> Result<()> {
     Ok(())
 }
 
-fn arms(samples: &Samples) -> impl Iterator<Item = (&str, RGBColor, &[f64])> {
-    let [with, without] = match &samples.arms {
+fn variants(samples: &Samples) -> impl Iterator<Item = (&str, RGBColor, &[f64])> {
+    let [with, without] = match &samples.variants {
         Some([value, baseline]) => [&value[..], &baseline[..]],
         None => ["Floodway", "without"],
     };

@@ -42,7 +42,8 @@ pub enum Verdict {
     /// Inside the band.
     Ok,
     /// Outside the band, or not measured.
-    Short,
+    #[serde(rename = "below target", alias = "short")]
+    BelowTarget,
 }
 
 /// All results of one run of one experiment.
@@ -127,7 +128,7 @@ impl Row {
         let inside = self.headline().is_some_and(|headline| {
             low.is_none_or(|low| headline >= low) && high.is_none_or(|high| headline <= high)
         });
-        self.verdict = Some(if inside { Verdict::Ok } else { Verdict::Short });
+        self.verdict = Some(if inside { Verdict::Ok } else { Verdict::BelowTarget });
     }
 }
 
@@ -138,8 +139,8 @@ fn finite(figure: Option<f64>) -> Option<f64> {
 
 impl Report {
     /// Rows whose verdict is short.
-    pub fn short(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.verdict == Some(Verdict::Short))
+    pub fn below_target(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.verdict == Some(Verdict::BelowTarget))
     }
 
     /// Reads a report.
@@ -176,7 +177,8 @@ pub struct Samples {
     pub baseline: Vec<f64>,
     /// What `value` and `baseline` are, when that is not "with Floodway" and "without".
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arms: Option<[String; 2]>,
+    #[serde(alias = "arms")]
+    pub variants: Option<[String; 2]>,
     /// Where they stand in a chart of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
@@ -280,7 +282,7 @@ mod tests {
         let row = Row::comparison("a", "Mbit/s", Some(900.0), Some(1000.0));
         assert_eq!(row.ratio, Some(0.9));
         assert_eq!(judged(row.clone(), Some(0.9), None), Some(Verdict::Ok));
-        assert_eq!(judged(row, Some(1.0), None), Some(Verdict::Short));
+        assert_eq!(judged(row, Some(1.0), None), Some(Verdict::BelowTarget));
     }
 
     #[test]
@@ -288,16 +290,16 @@ mod tests {
         let row = Row::value("errors", "errors", Some(0.0));
         assert_eq!(judged(row.clone(), None, Some(0.0)), Some(Verdict::Ok));
         assert_eq!(judged(row.clone(), None, None), None);
-        assert_eq!(judged(row, Some(1.0), Some(2.0)), Some(Verdict::Short));
+        assert_eq!(judged(row, Some(1.0), Some(2.0)), Some(Verdict::BelowTarget));
     }
 
     #[test]
     fn what_was_not_measured_is_short() {
         let missing = Row::value("a", "s", None);
-        assert_eq!(judged(missing, None, Some(2.0)), Some(Verdict::Short));
+        assert_eq!(judged(missing, None, Some(2.0)), Some(Verdict::BelowTarget));
         let no_baseline = Row::comparison("a", "s", Some(1.0), Some(0.0));
         assert_eq!(no_baseline.ratio, None);
-        assert_eq!(judged(no_baseline, Some(0.5), None), Some(Verdict::Short));
+        assert_eq!(judged(no_baseline, Some(0.5), None), Some(Verdict::BelowTarget));
         assert_eq!(Row::value("a", "s", Some(f64::NAN)).value, None);
     }
 

@@ -7,7 +7,7 @@
 //! statistics (Hyndman and Fan's type 7, the default of R and NumPy). Confidence intervals are
 //! percentile bootstraps (Efron 1979) of the median or mean, 2000 resamples each, by a generator with a seed, so that the same
 //! samples and seed give the same interval on every machine. The interval of a ratio resamples *rounds*: a
-//! round measured both arms one after the other, so its two samples share the machine's mood. Where they do
+//! round measured both variants one after the other, so its two samples share the machine's mood. Where they do
 //! not, drawing them together changes nothing: independent samples stay so.
 
 use rand::{RngExt, SeedableRng};

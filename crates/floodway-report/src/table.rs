@@ -33,7 +33,7 @@ fn cells(row: &Row) -> [Cell; 7] {
         Cell::new(band(row)),
         match row.verdict {
             Some(Verdict::Ok) => Cell::new("ok").fg(Color::Green),
-            Some(Verdict::Short) => Cell::new("SHORT").fg(Color::Red),
+            Some(Verdict::BelowTarget) => Cell::new("SHORT").fg(Color::Red),
             None => Cell::new(""),
         },
     ]

@@ -8,7 +8,7 @@
 //! ACK does, costs nothing, and an early event only looks and sets itself again.
 //!
 //! Where an address is decides who carries out commands and who takes packets: a bare machine at once, a VM when
-//! it runs. What concerns VMs is queued in `errands` for the machine that they are on. Only a VM that works
+//! it runs. What concerns VMs is queued in `vm_tasks` for the machine that they are on. Only a VM that works
 //! sends, so its packets need no address on the way to its queue.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::engine::Clock;
 use crate::flow::{FlowId, Flows, Side};
 use crate::ids::AppId;
 use crate::net::{Net, NetEvent};
-use crate::packet::{self, Address, Body, Discharge, Ecn, Packet, PacketId, Pool};
+use crate::packet::{self, Address, Body, Ecn, Packet, PacketId, Pool, TxCompletion};
 use crate::tcp::{Connection, SenderStats, Stacks, State};
 use crate::{Duration, Instant};
 
@@ -136,7 +136,7 @@ pub(crate) enum Place {
 
 /// What a machine has to do for one of its VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum VmTask {
     Command(Command),
     Deadline(FlowId, Side),
     /// Packets of a connection that waits for that have left the VM's queues.
@@ -157,11 +157,11 @@ pub struct Env {
     pub(crate) stacks: Stacks,
     pub(crate) places: Vec<Place>,
     /// Until when the module of the guest at each address counts on its switch.
-    pub(crate) hello_until: Vec<Instant>,
+    pub(crate) heartbeat_until: Vec<Instant>,
     /// What the senders at each address have done whose flows have ended.
     pub(crate) retired: Vec<SenderStats>,
     pub(crate) notices: VecDeque<(AppId, Notice)>,
-    pub(crate) errands: VecDeque<(u32, u32, Errand)>,
+    pub(crate) vm_tasks: VecDeque<(u32, u32, VmTask)>,
     /// What the stack of the VM that works now has sent: the VM takes it when the work is done.
     pub(crate) outgoing: Vec<PacketId>,
 }
@@ -170,14 +170,14 @@ impl Env {
     /// The next address is here.
     pub(crate) fn add_place(&mut self, place: Place) {
         self.places.push(place);
-        self.hello_until.push(Instant::ZERO);
+        self.heartbeat_until.push(Instant::ZERO);
         self.retired.push(SenderStats::default());
     }
 
     /// An event has left something for others to do.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
-        !self.errands.is_empty() || !self.notices.is_empty() || self.packets.has_discharge()
+        !self.vm_tasks.is_empty() || !self.notices.is_empty() || self.packets.has_tx_completion()
     }
 
     pub(crate) fn place(&self, address: Address) -> Place {
@@ -193,7 +193,7 @@ impl Env {
                 _ => self.execute(command),
             },
             Place::Vm { machine, vm } => {
-                self.errands.push_back((machine, vm, Errand::Command(command)));
+                self.vm_tasks.push_back((machine, vm, VmTask::Command(command)));
             }
         }
     }
@@ -293,12 +293,12 @@ impl Env {
     /// The guest's module hears from its switch.
     fn notice(&mut self, packet: &Packet, notice: packet::Notice) {
         let managed = match notice {
-            packet::Notice::Hello { lifetime } => {
-                self.hello_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
+            packet::Notice::Heartbeat { lifetime } => {
+                self.heartbeat_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
                 return;
             }
             packet::Notice::Managed { lifetime } => {
-                self.hello_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
+                self.heartbeat_until[packet.dst.0 as usize] = self.clock.now() + lifetime;
                 true
             }
             packet::Notice::Offline => false,
@@ -319,7 +319,7 @@ impl Env {
         while let Some(end) = self.flows.get_mut(id).map(|flow| flow.end_mut(side))
             && let Some(connection) = &mut end.connection
         {
-            connection.set_hello(self.hello_until[end.address.0 as usize]);
+            connection.set_heartbeat(self.heartbeat_until[end.address.0 as usize]);
             connection.set_queued(end.queued, end.queue_taken);
             let Some(out) = connection.poll(now) else { break };
             self.emit(id, side, Body::Tcp(out.segment), out.ecn);
@@ -329,7 +329,7 @@ impl Env {
     }
 
     /// Some of what an end has sent has left its host's queues.
-    pub(crate) fn discharge(&mut self, done: Discharge) {
+    pub(crate) fn tx_completion(&mut self, done: TxCompletion) {
         let Some(flow) = self.flows.get_mut(done.flow) else { return };
         let end = flow.end_mut(done.side);
         end.queued = end.queued.saturating_sub(done.bytes.into());
@@ -339,8 +339,8 @@ impl Env {
         match self.places[end.address.0 as usize] {
             Place::Bare { .. } => self.settle(done.flow, done.side),
             Place::Vm { machine, vm } => {
-                let errand = Errand::Completion(done.flow, done.side);
-                self.errands.push_back((machine, vm, errand));
+                let task = VmTask::Completion(done.flow, done.side);
+                self.vm_tasks.push_back((machine, vm, task));
             }
         }
     }
@@ -349,7 +349,7 @@ impl Env {
         let Some(flow) = self.flows.get_mut(id) else { return };
         let mut packet = Packet::of(flow, side, body, ecn);
         let end = flow.end_mut(side);
-        if end.connection.as_ref().is_some_and(Connection::minds_queue)
+        if end.connection.as_ref().is_some_and(Connection::tsq_enabled)
             && packet.tcp().is_some_and(|segment| segment.seq_len() > 0)
         {
             packet.charge = packet.len();

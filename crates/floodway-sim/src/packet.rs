@@ -8,9 +8,9 @@
 //!
 //! A sender's stack may be bounded in what waits below it ([`Packet::charge`], TCP small queues). The charge ends when
 //! the card or the other side of a ring takes the packet, or when it is dropped before; whoever drives the pool
-//! takes the [`Discharge`]s and tells the senders.
+//! takes the [`TxCompletion`]s and tells the senders.
 //!
-//! Lengths are those of the IP packet. What the link layer adds belongs to the link. A super-frame (a
+//! Lengths are those of the IP packet. What the link layer adds belongs to the link. A GSO packet (a
 //! segment with more payload than its `gso_size`) counts as the packets that it will become.
 
 use floodway_core::seq::Seq;
@@ -46,7 +46,7 @@ pub struct Segment {
     pub window: u16,
     /// Control bits.
     pub flags: Flags,
-    /// Payload of each packet of a super-frame; zero if it is one packet.
+    /// Payload of each packet of a GSO packet; zero if it is one packet.
     pub gso_size: u16,
     /// Options.
     pub options: OptionSummary,
@@ -86,13 +86,13 @@ impl Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The switch is alive, and will have been for this long when the next is due.
-    Hello {
+    Heartbeat {
         /// How long the module may count on it.
         lifetime: Duration,
     },
-    /// The switch controls the flow. That says hello as well.
+    /// The switch controls the flow. That is a heartbeat as well.
     Managed {
-        /// As in a hello.
+        /// As in a heartbeat.
         lifetime: Duration,
     },
     /// The switch does not control the flow.
@@ -144,7 +144,7 @@ const UDP_HEADER: u32 = 8;
 const NOTICE: u32 = 46;
 
 impl Packet {
-    /// Number of packets that it is on the wire: more than one for a super-frame.
+    /// Number of packets that it is on the wire: more than one for a GSO packet.
     #[must_use]
     pub fn packets(&self) -> u32 {
         match &self.body {
@@ -179,7 +179,7 @@ impl Packet {
         }
     }
 
-    /// Cuts the first packet off a super-frame, as a network card does: FIN and PSH stay with the last, CWR with
+    /// Cuts the first packet off a GSO packet, as a network card does: FIN and PSH stay with the last, CWR with
     /// the first (RFC 3168 section 6.1.2). The last has the charge. `None` if it is one packet already.
     pub fn split_front(&mut self) -> Option<Self> {
         let Body::Tcp(rest) = &mut self.body else { return None };
@@ -214,7 +214,7 @@ struct Slot {
 
 /// Bytes of a flow that have left their sender's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Discharge {
+pub struct TxCompletion {
     /// The flow.
     pub flow: FlowId,
     /// The end that sent them.
@@ -229,12 +229,12 @@ pub struct Pool {
     slots: Vec<Slot>,
     free: u32,
     live: usize,
-    discharged: Vec<Discharge>,
+    tx_completions: Vec<TxCompletion>,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: NIL, live: 0, discharged: Vec::new() }
+        Self { slots: Vec::new(), free: NIL, live: 0, tx_completions: Vec::new() }
     }
 }
 
@@ -259,7 +259,7 @@ impl Pool {
     pub fn remove(&mut self, id: PacketId) -> Packet {
         let slot = &mut self.slots[id.0 as usize];
         assert!(slot.used, "a packet was used after it was freed");
-        self.discharge(id);
+        self.tx_completion(id);
         let slot = &mut self.slots[id.0 as usize];
         slot.used = false;
         slot.next = self.free;
@@ -283,24 +283,24 @@ impl Pool {
 
     /// A packet has left its sender's queues.
     #[inline]
-    pub fn discharge(&mut self, id: PacketId) {
+    pub fn tx_completion(&mut self, id: PacketId) {
         let packet = &mut self.slots[id.0 as usize].packet;
         let bytes = std::mem::take(&mut packet.charge);
         if bytes > 0 {
-            self.discharged.push(Discharge { flow: packet.flow, side: packet.from, bytes });
+            self.tx_completions.push(TxCompletion { flow: packet.flow, side: packet.from, bytes });
         }
     }
 
     /// Something has left its sender's queues and was not taken.
     #[must_use]
-    pub const fn has_discharge(&self) -> bool {
-        !self.discharged.is_empty()
+    pub const fn has_tx_completion(&self) -> bool {
+        !self.tx_completions.is_empty()
     }
 
     /// What has left its sender's queues and was not taken from here; the last first.
     #[inline]
-    pub fn take_discharge(&mut self) -> Option<Discharge> {
-        self.discharged.pop()
+    pub fn take_tx_completion(&mut self) -> Option<TxCompletion> {
+        self.tx_completions.pop()
     }
 
     /// Packets that exist now.
@@ -326,7 +326,7 @@ impl Default for Fifo {
 }
 
 impl Fifo {
-    /// Packets in it; a super-frame counts as one.
+    /// Packets in it; a GSO packet counts as one.
     #[must_use]
     pub const fn packets(&self) -> u32 {
         self.packets
@@ -377,7 +377,7 @@ impl Fifo {
         Some(id)
     }
 
-    /// Takes the first packet; of a super-frame the first piece, whose rest stays at the front.
+    /// Takes the first packet; of a GSO packet the first piece, whose rest stays at the front.
     pub fn pop_piece(&mut self, pool: &mut Pool) -> Option<PacketId> {
         let id = self.front()?;
         let Some(first) = pool.get_mut(id).split_front() else { return self.pop(pool) };
@@ -412,7 +412,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_super_frame_counts_as_what_it_becomes() {
+    fn a_gso_packet_counts_as_what_it_becomes() {
         let mut pool = Pool::default();
         let mut queue = Fifo::default();
         let id = pool.insert(data(3000, 1460));
@@ -454,15 +454,15 @@ pub(crate) mod tests {
         queue.push(id, &mut pool);
         let mut ended = Vec::new();
         while let Some(id) = queue.pop_piece(&mut pool) {
-            pool.discharge(id);
-            ended.push(pool.take_discharge().map(|charge| charge.bytes));
+            pool.tx_completion(id);
+            ended.push(pool.take_tx_completion().map(|charge| charge.bytes));
             pool.remove(id);
         }
         assert_eq!(ended, [None, None, Some(3_000)]);
-        assert_eq!(pool.take_discharge(), None);
+        assert_eq!(pool.take_tx_completion(), None);
         let dropped = pool.insert(Packet { charge: 7, ..data(1, 0) });
         pool.remove(dropped);
-        assert_eq!(pool.take_discharge().map(|charge| charge.bytes), Some(7));
+        assert_eq!(pool.take_tx_completion().map(|charge| charge.bytes), Some(7));
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl App for Tagged {
 }
 
 #[test]
-fn a_super_frame_is_on_the_wire_what_its_segments_are() {
+fn a_gso_packet_is_on_the_wire_what_its_segments_are() {
     let sent = |gso_max| {
         let net = one_link(1, Link::ethernet(1000 * MBIT, US(50)), NicConfig::default());
         let mut world = World::new(net);

@@ -3,7 +3,7 @@
 //!
 //! Both run in turns, batch by batch, so that a machine that slows down does so for both. The
 //! figure is the ratio of the medians. "forged" is the worst case: each frame carries a code point that has to be changed.
-//! Then the same for super-frames that leave whole, and cut: what early segmentation costs, with the system calls and what
+//! Then the same for GSO packets that leave whole, and cut: what early segmentation costs, with the system calls and what
 //! the kernel does with each frame.
 //! Needs root (a TAP device and a veth pair in a network namespace of its own); without, it says so and ends.
 
@@ -27,9 +27,9 @@ use floodway_wire::vnet::VnetHdr;
 const BATCHES: usize = 4000;
 /// What all of it may cost.
 const ALLOWED_PERCENT: f64 = 10.0;
-/// Batches of super-frames.
+/// Batches of GSO packets.
 const SUPER_BATCHES: usize = 200;
-/// Payload of a super-frame: as many full segments as Linux makes of 64 KB.
+/// Payload of a GSO packet: as many full segments as Linux makes of 64 KB.
 const SEGMENTS: usize = 45;
 const MSS: usize = 1448;
 const METER: [&str; 2] = ["[meter]\nenabled = false", "[meter]\nenabled = true"];
@@ -83,7 +83,7 @@ impl Bench {
         let start = Instant::now();
         let now = self.shared.now();
         let mut tx = port.pairs[0].tx();
-        tx.fill(&mut self.batch);
+        tx.dequeue_burst(&mut self.batch);
         self.forwarder.forward_batch(port, &mut self.batch, now);
         tx.complete(&mut self.batch);
         // What had to wait leaves when the worker looks again.
@@ -196,16 +196,16 @@ fn meter(batches: usize) {
     );
 }
 
-/// What it costs to cut super-frames.
+/// What it costs to cut GSO packets.
 fn segmentation(batches: usize) {
-    println!("egress: super-frames of {SEGMENTS} segments, us each: whole, cut");
+    println!("egress: GSO packets of {SEGMENTS} segments, us each: whole, cut");
     for (kind, devices) in DEVICES {
         let frame = tcp(1, 9, false).build_partial(&pattern(1, SEGMENTS * MSS));
         let offered = Offered { vnet: partial(&frame, MSS as u16), frame, batches };
         let [(whole, one), (cut, many)] = compare(kind, devices, CUT, &offered);
         assert_eq!([one, many], [1, SEGMENTS as u64], "whole, and cut");
         let segment = (cut - whole) / SEGMENTS as f64;
-        // Super-frames in a second of a link of 1 Gbit/s.
+        // GSO packets in a second of a link of 1 Gbit/s.
         let rate = 1e9 / 8.0 / offered.frame.len() as f64;
         let core = (cut - whole) * rate * 1e-9 * 100.0;
         println!(

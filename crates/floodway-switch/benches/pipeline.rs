@@ -60,7 +60,7 @@ impl Bench {
             shared,
             batch: Batch::default(),
             sender: guest(256),
-            // Room for 32 super-frames.
+            // Room for 32 GSO packets.
             receiver: guest(2048),
         };
         bench.receiver.auto_refill = false;
@@ -95,7 +95,7 @@ impl Bench {
         let now = self.shared.now();
         let start = Instant::now();
         let mut tx = port.pairs[0].tx();
-        tx.fill(&mut self.batch);
+        tx.dequeue_burst(&mut self.batch);
         self.forwarder.forward_batch(port, &mut self.batch, now);
         tx.complete(&mut self.batch);
         let took = start.elapsed();
@@ -110,14 +110,14 @@ impl Bench {
 
 fn forward(c: &mut Criterion) {
     let mut group = c.benchmark_group("forward");
-    let super_frame = tcp(1, 2, false).build_partial(&pattern(0, 65_000));
+    let gso_packet = tcp(1, 2, false).build_partial(&pattern(0, 65_000));
     let udp = |frame_len: usize| numbered(1, 2, 0, frame_len - 42);
     let cases = [
         ("64 B", TxShape::Single, VnetHdr::default(), udp(64)),
         ("64 B, header apart", TxShape::HeaderApart, VnetHdr::default(), udp(64)),
         ("64 B, indirect", TxShape::Indirect(1), VnetHdr::default(), udp(64)),
         ("1500 B", TxShape::Single, VnetHdr::default(), udp(1514)),
-        ("64 KB TSO", TxShape::Indirect(17), partial(&super_frame, 1448), super_frame),
+        ("64 KB TSO", TxShape::Indirect(17), partial(&gso_packet, 1448), gso_packet),
     ];
     for (name, shape, vnet, frame) in cases {
         let mut bench = Bench::new(shape);

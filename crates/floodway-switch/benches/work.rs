@@ -193,7 +193,7 @@ impl Case {
         let now = self.shared.now();
         let mut tx = port.pairs[0].tx();
         let start = Instant::now();
-        tx.fill(&mut self.batch);
+        tx.dequeue_burst(&mut self.batch);
         self.shared.ledger.charge(port.id, self.batch.taken());
         self.forwarder.forward_batch(port, &mut self.batch, now);
         tx.complete(&mut self.batch);

@@ -10,16 +10,16 @@
 //! | `operator` | `snapshot`, `diagnose`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
 //! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
-//! | [`pipeline`] | `forward`, `delivery` (and `departure`), `tcp_offload`, `inbound` | frames and where they go |
+//! | [`pipeline`] | `forward`, `delivery` (and `migration`), `tcp_offload`, `inbound` | frames and where they go |
 //! | [`state`] | `port`, `front_end`, `uplink`, `shared` | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`uplink`] | | devices that frames leave and come by |
 //! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
-//! | [`frame`] | `segment`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
+//! | [`frame`] | `iovec`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
 //! | [`memory`] | `mapping`, `sigbus`, `dirty_log` | guest addresses, and memory that goes away |
 //! | [`kept`] | `counters`, `addresses` | state that outlives a data plane |
 //! | [`host`] | `descriptors`, `socket_file`, `socket_access`, `log_limit` | what a process takes of its host |
-//! | [`stats`] | `ledger`, `pairs` | counters, and whom work is charged to |
+//! | [`stats`] | `ledger`, `traffic_matrix` | counters, and whom work is charged to |
 //! | [`sync`] | `lock_order`, `deadline`, `waker` | locks and their order; timers that other threads bring forward |
 //!
 //! Configuration, documents of the control socket and its client are in `floodway-api`, below all of these: [`config`] and [`api`].

@@ -24,7 +24,7 @@ use crate::kept::addresses::KeptAddresses;
 use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
 use crate::operator::runtime_settings::{self, SettingError};
-use crate::operator::{Operator, StatusSource};
+use crate::operator::{ControlApi, StatusSource};
 use crate::queues::call;
 use crate::runtime::polling::Polling;
 use crate::runtime::vcpu::Slices;
@@ -34,7 +34,7 @@ use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
-use crate::state::uplink::{DeviceSource, Shape, UplinkError, UplinkReceiver, UplinkSlot};
+use crate::state::uplink::{DeviceSource, EgressDefaults, Uplink, UplinkError, UplinkReceiver};
 use crate::state::workers::WorkerInfo;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
@@ -286,7 +286,7 @@ impl Switch {
 
     /// Who does what an operator wants, also while the switch is stopping.
     #[must_use]
-    pub fn operator(&self) -> Arc<dyn Operator> {
+    pub fn operator(&self) -> Arc<dyn ControlApi> {
         let (shared, manager) = (Arc::clone(&self.shared), Arc::clone(&self.manager));
         Arc::new(Operated { shared, manager })
     }
@@ -388,7 +388,7 @@ fn open(
         Arc::new(port)
     };
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
-    let shape = Shape { meter: &config.meter, guests: capacity, seed: hash_seed()[0] };
+    let defaults = EgressDefaults { meter: &config.meter, guests: capacity, seed: hash_seed()[0] };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
@@ -400,7 +400,7 @@ fn open(
         let mut traffic = || counters.as_mut().map(KeptCounters::next_block).unwrap_or_default();
         let traffic = [traffic(), traffic()];
         let (slot, receiver) =
-            UplinkSlot::open(id, c.clone(), &shape, waker, source, traffic).map_err(failed)?;
+            Uplink::open(id, c.clone(), &defaults, waker, source, traffic).map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use floodway_switch::Switch;
-use floodway_switch::api::operate::PairQuery;
+use floodway_switch::api::control::PairQuery;
 use floodway_switch::config::Config;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::{
     ipv4, mac, number_of, numbered, partial, pattern, tcp, verified,
 };
@@ -85,7 +85,7 @@ fn within_ports(keys: &str, extra: &str, test: impl FnOnce(&mut Scene) + Send) {
         // So that the switch knows where the far end is, and need not flood.
         let hello = numbered(FAR, 1, 0, 60);
         wait("the far end in the table", || {
-            let _ = speak.send(&VnetHdr::default(), &[Segment::from_slice(&hello)]);
+            let _ = speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&hello)]);
             let status = switch.status_source().status();
             status.l2.iter().any(|entry| entry.mac == mac(FAR).to_string()).then_some(())
         });
@@ -138,7 +138,7 @@ fn what_leaves_carries_our_code_point_and_what_stays_carries_theirs() {
 }
 
 #[test]
-fn a_small_flow_overtakes_a_neighbours_super_frames() {
+fn a_small_flow_overtakes_a_neighbours_gso_packets() {
     // A fifo drops nothing before it is full.
     let slow = "[uplink.queue]\ndiscipline = \"fifo\"\nrate_mbit = 20\n";
     within(slow, |scene| {
@@ -196,14 +196,14 @@ fn what_the_network_floods_is_limited() {
     within("storm_pps = 1\n", |scene| {
         for number in 0..200 {
             let frame = numbered(FAR, 77, number, 100);
-            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+            scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]).expect("send");
         }
         let drops = || scene.switch.status_source().status().uplinks[0].rx.drops["storm"];
         wait_until("most of it dropped", || drops() >= 150);
         let known = numbered(FAR, 2, 7, 100);
         scene.vms[1].send(&VnetHdr::default(), &numbered(2, FAR, 0, 60));
         scene.frame();
-        scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&known)]).expect("send");
+        scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&known)]).expect("send");
         wait("a frame to a known address", || {
             scene.vms[1].guest.recv(0).filter(|(_, frame)| *frame == known)
         });
@@ -216,7 +216,7 @@ fn multicast_from_the_network_has_a_limit_of_its_own() {
         let send = |scene: &mut Scene, dst: [u8; 6], number| {
             let mut frame = numbered(FAR, 77, number, 100);
             frame[..6].copy_from_slice(&dst);
-            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+            scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]).expect("send");
         };
         // The first one uses the limit of broadcasts up.
         send(scene, [0xff; 6], 0);
@@ -230,7 +230,7 @@ fn multicast_from_the_network_has_a_limit_of_its_own() {
         for number in 0..200 {
             let mut frame = numbered(FAR, 77, number, 100);
             frame[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 1]);
-            scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).expect("send");
+            scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]).expect("send");
         }
         let drops = || scene.switch.status_source().status().uplinks[0].rx.drops["storm"];
         wait_until("most of it dropped", || drops() >= 150);
@@ -251,7 +251,7 @@ fn isolated_guests_reach_the_network_and_are_reached_from_there() {
         let drops = || scene.switch.status_source().status().ports[0].tx().drops["isolated"];
         wait_until("the drop of the frame to the other guest", || drops() == 1);
         let answer = numbered(FAR, 2, 3, 100);
-        scene.speak.send(&VnetHdr::default(), &[Segment::from_slice(&answer)]).expect("send");
+        scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&answer)]).expect("send");
         let (_, frame) = wait("the frame from the network", || scene.vms[1].guest.recv(0));
         assert_eq!(number_of(&frame), Some(3), "and nothing of the other guest's before");
     });

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use floodway_switch::Switch;
 use floodway_switch::api::status::Way;
 use floodway_switch::config::Config;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;
@@ -91,7 +91,7 @@ impl Vm {
         Self { guest, tap, kept: None, last: None, gap: Duration::ZERO }
     }
 
-    /// Carries all there is, both ways; answers whether there was anything.
+    /// Carries all there is, both ways; returns whether there was anything.
     fn carry(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -114,7 +114,7 @@ impl Vm {
                 self.gap = self.gap.max(since);
             }
             // The kernel has no room: as a full socket buffer, that is a loss which TCP repairs.
-            drop(self.tap.1.send(&vnet, &[Segment::from_slice(&frame)]));
+            drop(self.tap.1.send(&vnet, &[GuestIoVec::from_slice(&frame)]));
         }
         any
     }

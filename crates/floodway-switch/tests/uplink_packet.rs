@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use floodway_switch::config::UplinkKind;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};
 use floodway_switch::uplink::{self, OpenError, Receiver, SendError, Sender};
 use floodway_wire::vnet::VnetHdr;
@@ -53,7 +53,7 @@ fn is_ours(frame: &[u8]) -> bool {
 }
 
 fn send(sender: &mut PacketSender, frame: &[u8]) -> Result<(), SendError> {
-    sender.send(&VnetHdr::default(), &[Segment::from_slice(frame)])
+    sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)])
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn what_the_host_or_we_send_is_not_received() {
 }
 
 #[test]
-fn tcp_super_frames_cross_whole() {
+fn tcp_gso_packets_cross_whole() {
     // The client's stack is behind v0, and the uplink on v1.
     let client = || {
         add_veth();
@@ -108,7 +108,7 @@ fn tcp_super_frames_cross_whole() {
         netns::relay(there, back, done)
     });
     for direction in seen {
-        direction.assert_super_frames();
+        direction.assert_gso_packets();
     }
 }
 
@@ -136,7 +136,7 @@ fn shift(vnet: &mut VnetHdr, by: i16) {
 
 /// Client, tap, tagged onto v0, v1, untagged to the other tap, server.
 #[test]
-fn tagged_super_frames_cross_whole() {
+fn tagged_gso_packets_cross_whole() {
     let (mut v0, mut v1) = netns::within(|| {
         add_veth();
         (boxed(UplinkKind::Packet, "v0"), boxed(UplinkKind::Packet, "v1"))
@@ -152,7 +152,7 @@ fn tagged_super_frames_cross_whole() {
         })
     });
     for direction in seen.iter().flatten() {
-        direction.assert_super_frames();
+        direction.assert_gso_packets();
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Instant;
 
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::tap::{self, TapReceiver, TapSender};
 use floodway_switch::uplink::{OpenError, Receiver, SendError, Sender};
 use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};
@@ -50,7 +50,7 @@ fn is_arp_reply(frame: &[u8]) -> bool {
 /// The host's MAC address, by ARP.
 fn host_mac(receiver: &mut TapReceiver, sender: &mut TapSender) -> Vec<u8> {
     let request = arp_request();
-    sender.send(&VnetHdr::default(), &[Segment::from_slice(&request)]).expect("send");
+    sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&request)]).expect("send");
     let (vnet, reply) = netns::receive(receiver, |_, frame| is_arp_reply(frame));
     assert!(!vnet.is_gso() && !vnet.needs_csum());
     assert_eq!(&reply[28..32], [10, 77, 0, 1]);
@@ -101,7 +101,7 @@ fn unfinished_checksums_cross_both_ways() {
         let vnet =
             VnetHdr { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..VnetHdr::default() };
         let (head, tail) = frame.split_at(20);
-        sender.send(&vnet, &[head, tail].map(Segment::from_slice)).expect("send");
+        sender.send(&vnet, &[head, tail].map(GuestIoVec::from_slice)).expect("send");
         let mut payload = [0; 64];
         let (n, from) = socket.recv_from(&mut payload).expect("receive");
         assert_eq!(
@@ -134,13 +134,13 @@ fn transfer(client: &str, server: &str, to: &str) -> [Seen; 2] {
 }
 
 #[test]
-fn tcp_super_frames_cross_whole() {
+fn tcp_gso_packets_cross_whole() {
     for seen in transfer("10.77.0.1/24", "10.77.0.2/24", "10.77.0.2:80") {
-        seen.assert_super_frames();
+        seen.assert_gso_packets();
     }
     // Without duplicate address detection, which would make the addresses wait.
     for seen in transfer("fd00:77::1/64 nodad", "fd00:77::2/64 nodad", "[fd00:77::2]:80") {
-        seen.assert_super_frames();
+        seen.assert_gso_packets();
     }
 }
 
@@ -162,7 +162,7 @@ fn a_removed_tap_is_an_error() {
             assert_eq!(error.to_string(), "tap fwt0 was removed");
         }
         let frame = arp_request();
-        let sent = sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]);
+        let sent = sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]);
         assert!(matches!(sent, Err(SendError::Failed(_))));
     });
 }
@@ -173,7 +173,7 @@ fn a_tap_that_is_down_refuses_frames_and_recovers() {
         let (mut receiver, mut sender) = open_with_neighbour();
         netns::ip("link set dev fwt0 down");
         let frame = arp_request();
-        let sent = sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]);
+        let sent = sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]);
         assert!(matches!(sent, Err(SendError::Failed(_))));
         netns::ip("link set dev fwt0 up");
         host_mac(&mut receiver, &mut sender);

@@ -54,7 +54,7 @@ fn checksums(c: &mut Criterion) {
     group.finish();
 }
 
-/// Cuts a super-frame and hands every frame on.
+/// Cuts a GSO packet and hands every frame on.
 fn cut(frame: &[u8], out: &mut [u8], mut each: impl FnMut(&[u8])) {
     let mut segmenter = Segmenter::new(frame, MSS).expect("a good frame");
     while let Ok(Some(len)) = segmenter.write_next(out) {

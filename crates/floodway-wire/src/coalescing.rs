@@ -1,4 +1,4 @@
-//! Joins in-order TCP segments of one flow into a super-frame, as Linux does in GRO.
+//! Joins in-order TCP segments of one flow into a GSO packet, as Linux does in GRO.
 //!
 //! Theory of operation. A [`Coalescer`] is empty or holds a run of segments of one flow, payloads
 //! end to end behind the headers of the first. A frame that is offered joins the run if taking
@@ -72,7 +72,7 @@ struct Run {
     closed: bool,
 }
 
-/// Joins segments in a buffer of the caller's. The longest super-frame takes 65535 bytes and the
+/// Joins segments in a buffer of the caller's. The longest GSO packet takes 65535 bytes and the
 /// Ethernet header with tags; a shorter buffer gives shorter runs.
 #[derive(Debug)]
 pub struct Coalescer<B> {
@@ -98,7 +98,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Coalescer<B> {
         self.run.as_ref().map(|run| &run.first)
     }
 
-    /// Offers a whole frame that is not a super-frame itself. `meta` must come from parsing it;
+    /// Offers a whole frame that is not a GSO packet itself. `meta` must come from parsing it;
     /// an unverified checksum is verified here. With no run, a frame that a run can start with is
     /// taken; one that nothing could follow (pure ACK, PSH, ...) is refused, which saves the copy.
     pub fn offer(&mut self, frame: &[u8], meta: &Meta, state: ChecksumState) -> Offer {
@@ -146,7 +146,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Coalescer<B> {
         Offer::Taken
     }
 
-    /// Ends the run. Gives the frame and the header that goes with it: of a super-frame with
+    /// Ends the run. Gives the frame and the header that goes with it: of a GSO packet with
     /// partial checksum, or of the one segment that the run has, which is as it came.
     pub fn finish(&mut self) -> Option<(VnetHdr, &mut [u8])> {
         let run = self.run.take()?;
@@ -243,7 +243,7 @@ impl Run {
         }
     }
 
-    /// Lengths, flags and the partial checksum of the super-frame.
+    /// Lengths, flags and the partial checksum of the GSO packet.
     fn finish_headers(&self, frame: &mut [u8]) {
         let network = usize::from(self.first.network_offset);
         let ip_len = frame.len() - network;

@@ -81,7 +81,7 @@ pub enum Error {
     /// Only TCP in unfragmented IPv4 or IPv6 can be segmented or edited as TCP.
     #[error("not an unfragmented TCP packet")]
     NotTcp,
-    /// Segments of a super-frame carry at least [`crate::segmentation::MIN_GSO_SIZE`] bytes.
+    /// Segments of a GSO packet carry at least [`crate::segmentation::MIN_GSO_SIZE`] bytes.
     #[error("gso_size {0} is below the minimum of 8 bytes")]
     GsoSize(u16),
     /// The checksum range of a virtio-net header lies outside its frame.

@@ -5,10 +5,10 @@
 //! A guest may send beyond its own congestion window only for flows that the switch holds back for it, and
 //! only while the switch is alive. Notices say so:
 //!
-//! - **hello**, repeated: the switch is here, in its incarnation `epoch`. It is valid for `lifetime` after its
+//! - **heartbeat**, repeated: the switch is here, in its incarnation `epoch`. It is valid for `lifetime` after its
 //!   arrival. A guest that hears none, or one of another epoch, is on its own for every flow. A lifetime of zero
 //!   is a farewell.
-//! - **managed**: the switch holds back this flow, under this epoch. With a `lifetime` it is a hello as well.
+//! - **managed**: the switch holds back this flow, under this epoch. With a `lifetime` it is a heartbeat as well.
 //! - **offline**: it does so no longer.
 //!
 //! Flows are named in the direction in which the guest transmits. Notices may be lost, repeated and overtaken:
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Offsets count from the end of an untagged Ethernet header with [`ETHERTYPE`]; everything is in network byte order. In a
-//! hello and a nonce, bytes 12 to 51 are reserved. Addresses take 16 bytes, IPv4 as
+//! heartbeat and a nonce, bytes 12 to 51 are reserved. Addresses take 16 bytes, IPv4 as
 //! `::ffff:a.b.c.d`. A nonce of zero is none. Reserved bytes are sent as zero and ignored. The format is Floodway's own; the type is
 //! the first of the two that IEEE Std 802 sets aside for local experiments.
 
@@ -47,7 +47,7 @@ pub const ETHERTYPE: u16 = 0x88b5;
 pub const MAX_FRAME_LEN: usize = ethernet::HEADER_LEN + NONCE_END;
 /// Where guests send their nonce: the group address of the nearest bridge, which none forwards.
 pub const NEAREST_BRIDGE: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
-/// How long a hello is valid unless there is a reason for another time.
+/// How long a heartbeat is valid unless there is a reason for another time.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_millis(300);
 
 /// "FW".
@@ -59,7 +59,7 @@ const FLOW_END: usize = 52;
 /// End of the nonce, and of a notice.
 const NONCE_END: usize = 60;
 
-const KIND_HELLO: u8 = 1;
+const KIND_HEARTBEAT: u8 = 1;
 const KIND_MANAGED: u8 = 2;
 const KIND_OFFLINE: u8 = 3;
 /// From the guest: its nonce.
@@ -70,7 +70,7 @@ const PROTOCOL_TCP: u8 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The switch is alive.
-    Hello {
+    Heartbeat {
         /// Incarnation of the switch, never 0.
         epoch: u32,
         /// How long the notice is valid after its arrival: whole milliseconds up to 65 535, rounded down.
@@ -80,7 +80,7 @@ pub enum Notice {
     Managed {
         /// Incarnation of the switch, never 0.
         epoch: u32,
-        /// As in a hello; zero says nothing of that.
+        /// As in a heartbeat; zero says nothing of that.
         lifetime: Duration,
         /// The flow as the guest transmits it: `src` is the guest.
         flow: FiveTuple,
@@ -106,7 +106,7 @@ impl Notice {
         write_common(src, dst, self.kind(), nonce, frame);
         let (_, notice) = frame.split_at_mut(ethernet::HEADER_LEN);
         notice[4..8].copy_from_slice(&self.epoch().to_be_bytes());
-        if let Self::Hello { lifetime, .. } | Self::Managed { lifetime, .. } = self {
+        if let Self::Heartbeat { lifetime, .. } | Self::Managed { lifetime, .. } = self {
             put16(notice, 8, u16::try_from(lifetime.as_millis()).unwrap_or(u16::MAX));
         }
         if let Self::Managed { flow, .. } | Self::Offline { flow, .. } = self {
@@ -128,7 +128,7 @@ impl Notice {
         }
         let lifetime = Duration::from_millis(be16(common, 8).into());
         match common[3] {
-            KIND_HELLO => Ok(Self::Hello { epoch, lifetime }),
+            KIND_HEARTBEAT => Ok(Self::Heartbeat { epoch, lifetime }),
             KIND_MANAGED => Ok(Self::Managed { epoch, lifetime, flow: parse_flow(body)? }),
             KIND_OFFLINE => Ok(Self::Offline { epoch, flow: parse_flow(body)? }),
             kind => Err(Error::field(Layer::Notice, "kind", kind)),
@@ -139,7 +139,7 @@ impl Notice {
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         match self {
-            Self::Hello { epoch, .. }
+            Self::Heartbeat { epoch, .. }
             | Self::Managed { epoch, .. }
             | Self::Offline { epoch, .. } => *epoch,
         }
@@ -147,7 +147,7 @@ impl Notice {
 
     const fn kind(&self) -> u8 {
         match self {
-            Self::Hello { .. } => KIND_HELLO,
+            Self::Heartbeat { .. } => KIND_HEARTBEAT,
             Self::Managed { .. } => KIND_MANAGED,
             Self::Offline { .. } => KIND_OFFLINE,
         }
@@ -251,14 +251,15 @@ mod tests {
 
     /// The guest's reader is another program: the bytes themselves are the contract.
     #[test]
-    fn bytes_of_a_hello_and_of_a_managed_notice() {
-        let hello = frame(&Notice::Hello { epoch: 0x0102_0304, lifetime: DEFAULT_LIFETIME });
+    fn bytes_of_a_heartbeat_and_of_a_managed_notice() {
+        let heartbeat =
+            frame(&Notice::Heartbeat { epoch: 0x0102_0304, lifetime: DEFAULT_LIFETIME });
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
-        assert_eq!(hello.len(), 74);
-        assert_eq!(hello[..14], link);
-        assert_eq!(hello[14..26], [0x46, 0x57, 1, 1, 1, 2, 3, 4, 1, 44, 0, 0]);
-        assert!(hello[26..66].iter().all(|&byte| byte == 0));
-        assert_eq!(hello[66..], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(heartbeat.len(), 74);
+        assert_eq!(heartbeat[..14], link);
+        assert_eq!(heartbeat[14..26], [0x46, 0x57, 1, 1, 1, 2, 3, 4, 1, 44, 0, 0]);
+        assert!(heartbeat[26..66].iter().all(|&byte| byte == 0));
+        assert_eq!(heartbeat[66..], [1, 2, 3, 4, 5, 6, 7, 8]);
 
         let lifetime = Duration::from_millis(0x0102);
         let managed = frame(&Notice::Managed { epoch: 5, lifetime, flow: flow() });
@@ -278,12 +279,12 @@ mod tests {
         assert_eq!((&said[..14], &said[14..18]), (&link[..], &[0x46, 0x57, 1, 4][..]));
         assert_eq!(parse_guest_nonce(&said), Ok(NONCE));
         assert!(Notice::parse(&said).is_err(), "it is no notice of a switch");
-        let hello = frame(&Notice::Hello { epoch: 1, lifetime: DEFAULT_LIFETIME });
-        assert_eq!(nonce(&hello), Some(NONCE));
-        assert!(parse_guest_nonce(&hello).is_err());
+        let heartbeat = frame(&Notice::Heartbeat { epoch: 1, lifetime: DEFAULT_LIFETIME });
+        assert_eq!(nonce(&heartbeat), Some(NONCE));
+        assert!(parse_guest_nonce(&heartbeat).is_err());
         for end in 0..said.len() {
             assert!(parse_guest_nonce(&said[..end]).is_err());
-            assert_eq!(nonce(&hello[..end]), None);
+            assert_eq!(nonce(&heartbeat[..end]), None);
         }
         said[66..].fill(0);
         assert!(parse_guest_nonce(&said).is_err());
@@ -318,8 +319,10 @@ mod tests {
 
     #[test]
     fn a_lifetime_that_does_not_fit_is_the_longest() {
-        let hello = Notice::Hello { epoch: 1, lifetime: Duration::from_secs(1000) };
-        let Ok(Notice::Hello { lifetime, .. }) = Notice::parse(&frame(&hello)) else { panic!() };
+        let heartbeat = Notice::Heartbeat { epoch: 1, lifetime: Duration::from_secs(1000) };
+        let Ok(Notice::Heartbeat { lifetime, .. }) = Notice::parse(&frame(&heartbeat)) else {
+            panic!()
+        };
         assert_eq!(lifetime, Duration::from_millis(65_535));
     }
 
@@ -334,7 +337,7 @@ mod tests {
     fn any_notice() -> impl Strategy<Value = Notice> {
         prop_oneof![
             (1u32.., any::<u16>()).prop_map(|(epoch, ms)| {
-                Notice::Hello { epoch, lifetime: Duration::from_millis(ms.into()) }
+                Notice::Heartbeat { epoch, lifetime: Duration::from_millis(ms.into()) }
             }),
             (1u32.., any::<u16>(), any_flow()).prop_map(|(epoch, ms, flow)| {
                 Notice::Managed { epoch, lifetime: Duration::from_millis(ms.into()), flow }

@@ -1,6 +1,6 @@
-//! Cuts TCP super-frames into frames that fit the link, as a network card does for TSO.
+//! Cuts GSO packets into frames that fit the link, as a network card does for TSO.
 //!
-//! Theory of operation. A super-frame has the headers of one segment and a payload of many. Each
+//! Theory of operation. A GSO packet has the headers of one segment and a payload of many. Each
 //! frame gets a copy of all headers in which only this differs:
 //!
 //! - IPv4: total length, header checksum, and the identification, which counts up by one per
@@ -10,9 +10,9 @@
 //!   is dropped from frames behind the urgent data.
 //!
 //! The sums over everything that does not differ are taken once, so that a frame costs a copy of
-//! its headers, a few additions, and one pass over its payload. The checksum in the super-frame
+//! its headers, a few additions, and one pass over its payload. The checksum in the GSO packet
 //! is not looked at: whether it was partial or complete, each frame leaves with a complete one
-//! of its own. A super-frame whose payload fits one frame comes out as that frame.
+//! of its own. A GSO packet whose payload fits one frame comes out as that frame.
 //!
 //! [`Plan`] works on headers only and leaves the payload to the caller, who may keep it where it
 //! lies; [`Segmenter`] is the whole thing for a frame in one piece.
@@ -30,10 +30,10 @@ use crate::tcp::{self, Flags};
 
 /// Smallest payload per frame that is accepted: what is left of the smallest segment that Linux
 /// sends (48 bytes) when options take their maximum. It bounds the frames that a hostile guest
-/// gets out of one super-frame to 8192.
+/// gets out of one GSO packet to 8192.
 pub const MIN_GSO_SIZE: u16 = 8;
 
-/// How to cut one super-frame.
+/// How to cut one GSO packet.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     headers: &'a [u8],
@@ -49,7 +49,7 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Plans the cut of a super-frame of `frame_len` bytes. `prefix` holds at least its headers;
+    /// Plans the cut of a GSO packet of `frame_len` bytes. `prefix` holds at least its headers;
     /// `gso_size` is the payload per frame in bytes.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Frames that the super-frame becomes, at least one.
+    /// Frames that the GSO packet becomes, at least one.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count as usize
@@ -101,13 +101,13 @@ impl<'a> Plan<'a> {
         self.headers.len() + self.gso_size.min(self.meta.payload_len) as usize
     }
 
-    /// The parsed super-frame.
+    /// The parsed GSO packet.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Where in the super-frame the payload of frame `index` lies. Empty behind the last frame.
+    /// Where in the GSO packet the payload of frame `index` lies. Empty behind the last frame.
     #[must_use]
     pub fn payload(&self, index: usize) -> Range<usize> {
         let total = self.meta.payload_len as usize;
@@ -208,7 +208,7 @@ fn constant_sum(headers: &[u8], meta: &Meta) -> Sum {
     Sum::of(&fixed).plus(Sum::of(end))
 }
 
-/// Cuts a super-frame that lies in one piece. Yields one frame per call, no allocation.
+/// Cuts a GSO packet that lies in one piece. Yields one frame per call, no allocation.
 #[derive(Clone, Debug)]
 pub struct Segmenter<'a> {
     frame: &'a [u8],
@@ -217,7 +217,7 @@ pub struct Segmenter<'a> {
 }
 
 impl<'a> Segmenter<'a> {
-    /// Starts on a super-frame; `gso_size` is the payload per frame in bytes.
+    /// Starts on a GSO packet; `gso_size` is the payload per frame in bytes.
     ///
     /// # Errors
     /// As [`Plan::new`].

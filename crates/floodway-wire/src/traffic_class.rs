@@ -40,12 +40,12 @@ fn read(prefix: &[u8], place: Place) -> Option<u8> {
     }
 }
 
-/// Sets the DSCP (0 to 63; higher bits are ignored) and keeps ECN. Answers whether there was a packet to set it in.
+/// Sets the DSCP (0 to 63; higher bits are ignored) and keeps ECN. Returns whether there was a packet to set it in.
 pub fn set_dscp(prefix: &mut [u8], dscp: u8) -> bool {
     edit(prefix, |class| dscp << 2 | class & 3).is_some()
 }
 
-/// Sets the ECN field to CE if the packet is ECN-capable. Answers whether it carries CE now.
+/// Sets the ECN field to CE if the packet is ECN-capable. Returns whether it carries CE now.
 pub fn mark_ce(prefix: &mut [u8]) -> bool {
     edit(prefix, |class| if class & 3 == 0 { class } else { class | CE })
         .is_some_and(|class| class & 3 == CE)

@@ -14,15 +14,15 @@ pub const F_DATA_VALID: u8 = 2;
 
 /// `gso_type`: an ordinary frame.
 pub const GSO_NONE: u8 = 0;
-/// `gso_type`: an IPv4 TCP super-frame.
+/// `gso_type`: an IPv4 GSO packet.
 pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: an IPv4 UDP super-frame to be fragmented (never offered by us).
+/// `gso_type`: an IPv4 UDP GSO packet to be fragmented (never offered by us).
 pub const GSO_UDP: u8 = 3;
-/// `gso_type`: an IPv6 TCP super-frame.
+/// `gso_type`: an IPv6 GSO packet.
 pub const GSO_TCPV6: u8 = 4;
-/// `gso_type`: a UDP super-frame to be segmented (never offered by us).
+/// `gso_type`: a UDP GSO packet to be segmented (never offered by us).
 pub const GSO_UDP_L4: u8 = 5;
-/// Bit in `gso_type`: the TCP super-frame has CWR set (RFC 3168).
+/// Bit in `gso_type`: the GSO packet has CWR set (RFC 3168).
 pub const GSO_ECN: u8 = 0x80;
 
 /// One virtio-net header in host representation.
@@ -34,7 +34,7 @@ pub struct VnetHdr {
     pub gso_type: u8,
     /// Bytes of link, network and transport headers (a hint; may be zero).
     pub hdr_len: u16,
-    /// Payload bytes per segment of a super-frame.
+    /// Payload bytes per segment of a GSO packet.
     pub gso_size: u16,
     /// Where the checksummed area starts, in bytes from the start of the frame.
     pub csum_start: u16,
@@ -88,7 +88,7 @@ impl VnetHdr {
         self.gso_type & !GSO_ECN
     }
 
-    /// The frame is a super-frame.
+    /// The frame is a GSO packet.
     #[must_use]
     pub const fn is_gso(&self) -> bool {
         self.gso_kind() != GSO_NONE

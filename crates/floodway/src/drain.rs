@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use floodway_switch::api::operate::DrainStatus;
+use floodway_switch::api::control::DrainStatus;
 use floodway_switch::control::ControlClient;
 
 use crate::cli::DrainArgs;

@@ -1,6 +1,6 @@
 //! `floodway flows`: the TCP connections that the switch offloads.
 
-use floodway_switch::api::operate::{FlowQuery, FlowStatus, MAX_PAGE};
+use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
 use floodway_switch::control::{ClientError, ControlClient};
 
 use crate::cli::FlowsArgs;

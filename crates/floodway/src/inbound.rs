@@ -1,6 +1,6 @@
 //! `floodway inbound`: how the link into the host is divided, shown and changed.
 
-use floodway_switch::api::operate::{InboundChange, InboundPort, InboundStatus};
+use floodway_switch::api::control::{InboundChange, InboundPort, InboundStatus};
 use floodway_switch::control::ControlClient;
 
 use crate::cli::{InboundArgs, Toggle};

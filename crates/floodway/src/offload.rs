@@ -1,6 +1,6 @@
 //! `floodway offload`: the settings of a port, shown and changed.
 
-use floodway_switch::api::operate::{OffloadChange, OffloadSettings};
+use floodway_switch::api::control::{OffloadChange, OffloadSettings};
 use floodway_switch::control::ControlClient;
 
 use crate::cli::{OffloadArgs, Toggle};

@@ -1,6 +1,6 @@
 //! `floodway pairs`: what guests send where, and which class it is in.
 
-use floodway_switch::api::operate::{MAX_PAGE, PairQuery, PairStatus};
+use floodway_switch::api::control::{MAX_PAGE, PairQuery, PairStatus};
 use floodway_switch::control::{ClientError, ControlClient};
 
 use crate::cli::FlowsArgs;

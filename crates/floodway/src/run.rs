@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodway_switch::control::{ControlListener, ControlServer};
-use floodway_switch::operator::Operator;
+use floodway_switch::operator::ControlApi;
 use floodway_switch::{Config, Switch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// Makes the switch what the file at `path` says, or leaves it as it is and logs why.
-fn reload(operator: &dyn Operator, path: &Path) {
+fn reload(operator: &dyn ControlApi, path: &Path) {
     let wanted = match Config::load(path) {
         Ok(wanted) => wanted,
         Err(error) => return tracing::error!("not reloaded: {error}"),

@@ -12,7 +12,7 @@
  * window is the restart window whatever the state: the first segment goes out under it, brings an event, and with it the
  * right window for the rest of the same write. So an idle guest that was moved away floods nobody.
  *
- * Invariants: without a hello younger than its lifetime nothing is sent under a window larger than the shadow window;
+ * Invariants: without a heartbeat younger than its lifetime nothing is sent under a window larger than the shadow window;
  * pacing and segment size offline are those of the kernel's own algorithms.
  */
 #include "config.h"
@@ -52,7 +52,7 @@ static __always_inline bool look_up_state(struct sock *sk, __u64 now_ns)
 }
 
 /* As the kernel computes it for algorithms that leave it to it (tcp_update_pacing_rate, with the default ratios). It
- * is also what sizes super-frames and the queue below the socket when nothing paces. */
+ * is also what sizes GSO packets and the queue below the socket when nothing paces. */
 static __always_inline void set_pacing_rate(struct sock *sk, const struct shadow *s)
 {
 	struct tcp_sock *tp = tcp_sk(sk);

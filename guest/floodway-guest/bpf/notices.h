@@ -2,13 +2,13 @@
 /*
  * What the guest knows from notices: the reader (reader.h) writes it, the congestion control asks.
  *
- * Theory of operation: `hellos` has the latest hello of each interface, `managed` the flows that the switch has
- * named, with the interface and the epoch under which it did. A flow is online while the latest hello of
+ * Theory of operation: `heartbeats` has the latest heartbeat of each interface, `managed` the flows that the switch has
+ * named, with the interface and the epoch under which it did. A flow is online while the latest heartbeat of
  * that interface is of that epoch and younger than its lifetime; so a new epoch takes all flows of the old one
  * offline at once, and silence does so by time alone. Entries of closed flows are deleted; whatever is left behind by
  * lost notices ages out of the LRU map.
  *
- * Invariant: nothing but a notice that bears this guest's nonce makes a flow online. A reader may see half of a hello that is being written:
+ * Invariant: nothing but a notice that bears this guest's nonce makes a flow online. A reader may see half of a heartbeat that is being written:
  * a new epoch with the old time, or the old one with the new lifetime. The next event reads it whole.
  */
 #ifndef FLOODWAY_NOTICES_H
@@ -29,7 +29,7 @@ struct flow_key {
 	__be16 peer_port;
 };
 
-struct hello {
+struct heartbeat {
 	__u64 arrival_ns; /* bpf_ktime_get_ns() */
 	__u64 lifetime_ns;
 	__u32 epoch;
@@ -45,8 +45,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_INTERFACES);
 	__type(key, __u32); /* ifindex */
-	__type(value, struct hello);
-} hellos SEC(".maps");
+	__type(value, struct heartbeat);
+} heartbeats SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -123,7 +123,7 @@ static __always_inline bool is_managed(struct sock *sk, __u64 now_ns)
 {
 	struct managed *named;
 	struct flow_key key;
-	struct hello *hello;
+	struct heartbeat *heartbeat;
 	__u32 ifindex;
 
 	if (config.plain)
@@ -133,9 +133,9 @@ static __always_inline bool is_managed(struct sock *sk, __u64 now_ns)
 	if (!named)
 		return false;
 	ifindex = named->ifindex;
-	hello = bpf_map_lookup_elem(&hellos, &ifindex);
-	return hello && hello->epoch == named->epoch &&
-	       now_ns - hello->arrival_ns < hello->lifetime_ns;
+	heartbeat = bpf_map_lookup_elem(&heartbeats, &ifindex);
+	return heartbeat && heartbeat->epoch == named->epoch &&
+	       now_ns - heartbeat->arrival_ns < heartbeat->lifetime_ns;
 }
 
 static __always_inline void forget(struct sock *sk)

@@ -31,7 +31,7 @@
 /* Between two frames that say the nonce, on one interface. */
 #define ANSWER_INTERVAL_NS (20 * NSEC_PER_MSEC)
 
-enum notice_kind { NOTICE_HELLO = 1, NOTICE_MANAGED = 2, NOTICE_OFFLINE = 3, NOTICE_NONCE = 4 };
+enum notice_kind { NOTICE_HEARTBEAT = 1, NOTICE_MANAGED = 2, NOTICE_OFFLINE = 3, NOTICE_NONCE = 4 };
 
 /* When the nonce was said last. */
 struct {
@@ -52,7 +52,7 @@ struct notice {
 
 static __always_inline void greet(struct __sk_buff *skb, const struct notice *notice)
 {
-	struct hello hello = {
+	struct heartbeat heartbeat = {
 		.arrival_ns = bpf_ktime_get_ns(),
 		.lifetime_ns = min32(bpf_ntohs(notice->lifetime_ms), MAX_LIFETIME_MS) *
 			       NSEC_PER_MSEC,
@@ -60,10 +60,10 @@ static __always_inline void greet(struct __sk_buff *skb, const struct notice *no
 	};
 	__u32 ifindex = skb->ifindex;
 
-	bpf_map_update_elem(&hellos, &ifindex, &hello, BPF_ANY);
+	bpf_map_update_elem(&heartbeats, &ifindex, &heartbeat, BPF_ANY);
 }
 
-static __always_inline bool read_hello(struct __sk_buff *skb, const struct notice *notice)
+static __always_inline bool read_heartbeat(struct __sk_buff *skb, const struct notice *notice)
 {
 	greet(skb, notice);
 	count(COUNTER_HELLO);
@@ -89,7 +89,7 @@ static __always_inline bool read_managed(struct __sk_buff *skb, const struct not
 	if (!read_flow(skb, &key))
 		return false;
 	count(COUNTER_MANAGED);
-	/* A lifetime makes it a hello as well. */
+	/* A lifetime makes it a heartbeat as well. */
 	if (notice->lifetime_ms)
 		greet(skb, notice);
 	/* Notices repeat: leave the entry alone when it says the same. */
@@ -152,14 +152,14 @@ static __always_inline int answer(struct __sk_buff *skb)
 static __always_inline bool is_from_switch(const struct notice *notice)
 {
 	return notice->version == NOTICE_VERSION && notice->epoch != 0 &&
-	       notice->kind >= NOTICE_HELLO && notice->kind <= NOTICE_OFFLINE;
+	       notice->kind >= NOTICE_HEARTBEAT && notice->kind <= NOTICE_OFFLINE;
 }
 
 static __always_inline bool read_notice(struct __sk_buff *skb, const struct notice *notice)
 {
 	switch (notice->kind) {
-	case NOTICE_HELLO:
-		return read_hello(skb, notice);
+	case NOTICE_HEARTBEAT:
+		return read_heartbeat(skb, notice);
 	case NOTICE_MANAGED:
 		return read_managed(skb, notice);
 	case NOTICE_OFFLINE:

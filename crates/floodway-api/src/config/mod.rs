@@ -163,9 +163,9 @@ pub struct PortConfig {
     /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
     pub mtu: u16,
     /// Bound in bytes of the queue of frames that wait for the guest's receive buffers,
-    /// 128 KiB (two super-frames) to 1 GiB. Default 4 MiB.
+    /// 128 KiB (two GSO packets) to 1 GiB. Default 4 MiB.
     pub queue_bytes: usize,
-    /// Frames per second from this guest that may be broadcast, multicast or flooded, each segment of a super-frame
+    /// Frames per second from this guest that may be broadcast, multicast or flooded, each segment of a GSO packet
     /// counted; the burst is the same number. Zero is no limit. Default 1000.
     pub storm_pps: u32,
     /// Index of the worker that serves the port. Default 0.
@@ -237,7 +237,7 @@ pub struct UplinkConfig {
     pub kind: UplinkKind,
     /// Name of the network interface, 1 to 15 bytes; unique among the uplinks.
     pub device: String,
-    /// Frames per second from the network that may be broadcast or flooded, each segment of a super-frame counted; the burst is the
+    /// Frames per second from the network that may be broadcast or flooded, each segment of a GSO packet counted; the burst is the
     /// same number. Zero is no limit. Default 10 000.
     pub storm_pps: u32,
     /// As `storm_pps`, for multicast: much of that is payload. Default 100 000.

@@ -30,7 +30,7 @@ pub(super) const KEYS: &[&str] = &[
 
 /// Segments of the first congestion window.
 pub const INITIAL_WINDOW: RangeInclusive<u8> = 1..=64;
-/// Bytes that the flows of a port may use: 64 KiB, which is one super-frame, to 1 GiB.
+/// Bytes that the flows of a port may use: 64 KiB, which is one GSO packet, to 1 GiB.
 pub const BUDGET: RangeInclusive<u32> = 64 << 10..=1 << 30;
 /// Flows of a port that are known at once.
 pub const MAX_FLOWS: RangeInclusive<u32> = 1..=4 << 20;

@@ -32,9 +32,9 @@ const MAX_RATE_MBIT: u64 = 1_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueConfig {
     /// The discipline and its limits, which each VM has for itself in each class. Ranges: 1 to 1 048 576 packets, 64 KiB
-    /// (one super-frame) to 1 GiB, delays of 1 us to 10 s, 1 to 65 536 flows, quantum of 256 to 65 536 bytes.
+    /// (one GSO packet) to 1 GiB, delays of 1 us to 10 s, 1 to 65 536 flows, quantum of 256 to 65 536 bytes.
     pub discipline: Discipline,
-    /// Super-frames are segmented before they are queued. `None`: if the link's rate is known (from `rate`, or because
+    /// GSO packets are segmented before they are queued. `None`: if the link's rate is known (from `rate`, or because
     /// the interface says it) and below 10 Gbit/s.
     pub segment: Option<bool>,
     /// Rate in bits per second that nothing faster than leaves at. `None`: as fast as the device takes it.

@@ -4,7 +4,8 @@
 use std::net::Ipv4Addr;
 
 use floodway_core::offload::{
-    Config, Edit, Link, Made, Naming, Offload, Packet, Release, Segment, Sink,
+    Config, Edit, FlowNotice, Link, Offload, Packet, Segment, Sink, SynthesizedSegment,
+    Transmission,
 };
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -22,12 +23,12 @@ const ROUND_TRIP: Duration = Duration::from_millis(1);
 struct Nowhere;
 
 impl Sink<u32> for Nowhere {
-    fn release(&mut self, _: &u32, _: &Release) {}
-    fn to_network(&mut self, _: &Made) {}
-    fn to_guest(&mut self, _: &Made) {}
+    fn release(&mut self, _: &u32, _: &Transmission) {}
+    fn to_network(&mut self, _: &SynthesizedSegment) {}
+    fn to_guest(&mut self, _: &SynthesizedSegment) {}
     fn redeliver(&mut self, _: &u32, _: &Edit) {}
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+    fn heartbeat(&mut self, _: &Link, _: u16) {}
+    fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
 }
 
 /// What the peer does.

@@ -56,27 +56,27 @@ macro_rules! algorithms {
 
             pub fn partial_ack(&self) -> PartialAck {
                 match self {
-                    $(Self::$algorithm(law) => law.partial_ack(),)+
+                    $(Self::$algorithm(algorithm) => algorithm.partial_ack(),)+
                 }
             }
 
             pub fn marked_part(&self) -> Option<u32> {
                 match self {
-                    $(Self::$algorithm(law) => law.marked_part(),)+
+                    $(Self::$algorithm(algorithm) => algorithm.marked_part(),)+
                 }
             }
 
             #[inline]
             pub fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
                 match self {
-                    $(Self::$algorithm(law) => law.on_ack(ack, w),)+
+                    $(Self::$algorithm(algorithm) => algorithm.on_ack(ack, w),)+
                 }
             }
 
             /// For what is called less often than [`on_ack`](Self::on_ack).
-            pub fn law(&mut self) -> &mut dyn CongestionControl {
+            pub fn algorithm_mut(&mut self) -> &mut dyn CongestionControl {
                 match self {
-                    $(Self::$algorithm(law) => law,)+
+                    $(Self::$algorithm(algorithm) => algorithm,)+
                 }
             }
         }

@@ -82,13 +82,13 @@ impl Controller {
     /// lower it by next to nothing).
     pub fn on_loss(&mut self, event: &Congestion, w: &mut Window) {
         let marked = self.reduction == Reduction::Ecn && event.snd_una.before(self.reduced_until);
-        if marked && self.state.law().mark_counts_as_loss() {
+        if marked && self.state.algorithm_mut().mark_counts_as_loss() {
             self.reduction = Reduction::Loss;
             self.reduced_until = event.snd_nxt;
             return;
         }
         self.note(Reduction::Loss, event, w);
-        self.state.law().on_loss(event, w);
+        self.state.algorithm_mut().on_loss(event, w);
     }
 
     /// The retransmission timer expired: `cwnd` is one MSS, and `ssthresh` is set, except if the first
@@ -101,7 +101,7 @@ impl Controller {
             return;
         }
         self.note(Reduction::Loss, event, w);
-        self.state.law().on_timeout(event, w);
+        self.state.algorithm_mut().on_timeout(event, w);
     }
 
     /// An ACK has ECE; call it for each, after [`on_ack`](Self::on_ack). Lowers the window once per round
@@ -117,7 +117,7 @@ impl Controller {
         self.note(Reduction::Ecn, event, w);
         // A mark is never spurious.
         self.undo = Undo::default();
-        self.state.law().on_ecn(event, w);
+        self.state.algorithm_mut().on_ecn(event, w);
         true
     }
 
@@ -131,7 +131,7 @@ impl Controller {
         w.set_ssthresh(w.ssthresh.max(w.cwnd - w.cwnd / 4));
         w.lower_cwnd(initial_window);
         self.undo = Undo::default();
-        self.state.law().on_idle();
+        self.state.algorithm_mut().on_idle();
     }
 
     /// The last loss or timeout was none: late ACKs prove that the originals arrived (Eifel, RFC 3522; DSACK,
@@ -146,7 +146,7 @@ impl Controller {
         w.ssthresh = w.ssthresh.max(self.undo.ssthresh);
         self.undo = Undo::default();
         self.reduction = Reduction::None;
-        self.state.law().on_spurious(w);
+        self.state.algorithm_mut().on_spurious(w);
         true
     }
 

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn two_acks_of_super_frames_are_enough_one_is_not() {
+    fn two_acks_of_gso_packets_are_enough_one_is_not() {
         let conservative = |acks_per_round: u32| {
             let (mut reno, mut w) = (Reno::new(true), segments(88, u32::MAX));
             let mut path = Path { stretch: 88 / acks_per_round, ..Path::default() };

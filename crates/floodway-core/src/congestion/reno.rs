@@ -6,7 +6,7 @@
 //! There is no limit on the growth per ACK (RFC 3465 has two MSS in slow start), since a peer with
 //! receive coalescing acknowledges 64 KB at a time.
 //!
-//! Both algorithms share this law. They differ in how fast recovery ends for a peer without SACK, which
+//! Both algorithms share this response. They differ in how fast recovery ends for a peer without SACK, which
 //! is the sender's business: see [`PartialAck`](super::PartialAck).
 
 use super::hystart::HyStart;

@@ -68,7 +68,7 @@ impl Allocator {
         self.divide();
     }
 
-    /// Notes what a VM asks for now; answers whether that changed the rates.
+    /// Notes what a VM asks for now; returns whether that changed the rates.
     pub fn set(&mut self, vm: usize, demand: Demand) -> bool {
         match self.demands.get_mut(vm) {
             Some(known) if *known != demand => *known = demand,

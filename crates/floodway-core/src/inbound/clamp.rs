@@ -18,7 +18,7 @@
 //!
 //! Portions are equal, so all connections that always want more get the same rate, whatever their RTTs.
 
-use super::port::{PASS, Port, Sink, Verdict};
+use super::port::{PASS, Sink, Verdict, WindowClamp};
 use crate::seq::Seq;
 use crate::steps;
 use crate::tables::flow_table::FlowId;
@@ -34,7 +34,7 @@ const GRANTS_PER_CALL: usize = 256;
 /// Connections that are gone and still in the queue, beyond as many as are known.
 const MOST_REMOVED: usize = 64;
 
-impl<B> Port<B> {
+impl<B> WindowClamp<B> {
     /// The window of an ordinary segment with an ACK.
     pub(super) fn clamp(
         &mut self,
@@ -46,8 +46,8 @@ impl<B> Port<B> {
     ) -> Verdict {
         let window = self.fair_window(id);
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
-        let plain = is_plain_ack(segment);
-        if plain && segment.ack.before(connection.window.told_ack) {
+        let plain = is_coalescable_ack(segment);
+        if plain && segment.ack.before(connection.window.advertised_ack) {
             self.counters.superseded += 1;
             return Verdict::Absorb;
         }
@@ -82,7 +82,7 @@ impl<B> Port<B> {
         let busy = self.pacer.is_in_debt(now) || !self.queue.is_empty();
         let portion = self.portion();
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
-        let plain = is_plain_ack(segment);
+        let plain = is_coalescable_ack(segment);
         let missing = connection.window.missing(connection.highest, window);
         let urgent = connection.window.urgent(connection.floor());
         let credit = connection.payload_of(self.pacer.credit(now));
@@ -93,7 +93,7 @@ impl<B> Port<B> {
         let rounding = connection.window.rounding(segment.ack);
         let waits = busy
             && plain
-            && segment.ack.after(connection.window.told_ack)
+            && segment.ack.after(connection.window.advertised_ack)
             && (urgent > 0 || rounding >= connection.mss / 2);
         if plain {
             // The pattern of window updates, even if it leaves.
@@ -107,7 +107,7 @@ impl<B> Port<B> {
         }
         connection.held_since = Instant::NEVER;
         let wants_more = rest >= connection.mss && connection.held.is_some();
-        let old = connection.window.told_edge;
+        let old = connection.window.advertised_edge;
         let (field, advanced) = connection.window.tell(segment.ack, segment.window, advance);
         if advanced > 0 {
             connection.advanced(old, now);
@@ -140,7 +140,7 @@ impl<B> Port<B> {
     pub(super) fn follow(&mut self, id: FlowId) {
         let window = self.fair_window(id);
         let Some(connection) = self.flows.get_mut(id) else { return };
-        let ahead = connection.window.told_edge.since(connection.highest);
+        let ahead = connection.window.advertised_edge.since(connection.highest);
         let missing = connection.window.missing(connection.highest, window);
         if connection.held.is_some() && ahead <= window / 2 && missing >= connection.mss {
             self.enqueue(id);
@@ -200,7 +200,7 @@ impl<B> Port<B> {
             connection.held = Some(frame);
             return;
         }
-        let old = connection.window.told_edge;
+        let old = connection.window.advertised_edge;
         let (ack, own) = (connection.window.guest_ack, connection.window.own_field());
         let (field, advanced) = connection.window.tell(ack, own, advance);
         connection.held_since = Instant::NEVER;
@@ -250,7 +250,7 @@ fn tells_only_of_repetitions(segment: &Segment) -> bool {
 }
 
 /// It acknowledges and says nothing else, so that a newer one can take its place.
-fn is_plain_ack(segment: &Segment) -> bool {
+fn is_coalescable_ack(segment: &Segment) -> bool {
     segment.is_pure_ack()
         && !segment.flags.intersects(SPECIAL)
         && !segment.options.unknown

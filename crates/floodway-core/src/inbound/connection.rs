@@ -4,10 +4,10 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::handshake::{Agreed, Excluded, Handshake};
-use super::loop_time::LoopTime;
-use super::unspent::Unspent;
+use super::unused_credit::UnusedCredit;
 use super::waiting::{MAX_HOLD, Waiting};
 use super::window::Window;
+use super::window_rtt::WindowRtt;
 use crate::seq::Seq;
 use crate::tables::timer::Deadline;
 use crate::tcp::{Edit, Segment, Side};
@@ -37,8 +37,8 @@ pub(super) enum Phase {
 pub(super) struct Connection<B> {
     pub phase: Phase,
     pub window: Window,
-    pub time: LoopTime,
-    pub unspent: Unspent,
+    pub time: WindowRtt,
+    pub unused_credit: UnusedCredit,
     /// Payload of a full segment to the VM.
     pub mss: u32,
     /// Bytes of a segment besides its payload.
@@ -53,7 +53,7 @@ pub(super) struct Connection<B> {
     pub held: Option<B>,
     /// Since when an ACK waits; [`Instant::NEVER`] if none does.
     pub held_since: Instant,
-    /// A question or a SYN-ACK that waits.
+    /// A request or a SYN-ACK that waits.
     pub waiting: Option<Waiting<B>>,
     /// It waits for its turn.
     pub queued: bool,
@@ -73,8 +73,8 @@ impl<B> Connection<B> {
         Self {
             phase,
             window: Window::default(),
-            time: LoopTime::default(),
-            unspent: Unspent::new(Seq(0), Instant::ZERO),
+            time: WindowRtt::default(),
+            unused_credit: UnusedCredit::new(Seq(0), Instant::ZERO),
             mss: 536,
             headers,
             highest: Seq(0),
@@ -149,7 +149,7 @@ impl<B> Connection<B> {
         self.window = Window::new(agreed.peer_next, agreed.scale, agreed.offered, agreed.told);
         self.mss = u32::from(agreed.mss);
         self.highest = agreed.peer_next;
-        self.unspent = Unspent::new(agreed.peer_next, now);
+        self.unused_credit = UnusedCredit::new(agreed.peer_next, now);
         self.peer_ack = agreed.guest_next;
         if let Some(took) = agreed.took {
             self.time.handshake(took, now);
@@ -159,7 +159,7 @@ impl<B> Connection<B> {
     /// The edge has left `old` behind.
     pub fn advanced(&mut self, old: Seq, now: Instant) {
         self.time.advanced(old, now);
-        self.unspent.advanced(now);
+        self.unused_credit.advanced(now);
     }
 
     /// A grant that its sender has a use for is used within this time.
@@ -169,8 +169,8 @@ impl<B> Connection<B> {
 
     /// Granted data up to `end` has arrived. Answers how many bytes of it the pacer has forgotten.
     pub fn arrived(&mut self, end: Seq, queueing: Duration, now: Instant) -> u32 {
-        let (edge, in_time) = (self.window.told_edge, self.in_time(queueing));
-        let late = self.unspent.arrived(self.highest, end, edge, in_time, now);
+        let (edge, in_time) = (self.window.advertised_edge, self.in_time(queueing));
+        let late = self.unused_credit.arrived(self.highest, end, edge, in_time, now);
         self.time.arrived(self.highest, end, self.mss, now);
         self.highest = end;
         late

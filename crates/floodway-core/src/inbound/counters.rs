@@ -24,9 +24,9 @@ counters! {
         /// ACKs that told nothing any more: a newer one took their place.
         superseded,
         /// Questions of the VM that had to wait, so that the answers to all do not come at once.
-        questions_held,
+        requests_held,
         /// SYN-ACKs that had to wait, so that those who call do not all speak at once.
-        openings_held,
+        syn_acks_held,
         /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
         questions_late,
         /// Questions and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.

@@ -10,7 +10,7 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 use super::allocation::{Allocator, Demand};
 use super::config::{Config, Policy};
 use super::connection::Connection;
-use super::port::{Port, Sink, Verdict};
+use super::port::{Sink, Verdict, WindowClamp};
 use super::waiting::MAX_HOLD;
 use crate::seq::Seq;
 use crate::steps;
@@ -75,7 +75,7 @@ struct Known {
 
 struct World {
     config: Config,
-    ports: Vec<Port<Kept>>,
+    ports: Vec<WindowClamp<Kept>>,
     allocator: Allocator,
     /// Of VMs that only demand.
     demands: Allocator,
@@ -105,7 +105,7 @@ pub fn inbound(input: &[u8]) {
 impl World {
     fn new() -> Self {
         let config = Config { capacity: 1_000_000, max_connections: KNOWN, ..Config::default() };
-        let ports = (0..VMS as u64).map(|seed| Port::new(config.clone(), seed)).collect();
+        let ports = (0..VMS as u64).map(|seed| WindowClamp::new(config.clone(), seed)).collect();
         let mut known = [[Known::default(); CONNECTIONS]; VMS];
         for (n, known) in known.as_flattened_mut().iter_mut().enumerate() {
             // Some wrap soon.
@@ -394,7 +394,7 @@ impl World {
             assert!(port.queue.len() <= 2 * KNOWN as usize + 65, "{} in turn", port.queue.len());
             let waits = |found: &FlowRef<'_, Connection<Kept>>| found.flow.waiting.is_some();
             let waiting = port.flows.iter_from(0, KNOWN).filter(waits).count();
-            assert_eq!(port.questions.len() + port.openings.len(), waiting, "in lines");
+            assert_eq!(port.requests.len() + port.syn_acks.len(), waiting, "in lines");
         }
         let most = 2 * KNOWN * VMS as u32;
         assert!(self.alive.get() <= most, "{} frames are kept", self.alive.get());
@@ -416,7 +416,7 @@ impl World {
             let mut known = port.flows.iter_from(0, KNOWN);
             let waits = |latest| latest != Instant::NEVER;
             assert!(!known.any(|found| waits(found.flow.latest())), "what waits is stuck");
-            assert_eq!((port.questions.len(), port.openings.len()), (0, 0), "who waits is stuck");
+            assert_eq!((port.requests.len(), port.syn_acks.len()), (0, 0), "who waits is stuck");
         }
         self.wait(self.config.idle + 2 * TICK);
         for vm in 0..VMS {

@@ -8,10 +8,10 @@
 //!
 //! **Rates** ([`allocation`]). `C_i = C * w_i / sum(w)` (the paper's eq. 3), where the weight of a VM is the number
 //! of its active connections up to a cap, or what another [`Policy`] says; no VM gets less than the minimum.
-//! Computed anew at each change of a weight ([`division`]). Beyond the paper, what a VM demonstrably does not use is lent to
+//! Computed anew at each change of a weight ([`allocator`]). Beyond the paper, what a VM demonstrably does not use is lent to
 //! those that can use it (water filling), if the operator wants that.
 //!
-//! **Active connections** ([`Port`]). A connection counts from the end of its handshake, and again whenever it
+//! **Active connections** ([`WindowClamp`]). A connection counts from the end of its handshake, and again whenever it
 //! receives data, until it has received none for a while, its peer has closed, or it was reset. What was
 //! never answered does not count: a flood of SYNs gains nothing. A connection met in
 //! mid-stream counts when its VM acknowledges data on it.
@@ -26,9 +26,9 @@
 //!   would be a rate gone wrong. An acknowledgement that would leave its sender with less than two segments waits
 //!   for its turn; one that leaves more goes at once, and a window update follows. What arrives without having
 //!   been granted (retransmissions, UDP, pure ACKs) is taken off what is granted next, and so is what was granted long ago and
-//!   comes only now (`unspent`).
-//! - *Turns* (`question`). No window is less than two segments, and idle connections keep theirs: many that wake up at once are a
-//!   burst that no pacing of edges holds back. What wakes them up leaves through here: the VM's questions, and its SYN-ACKs. They leave
+//!   comes only now (`unused_credit`).
+//! - *Turns* (`request_pacing`). No window is less than two segments, and idle connections keep theirs: many that wake up at once are a
+//!   burst that no pacing of edges holds back. What wakes them up leaves through here: the VM's requests, and its SYN-ACKs. They leave
 //!   at the rate at which what they invite fits the link.
 //!
 //! **RTT.** The edge follows what has arrived at the switch, so the time that counts is that from an advance of the right
@@ -42,7 +42,7 @@
 //! - **N2** Where the VM's own window allows it, no window that leaves is under two segments.
 //! - **N3** ACK numbers leave in the order in which the VM said them.
 //! - **N4** The rates of all VMs add up to the capacity, to the bit; none is below the minimum.
-//! - **N5** What is kept is bounded: one ACK for each connection and 1024 questions and SYN-ACKs each, nothing longer than [`MAX_HOLD`].
+//! - **N5** What is kept is bounded: one ACK for each connection and 1024 requests and SYN-ACKs each, nothing longer than [`MAX_HOLD`].
 //! - **N6** A connection whose window scale is not known is never changed, nor is one that its SYNs exclude. A segment with an unknown
 //!   option is neither held nor absorbed.
 //!
@@ -56,27 +56,27 @@
 //! (IEICE Transactions E99-D, 2016); RFC 9293 section 3.8.6 (windows), RFC 7323 section 2 (scale).
 
 pub mod allocation;
+pub mod allocator;
 mod clamp;
 mod config;
 mod connection;
 mod counters;
-pub mod division;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod handshake;
-mod line;
-mod loop_time;
 mod meter;
+mod paced_queue;
 pub mod pacer;
 mod port;
-mod question;
-mod unspent;
+mod request_pacing;
+mod unused_credit;
 mod waiting;
 mod window;
+mod window_rtt;
 
 pub use allocation::Allocator;
+pub use allocator::BandwidthAllocator;
 pub use config::{Config, Policy};
 pub use counters::Counters;
-pub use division::Division;
-pub use port::{Port, Sink, Verdict};
+pub use port::{Sink, Verdict, WindowClamp};
 pub use waiting::MAX_HOLD;

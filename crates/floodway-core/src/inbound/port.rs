@@ -9,10 +9,10 @@ use super::config::Config;
 use super::connection::{Connection, Phase};
 use super::counters::Counters;
 use super::handshake::{Excluded, Handshake};
-use super::line::Line;
 use super::meter::{self, Meter};
+use super::paced_queue::PacedQueue;
 use super::pacer::Pacer;
-use super::waiting::Turn;
+use super::waiting::Admission;
 use crate::steps;
 use crate::tables::flow_table::{FlowId, FlowTable, Refused};
 use crate::tables::timer::TimerQueue;
@@ -67,7 +67,7 @@ pub(super) const PASS: Verdict = Verdict::Pass(Edit {
 
 /// The inbound clamp of one VM. See the [module](super) for how it works.
 #[derive(Debug)]
-pub struct Port<B> {
+pub struct WindowClamp<B> {
     pub(super) config: Config,
     pub(super) flows: FlowTable<Connection<B>>,
     timers: TimerQueue,
@@ -75,9 +75,9 @@ pub struct Port<B> {
     police: TokenBucket,
     /// Connections that wait for their turn, each at most once.
     pub(super) queue: VecDeque<FlowId>,
-    /// Connections whose questions wait, paced by what the answers may use, and whose SYN-ACKs do.
-    pub(super) questions: Line,
-    pub(super) openings: Line,
+    /// Connections whose requests wait, paced by what the answers may use, and whose SYN-ACKs do.
+    pub(super) requests: PacedQueue,
+    pub(super) syn_acks: PacedQueue,
     /// Active connections.
     pub(super) active: u32,
     meter: Meter,
@@ -89,7 +89,7 @@ pub struct Port<B> {
     pub(super) counters: Counters,
 }
 
-impl<B> Port<B> {
+impl<B> WindowClamp<B> {
     /// A clamp without connections and with the rate zero. `seed` must be secret: it keeps guests from making
     /// look-ups slow.
     #[must_use]
@@ -100,8 +100,8 @@ impl<B> Port<B> {
             pacer: Pacer::new(0, config.tolerance()),
             police: TokenBucket::new(0, u64::from(config.burst), Instant::ZERO),
             queue: VecDeque::new(),
-            questions: Line::new(0, config.tolerance()),
-            openings: Line::new(config.capacity, config.tolerance()),
+            requests: PacedQueue::new(0, config.tolerance()),
+            syn_acks: PacedQueue::new(config.capacity, config.tolerance()),
             active: 0,
             meter: Meter::default(),
             limited: false,
@@ -115,8 +115,8 @@ impl<B> Port<B> {
     /// Changes the configuration; `max_connections` stays as it was.
     pub fn configure(&mut self, config: Config, now: Instant) {
         self.pacer.configure(self.pacer.rate(), config.tolerance(), now);
-        self.questions.pacer.configure(self.pacer.rate(), config.tolerance(), now);
-        self.openings.pacer.configure(config.capacity, config.tolerance(), now);
+        self.requests.pacer.configure(self.pacer.rate(), config.tolerance(), now);
+        self.syn_acks.pacer.configure(config.capacity, config.tolerance(), now);
         self.config = config;
     }
 
@@ -124,7 +124,7 @@ impl<B> Port<B> {
     pub fn set_rate(&mut self, rate: u64, now: Instant) {
         if rate != self.pacer.rate() {
             self.pacer.configure(rate, self.config.tolerance(), now);
-            self.questions.pacer.configure(rate, self.config.tolerance(), now);
+            self.requests.pacer.configure(rate, self.config.tolerance(), now);
             self.police = TokenBucket::new(rate, u64::from(self.config.burst), now);
         }
     }
@@ -147,10 +147,10 @@ impl<B> Port<B> {
         self.flows.len()
     }
 
-    /// ACKs, window updates, questions and SYN-ACKs that wait for their turn.
+    /// ACKs, window updates, requests and SYN-ACKs that wait for their turn.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queue.len() + self.questions.len() + self.openings.len()
+        self.queue.len() + self.requests.len() + self.syn_acks.len()
     }
 
     /// What arrives for it, in bytes of the link per second.
@@ -192,7 +192,7 @@ impl<B> Port<B> {
         true
     }
 
-    /// A TCP segment, or super-frame, arrived for the VM. `flow` is as in the packet; it takes `wire` bytes of the
+    /// A TCP segment, or GSO packet, arrived for the VM. `flow` is as in the packet; it takes `wire` bytes of the
     /// link.
     pub fn tcp_from_network(
         &mut self,
@@ -237,7 +237,7 @@ impl<B> Port<B> {
         self.settle(id);
     }
 
-    /// What a segment of the peer tells; answers whether it had been granted.
+    /// What a segment of the peer tells; returns whether it had been granted.
     fn take_in(&mut self, id: FlowId, segment: &Segment, now: Instant) -> bool {
         let Some(connection) = self.flows.get_mut(id) else { return false };
         let (has_data, end) = (segment.len > 0, segment.end());
@@ -269,7 +269,7 @@ impl<B> Port<B> {
                 counts &= *counted;
             }
             Phase::Established if has_data => {
-                let fits = !end.after(connection.window.told_edge);
+                let fits = !end.after(connection.window.advertised_edge);
                 granted = fits && end.after(connection.highest);
                 counts = fits;
                 if granted {
@@ -286,7 +286,7 @@ impl<B> Port<B> {
         let window = &connection.window;
         if segment.has(Flags::FIN)
             && !end.before(window.guest_ack)
-            && !end.after(window.told_edge + 1)
+            && !end.after(window.advertised_edge + 1)
         {
             connection.fins[1] = Some(end);
             connection.highest = connection.highest.max(end);
@@ -335,11 +335,11 @@ impl<B> Port<B> {
             }
             Phase::Established if !segment.has(Flags::ACK) => PASS,
             Phase::Established if segment.len > 0 || segment.has(Flags::FIN) => {
-                match self.question(id, segment, is_new, now, sink) {
-                    Turn::Absorb => Verdict::Absorb,
-                    Turn::Passes => self.clamp(id, segment, keep, now, sink),
-                    Turn::Waits(question) => match keep() {
-                        Some(frame) => self.postpone(id, segment, frame, question, now),
+                match self.request(id, segment, is_new, now, sink) {
+                    Admission::Absorb => Verdict::Absorb,
+                    Admission::Passes => self.clamp(id, segment, keep, now, sink),
+                    Admission::Waits(request) => match keep() {
+                        Some(frame) => self.postpone(id, segment, frame, request, now),
                         // Without memory it leaves.
                         None => self.clamp(id, segment, || None, now, sink),
                     },
@@ -355,7 +355,7 @@ impl<B> Port<B> {
         verdict
     }
 
-    /// What overtakes a question carries the sequence number that has left.
+    /// What overtakes a request carries the sequence number that has left.
     fn behind_a_question(&self, id: FlowId, verdict: Verdict) -> Verdict {
         let waiting = self.flows.get(id).and_then(|connection| connection.waiting.as_ref());
         match (verdict, waiting) {
@@ -396,7 +396,7 @@ impl<B> Port<B> {
         }
         let Phase::Opening(handshake) = &mut connection.phase else {
             // Its SYN-ACK once more: no more than was told.
-            let told = connection.window.told_edge.since(connection.window.told_ack);
+            let told = connection.window.advertised_edge.since(connection.window.advertised_ack);
             return Verdict::with_window(
                 segment.window,
                 u16::try_from(told).unwrap_or(u16::MAX).min(segment.window),
@@ -423,16 +423,16 @@ impl<B> Port<B> {
         }
     }
 
-    /// When [`Port::handle_timeout`] is due; [`Instant::NEVER`] if nothing waits.
+    /// When [`WindowClamp::handle_timeout`] is due; [`Instant::NEVER`] if nothing waits.
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
         let timers = self.timers.next().unwrap_or(Instant::NEVER);
         let turn = if self.queue.is_empty() { Instant::NEVER } else { self.pacer.ready_at() };
-        let others = self.questions.next_turn().min(self.openings.next_turn());
+        let others = self.requests.next_turn().min(self.syn_acks.next_turn());
         timers.min(turn).min(others).min(self.upkeep_at)
     }
 
-    /// Does what is due. May stop early when much is: then [`Port::next_timeout`] is not after `now`.
+    /// Does what is due. May stop early when much is: then [`WindowClamp::next_timeout`] is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         let mut budget = TIMERS_PER_CALL;
         while let Some(id) = self.timers.pop_due(now, &mut budget) {
@@ -451,10 +451,10 @@ impl<B> Port<B> {
         }
         self.take_turns(now, sink);
         self.serve(now, sink);
-        self.keep_up(now);
+        self.run_housekeeping(now);
     }
 
-    fn keep_up(&mut self, now: Instant) {
+    fn run_housekeeping(&mut self, now: Instant) {
         if now < self.upkeep_at {
             return;
         }
@@ -470,7 +470,7 @@ impl<B> Port<B> {
 
     /// Lets go what waits of a connection.
     fn let_go(&mut self, id: FlowId, now: Instant, sink: &mut impl Sink<B>) {
-        // A question takes an ACK that waits along.
+        // A request takes an ACK that waits along.
         self.leave_now(id, now, sink);
         if self.flows.get(id).is_some_and(Connection::is_holding) {
             self.grant(id, true, now, sink);

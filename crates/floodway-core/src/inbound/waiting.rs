@@ -1,7 +1,7 @@
-//! What of a VM waits for its turn: a question, or the answer to a SYN. [`question`](super::question) decides when it leaves.
+//! What of a VM waits for its turn: a request, or the answer to a SYN. [`request_pacing`](super::request_pacing) decides when it leaves.
 
-use super::line::Place;
-use super::unspent::Question;
+use super::paced_queue::Place;
+use super::unused_credit::Request;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(super) struct Waiting<B> {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Question(Question),
+    Request(Request),
     /// A SYN-ACK, with the window that it tells.
     SynAck {
         window: u16,
@@ -48,11 +48,11 @@ impl<B> Waiting<B> {
 }
 
 /// What becomes of data of the VM.
-pub(super) enum Turn {
+pub(super) enum Admission {
     /// It goes on to the clamp.
     Passes,
     /// It waits already.
     Absorb,
-    /// It is a question that has to wait.
-    Waits(Question),
+    /// It is a request that has to wait.
+    Waits(Request),
 }

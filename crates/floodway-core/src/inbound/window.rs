@@ -12,9 +12,9 @@ pub(super) struct Window {
     /// Right edge of the VM's own window.
     guest_edge: Seq,
     /// Latest ACK number that left.
-    pub told_ack: Seq,
+    pub advertised_ack: Seq,
     /// Right edge that left.
-    pub told_edge: Seq,
+    pub advertised_edge: Seq,
 }
 
 impl Window {
@@ -25,8 +25,8 @@ impl Window {
             scale,
             guest_ack: next,
             guest_edge: next + u32::from(offered),
-            told_ack: next,
-            told_edge: next + u32::from(told),
+            advertised_ack: next,
+            advertised_edge: next + u32::from(told),
         }
     }
 
@@ -40,32 +40,32 @@ impl Window {
     /// arrived from it (`highest`), as far as the VM's own window goes.
     pub fn missing(&self, highest: Seq, window: u32) -> u32 {
         let from = self.guest_ack.max(highest);
-        self.guest_edge.min(from + window).since(self.told_edge)
+        self.guest_edge.min(from + window).since(self.advertised_edge)
     }
 
     /// Bytes by which [`Window::tell`] can advance the edge at most: the VM's window, rounded down to what a field says.
     pub fn tellable(&self) -> u32 {
-        (self.guest_ack + self.bytes(self.own_field())).since(self.told_edge)
+        (self.guest_ack + self.bytes(self.own_field())).since(self.advertised_edge)
     }
 
     /// Bytes by which it would have to advance for the peer to have `window` bytes beyond the VM's ACK number.
     pub fn urgent(&self, window: u32) -> u32 {
-        self.guest_edge.min(self.guest_ack + window).since(self.told_edge)
+        self.guest_edge.min(self.guest_ack + window).since(self.advertised_edge)
     }
 
     /// The field of a segment with `ack` that tells an edge of `advance` more than was told, and by how much the edge
     /// advances with it. Rounded up, so as to take nothing back, but never above `own`, the field of the VM.
     pub fn tell(&mut self, ack: Seq, own: u16, advance: u32) -> (u16, u32) {
         let field = self.field(ack, advance).min(own);
-        let before = self.told_edge;
-        self.told_ack = self.told_ack.max(ack);
-        self.told_edge = before.max(ack + self.bytes(field));
-        (field, self.told_edge.since(before))
+        let before = self.advertised_edge;
+        self.advertised_ack = self.advertised_ack.max(ack);
+        self.advertised_edge = before.max(ack + self.bytes(field));
+        (field, self.advertised_edge.since(before))
     }
 
     /// By how much [`Window::tell`] would advance the edge by rounding alone.
     pub fn rounding(&self, ack: Seq) -> u32 {
-        (ack + self.bytes(self.field(ack, 0))).since(self.told_edge)
+        (ack + self.bytes(self.field(ack, 0))).since(self.advertised_edge)
     }
 
     /// The VM's own window as the field of a segment with its ACK number.
@@ -75,7 +75,7 @@ impl Window {
     }
 
     fn field(&self, ack: Seq, advance: u32) -> u16 {
-        let bytes = (self.told_edge + advance).since(ack);
+        let bytes = (self.advertised_edge + advance).since(ack);
         bytes.div_ceil(1 << self.scale).min(u32::from(u16::MAX)) as u16
     }
 
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn rounded_up_but_not_beyond_the_guest() {
         let mut window = Window::new(Seq(1000), 7, 64_000, 2920);
-        assert_eq!(window.told_edge, Seq(3920));
+        assert_eq!(window.advertised_edge, Seq(3920));
         // The VM acknowledges a segment and offers 500 units of 128.
         window.note(Seq(2448), 500);
         assert_eq!(window.urgent(5840), 2448 + 5840 - 3920);
@@ -100,7 +100,7 @@ mod tests {
         let (field, advanced) = window.tell(Seq(2448), 500, 0);
         assert_eq!((field, advanced), (12, 2448 + 12 * 128 - 3920));
         let (field, _) = window.tell(Seq(2448), 500, 1 << 20);
-        assert_eq!((field, window.told_edge), (500, Seq(2448 + 64_000)));
+        assert_eq!((field, window.advertised_edge), (500, Seq(2448 + 64_000)));
         assert_eq!(window.missing(Seq(2448), 1 << 20), 0);
     }
 
@@ -116,22 +116,22 @@ mod tests {
             let mut window = Window::new(start, scale, offered, offered.min(2920));
             let (mut ack, mut edge) = (start, start + u32::from(offered));
             for (acked, opened, advance) in steps {
-                ack = ack.max(ack + acked).min(window.told_edge);
+                ack = ack.max(ack + acked).min(window.advertised_edge);
                 // As Linux: the field is rounded up, so that the edge stays, unless there is no such field.
                 edge = edge.max(ack) + opened;
                 let own = edge.since(ack).div_ceil(1 << scale).min(65_535) as u16;
                 edge = ack + (u32::from(own) << scale);
-                if edge.before(window.told_edge) {
+                if edge.before(window.advertised_edge) {
                     break;
                 }
                 window.note(ack, own);
-                let before = window.told_edge;
+                let before = window.advertised_edge;
                 let (field, advanced) = window.tell(ack, own, advance);
                 prop_assert!(field <= own);
                 let on_wire = ack + (u32::from(field) << scale);
                 prop_assert!(!on_wire.before(before), "{on_wire:?} {before:?}");
-                prop_assert_eq!(on_wire, window.told_edge);
-                prop_assert_eq!(window.told_edge, before + advanced);
+                prop_assert_eq!(on_wire, window.advertised_edge);
+                prop_assert_eq!(window.advertised_edge, before + advanced);
             }
         }
     }

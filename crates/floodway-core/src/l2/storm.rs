@@ -4,7 +4,7 @@
 //! the network sends costs all the others. Each port and uplink has a budget of such frames per second, with a burst of
 //! one second's worth; beyond it they are dropped (and counted by the caller).
 //!
-//! What counts is the number of frames that each receiver gets if it does not take super-frames: one of 1365 segments is
+//! What counts is the number of frames that each receiver gets if it does not take GSO packets: one of 1365 segments is
 //! 1365 frames, and one of more segments than the burst never passes.
 
 use crate::time::Instant;
@@ -22,7 +22,7 @@ impl StormLimit {
         Self(limited.then(|| TokenBucket::new(frames_per_second, frames_per_second, now)))
     }
 
-    /// Returns `true` if a frame of `segments` segments may pass at `now`; one that is no super-frame has one.
+    /// Returns `true` if a frame of `segments` segments may pass at `now`; one that is no GSO packet has one.
     #[inline]
     pub fn admit(&mut self, segments: u32, now: Instant) -> bool {
         self.0.as_mut().is_none_or(|bucket| bucket.take(segments.into(), now))
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_frame_counts_as_the_frames_that_it_becomes() {
+    fn a_gso_packet_counts_as_the_frames_that_it_becomes() {
         let mut limit = StormLimit::new(1000, Instant::ZERO);
         let admitted = (0..5000).filter(|_| limit.admit(45, Instant::ZERO)).count();
         assert_eq!(admitted, 1000 / 45);

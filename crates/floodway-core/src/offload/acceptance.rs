@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | sequence number | `guest_ack <= end`, `seq <= max(guest_edge, rcv_nxt)` | the same on the left, or less; more on the right if its window has opened |
 //! | clock | not before the latest in-order `TSval` that came by here | more: it may not have seen that `TSval`, if the ACK with it was absorbed |
-//! | acknowledgement | `snd_una - max_window <= ack`, up to what the guest has sent | more: it has heard of less (`told_una`), and of windows larger than the peer's |
+//! | acknowledgement | `snd_una - max_window <= ack`, up to what the guest has sent | more: it has heard of less (`advertised_una`), and of windows larger than the peer's |
 //! | RST | `seq == peer.nxt`, where the guest is once it has read what waits; the latest ACK number on the wire, which is that of an answer (RFC 9293 section 3.5.2) | another one if it has lost frames |
 //!
 //! The left edge is the guest's own latest ACK number, not the one that the switch has sent for it: it is the test of
@@ -191,7 +191,7 @@ impl<B: 'static> Flow<B> {
             counters.absorbed_dup_acks += 1;
             return Verdict::Absorb;
         }
-        Verdict::Pass(edit_to_told(tx, segment, tx.told_window()))
+        Verdict::Pass(edit_to_advertised(tx, segment, tx.advertised_window()))
     }
 
     /// Notes the window of an acceptable segment.
@@ -207,10 +207,14 @@ impl<B: 'static> Flow<B> {
 
 /// The header that a guest sees of a segment of its peer while the flow is online: it acknowledges what the guest was told last,
 /// with `window` as its window field.
-pub(super) fn edit_to_told<B: 'static>(tx: &Sender<B>, segment: &Segment, window: u16) -> Edit {
+pub(super) fn edit_to_advertised<B: 'static>(
+    tx: &Sender<B>,
+    segment: &Segment,
+    window: u16,
+) -> Edit {
     let ece = tx.agreed.ecn() && segment.has(Flags::ECE);
     Edit {
-        ack: (segment.ack != tx.told_una).then_some(tx.told_una),
+        ack: (segment.ack != tx.advertised_una).then_some(tx.advertised_una),
         window: (segment.window != window).then_some(window),
         flags: ece.then(|| segment.flags.without(Flags::ECE)),
         strip_sack: !segment.options.sack_blocks().is_empty(),

@@ -5,9 +5,9 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::counters::Counters;
-use super::flow::{Flow, Spare};
+use super::flow::{Flow, StatePool};
 use super::packet::Packet;
-use super::port::{Call, Port};
+use super::port::{Call, OffloadShared};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason};
@@ -37,8 +37,8 @@ const UNUSED: Duration = Duration::from_secs(1);
 pub struct Offload<B> {
     pub(super) flows: FlowTable<Flow<B>>,
     timers: TimerQueue,
-    pub(super) port: Port,
-    spare: Spare<B>,
+    pub(super) port: OffloadShared,
+    spare: StatePool<B>,
     upkeep_at: Instant,
     upkeep_cursor: u32,
 }
@@ -54,8 +54,8 @@ impl<B: 'static> Offload<B> {
         Self {
             flows: FlowTable::new(config.max_flows, seed).with_granule(config.idle / GRANULES),
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
-            port: Port::new(config),
-            spare: Spare::default(),
+            port: OffloadShared::new(config),
+            spare: StatePool::default(),
             upkeep_at: Instant::NEVER,
             upkeep_cursor: 0,
         }
@@ -172,7 +172,7 @@ impl<B: 'static> Offload<B> {
         flow.link = *packet.link;
         // What is held has its place already.
         if predicted == Predicted::Release {
-            flow.wake(Side::Guest, &mut self.spare);
+            flow.acquire_state(Side::Guest, &mut self.spare);
         }
         let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
         if predicted == Predicted::Release {
@@ -193,7 +193,7 @@ impl<B: 'static> Offload<B> {
         let Some(id) = self.find_or_open(now, packet, Side::Guest) else {
             return Verdict::PASS;
         };
-        self.wake(id, packet.segment, Side::Guest);
+        self.acquire_state(id, packet.segment, Side::Guest);
         if let Some(flow) = self.flows.get_mut(id) {
             flow.link = *packet.link;
         }
@@ -223,7 +223,7 @@ impl<B: 'static> Offload<B> {
         if let Some(verdict) = self.screen(id, packet, now, sink) {
             return verdict;
         }
-        self.wake(id, packet.segment, Side::Peer);
+        self.acquire_state(id, packet.segment, Side::Peer);
         let free = self.port.pool.budget.free();
         let Some(outcome) = self
             .with_flow(id, now, sink, |entry, call| entry.on_network(packet.segment, keep, call))
@@ -279,7 +279,7 @@ impl<B: 'static> Offload<B> {
             && let Some(mut gone) = self.flows.evict(|old| old.flow.may_go())
         {
             gone.flow.release(&mut self.port);
-            gone.flow.give(&mut self.spare);
+            gone.flow.return_state(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
         match self.flows.insert(flow, now, Flow::new(*link)) {
@@ -308,18 +308,18 @@ impl<B: 'static> Offload<B> {
         let before = flow.holdings();
         let answer = f(flow, &mut call);
         flow.settle(before, &mut self.port);
-        flow.rest(&mut self.spare);
+        flow.park(&mut self.spare);
         flow.set_timer(id, now, &mut self.timers);
         Some(answer)
     }
 
     /// Makes room for what a segment brings.
     #[inline]
-    fn wake(&mut self, id: FlowId, segment: &Segment, from: Side) {
+    fn acquire_state(&mut self, id: FlowId, segment: &Segment, from: Side) {
         if segment.seq_len() > 0
             && let Some(flow) = self.flows.get_mut(id)
         {
-            flow.wake(from, &mut self.spare);
+            flow.acquire_state(from, &mut self.spare);
         }
     }
 
@@ -348,7 +348,7 @@ impl<B: 'static> Offload<B> {
     pub(super) fn forget(&mut self, id: FlowId) {
         if let Some(mut gone) = self.flows.remove(id) {
             gone.flow.release(&mut self.port);
-            gone.flow.give(&mut self.spare);
+            gone.flow.return_state(&mut self.spare);
             self.port.counters.flows_closed += 1;
         }
     }
@@ -391,7 +391,7 @@ impl<B: 'static> Offload<B> {
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
         let timers = self.timers.next().unwrap_or(Instant::NEVER);
-        timers.min(self.port.hello_at).min(self.upkeep_at)
+        timers.min(self.port.heartbeat_at).min(self.upkeep_at)
     }
 
     /// Whether [`Offload::handle_timeout`] has anything to do. [`Offload::next_timeout`] may be early, since a deadline that has
@@ -399,7 +399,7 @@ impl<B: 'static> Offload<B> {
     /// thread that has to be woken up for it.
     #[must_use]
     pub fn is_due(&mut self, now: Instant) -> bool {
-        if self.port.hello_at.min(self.upkeep_at) <= now {
+        if self.port.heartbeat_at.min(self.upkeep_at) <= now {
             return true;
         }
         let mut budget = TIMERS_PER_CALL;
@@ -429,19 +429,19 @@ impl<B: 'static> Offload<B> {
             let before = flow.holdings();
             let over = flow.handle_timeout(&mut call);
             flow.settle(before, &mut self.port);
-            flow.rest(&mut self.spare);
+            flow.park(&mut self.spare);
             flow.set_timer(id, now, &mut self.timers);
             if over {
                 self.forget(id);
             }
         }
-        self.port.says_hello(now, sink);
-        self.keep_up(now, sink);
+        self.port.send_heartbeat(now, sink);
+        self.run_housekeeping(now, sink);
         self.flush(now, sink);
     }
 
     /// Forgets idle flows, and asks unused ones for their grants when the budget is short.
-    fn keep_up(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+    fn run_housekeeping(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         if now < self.upkeep_at {
             return;
         }
@@ -459,7 +459,7 @@ impl<B: 'static> Offload<B> {
             match gone {
                 Some(mut gone) => {
                     gone.flow.release(&mut self.port);
-                    gone.flow.give(&mut self.spare);
+                    gone.flow.return_state(&mut self.spare);
                     self.port.counters.flows_closed += 1;
                 }
                 None if online.is_none() => break,
@@ -495,7 +495,7 @@ impl<B: 'static> Offload<B> {
         }
         self.port.flagged.clear();
         self.port.waiting.clear();
-        self.port.hello_at = Instant::NEVER;
+        self.port.heartbeat_at = Instant::NEVER;
         self.upkeep_at = Instant::NEVER;
     }
 

@@ -9,10 +9,10 @@ use super::age::Age;
 use super::connection::Connection;
 use super::handshake::{Exclusion, Handshake};
 use super::keeping::Keeping;
-use super::port::{Holdings, Port};
+use super::port::{Holdings, OffloadShared};
 use super::sender::Recovery;
 use super::sink::{Link, Verdict};
-use super::spare::Boxes;
+use super::state_pool::FreeList;
 use super::store::Lists;
 use super::summary::{FlowSummary, Reason, RxState, TxState};
 use crate::seq::Seq;
@@ -23,15 +23,19 @@ use crate::time::Instant;
 
 /// Boxes that no flow of the port uses now.
 #[derive(Debug)]
-pub(super) struct Spare<B> {
-    pub lists: Boxes<Lists<B>>,
-    pub recoveries: Boxes<Recovery>,
-    pub keeping: Boxes<Keeping<B>>,
+pub(super) struct StatePool<B> {
+    pub lists: FreeList<Lists<B>>,
+    pub recoveries: FreeList<Recovery>,
+    pub keeping: FreeList<Keeping<B>>,
 }
 
-impl<B> Default for Spare<B> {
+impl<B> Default for StatePool<B> {
     fn default() -> Self {
-        Self { lists: Boxes::default(), recoveries: Boxes::default(), keeping: Boxes::default() }
+        Self {
+            lists: FreeList::default(),
+            recoveries: FreeList::default(),
+            keeping: FreeList::default(),
+        }
     }
 }
 
@@ -153,7 +157,7 @@ impl<B: 'static> Flow<B> {
     /// Counts in the port what it holds and uses after a call, and notes what may be predicted from here on.
     /// `before` is what it held before.
     #[inline]
-    pub fn settle(&mut self, before: Holdings, port: &mut Port) {
+    pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
         port.recount(before, self.holdings());
         if let Phase::Established(Connection { tx, .. }) = &self.phase {
             tx.charge(&mut self.charged, &mut port.pool);
@@ -163,7 +167,7 @@ impl<B: 'static> Flow<B> {
 
     /// Notes what may be predicted from here on.
     #[inline]
-    pub fn note_steady(&mut self, port: &Port) {
+    pub fn note_steady(&mut self, port: &OffloadShared) {
         let Steady { plain, quiet } = self.steady_now(port);
         let fins = self.marks.0 & Marks::FINS;
         self.marks = Marks(
@@ -179,7 +183,7 @@ impl<B: 'static> Flow<B> {
 
     /// What may be predicted.
     #[inline]
-    pub fn steady_now(&self, port: &Port) -> Steady {
+    pub fn steady_now(&self, port: &OffloadShared) -> Steady {
         let Phase::Established(Connection { tx, rx }) = &self.phase else {
             return Steady::default();
         };
@@ -236,34 +240,34 @@ impl<B: 'static> Flow<B> {
 
     /// Makes sure that there is a place for what a segment with data brings.
     #[inline]
-    pub fn wake(&mut self, side: Side, spare: &mut Spare<B>) {
+    pub fn acquire_state(&mut self, side: Side, spare: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         match side {
             Side::Guest => {
-                connection.tx.wake(&mut spare.recoveries);
+                connection.tx.acquire_state(&mut spare.recoveries);
                 connection.tx.store.fill(&mut spare.lists);
             }
-            Side::Peer => connection.rx.wake(&mut spare.keeping),
+            Side::Peer => connection.rx.acquire_state(&mut spare.keeping),
         }
     }
 
     /// Gives up what is not needed while nothing is under way.
     #[inline]
-    pub fn rest(&mut self, spare: &mut Spare<B>) {
+    pub fn park(&mut self, spare: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.rest(&mut spare.recoveries, &mut spare.lists);
-        connection.rx.rest(&mut spare.keeping);
+        connection.tx.park(&mut spare.recoveries, &mut spare.lists);
+        connection.rx.park(&mut spare.keeping);
     }
 
     /// Gives up all that is stored or kept.
-    pub fn give(&mut self, spare: &mut Spare<B>) {
+    pub fn return_state(&mut self, spare: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.give(&mut spare.recoveries, &mut spare.lists);
-        connection.rx.give(&mut spare.keeping);
+        connection.tx.return_state(&mut spare.recoveries, &mut spare.lists);
+        connection.rx.return_state(&mut spare.keeping);
     }
 
     /// Gives back to the port what it used.
-    pub fn release(&mut self, port: &mut Port) {
+    pub fn release(&mut self, port: &mut OffloadShared) {
         port.pool.change(&mut self.charged, 0);
         port.recount(self.holdings(), Holdings::default());
         if self.connection().is_some_and(|c| c.tx.is_online()) {
@@ -393,7 +397,7 @@ mod tests {
         let Phase::Established(Connection { rx, tx }) = &flow.phase else { unreachable!() };
         let start = std::ptr::from_ref(&flow).addr();
         let end_of = |field: *const Seq| field.addr() + size_of::<Seq>() - start;
-        assert!(end_of(&raw const tx.told_edge) <= 128 && end_of(&raw const rx.acked) <= 128);
+        assert!(end_of(&raw const tx.advertised_edge) <= 128 && end_of(&raw const rx.acked) <= 128);
         // A word of each line is what `load` reads.
         let (charged, snd_max) = (&raw const flow.charged, &raw const tx.snd_max);
         let (cwnd, last) = (&raw const tx.window.cwnd, &raw const tx.data_measured);

@@ -19,7 +19,7 @@
 //! number on that the guest is told is acknowledged (`una_for_guest`, which is `snd_una` but at a closed window): what it may
 //! have to be told already counts, and I4 holds exactly.
 //!
-//! A FIN may lie one beyond the edge: senders look whether the bytes of a super-frame fit (Linux, `tcp_mss_split_point`), and
+//! A FIN may lie one beyond the edge: senders look whether the bytes of a GSO packet fit (Linux, `tcp_mss_split_point`), and
 //! what takes no room needs no grant.
 
 use super::budget::Budget;
@@ -121,12 +121,12 @@ impl<B: 'static> Sender<B> {
     /// Bytes that are granted from `from` on.
     #[inline]
     pub fn granted(&self, from: Seq) -> u32 {
-        if from.after(self.told_edge) { 0 } else { self.told_edge.since(from) }
+        if from.after(self.advertised_edge) { 0 } else { self.advertised_edge.since(from) }
     }
 
     /// The guest waits for a window, and has been told of none beyond the receiver's.
     pub fn is_used_up(&self) -> bool {
-        self.granted(self.snd_max) < self.window.mss && !self.told_edge.after(self.rwnd_edge)
+        self.granted(self.snd_max) < self.window.mss && !self.advertised_edge.after(self.rwnd_edge)
     }
 
     /// The budget has room for a flow that comes online now.
@@ -158,13 +158,13 @@ impl<B: 'static> Sender<B> {
         config: &Config,
         counters: &mut Counters,
     ) -> u32 {
-        let before = self.told_edge;
+        let before = self.advertised_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
             let room = if pool.has_frame() { pool.budget.free() } else { 0 };
             let available = room + charged;
             self.move_edge(available, pool.portion, config, counters);
         }
-        self.told_edge.since(before)
+        self.advertised_edge.since(before)
     }
 
     fn move_edge(
@@ -184,14 +184,15 @@ impl<B: 'static> Sender<B> {
             let bytes = self.limit_by_drain(by_budget.min(by_portion), in_window);
             let units = bytes >> self.agreed.peer_scale();
             let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
-            self.told_edge = self.told_edge.max(edge);
+            self.advertised_edge = self.advertised_edge.max(edge);
         } else {
             // The receiver may never have room for a whole segment.
             let units = self.rwnd().min(available) >> self.agreed.peer_scale();
-            self.told_edge = self.told_edge.max(una + (units << self.agreed.peer_scale()));
+            self.advertised_edge =
+                self.advertised_edge.max(una + (units << self.agreed.peer_scale()));
         }
         let stuck = self.granted(self.snd_max) < self.window.mss;
-        if stuck && !(una + by_budget).after(self.told_edge) {
+        if stuck && !(una + by_budget).after(self.advertised_edge) {
             self.enter(TxState::NoBuffer, Reason::BudgetUsed, counters);
         } else {
             self.enter(TxState::Active, Reason::RoomAgain, counters);
@@ -229,14 +230,14 @@ impl<B: 'static> Sender<B> {
     pub fn window_field(&mut self) -> u16 {
         let units = self.units_granted().min(MAX_UNITS);
         let edge = self.una_for_guest() + (units << self.agreed.peer_scale());
-        self.told_edge = self.told_edge.max(edge);
+        self.advertised_edge = self.advertised_edge.max(edge);
         units as u16
     }
 
     /// The window field of an ACK that repeats the latest that the guest was shown. Never more than was granted, nor
     /// less than the guest knows.
-    pub fn told_window(&self) -> u16 {
-        let units = self.granted(self.told_una) >> self.agreed.peer_scale();
+    pub fn advertised_window(&self) -> u16 {
+        let units = self.granted(self.advertised_una) >> self.agreed.peer_scale();
         units.min(MAX_UNITS) as u16
     }
 

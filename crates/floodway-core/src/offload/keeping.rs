@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use floodway_wire::tcp::Flags;
 
-use super::spare::Part;
+use super::state_pool::Poolable;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
 
@@ -89,7 +89,7 @@ impl<B> Keeping<B> {
     }
 }
 
-impl<B: 'static> Part for Keeping<B> {
+impl<B: 'static> Poolable for Keeping<B> {
     const REST: &'static Self = &Self::EMPTY;
 
     fn new() -> Self {

@@ -13,7 +13,7 @@
 //!   kept until the guest has acknowledged it itself.
 //!
 //! The guest hears of it through the receive window of the ACKs that it gets, which is the *grant*
-//! (`grant`), and through the notices of its module ([`Sink::name`], [`Sink::hello`]).
+//! (`grant`), and through the notices of its module ([`Sink::notify_flow`], [`Sink::heartbeat`]).
 //!
 //! Only connections seen from their first SYN are offloaded: a window scale cannot be guessed. Neither are those whose SYNs
 //! agree on something that the switch does not know (`handshake`). All else passes as it came. What the machines ask for goes to a [`Sink`], which owns the bytes.
@@ -51,19 +51,19 @@ mod flow;
 mod grant;
 mod guest;
 mod handshake;
+mod input;
 mod keeping;
 mod mtu;
 mod online;
 mod opening;
 mod packet;
 mod path_mtu;
-mod paths;
 mod port;
 mod receiver;
 mod redelivery;
 mod sender;
 mod sink;
-mod spare;
+mod state_pool;
 mod stopped;
 mod store;
 mod summary;
@@ -74,6 +74,6 @@ pub use config::{Config, LocalFlows};
 pub use counters::Counters;
 pub use engine::Offload;
 pub use packet::Packet;
-pub use port::HELLO_LIFETIME_MS;
-pub use sink::{Link, Made, Naming, Refusal, Release, Sink, Verdict};
+pub use port::HEARTBEAT_LIFETIME_MS;
+pub use sink::{FlowNotice, Link, Refusal, Sink, SynthesizedSegment, Transmission, Verdict};
 pub use summary::{FlowSummary, Reason, RxState, TxState};

@@ -18,15 +18,15 @@
 //!
 //! A flow that leaves because nobody used it stays when it is used again, if there is room.
 //!
-//! While flows are online, *hello* notices are sent every [`HELLO_INTERVAL`]; the module falls back when they
-//! stay away for [`HELLO_LIFETIME_MS`] (invariant I6). A managed notice says hello as well, since every
+//! While flows are online, *heartbeat* notices are sent every [`HEARTBEAT_INTERVAL`]; the module falls back when they
+//! stay away for [`HEARTBEAT_LIFETIME_MS`] (invariant I6). A managed notice is a heartbeat as well, since every
 //! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's turn.
 
 use super::flow::{Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::guest::GuestState;
-use super::port::{Call, HELLO_INTERVAL, Port};
-use super::sink::{Made, Naming, Sink};
+use super::port::{Call, HEARTBEAT_INTERVAL, OffloadShared};
+use super::sink::{FlowNotice, Sink, SynthesizedSegment};
 use super::summary::{Reason, TxState};
 use crate::tables::flow_table::FlowId;
 use crate::tables::timer::ShortTime;
@@ -43,14 +43,14 @@ const MAX_NAME_SHIFT: u8 = 10;
 
 impl<B: 'static> Flow<B> {
     /// Puts the flow on the list for the end of the batch.
-    pub fn flag(&mut self, id: FlowId, port: &mut Port) {
+    pub fn flag(&mut self, id: FlowId, port: &mut OffloadShared) {
         if !self.flagged {
             self.flagged = true;
             port.flagged.push(id);
         }
     }
 
-    /// Takes the flow online if that is possible now; answers whether it was.
+    /// Takes the flow online if that is possible now; returns whether it was.
     pub fn try_online<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
@@ -67,7 +67,7 @@ impl<B: 'static> Flow<B> {
         port.counters.went_online += 1;
         port.pool.enter();
         tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
-        port.hello_link = self.link;
+        port.heartbeat_link = self.link;
         self.names = 0;
         self.name(call);
         true
@@ -75,9 +75,9 @@ impl<B: 'static> Flow<B> {
 
     /// Tells the module that the flow is managed.
     pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        call.sink.name(call.tuple, &self.link, Naming::Managed);
+        call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Managed);
         call.port.counters.managed_notices += 1;
-        call.port.hello_at = call.now + HELLO_INTERVAL;
+        call.port.heartbeat_at = call.now + HEARTBEAT_INTERVAL;
         self.names = self.names.saturating_add(1);
         self.notice_at = ShortTime::NEVER;
         if self.names < QUICK_NAMES {
@@ -118,7 +118,7 @@ impl<B: 'static> Flow<B> {
         }
         let used_up = tx.is_used_up();
         if self.notice_at.is_never() {
-            call.sink.name(call.tuple, &self.link, Naming::Offline);
+            call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
             call.port.counters.offline_notices += 1;
             self.notice_at = ShortTime::not_before(call.now + GRACE);
         }
@@ -169,7 +169,7 @@ impl<B: 'static> Flow<B> {
         tx.enter(TxState::Offline, reason, &mut port.counters);
         port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
-        call.sink.name(call.tuple, &self.link, Naming::Offline);
+        call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
         port.counters.offline_notices += 1;
         self.notice_at = ShortTime::NEVER;
     }
@@ -184,7 +184,7 @@ impl<B: 'static> Flow<B> {
             if tx.is_online() {
                 tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
             }
-            let made = tx.made_for_guest(call.tuple, &self.link, rx.peer);
+            let made = tx.synthesize_for_guest(call.tuple, &self.link, rx.peer);
             call.sink.to_guest(&made);
             port.counters.window_updates += 1;
         }
@@ -200,7 +200,7 @@ impl<B: 'static> Flow<B> {
         let dsack = rx.take_dsack().filter(|_| tx.agreed.sack());
         let mut outgoing = rx.outgoing();
         outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
-        call.sink.to_network(&Made {
+        call.sink.to_network(&SynthesizedSegment {
             flow: *call.tuple,
             link: self.link,
             seq: tx.next_seq(),
@@ -211,7 +211,7 @@ impl<B: 'static> Flow<B> {
             dsack,
         });
         call.port.counters.acks_sent += 1;
-        rx.told();
+        rx.on_ack_sent();
     }
 
     /// The earliest time at which something of the flow is due.
@@ -237,7 +237,7 @@ impl<B: 'static> Flow<B> {
             let released = env.counters.released;
             connection.tx.handle_timeout(&mut env);
             if env.counters.released != released {
-                connection.rx.told();
+                connection.rx.on_ack_sent();
             }
             self.update_due |= connection.tx.answer(call.now);
             over = connection.rx.handle_timeout(call.now, call.port.guest);

@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::counters::Counters;
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::grant::LEAST_GRANT;
-use super::port::{Call, Port};
+use super::port::{Call, OffloadShared};
 use super::sink::{Sink, Verdict};
 use super::summary::Reason;
 use crate::tcp::{Edit, Segment, Side};
@@ -47,7 +47,7 @@ impl<B: 'static> Flow<B> {
         side: Side,
         segment: &Segment,
         now: Instant,
-        port: &mut Port,
+        port: &mut OffloadShared,
     ) -> bool {
         let accepted = match &mut self.phase {
             Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
@@ -96,12 +96,12 @@ impl<B: 'static> Flow<B> {
     pub fn on_syn_ack<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) -> Verdict {
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         let tx = &mut connection.tx;
-        let (una, whole) = (tx.snd_una(), tx.told_edge);
+        let (una, whole) = (tx.snd_una(), tx.advertised_edge);
         let window = whole.since(una).min(LEAST_GRANT);
-        tx.told_edge = una + window;
+        tx.advertised_edge = una + window;
         if !self.try_online(call) {
             if let Phase::Established(connection) = &mut self.phase {
-                connection.tx.told_edge = whole;
+                connection.tx.advertised_edge = whole;
             }
             return Verdict::PASS;
         }

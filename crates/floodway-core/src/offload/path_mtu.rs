@@ -42,7 +42,7 @@ impl<B: 'static> Flow<B> {
 
 impl<B: 'static> Sender<B> {
     /// Segments carry no more than `payload` bytes with their options from now on, if what begins at `seq` is on its
-    /// way. Answers whether that is news.
+    /// way. Returns whether that is news.
     fn lower_mss(&mut self, seq: Seq, payload: u32) -> bool {
         let mss = payload.saturating_sub(self.options_len());
         let under_way = !seq.before(self.snd_una()) && seq.before(self.store.snd_nxt());

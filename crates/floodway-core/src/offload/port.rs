@@ -1,4 +1,4 @@
-//! What all flows of a port share. [`online`](super::online) says what hello notices are for.
+//! What all flows of a port share. [`online`](super::online) says what heartbeat notices are for.
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use super::sink::{Link, Sink};
 use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
-pub(super) const HELLO_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a hello, or the one in a managed notice, is valid.
-pub const HELLO_LIFETIME_MS: u16 = 300;
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a heartbeat, or the one in a managed notice, is valid.
+pub const HEARTBEAT_LIFETIME_MS: u16 = 300;
 
 /// What a flow holds of what its port has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Holdings {
 }
 
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct OffloadShared {
     pub config: Config,
     pub counters: Counters,
     pub pool: Pool,
@@ -37,8 +37,8 @@ pub(super) struct Port {
     pub flagged: Vec<FlowId>,
     /// Flows that wait for room in the budget.
     pub waiting: VecDeque<FlowId>,
-    pub hello_at: Instant,
-    pub hello_link: Link,
+    pub heartbeat_at: Instant,
+    pub heartbeat_link: Link,
     pub draining: bool,
     /// Whether the guest runs.
     pub guest: GuestState,
@@ -52,7 +52,7 @@ pub(super) struct Call<'a, S> {
     pub id: FlowId,
     /// In the guest's direction.
     pub tuple: &'a FiveTuple,
-    pub port: &'a mut Port,
+    pub port: &'a mut OffloadShared,
     pub sink: &'a mut S,
 }
 
@@ -70,7 +70,7 @@ impl<S> Call<'_, S> {
     }
 }
 
-impl Port {
+impl OffloadShared {
     pub fn new(config: Config) -> Self {
         Self {
             pool: Pool::new(config.budget),
@@ -78,8 +78,8 @@ impl Port {
             kept: 0,
             flagged: Vec::new(),
             waiting: VecDeque::new(),
-            hello_at: Instant::NEVER,
-            hello_link: Link::default(),
+            heartbeat_at: Instant::NEVER,
+            heartbeat_link: Link::default(),
             draining: false,
             guest: GuestState::Running,
             short_of_room: false,
@@ -110,15 +110,15 @@ impl Port {
         self.kept = self.kept - before.kept + now.kept;
     }
 
-    pub fn says_hello<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {
-        if self.hello_at > now {
+    pub fn send_heartbeat<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {
+        if self.heartbeat_at > now {
             return;
         }
         if self.pool.online == 0 || self.guest != GuestState::Running {
-            self.hello_at = Instant::NEVER;
+            self.heartbeat_at = Instant::NEVER;
             return;
         }
-        sink.hello(&self.hello_link, HELLO_LIFETIME_MS);
-        self.hello_at = now + HELLO_INTERVAL;
+        sink.heartbeat(&self.heartbeat_link, HEARTBEAT_LIFETIME_MS);
+        self.heartbeat_at = now + HEARTBEAT_INTERVAL;
     }
 }

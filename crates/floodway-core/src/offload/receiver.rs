@@ -40,7 +40,7 @@ use super::counters::Counters;
 use super::echo::Echo;
 use super::keeping::{self, Keeping};
 use super::sender::{Outgoing, PeerSide};
-use super::spare::Slot;
+use super::state_pool::Pooled;
 use super::summary::RxState;
 use crate::seq::Seq;
 use crate::tcp::Segment;
@@ -50,7 +50,7 @@ use crate::time::Instant;
 #[repr(C)]
 pub(super) struct Receiver<B> {
     /// Absent while nothing is kept.
-    pub(super) keeping: Slot<Keeping<B>>,
+    pub(super) keeping: Pooled<Keeping<B>>,
     /// Latest word of the peer on its own side.
     pub peer: PeerSide,
     /// Latest acknowledgement number on the wire, the guest's or ours.
@@ -64,7 +64,7 @@ pub(super) struct Receiver<B> {
     /// Right edge of the guest's window.
     guest_edge: Seq,
     /// Right edge that the peer was told.
-    told_edge: Seq,
+    advertised_edge: Seq,
     /// Clock of the guest.
     guest_tsval: u32,
     /// Clock of the peer that is to be echoed.
@@ -111,10 +111,10 @@ impl<B: 'static> Receiver<B> {
             highest: next,
             guest_ack: next,
             guest_edge: next,
-            told_edge: next,
+            advertised_edge: next,
             guest_tsval: 0,
             ts_recent: 0,
-            keeping: Slot::EMPTY,
+            keeping: Pooled::EMPTY,
             ack_due: false,
             echo: Echo::new(ecn),
         }
@@ -123,7 +123,7 @@ impl<B: 'static> Receiver<B> {
     /// The guest's SYN-ACK advertised this much, unscaled.
     pub fn first_window(&mut self, window: u16) {
         self.guest_edge = self.guest_ack + u32::from(window);
-        self.told_edge = self.guest_edge;
+        self.advertised_edge = self.guest_edge;
     }
 
     /// The clocks of both sides, as their SYNs had them: a segment that we make must not seem older.
@@ -202,10 +202,10 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// Something with [`Receiver::outgoing`] has left. A DSACK does not ride on it.
-    pub fn told(&mut self) {
+    pub fn on_ack_sent(&mut self) {
         self.ack_due = self.keeping.repeat.is_some();
         let window = u32::from(self.window()) << self.guest_scale;
-        self.told_edge = self.told_edge.max(self.acked + window);
+        self.advertised_edge = self.advertised_edge.max(self.acked + window);
     }
 
     /// ACK flags of a segment that we make (R6).
@@ -385,7 +385,7 @@ impl<B: 'static> Receiver<B> {
         self.acked == self.guest_ack
             && matches!(self.state, RxState::Offline | RxState::Active)
             && !(self.ack_due || self.keeping.redelivery_due || self.echo.is_set())
-            && (self.told_edge == self.guest_edge || !self.opens_window())
+            && (self.advertised_edge == self.guest_edge || !self.opens_window())
     }
 
     /// A segment with data of the guest says nothing of this side but that all is as it was.
@@ -406,7 +406,8 @@ impl<B: 'static> Receiver<B> {
 
     /// The peer was told of less than half of the guest's window, and may be waiting for it.
     fn opens_window(&self) -> bool {
-        let (told, is) = (self.told_edge.since(self.acked), self.guest_edge.since(self.acked));
+        let (told, is) =
+            (self.advertised_edge.since(self.acked), self.guest_edge.since(self.acked));
         is > told && told < is / 2
     }
 }

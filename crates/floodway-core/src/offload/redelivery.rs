@@ -18,7 +18,7 @@ use super::guest::GuestState;
 use super::keeping::{Keeping, REDELIVERY};
 use super::receiver::Receiver;
 use super::sink::Sink;
-use super::spare::{Boxes, Slot};
+use super::state_pool::{FreeList, Pooled};
 use super::summary::RxState;
 use crate::tcp::Edit;
 use crate::time::Instant;
@@ -46,7 +46,7 @@ impl<B: 'static> Receiver<B> {
 
     /// Makes sure that there is a place for what will be kept.
     #[inline]
-    pub fn wake(&mut self, spare: &mut Boxes<Keeping<B>>) {
+    pub fn acquire_state(&mut self, spare: &mut FreeList<Keeping<B>>) {
         if self.state == RxState::Active {
             self.keeping.fill(spare);
         }
@@ -54,15 +54,15 @@ impl<B: 'static> Receiver<B> {
 
     /// Gives up what a receiver does not need while it keeps nothing.
     #[inline]
-    pub fn rest(&mut self, spare: &mut Boxes<Keeping<B>>) {
+    pub fn park(&mut self, spare: &mut FreeList<Keeping<B>>) {
         if self.keeping.kept.is_empty() && !self.keeping.redelivery_due {
-            self.keeping.give(spare);
+            self.keeping.return_state(spare);
         }
     }
 
     /// Gives up all that is kept.
-    pub fn give(&mut self, spare: &mut Boxes<Keeping<B>>) {
-        self.keeping.give(spare);
+    pub fn return_state(&mut self, spare: &mut FreeList<Keeping<B>>) {
+        self.keeping.return_state(spare);
     }
 
     /// The first kept frame has to be delivered again.
@@ -135,7 +135,7 @@ impl<B: 'static> Receiver<B> {
 
     /// Forgets what is kept.
     pub fn abandon(&mut self, counters: &mut Counters) {
-        self.keeping = Slot::EMPTY;
+        self.keeping = Pooled::EMPTY;
         self.enter(RxState::Offline, counters);
     }
 }

@@ -22,12 +22,12 @@ pub struct Link {
 /// A range of a kept frame that goes out to the network under a refreshed header. What is not named
 /// here stays as the guest wrote it, except for lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct Transmission {
     /// First byte of the frame's payload that is sent.
     pub offset: u32,
     /// Bytes of payload.
     pub len: u32,
-    /// Most payload of one segment: what is longer leaves as a super-frame or is cut.
+    /// Most payload of one segment: what is longer leaves as a GSO packet or is cut.
     pub mss: u16,
     /// Sequence number of the first byte.
     pub seq: Seq,
@@ -45,7 +45,7 @@ pub struct Release {
 
 /// A segment without payload that the switch makes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct SynthesizedSegment {
     /// Addresses and ports in the direction in which it is sent.
     pub flow: FiveTuple,
     /// Ethernet addresses.
@@ -66,7 +66,7 @@ pub struct Made {
 
 /// What the guest's module is told of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum FlowNotice {
     /// The switch controls the flow: the guest may send as far as the window says.
     Managed,
     /// It does not: the guest is back on its own congestion window.
@@ -78,18 +78,18 @@ pub enum Naming {
 /// Calls come in the order in which frames have to leave; each direction must keep it.
 pub trait Sink<B> {
     /// Sends a range of a frame that came from the guest to the network.
-    fn release(&mut self, frame: &B, release: &Release);
+    fn release(&mut self, frame: &B, release: &Transmission);
     /// Sends a segment of our own to the network.
-    fn to_network(&mut self, made: &Made);
+    fn to_network(&mut self, segment: &SynthesizedSegment);
     /// Sends a segment of our own to the guest.
-    fn to_guest(&mut self, made: &Made);
+    fn to_guest(&mut self, segment: &SynthesizedSegment);
     /// Delivers a kept frame to the guest once more, under a refreshed header.
     fn redeliver(&mut self, frame: &B, edit: &Edit);
-    /// Says hello to the guest's module: the switch is alive, for `lifetime_ms` from now.
-    fn hello(&mut self, link: &Link, lifetime_ms: u16);
-    /// Tells the guest's module about a flow, given in the guest's direction. *Managed* says hello as well,
-    /// for [`HELLO_LIFETIME_MS`](super::HELLO_LIFETIME_MS).
-    fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming);
+    /// Sends a heartbeat to the guest's module: the switch is alive, for `lifetime_ms` from now.
+    fn heartbeat(&mut self, link: &Link, lifetime_ms: u16);
+    /// Tells the guest's module about a flow, given in the guest's direction. *Managed* is a heartbeat as well,
+    /// for [`HEARTBEAT_LIFETIME_MS`](super::HEARTBEAT_LIFETIME_MS).
+    fn notify_flow(&mut self, flow: &FiveTuple, link: &Link, naming: FlowNotice);
 }
 
 /// What becomes of the frame that was shown to a machine.

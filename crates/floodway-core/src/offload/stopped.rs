@@ -37,7 +37,7 @@ use super::engine::Offload;
 use super::flow::{Flow, Phase};
 use super::guest::GuestState;
 use super::port::Call;
-use super::sink::{Link, Made, Sink};
+use super::sink::{Link, Sink, SynthesizedSegment};
 use super::summary::TxState;
 use crate::seq::Seq;
 use crate::tables::timer::ShortTime;
@@ -59,7 +59,7 @@ impl<B: 'static> Offload<B> {
         self.port.guest = GuestState::Running;
         self.with_each_flow(now, sink, Flow::resume);
         if self.port.pool.online > 0 {
-            self.port.hello_at = now;
+            self.port.heartbeat_at = now;
         }
         self.flush(now, sink);
     }
@@ -159,7 +159,7 @@ impl<B: 'static> Flow<B> {
         let timestamps = tx.agreed.timestamps().then_some(timestamps);
         let mut send = |seq| {
             let reset = rst(*call.tuple, self.link, seq, outgoing.ack);
-            call.sink.to_network(&Made { timestamps, ..reset });
+            call.sink.to_network(&SynthesizedSegment { timestamps, ..reset });
         };
         let expected = tx.each_expected(room + 1, &mut send);
         send(tx.next_seq());
@@ -174,7 +174,7 @@ impl<B: 'static> Flow<B> {
 }
 
 /// An RST without timestamps.
-fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> Made {
+fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> SynthesizedSegment {
     let flags = Flags::RST.with(Flags::ACK);
-    Made { flow, link, seq, ack, window: 0, flags, timestamps: None, dsack: None }
+    SynthesizedSegment { flow, link, seq, ack, window: 0, flags, timestamps: None, dsack: None }
 }

@@ -1,7 +1,7 @@
 //! What a flow's guest has sent and the peer has not acknowledged, in sequence order.
 //!
 //! # Theory of operation
-//! Two lists over the same bytes, which a flow has while anything is stored ([`super::spare`]). *Chunks* are the guest's frames, each with its place in sequence
+//! Two lists over the same bytes, which a flow has while anything is stored ([`super::state_pool`]). *Chunks* are the guest's frames, each with its place in sequence
 //! space; a chunk is freed when all of it is acknowledged, so that any byte can be sent again. Chunks
 //! before `snd_nxt` have no gap; a gap behind it (a frame of the guest that was lost on its way to us)
 //! stops the release there until the guest fills it.
@@ -30,7 +30,7 @@ use floodway_wire::tcp::Flags;
 pub(super) use board::Place;
 use board::{Board, Sent};
 
-use super::spare::{Boxes, Part, Slot};
+use super::state_pool::{FreeList, Poolable, Pooled};
 use crate::seq::Seq;
 use crate::tcp::{Ecn, Segment};
 use crate::time::Instant;
@@ -147,7 +147,7 @@ impl<B> Lists<B> {
     const EMPTY: Self = Self { chunks: VecDeque::new(), board: Board::EMPTY };
 }
 
-impl<B: 'static> Part for Lists<B> {
+impl<B: 'static> Poolable for Lists<B> {
     const REST: &'static Self = &Self::EMPTY;
 
     fn new() -> Self {
@@ -168,26 +168,26 @@ pub(super) struct Store<B> {
     /// Behind the last record.
     nxt: Seq,
     /// Absent while nothing is stored.
-    lists: Slot<Lists<B>>,
+    lists: Pooled<Lists<B>>,
 }
 
 impl<B: 'static> Store<B> {
     /// Nothing stored; the next byte is `una`.
     pub fn new(una: Seq) -> Self {
-        Self { una, nxt: una, lists: Slot::EMPTY }
+        Self { una, nxt: una, lists: Pooled::EMPTY }
     }
 
     /// Makes sure that there are lists: cheaply, if a spare one is to be had.
     #[inline]
-    pub fn fill(&mut self, spare: &mut Boxes<Lists<B>>) {
+    pub fn fill(&mut self, spare: &mut FreeList<Lists<B>>) {
         self.lists.fill(spare);
     }
 
     /// Gives the lists back, and what is in them up.
     #[inline]
-    pub fn give(&mut self, spare: &mut Boxes<Lists<B>>) {
+    pub fn return_state(&mut self, spare: &mut FreeList<Lists<B>>) {
         self.nxt = self.una;
-        self.lists.give(spare);
+        self.lists.return_state(spare);
     }
 
     /// A word of the last chunk, which is where the next one goes.

@@ -24,7 +24,7 @@ pub enum Side {
     Peer,
 }
 
-/// One TCP segment, or a super-frame of several, without its bytes.
+/// One TCP segment, or a GSO packet of several, without its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// First sequence number.
@@ -43,7 +43,7 @@ pub struct Segment {
     pub forwarded: bool,
     /// ECN bits of the IP header.
     pub ecn: Ecn,
-    /// Bytes of payload of each segment of a super-frame; zero if it is one segment.
+    /// Bytes of payload of each segment of a GSO packet; zero if it is one segment.
     pub gso_size: u16,
     /// Options.
     pub options: OptionSummary,

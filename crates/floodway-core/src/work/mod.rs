@@ -1,11 +1,11 @@
 //! The work of a packet-moving thread, counted and divided among those that it works for.
 //!
 //! # Theory of operation
-//! **Goal**: a port gets its share of a worker whatever another port offers: 16 queue pairs of super-frames that have to be
+//! **Goal**: a port gets its share of a worker whatever another port offers: 16 queue pairs of GSO packets that have to be
 //! cut into 1365 segments each cost their sender turns, not the others.
 //!
 //! **Counting.** What is done for a port is counted as [`Work`]: chains and descriptors taken from its rings, copies
-//! made of its frames, bytes of these, segments made of super-frames, and frames that a device was handed. A [`CostModel`] makes one number of it: nanoseconds of the
+//! made of its frames, bytes of these, segments made of GSO packets, and frames that a device was handed. A [`CostModel`] makes one number of it: nanoseconds of the
 //! machine that the weights were measured on. Frames as guests send them are charged what they cost when they are in the cache. What no
 //! ordinary guest does is charged what it costs at worst: a layout of many short pieces can have each of them miss the TLB, the cache and the look-up of
 //! memory regions, ten times and more of what a neighbouring piece costs.

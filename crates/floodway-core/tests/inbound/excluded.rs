@@ -1,6 +1,6 @@
 //! Connections whose headers are not to be touched, and segments that are not to be absorbed.
 
-use floodway_core::inbound::{Config, Port, Sink, Verdict};
+use floodway_core::inbound::{Config, Sink, Verdict, WindowClamp};
 use floodway_core::offload::{Edit, Segment};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -23,7 +23,7 @@ impl Sink<Segment> for Sent {
 }
 
 struct Clamp {
-    port: Port<Segment>,
+    port: WindowClamp<Segment>,
     now: Instant,
     flow: FiveTuple,
     sent: Sent,
@@ -33,7 +33,7 @@ impl Clamp {
     /// The clamp of a VM with so low a rate that every segment of it would be changed or held.
     fn new() -> Self {
         let config = Config { capacity: 100_000, burst: 10_000, ..Config::default() };
-        let mut port = Port::new(config, 1);
+        let mut port = WindowClamp::new(config, 1);
         port.set_rate(100_000, Instant::ZERO);
         Self { port, now: Instant::from_millis(1), flow: tuple(0, 1), sent: Sent::default() }
     }

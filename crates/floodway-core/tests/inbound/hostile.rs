@@ -1,6 +1,6 @@
 //! Whoever sends what nobody asked for gains nothing.
 
-use floodway_core::inbound::{Config, Port, Sink, Verdict};
+use floodway_core::inbound::{Config, Sink, Verdict, WindowClamp};
 use floodway_core::offload::{Edit, Segment};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -17,9 +17,9 @@ impl Sink<Segment> for Nowhere {
 
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
-fn port() -> Port<Segment> {
+fn port() -> WindowClamp<Segment> {
     let config = Config { capacity: 1_000_000, max_connections: 64, ..Config::default() };
-    let mut port = Port::new(config, 1);
+    let mut port = WindowClamp::new(config, 1);
     port.set_rate(1_000_000, Instant::ZERO);
     port
 }
@@ -72,8 +72,8 @@ fn syn_acks_that_are_lost_while_they_wait_are_counted() {
         let verdict = port.from_vm(now, &flow, &syn_ack, keep, &mut Nowhere);
         kept += u64::from(verdict == Verdict::Absorb);
     }
-    let lost = |port: &Port<Segment>| port.counters().waiting_lost;
-    assert_eq!(port.counters().openings_held, kept);
+    let lost = |port: &WindowClamp<Segment>| port.counters().waiting_lost;
+    assert_eq!(port.counters().syn_acks_held, kept);
     assert_eq!((port.connections(), lost(&port)), (64, kept - 64), "all but those that are known");
     let flow = tuple(0, 199);
     port.tcp_from_network(now, &flow.reversed(), &segment(6, 101, Flags::RST.with(Flags::ACK)), 78);

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::net::Ipv4Addr;
 
 use floodway_core::inbound::allocation::Demand;
-use floodway_core::inbound::{Allocator, Config, Port, Sink, Verdict};
+use floodway_core::inbound::{Allocator, Config, Sink, Verdict, WindowClamp};
 use floodway_core::offload::{Edit, Segment};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -83,8 +83,8 @@ pub struct Connection {
     ack_due: bool,
     guest_seq: Seq,
     /// As they left the clamp.
-    told_ack: Seq,
-    told_edge: Seq,
+    advertised_ack: Seq,
+    advertised_edge: Seq,
     /// Payload that the guest has.
     pub received: u64,
     /// Nothing is sent before then.
@@ -101,7 +101,7 @@ pub struct Network {
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     order: u64,
     pub connections: Vec<Connection>,
-    pub ports: Vec<Port<Segment>>,
+    pub ports: Vec<WindowClamp<Segment>>,
     pub allocator: Allocator,
     /// When the clamp's timer of each VM runs out.
     armed: Vec<Instant>,
@@ -152,8 +152,8 @@ impl Network {
                 open: false,
                 ack_due: false,
                 guest_seq: Seq(77),
-                told_ack: isn,
-                told_edge: isn,
+                advertised_ack: isn,
+                advertised_edge: isn,
                 received: 0,
                 paused_until: Instant::ZERO,
                 limit: None,
@@ -162,7 +162,9 @@ impl Network {
         };
         let mut network = Self {
             connections: scene.connections.iter().enumerate().map(connection).collect(),
-            ports: (0..scene.vms).map(|vm| Port::new(scene.config.clone(), vm as u64)).collect(),
+            ports: (0..scene.vms)
+                .map(|vm| WindowClamp::new(scene.config.clone(), vm as u64))
+                .collect(),
             allocator: Allocator::new(&scene.config, scene.vms),
             armed: vec![Instant::NEVER; scene.vms],
             now: Instant::ZERO,
@@ -302,9 +304,9 @@ impl Network {
 
     fn syn_ack_leaves(&mut self, number: usize, told: u16) {
         let connection = &mut self.connections[number];
-        connection.told_ack = connection.isn + 1;
-        connection.told_edge = connection.isn + 1 + u32::from(told);
-        connection.edge = connection.told_edge;
+        connection.advertised_ack = connection.isn + 1;
+        connection.advertised_edge = connection.isn + 1 + u32::from(told);
+        connection.edge = connection.advertised_edge;
         let at = self.now + 2 * connection.half;
         self.at(at, Event::Established(number));
     }
@@ -431,14 +433,14 @@ impl Network {
         }
         let scale = self.scene.scale;
         let connection = &mut self.connections[number];
-        assert!(!segment.ack.before(connection.told_ack), "N3: an ACK number went back");
+        assert!(!segment.ack.before(connection.advertised_ack), "N3: an ACK number went back");
         let bytes = u32::from(segment.window) << scale;
         let edge = segment.ack + bytes;
-        assert!(!edge.before(connection.told_edge), "N1: an edge was taken back");
+        assert!(!edge.before(connection.advertised_edge), "N1: an edge was taken back");
         assert!(bytes >= 2 * MSS, "N2: {bytes} bytes are less than two segments");
         assert!(bytes <= 4 << 20, "N1: more than the guest's own");
         assert!(!segment.ack.after(connection.rcv_nxt), "what the guest has not got");
-        (connection.told_ack, connection.told_edge) = (segment.ack, edge);
+        (connection.advertised_ack, connection.advertised_edge) = (segment.ack, edge);
         let at = self.now + connection.half;
         let answer = connection.answer;
         self.at(at, Event::AtSender(number, edge.0));

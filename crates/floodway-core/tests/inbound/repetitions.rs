@@ -1,6 +1,6 @@
 //! What a guest says when data comes twice, while its ACK waits.
 
-use floodway_core::inbound::{Config, Port, Sink, Verdict};
+use floodway_core::inbound::{Config, Sink, Verdict, WindowClamp};
 use floodway_core::offload::{Edit, Segment};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
@@ -23,10 +23,10 @@ fn segment(seq: u32, ack: u32, len: u32, flags: Flags) -> Segment {
 }
 
 /// A port with one connection whose ACK of `Seq(ack)` waits.
-fn waiting() -> (Port<Segment>, u32) {
+fn waiting() -> (WindowClamp<Segment>, u32) {
     let rate = 100_000;
     let config = Config { capacity: rate, burst: 4096, ..Config::default() };
-    let mut port = Port::new(config, 1);
+    let mut port = WindowClamp::new(config, 1);
     port.set_rate(rate, Instant::ZERO);
     let (now, flow) = (Instant::from_millis(1), tuple(0, 1));
     let mut syn = segment(0, 0, 0, Flags::SYN);

@@ -29,7 +29,7 @@ fn assert_untouched(world: &World) {
         (counters.stored_frames, counters.acknowledged_bytes, counters.acks_sent),
         (0, 0, 0)
     );
-    assert_eq!((world.named.len(), world.hellos), (0, 0));
+    assert_eq!((world.named.len(), world.heartbeats), (0, 0));
     assert_eq!(world.switch.offload.used(), (0, 0));
 }
 

@@ -1,6 +1,6 @@
 //! How often the guest's module is told which flows are managed.
 
-use floodway_core::offload::Naming;
+use floodway_core::offload::FlowNotice;
 use floodway_core::time::Duration;
 
 use crate::harness::{Setup, World};
@@ -8,7 +8,7 @@ use crate::harness::{Setup, World};
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
 
 fn managed(world: &World) -> usize {
-    world.named.iter().filter(|&&naming| naming == Naming::Managed).count()
+    world.named.iter().filter(|&&naming| naming == FlowNotice::Managed).count()
 }
 
 #[test]

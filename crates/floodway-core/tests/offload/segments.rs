@@ -29,7 +29,7 @@ fn what_was_not_granted_is_refused() {
     assert_eq!(world.guest_packet(&packet), Verdict::Absorb);
 }
 
-/// Linux looks whether the bytes of a super-frame fit into the window; their FIN then lies beyond it.
+/// Linux looks whether the bytes of a GSO packet fit into the window; their FIN then lies beyond it.
 #[test]
 fn a_fin_right_behind_the_grant_takes_no_room() {
     let mut world = connected("fin");

@@ -85,12 +85,16 @@ fn a_resumed_guest_hears_which_flows_are_managed() {
     let mut world = owing("named", 1000);
     world.stop_guest();
     world.run_for(SECONDS(2));
-    let (hellos, named) = (world.hellos, world.named.len());
+    let (heartbeats, named) = (world.heartbeats, world.named.len());
     world.run_for(SECONDS(2));
-    assert_eq!((world.hellos, world.named.len()), (hellos, named), "a stopped guest hears nothing");
+    assert_eq!(
+        (world.heartbeats, world.named.len()),
+        (heartbeats, named),
+        "a stopped guest hears nothing"
+    );
     world.resume_guest();
     world.run_for(SECONDS(1));
-    assert!(world.named.len() > named && world.hellos > hellos);
+    assert!(world.named.len() > named && world.heartbeats > heartbeats);
     assert_eq!(world.switch.summary(&world.flow).unwrap().tx, TxState::Active);
     world.transfer(0, 0, SECONDS(10));
 }

@@ -116,7 +116,7 @@ fn sequence_numbers_and_clocks_wrap() {
 }
 
 #[test]
-fn super_frames_are_split_at_the_end_of_the_window() {
+fn gso_packets_are_split_at_the_end_of_the_window() {
     let mut setup = Setup { name: "split", ..Setup::default() };
     setup.peer.buffer = 30_000;
     setup.peer.read_rate = Some(3_000);

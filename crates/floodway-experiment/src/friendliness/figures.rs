@@ -93,20 +93,20 @@ impl<'a> Page<'a> {
             self.measured.rows.push(Row::value(name, "of the rate", share));
         }
         self.add_states(&name, pair, [own, own]);
-        let arms = Some(pair.map(|sender| sender.name().to_owned()));
+        let variants = Some(pair.map(|sender| sender.name().to_owned()));
         self.measured.samples.push(Samples {
             name: name.clone(),
             unit: "Mbit/s".into(),
             value,
             baseline,
-            arms: arms.clone(),
+            variants: variants.clone(),
             bar: None,
         });
         if let Some(trial) = own.first() {
             self.measured.samples.push(over_time(
                 &name,
                 pair.map(|sender| trial.rates(sender)),
-                arms.clone(),
+                variants.clone(),
             ));
         }
     }
@@ -156,17 +156,17 @@ impl<'a> Page<'a> {
         let [value, baseline] = [0, 1].map(|n| rates(own[n], pair[n]));
         self.compare(&name, "Mbit/s", stats::mean(&value), stats::mean(&baseline));
         self.add_states(&name, pair, own);
-        let arms = Some(pair.map(|sender| sender.name().to_owned()));
+        let variants = Some(pair.map(|sender| sender.name().to_owned()));
         if let ([a, ..], [b, ..]) = (own[0], own[1]) {
             let both = [a.rates(pair[0]), b.rates(pair[1])];
-            self.measured.samples.push(over_time(&name, both, arms.clone()));
+            self.measured.samples.push(over_time(&name, both, variants.clone()));
         }
         self.measured.samples.push(Samples {
             name,
             unit: "Mbit/s".into(),
             value,
             baseline,
-            arms,
+            variants,
             bar: None,
         });
     }
@@ -195,7 +195,7 @@ impl<'a> Page<'a> {
             unit: "segments".into(),
             value: vec![segments(rate)],
             baseline: vec![segments(expected)],
-            arms: Some([sender.name().to_owned(), "response function".to_owned()]),
+            variants: Some([sender.name().to_owned(), "response function".to_owned()]),
             bar: Some(Bar {
                 chart: format!("{RESPONSE}, {}, {} ms", cell.congestion, cell.rtt_ms),
                 series: sender.name().to_owned(),
@@ -231,14 +231,18 @@ fn rates(own: &[&Trial], sender: Sender) -> Vec<f64> {
 }
 
 /// A chart of two rates over time, a second a point.
-fn over_time(name: &str, [value, baseline]: [Vec<f64>; 2], arms: Option<[String; 2]>) -> Samples {
-    let series = arms.as_ref().map_or_else(String::new, |[value, _]| value.clone());
+fn over_time(
+    name: &str,
+    [value, baseline]: [Vec<f64>; 2],
+    variants: Option<[String; 2]>,
+) -> Samples {
+    let series = variants.as_ref().map_or_else(String::new, |[value, _]| value.clone());
     Samples {
         name: format!("{name} over time"),
         unit: "Mbit/s".into(),
         value,
         baseline,
-        arms,
+        variants,
         bar: Some(Bar {
             chart: format!("{name}, rate in each second"),
             series,

@@ -2,18 +2,18 @@
 //!
 //! Real VMs and simulated ones have this form in common; how each measures it is theirs.
 
-mod column;
 mod path;
 mod profile;
+mod variant;
 
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::series::Series;
 
-pub use column::Column;
 pub use path::Path;
 pub use profile::Profile;
+pub use variant::Variant;
 
 /// Fewest bytes of a transfer: those that say what it is.
 pub const LEAST_BYTES: u64 = 40;
@@ -31,10 +31,10 @@ pub struct Transfer {
     /// Kernel of the guests.
     pub kernel: Series,
     /// What is compared; the first is the baseline of the others.
-    pub columns: Vec<Column>,
+    pub variants: Vec<Variant>,
     /// Other pairs to compare, value and baseline, in place of "each with the first".
     #[serde(default)]
-    pub compare: Vec<[Column; 2]>,
+    pub compare: Vec<[Variant; 2]>,
     /// Profiles of host and guest.
     #[serde(default = "both_profiles")]
     pub profiles: Vec<Profile>,
@@ -54,11 +54,11 @@ pub struct Transfer {
     /// The flows of a cell do not wait for each other: each is followed at once by the next one. Needs more than one.
     #[serde(default)]
     pub back_to_back: bool,
-    /// Rounds in each column of a cell, at least 3.
+    /// Rounds in each variant of a cell, at least 3.
     pub transfers: u32,
     /// Fewer rounds for large sizes, where the full number would take hours.
     pub fewer: Option<Fewer>,
-    /// Rounds before the columns change.
+    /// Rounds before the variants change.
     #[serde(default = "ten")]
     pub block: u32,
     /// What the guest's sockets start with for reception, in bytes (the default of `net.ipv4.tcp_rmem`);
@@ -116,7 +116,7 @@ pub struct HostLoad {
 pub struct Fewer {
     /// From this size on, in bytes.
     pub from_bytes: u64,
-    /// This many rounds in each column.
+    /// This many rounds in each variant.
     pub transfers: u32,
 }
 
@@ -151,12 +151,12 @@ impl Transfer {
             self.fewer.map(|fewer| Fewer { transfers: fewer.transfers.min(LEAST_ROUNDS), ..fewer });
         self.block = self.block.min(self.transfers.div_ceil(2));
         format!(
-            "quick run: {} of {full} rounds in each column; no measurement to rely on",
+            "quick run: {} of {full} rounds in each variant; no measurement to rely on",
             self.transfers
         )
     }
 
-    /// Rounds in each column for a size.
+    /// Rounds in each variant for a size.
     #[must_use]
     pub fn rounds(&self, bytes: u64) -> u32 {
         match self.fewer {
@@ -175,15 +175,15 @@ impl Transfer {
         }
     }
 
-    /// The pairs of columns, value and baseline.
+    /// The pairs of variants, value and baseline.
     #[must_use]
-    pub fn pairs(&self) -> Vec<[Column; 2]> {
+    pub fn pairs(&self) -> Vec<[Variant; 2]> {
         if !self.compare.is_empty() {
             return self.compare.clone();
         }
-        let mut columns = self.columns.iter().copied();
-        let Some(first) = columns.next() else { return Vec::new() };
-        columns.map(|column| [column, first]).collect()
+        let mut variants = self.variants.iter().copied();
+        let Some(first) = variants.next() else { return Vec::new() };
+        variants.map(|variant| [variant, first]).collect()
     }
 
     /// Looks whether it makes sense.
@@ -191,11 +191,11 @@ impl Transfer {
     /// # Errors
     /// When a parameter does not; the error names it.
     pub fn check(&self) -> Result<()> {
-        ensure!(!self.columns.is_empty(), "columns: name at least one");
+        ensure!(!self.variants.is_empty(), "variants: name at least one");
         ensure!(!self.profiles.is_empty(), "profiles: name at least one");
         ensure!(
-            self.compare.iter().flatten().all(|column| self.columns.contains(column)),
-            "compare: only what `columns` names can be compared"
+            self.compare.iter().flatten().all(|variant| self.variants.contains(variant)),
+            "compare: only what `variants` names can be compared"
         );
         ensure!(self.block >= 1 && self.period_ms >= 1, "block and period_ms must be at least 1");
         ensure!(self.line_rate_mbit >= 1, "line_rate_mbit must be at least 1");
@@ -217,10 +217,10 @@ impl Transfer {
             let fits = flows.len() == paths && flows.iter().all(|flows| (1..=200).contains(flows));
             ensure!(fits, "flows = {flows:?}: needs {paths} number(s) from 1 to 200");
         }
-        let bridge = self.columns.contains(&Column::Bridge);
+        let bridge = self.variants.contains(&Variant::Bridge);
         if bridge && !self.path.iter().all(Path::is_direct) {
             bail!(
-                "columns: an emulated path begins at the switch's uplink, where `bridge` does not pass"
+                "variants: an emulated path begins at the switch's uplink, where `bridge` does not pass"
             );
         }
         if self.back_to_back && self.flows.iter().any(|flows| flows.iter().sum::<u32>() < 2) {
@@ -240,7 +240,7 @@ mod tests {
     const TEXT: &str = r#"
         direction = "out"
         kernel = "6.1"
-        columns = ["vanilla", "transmit"]
+        variants = ["vanilla", "transmit"]
         hosts = [{ vms = 2, load_percent = 60 }, { vms = 3, load_percent = 60 }]
         bytes = [10_000, 1_000_000_000]
         fewer = { from_bytes = 100_000_000, transfers = 12 }
@@ -273,14 +273,14 @@ mod tests {
     #[test]
     fn pairs_are_with_the_first_column_or_as_named() {
         let transfer = parse(|text| text).unwrap();
-        assert_eq!(transfer.pairs(), [[Column::Transmit, Column::Vanilla]]);
+        assert_eq!(transfer.pairs(), [[Variant::Transmit, Variant::Vanilla]]);
         let named = parse(|text| {
             text.replace(
                 "[\"vanilla\", \"transmit\"]",
                 "[\"none\", \"fair\"]\ncompare = [[\"fair\", \"none\"]]",
             )
         });
-        assert_eq!(named.unwrap().pairs(), [[Column::Fair, Column::NoPolicy]]);
+        assert_eq!(named.unwrap().pairs(), [[Variant::Fair, Variant::NoPolicy]]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum Frames {
     /// 9000-byte UDP frames, every cache line touched.
     #[value(name = "9000")]
     B9000,
-    /// TCP super-frames of 44 segments, every cache line touched.
+    /// GSO packets of 44 segments, every cache line touched.
     #[value(name = "tso")]
     Tso,
 }
@@ -54,7 +54,7 @@ impl Profile {
         match self {
             Self::Standard => "standard frames",
             Self::Jumbo => "jumbo frames",
-            Self::Offload => "super-frames",
+            Self::Offload => "gso-packets",
         }
     }
 }
@@ -100,7 +100,7 @@ impl Case {
         }
     }
 
-    /// Segment bytes of super-frames.
+    /// Segment bytes of GSO packets.
     pub const fn mss(&self) -> Option<u32> {
         match self.frames {
             Frames::Tso => Some(1460),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_frame_is_a_legal_ip_packet_of_whole_segments() {
+    fn a_gso_packet_is_a_legal_ip_packet_of_whole_segments() {
         let case = Case { frames: Frames::Tso, flows: 1 };
         assert!(case.size() - 14 <= u32::from(u16::MAX));
         assert_eq!((case.size() - 54) % case.mss().unwrap(), 0);

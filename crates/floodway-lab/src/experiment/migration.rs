@@ -112,7 +112,7 @@ impl RealScenario for Migration {
         self.moves.into()
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         self.moves = 1;
         Some("quick: one move".into())
     }

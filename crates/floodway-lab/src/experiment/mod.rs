@@ -7,7 +7,7 @@
 //! verdicts.
 //!
 //! Scenarios compare in one run: each guest has a card on every network under comparison
-//! ([`testbed`]), and the arms take turns within each round, so that both see the same machine.
+//! ([`testbed`]), and the variants take turns within each round, so that both see the same machine.
 
 pub mod all_pairs;
 pub mod friendliness;
@@ -133,7 +133,7 @@ pub(crate) trait RealScenario {
 
     /// Makes it shorter, for a look at whether all works, and returns what the report has to say of that; `None`, and
     /// unchanged, if it has no shorter form.
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         None
     }
 
@@ -176,8 +176,8 @@ impl RealScenario for Scenario {
         dispatch!(self, real => real.run(run), bail!("it has no form on real VMs; try `floodway-lab sim`"))
     }
 
-    fn quicken(&mut self) -> Option<String> {
-        dispatch!(self, real => real.quicken(), None)
+    fn use_quick_profile(&mut self) -> Option<String> {
+        dispatch!(self, real => real.use_quick_profile(), None)
     }
 
     fn cell_pattern(&mut self) -> Option<&mut String> {
@@ -206,8 +206,8 @@ impl Experiment {
     ///
     /// # Errors
     /// When its scenario has no shorter form.
-    pub fn quicken(&mut self) -> Result<()> {
-        let Some(note) = self.scenario.quicken() else {
+    pub fn use_quick_profile(&mut self) -> Result<()> {
+        let Some(note) = self.scenario.use_quick_profile() else {
             bail!("experiment `{}` has no quick form", self.name)
         };
         self.notes.push(note);

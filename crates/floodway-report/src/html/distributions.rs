@@ -77,7 +77,7 @@ mod tests {
         let samples = |series: &str, factor: f64| Samples {
             value: (1..100).map(|n| f64::from(n) * factor).collect(),
             baseline: (1..100).map(f64::from).collect(),
-            arms: Some([series.into(), "unpatched".into()]),
+            variants: Some([series.into(), "unpatched".into()]),
             bar: Some(Bar {
                 chart: "2 KB".into(),
                 series: series.into(),

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use maud::{Markup, PreEscaped, html};
 use plotters::prelude::*;
 
-use super::{COLOURS, PLOT, arms, charts_of, series_of, top};
+use super::{COLOURS, PLOT, charts_of, series_of, top, variants};
 use crate::report::{Bar, Drawn, Samples};
 
 const STYLE: (&str, u32) = ("sans-serif", 12);
@@ -38,7 +38,7 @@ fn over_time(all: &[(&Bar, &Samples)]) -> Result<String> {
             .y_label_area_size(48)
             .build_cartesian_2d(0.0..f64::from(seconds), 0.0..top(samples))?;
         chart.configure_mesh().x_desc("s").y_desc(&samples.unit).label_style(STYLE).draw()?;
-        for (name, colour, values) in arms(samples) {
+        for (name, colour, values) in variants(samples) {
             let points = (1_u32..).map(f64::from).zip(values.iter().copied());
             chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(
                 move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)),
@@ -66,7 +66,8 @@ fn points(all: &[(&Bar, &Samples)]) -> Result<String> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         series.push((name, points));
     }
-    let baseline = all.first().and_then(|(_, samples)| samples.arms.as_ref()).map(|arms| &arms[1]);
+    let baseline =
+        all.first().and_then(|(_, samples)| samples.variants.as_ref()).map(|variants| &variants[1]);
     let every = || series.iter().flat_map(|(_, points)| points.iter().copied());
     let (x, y) = (axis(every().map(|point| point.0)), axis(every().map(|point| point.1)));
     let unit = all.first().map_or("", |(_, samples)| samples.unit.as_str());
@@ -118,7 +119,7 @@ mod tests {
         Samples {
             baseline: value.iter().map(|value| value * 1.1).collect(),
             value,
-            arms: Some([series.into(), "function".into()]),
+            variants: Some([series.into(), "function".into()]),
             bar: Some(Bar {
                 chart: "a chart".into(),
                 series: series.into(),

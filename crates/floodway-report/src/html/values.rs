@@ -92,7 +92,7 @@ mod tests {
             unit: "ms".into(),
             value: vec![value],
             baseline: vec![1.0],
-            arms: Some([series.into(), "off".into()]),
+            variants: Some([series.into(), "off".into()]),
             bar: Some(Bar {
                 chart: "small".into(),
                 series: series.into(),

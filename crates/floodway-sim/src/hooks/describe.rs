@@ -1,6 +1,6 @@
 //! Packets as mechanisms of TCP see them, and what they make of them.
 
-use floodway_core::offload::{Ecn as WireEcn, Edit, Made, Release, Segment};
+use floodway_core::offload::{Ecn as WireEcn, Edit, Segment, SynthesizedSegment, Transmission};
 use floodway_wire::tcp::OptionSummary;
 
 use crate::packet::{self, Body, Ecn, Packet};
@@ -42,7 +42,7 @@ pub fn edit(packet: &mut Packet, edit: &Edit) {
 }
 
 /// A range of a kept packet under a refreshed header.
-pub(super) fn released(kept: &Packet, release: &Release) -> Packet {
+pub(super) fn released(kept: &Packet, release: &Transmission) -> Packet {
     let mut packet = *kept;
     packet.ecn = from_wire(release.ecn);
     if let Body::Tcp(tcp) = &mut packet.body {
@@ -58,16 +58,16 @@ pub(super) fn released(kept: &Packet, release: &Release) -> Packet {
 }
 
 /// The TCP part of a segment that the engine makes.
-pub(super) fn made(made: &Made) -> packet::Segment {
+pub(super) fn synthesized(segment: &SynthesizedSegment) -> packet::Segment {
     let mut options = OptionSummary::default();
-    options.timestamps = made.timestamps;
-    options.set_sack_blocks(made.dsack.as_slice());
+    options.timestamps = segment.timestamps;
+    options.set_sack_blocks(segment.dsack.as_slice());
     packet::Segment {
-        seq: made.seq,
-        ack: made.ack,
+        seq: segment.seq,
+        ack: segment.ack,
         len: 0,
-        window: made.window,
-        flags: made.flags,
+        window: segment.window,
+        flags: segment.flags,
         gso_size: 0,
         options,
     }

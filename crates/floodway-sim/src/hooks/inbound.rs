@@ -1,11 +1,11 @@
 //! The switch's division of the link into a host, in the simulated driver domain.
 //!
 //! # Theory of operation
-//! The mechanism is [`floodway_core::inbound`], the very code that the switch runs: a [`Port`] for each VM, and one [`Division`] that
+//! The mechanism is [`floodway_core::inbound`], the very code that the switch runs: a [`WindowClamp`] for each VM, and one [`BandwidthAllocator`] that
 //! is asked when the number of a VM's active connections changes. What is kept of a held ACK is a copy of its packet. The deadline
 //! of the clamps is the hook's, so that a driver domain that waits for a processor is late with grants, too.
 
-use floodway_core::inbound::{Config, Counters, Division, Port, Sink, Verdict};
+use floodway_core::inbound::{BandwidthAllocator, Config, Counters, Sink, Verdict, WindowClamp};
 use floodway_core::tcp::Edit;
 
 use super::describe;
@@ -20,8 +20,8 @@ const ETHERNET_HEADER: u64 = 14;
 #[derive(Debug)]
 pub struct SwitchInbound {
     cost: Duration,
-    ports: Vec<Port<Packet>>,
-    division: Division,
+    ports: Vec<WindowClamp<Packet>>,
+    division: BandwidthAllocator,
 }
 
 impl SwitchInbound {
@@ -31,8 +31,8 @@ impl SwitchInbound {
     pub fn new(config: Config, vms: usize, cost: Duration, seed: u64) -> Self {
         let mut inbound = Self {
             cost,
-            ports: (0..vms).map(|_| Port::new(config.clone(), seed)).collect(),
-            division: Division::new(config, vec![1; vms], Instant::ZERO),
+            ports: (0..vms).map(|_| WindowClamp::new(config.clone(), seed)).collect(),
+            division: BandwidthAllocator::new(config, vec![1; vms], Instant::ZERO),
         };
         inbound.publish(Instant::ZERO);
         inbound
@@ -47,7 +47,7 @@ impl SwitchInbound {
     /// Bytes of the link that have come for a VM.
     #[must_use]
     pub fn received(&self, vm: usize) -> u64 {
-        self.ports.get(vm).map_or(0, Port::received)
+        self.ports.get(vm).map_or(0, WindowClamp::received)
     }
 
     /// What the clamp of a VM has done.
@@ -64,7 +64,7 @@ impl SwitchInbound {
 
     /// The number of a VM's active connections may have changed.
     fn settle(&mut self, vm: usize, now: Instant) {
-        let active = self.ports.get(vm).map_or(0, Port::active);
+        let active = self.ports.get(vm).map_or(0, WindowClamp::active);
         if self.division.set_active(vm, active) {
             self.publish(now);
         }
@@ -121,7 +121,7 @@ impl Hook for SwitchInbound {
     }
 
     fn next_timeout(&self) -> Instant {
-        let ports = self.ports.iter().map(Port::next_timeout);
+        let ports = self.ports.iter().map(WindowClamp::next_timeout);
         ports.chain([self.division.next_tick()]).min().unwrap_or(Instant::NEVER)
     }
 

@@ -92,7 +92,7 @@ impl HookCtx<'_> {
     }
 
     /// A notice to the module of the guest, which is `side` of the flow. Like all notices it waits in the RX ring
-    /// until the VM runs. A hello is of no flow in particular.
+    /// until the VM runs. A heartbeat is of no flow in particular.
     pub fn notify(&mut self, vm: u32, flow: FlowId, side: Side, notice: Notice) {
         self.actions.push(Action::Notify { vm, flow, side, notice });
     }

@@ -42,7 +42,7 @@ use vm::{Vm, VmWork};
 use crate::cpu::{
     CpuEvent, Cpus, Load, LoadConfig, MachineEvent, Scheduler, Step, VcpuId, VcpuStats,
 };
-use crate::env::{Env, Errand, Event, Place};
+use crate::env::{Env, Event, Place, VmTask};
 use crate::packet::{Address, PacketId};
 use crate::{Duration, Instant};
 
@@ -159,11 +159,11 @@ impl Machine {
     }
 
     /// Something is to be done in a VM.
-    pub(crate) fn on_errand(&mut self, vm: u32, errand: Errand, env: &mut Env) {
-        self.vms[vm as usize].on_errand(errand);
-        match errand {
+    pub(crate) fn on_vm_task(&mut self, vm: u32, task: VmTask, env: &mut Env) {
+        self.vms[vm as usize].on_vm_task(task);
+        match task {
             // The kernel learns of it as it learns of packets.
-            Errand::Completion(..) => self.settle(env),
+            VmTask::Completion(..) => self.settle(env),
             _ => self.kick(vm, env),
         }
     }

@@ -10,7 +10,7 @@
 //! empty; the VM asks for packets when it has taken all, and for free slots when it found none, then as soon
 //! as half of them are free (`netfront` sets `rsp_event` half-way).
 //!
-//! 240 slots are those of Xen 3.3 according to the vFlood paper (section 5.1); super-frames take one slot per
+//! 240 slots are those of Xen 3.3 according to the vFlood paper (section 5.1); GSO packets take one slot per
 //! 4096 bytes.
 //!
 //! Invariant: requests, and buffers that are filled, are never more than the slots.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_take_a_slot_per_page() {
+    fn gso_packets_take_a_slot_per_page() {
         let mut pool = Pool::default();
         let mut ring = RxRing::new(20);
         let large = pool.insert(data(64_000, 1460));

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::ring::{RxRing, TxRing};
 use crate::cpu::{Load, LoadConfig, LoadStep, VcpuId, VcpuSpec};
-use crate::env::{Command, Env, Errand};
+use crate::env::{Command, Env, VmTask};
 use crate::flow::{FlowId, Side};
 use crate::packet::{Address, Fifo, PacketId, Pool};
 use crate::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct VmConfig {
     pub ring_slots: u32,
     /// Packets that its kernel queues in front of the TX ring.
     pub queue: u32,
-    /// Processor time for sending a packet; a super-frame counts once.
+    /// Processor time for sending a packet; a GSO packet counts once.
     pub tx_cost: Duration,
     /// Processor time for receiving a packet.
     pub rx_cost: Duration,
@@ -101,7 +101,7 @@ pub(super) struct Vm {
     /// Connections that go on now that packets have left.
     completions: VecDeque<(FlowId, Side)>,
     /// Deadlines.
-    urgent: VecDeque<Errand>,
+    urgent: VecDeque<VmTask>,
     /// Applications' system calls.
     calls: VecDeque<Command>,
     /// Of the call at the front, if it was interrupted.
@@ -185,7 +185,7 @@ impl Vm {
     pub(super) fn take_request(&mut self, pool: &mut Pool) -> Option<PacketId> {
         let (packet, call) = self.tx.take(pool)?;
         self.call |= call;
-        pool.discharge(packet);
+        pool.tx_completion(packet);
         Some(packet)
     }
 
@@ -215,14 +215,14 @@ impl Vm {
 
     // The VM's side.
 
-    pub(super) fn on_errand(&mut self, errand: Errand) {
-        match errand {
-            Errand::Command(command @ Command::Compute { .. }) => {
+    pub(super) fn on_vm_task(&mut self, task: VmTask) {
+        match task {
+            VmTask::Command(command @ Command::Compute { .. }) => {
                 self.computations.push_back(command);
             }
-            Errand::Command(command) => self.calls.push_back(command),
-            Errand::Deadline(..) => self.urgent.push_back(errand),
-            Errand::Completion(flow, side) => {
+            VmTask::Command(command) => self.calls.push_back(command),
+            VmTask::Deadline(..) => self.urgent.push_back(task),
+            VmTask::Completion(flow, side) => {
                 self.completions.push_back((flow, side));
                 self.call = true;
             }
@@ -339,7 +339,7 @@ impl Vm {
                 }
             }
             Doing::Urgent => {
-                if let Some(Errand::Deadline(flow, side)) = self.urgent.pop_front() {
+                if let Some(VmTask::Deadline(flow, side)) = self.urgent.pop_front() {
                     env.timeout(flow, side);
                 }
             }

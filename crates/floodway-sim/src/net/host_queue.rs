@@ -3,8 +3,8 @@
 //! # Theory of operation
 //! The scheduler is [`floodway_core::egress::qdisc::Scheduler`], the very code that the switch runs: two classes, turns of the sources
 //! within each, and a fifo, `CoDel` or FQ-CoDel for each source and class. What the queue can choose between depends on how
-//! large a packet is: with [`HostQueueConfig::segment`] a super-frame is cut into packets on its way in, without it a
-//! super-frame is one packet here, and leaves for the card's ring whole.
+//! large a packet is: with [`HostQueueConfig::segment`] a GSO packet is cut into packets on its way in, without it a
+//! GSO packet is one packet here, and leaves for the card's ring whole.
 //!
 //! What the scheduler drops is freed here and counted; what it marks gets CE.
 //!
@@ -21,7 +21,7 @@ use crate::packet::{Address, Ecn, PacketId, Pool};
 pub struct HostQueueConfig {
     /// The discipline of each source and class.
     pub discipline: Config,
-    /// Super-frames are cut before they are queued.
+    /// GSO packets are cut before they are queued.
     pub segment: bool,
     /// Code points of the high class: bit `n` stands for code point `n`.
     pub high_dscp: u64,
@@ -111,7 +111,7 @@ mod tests {
         HostQueue::new(HostQueueConfig { discipline, segment, high_dscp: 1 << 46 })
     }
 
-    /// Packets that leave the card before one that comes behind two super-frames of another flow.
+    /// Packets that leave the card before one that comes behind two GSO packets of another flow.
     fn ahead(kind: Kind, segment: bool, dscp: u8) -> usize {
         let mut pool = Pool::default();
         let config = NicConfig { ring_bytes: 3_000, ..NicConfig::default() };
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_is_cut_can_be_overtaken() {
         assert_eq!(ahead(Kind::Fifo, true, 0), 80);
-        assert_eq!(ahead(Kind::FqCodel, false, 0), 40, "the super-frame that is with the card");
+        assert_eq!(ahead(Kind::FqCodel, false, 0), 40, "the GSO packet that is with the card");
         assert_eq!(ahead(Kind::FqCodel, true, 0), 2, "what is with the card");
         assert_eq!(ahead(Kind::Fifo, true, 46), 2, "high goes first");
     }

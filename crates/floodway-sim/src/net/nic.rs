@@ -4,7 +4,7 @@
 //! Packets wait in a queue discipline in software. The card has a ring of its own, in order, that software
 //! cannot reorder any more; so it should be short. As with byte queue limits (Linux BQL), software hands
 //! packets over while less than `ring_bytes` are with the card, the packet on the wire included; the last one
-//! may exceed the limit. A super-frame enters the ring whole and leaves in pieces: segmentation by
+//! may exceed the limit. A GSO packet enters the ring whole and leaves in pieces: segmentation by
 //! the card. That is why a ring that is short in bytes can still hold 64 KB of one flow ahead of everybody.
 
 use super::queue::{ClassQueues, Discipline, QueueConfig, Refused};
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_frame_blocks_the_ring() {
+    fn a_gso_packet_blocks_the_ring() {
         let mut pool = Pool::default();
         let queue = QueueConfig::packets(100).with_high(46);
         let mut nic = Nic::new(NicConfig { ring_bytes: 1_500, queue, ..NicConfig::default() });

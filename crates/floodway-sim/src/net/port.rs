@@ -22,7 +22,7 @@ pub struct PortStats {
     pub packets: u64,
     /// Bytes of IP packets sent.
     pub bytes: u64,
-    /// Packets for which the queue had no room; a super-frame counts as one.
+    /// Packets for which the queue had no room; a GSO packet counts as one.
     pub dropped: u64,
     /// Packets lost on the link.
     pub lost: u64,
@@ -169,7 +169,7 @@ impl Port {
         clock: &mut Clock<E>,
     ) {
         // The card of a host has it: what its sender counted in the queues above ends here.
-        pool.discharge(packet);
+        pool.tx_completion(packet);
         let len = pool.get(packet).len();
         let busy = self.link.transmission(len, 1);
         self.busy_until = clock.now() + busy;

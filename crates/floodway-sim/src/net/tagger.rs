@@ -4,7 +4,7 @@
 //! Goal: small flows get the high class in every queue that looks at code points, without a word from whoever sends. The
 //! meter is [`floodway_core::egress::meter::Meter`], the very code that the switch runs: one for each source address at the host, with a
 //! token bucket for each destination. A packet is metered when the host hands it to its network card, so after the driver
-//! domain and before the card's queue; a super-frame counts whole, as in the switch. The code point that the sender wrote is
+//! domain and before the card's queue; a GSO packet counts whole, as in the switch. The code point that the sender wrote is
 //! overwritten, whatever it was.
 //!
 //! Without a tagger at a host, code points leave it as they are.

@@ -44,16 +44,16 @@ pub struct TcpConfig {
     pub receive: Buffer,
     /// Bytes that may be sent and unacknowledged or in the socket.
     pub send: Buffer,
-    /// Largest super-frame in bytes of payload; zero or one MSS: none.
+    /// Largest GSO packet in bytes of payload; zero or one MSS: none.
     pub gso_max: u32,
-    /// A super-frame holds what is sent in about a millisecond, and at least two segments (Linux `tcp_tso_autosize`, without
+    /// A GSO packet holds what is sent in about a millisecond, and at least two segments (Linux `tcp_tso_autosize`, without
     /// what it adds for round trips of some ms), and nothing waits to fill it; otherwise it holds as much as fits.
     pub gso_autosize: bool,
     /// Bytes that may wait in queues of the sender's host (Linux, `tcp_limit_output_bytes`); zero: any number, as
     /// before Linux 3.6.
     pub limit_output: u32,
     /// A timeout does not repeat what queues of the sender's host still hold (Linux since 3.15, `skb_still_in_host_queue`).
-    pub spares_queued: bool,
+    pub skip_queued_rtx: bool,
     /// Falls back to the initial window after idle time (RFC 5681 section 4.1).
     pub idle_restart: bool,
     /// The window grows only while it is what keeps data back (RFC 7661, Linux `tcp_is_cwnd_limited`); otherwise with
@@ -85,7 +85,7 @@ impl TcpConfig {
             gso_max: 0,
             gso_autosize: false,
             limit_output: 1 << 20,
-            spares_queued: true,
+            skip_queued_rtx: true,
             idle_restart: true,
             validate_window: true,
         }
@@ -104,7 +104,7 @@ impl TcpConfig {
             receive: Buffer { initial: 65_535, max: 4 << 20 },
             send: Buffer { initial: 16_384, max: 4 << 20 },
             limit_output: 0,
-            spares_queued: false,
+            skip_queued_rtx: false,
             ..Self::linux()
         }
     }
@@ -121,7 +121,7 @@ impl TcpConfig {
             receive: Buffer { initial: 64 << 20, max: 64 << 20 },
             send: Buffer { initial: 64 << 20, max: 64 << 20 },
             limit_output: 0,
-            spares_queued: false,
+            skip_queued_rtx: false,
             ..Self::linux()
         }
     }

@@ -158,20 +158,20 @@ impl Connection {
     }
 
     /// Until when that holds without another word of the switch.
-    pub fn set_hello(&mut self, until: Instant) {
-        self.sender.set_hello(until);
+    pub fn set_heartbeat(&mut self, until: Instant) {
+        self.sender.set_heartbeat(until);
     }
 
     /// How many of its bytes the queues of its host hold, and how many they have ever taken. Somebody has to say so before
-    /// [`poll`](Self::poll) and [`on_timeout`](Self::on_timeout) if the stack [asks](Self::minds_queue).
+    /// [`poll`](Self::poll) and [`on_timeout`](Self::on_timeout) if the stack [asks](Self::tsq_enabled).
     pub fn set_queued(&mut self, bytes: u64, taken: u64) {
         self.sender.small_queue().set_queued(bytes, taken);
     }
 
     /// The stack limits what the host's queues hold, or does not repeat it.
     #[must_use]
-    pub fn minds_queue(&self) -> bool {
-        self.config.limit_output > 0 || self.config.spares_queued
+    pub fn tsq_enabled(&self) -> bool {
+        self.config.limit_output > 0 || self.config.skip_queued_rtx
     }
 
     /// Goes on when some of what is queued has left.

@@ -13,12 +13,12 @@
 //!
 //! **Timer.** Runs while anything is outstanding, is set anew by each advance of `snd_una`, doubles at each expiry. With
 //! a zero window and nothing outstanding it sends a probe of one byte instead. What the host's own queues still hold has not timed
-//! out, if the stack [looks](TcpConfig::spares_queued): Linux does not repeat it and takes back, with the first ACK (F-RTO), what it
+//! out, if the stack [looks](TcpConfig::skip_queued_rtx): Linux does not repeat it and takes back, with the first ACK (F-RTO), what it
 //! had concluded.
 //!
 //! **Managed.** While a switch controls the flow, the congestion window does not bind what is sent, whatever happens to it, nor, once an
 //! ACK has made room in it, the send buffer, which is sized after that window ([`output`]); the window goes on growing and shrinking as a shadow, and binds again when
-//! the flow is not managed any more, or when the switch has not said hello for too long.
+//! the flow is not managed any more, or when the switch has not sent a heartbeat for too long.
 
 mod output;
 
@@ -113,7 +113,7 @@ pub struct Sender {
     last_sent: Instant,
     cwr: bool,
     managed: bool,
-    hello_until: Instant,
+    heartbeat_until: Instant,
     /// Managed by a switch that is alive, as of the last look.
     floods: bool,
     /// Expiries since anything was heard.
@@ -151,7 +151,7 @@ impl Sender {
             last_sent: Instant::ZERO,
             cwr: false,
             managed: false,
-            hello_until: Instant::ZERO,
+            heartbeat_until: Instant::ZERO,
             floods: false,
             unheard: 0,
             small_queue: SmallQueue::new(config.limit_output),
@@ -209,8 +209,8 @@ impl Sender {
         self.managed = managed;
     }
 
-    pub(super) fn set_hello(&mut self, until: Instant) {
-        self.hello_until = until;
+    pub(super) fn set_heartbeat(&mut self, until: Instant) {
+        self.heartbeat_until = until;
     }
 
     pub(super) const fn small_queue(&mut self) -> &mut SmallQueue {
@@ -480,7 +480,7 @@ impl Sender {
                 return;
             }
         }
-        let left = if self.config.spares_queued { self.small_queue.left() } else { u64::MAX };
+        let left = if self.config.skip_queued_rtx { self.small_queue.left() } else { u64::MAX };
         if self.board.first_is_queued(left) {
             self.rtt.back_off();
             self.timer = now + self.rtt.rto(&self.config.rto);

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! [`World::run`] takes one event after the other. An event changes one part of the world; what that wants of
-//! others is queued (errands for VMs, notices for applications) and done before the next event, in the order in
+//! others is queued (tasks for VMs, notices for applications) and done before the next event, in the order in
 //! which it came up. All of it is a function of the scenario and the seed.
 //!
 //! With [`World::fingerprint`] on, every event and its time go into a digest: two runs with the same
@@ -19,7 +19,7 @@ use std::any::Any;
 use crate::Instant;
 use crate::cpu::{CpuEvent, LoadConfig};
 use crate::engine::Digest;
-use crate::env::{Errand, Notice, Place};
+use crate::env::{Notice, Place, VmTask};
 use crate::flow::{FlowId, Flows, Side};
 use crate::machine::{Hook, Machine, MachineConfig, VmConfig};
 use crate::net::{Net, NetEvent, Node, PortId};
@@ -242,8 +242,8 @@ impl World {
         match address.map(|address| self.env.place(address)) {
             Some(Place::Bare { .. }) => self.env.timeout(flow, side),
             Some(Place::Vm { machine, vm }) => {
-                let errand = Errand::Deadline(flow, side);
-                self.machines[machine as usize].on_errand(vm, errand, &mut self.env);
+                let task = VmTask::Deadline(flow, side);
+                self.machines[machine as usize].on_vm_task(vm, task, &mut self.env);
             }
             None => {}
         }
@@ -251,10 +251,10 @@ impl World {
 
     fn settle(&mut self) {
         loop {
-            if let Some(done) = self.env.packets.take_discharge() {
-                self.env.discharge(done);
-            } else if let Some((machine, vm, errand)) = self.env.errands.pop_front() {
-                self.machines[machine as usize].on_errand(vm, errand, &mut self.env);
+            if let Some(done) = self.env.packets.take_tx_completion() {
+                self.env.tx_completion(done);
+            } else if let Some((machine, vm, task)) = self.env.vm_tasks.pop_front() {
+                self.machines[machine as usize].on_vm_task(vm, task, &mut self.env);
             } else if let Some((app, notice)) = self.env.notices.pop_front() {
                 self.tell(app, notice);
             } else {

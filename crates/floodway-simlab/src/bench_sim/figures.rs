@@ -18,8 +18,8 @@ pub fn rows(case: Case, rounds: &[Round]) -> (Vec<Row>, Vec<Samples>) {
     let mut all = Vec::new();
     let mut compare = |name: &str, unit: &str, (value, baseline): (Vec<f64>, Vec<f64>)| {
         let name = format!("{case}/{name}");
-        let arms = Some(["floodway-sim".into(), "ns-3".into()]);
-        let samples = Samples { name, unit: unit.into(), value, baseline, arms, bar: None };
+        let variants = Some(["floodway-sim".into(), "ns-3".into()]);
+        let samples = Samples { name, unit: unit.into(), value, baseline, variants, bar: None };
         rows.push(samples.median_row());
         all.push(samples);
     };
@@ -77,7 +77,7 @@ pub fn render(report: &Report) -> String {
     for row in &report.rows {
         let verdict = match row.verdict {
             Some(Verdict::Ok) => "ok",
-            Some(Verdict::Short) => "SHORT",
+            Some(Verdict::BelowTarget) => "SHORT",
             None => "",
         };
         shown.add_row([

@@ -11,7 +11,7 @@
 //!
 //! **What counts.** Transfers that begin between `time.warm_up_ms` (when all connections are open) and the end of
 //! `time.measured_ms`. Arrivals go on for `time.rest_ms` more, so that the last of them finish under the same
-//! load; those that have not finished then count with the time that they have taken so far, which is the same for all columns.
+//! load; those that have not finished then count with the time that they have taken so far, which is the same for all variants.
 //! Classes are by size.
 
 use std::time::Duration;

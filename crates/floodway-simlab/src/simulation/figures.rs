@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use floodway_experiment::transfer::Column;
+use floodway_experiment::transfer::Variant;
 use floodway_report::stats::{self, Centre};
 use floodway_report::{Band, Bar, Report, Row, Samples, World, judge, table};
 
@@ -23,7 +23,7 @@ type Index<'a> = BTreeMap<(&'a Parameters, &'a str), Vec<f64>>;
 /// One comparison in one cell.
 struct Comparison<'a> {
     cell: &'a Cell,
-    pair: [Column; 2],
+    pair: [Variant; 2],
     receiver: Option<String>,
     metric: &'a str,
     value: Vec<f64>,
@@ -46,7 +46,7 @@ pub(super) fn report(
             comparisons.extend(compare(experiment, &index, cell, pair));
         }
     }
-    ensure!(!comparisons.is_empty(), "no round came to its end in both columns of any pair");
+    ensure!(!comparisons.is_empty(), "no round came to its end in both variants of any pair");
     comparisons.iter().for_each(|comparison| page.add(comparison));
     page.add_growth(&comparisons);
     page.add_peaks(&comparisons);
@@ -96,13 +96,13 @@ fn compare<'a>(
     experiment: &Transfers,
     index: &Index<'_>,
     cell: &'a Cell,
-    pair: [Column; 2],
+    pair: [Variant; 2],
 ) -> Vec<Comparison<'a>> {
     let mut all = Vec::new();
     for path in &cell.paths {
         for metric in RATES {
-            let [value, baseline] = pair.map(|column| {
-                let mut key = experiment.parameters(cell, column);
+            let [value, baseline] = pair.map(|variant| {
+                let mut key = experiment.parameters(cell, variant);
                 key.insert("receiver".into(), path.name.clone());
                 index.get(&(&key, metric)).cloned().unwrap_or_default()
             });
@@ -143,10 +143,10 @@ impl Transfers {
                 }
             });
         }
-        join("/", &[cell.variant.label.clone(), parts.join(", ")])
+        join("/", &[cell.host_variant.label.clone(), parts.join(", ")])
     }
 
-    fn pair_label(&self, [value, baseline]: [Column; 2]) -> String {
+    fn pair_label(&self, [value, baseline]: [Variant; 2]) -> String {
         match self.scene.pairs().len() {
             0 | 1 => String::new(),
             _ => format!("{} against {}", value.name(), baseline.name()),
@@ -164,7 +164,7 @@ impl Comparison<'_> {
             Some(receiver) => format!("{receiver} {}", self.metric),
             None => self.metric.to_owned(),
         };
-        format!("{what} {}", self.cell.variant.host.name)
+        format!("{what} {}", self.cell.host_variant.host.name)
     }
 
     /// The same measure of the same pair.
@@ -206,10 +206,10 @@ impl Page<'_> {
             unit: "Mbit/s".into(),
             value: one.value.clone(),
             baseline: one.baseline.clone(),
-            arms: Some(one.pair.map(|column| column.name().to_owned())),
+            variants: Some(one.pair.map(|variant| variant.name().to_owned())),
             bar: Some(Bar {
                 chart: join("/", &[pair, one.what()]),
-                series: one.cell.variant.host.name.clone(),
+                series: one.cell.host_variant.host.name.clone(),
                 label,
                 ..Bar::default()
             }),
@@ -266,9 +266,9 @@ impl Page<'_> {
 
     /// How much of the buffer each receiver's flows use.
     fn add_occupancy(&mut self, index: &Index<'_>, cell: &Cell) {
-        let host = &cell.variant.host.name;
-        let series = |column, receiver: &str| -> Vec<f64> {
-            let mut wanted = self.experiment.parameters(cell, column);
+        let host = &cell.host_variant.host.name;
+        let series = |variant, receiver: &str| -> Vec<f64> {
+            let mut wanted = self.experiment.parameters(cell, variant);
             wanted.insert("receiver".into(), receiver.to_owned());
             let mut all: Vec<(u64, f64)> = index
                 .iter()
@@ -288,7 +288,7 @@ impl Page<'_> {
         let mut rows = Vec::new();
         for pair in self.experiment.scene.pairs() {
             for path in &cell.paths {
-                let [value, baseline] = pair.map(|column| series(column, &path.name));
+                let [value, baseline] = pair.map(|variant| series(variant, &path.name));
                 if value.is_empty() {
                     continue;
                 }
@@ -316,27 +316,27 @@ impl Page<'_> {
     }
 
     /// Whether the runs on the hosts as they are, or with one parameter changed, were healthy ones.
-    fn add_health(&mut self, measurements: &[Measurement], variant: &str) {
-        for &column in &self.experiment.scene.columns {
+    fn add_health(&mut self, measurements: &[Measurement], host_variant: &str) {
+        for &variant in &self.experiment.scene.variants {
             let own = |metric: &str| {
                 let of = |m: &&Measurement| {
                     m.metric == metric
-                        && m.parameters.get("column").is_some_and(|c| c == column.name())
-                        && m.parameters.get("variant").is_none_or(|v| v == variant)
+                        && m.parameters.get("variant").is_some_and(|c| c == variant.name())
+                        && m.parameters.get("host_variant").is_none_or(|v| v == host_variant)
                 };
                 measurements.iter().filter(of).map(|m| m.value).collect::<Vec<_>>()
             };
             for (metric, unit) in
                 [("guest retransmissions", "segments"), ("transfers failed", "transfers")]
             {
-                let name = format!("{metric} {}", column.name());
-                let name = join("/", &[variant.to_owned(), name]);
+                let name = format!("{metric} {}", variant.name());
+                let name = join("/", &[host_variant.to_owned(), name]);
                 self.rows.push(Row::value(name, unit, Some(own(metric).iter().sum())));
             }
             for metric in ["measured VM", "other VMs", "driver domain"] {
                 let metric = format!("processor of the {metric}");
-                let name = format!("{metric} {}", column.name());
-                let name = join("/", &[variant.to_owned(), name]);
+                let name = format!("{metric} {}", variant.name());
+                let name = join("/", &[host_variant.to_owned(), name]);
                 self.rows.push(Row::value(name, "%", stats::mean(&own(&metric))));
             }
         }

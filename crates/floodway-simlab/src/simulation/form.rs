@@ -90,11 +90,11 @@ impl Experiment {
     }
 
     /// Makes it shorter, for a look at whether all works; the report will say so.
-    pub fn quicken(&mut self) {
+    pub fn use_quick_profile(&mut self) {
         match &mut self.form {
-            Form::Transfers(form) => form.quicken(),
-            Form::Grid(form) => form.quicken(),
-            Form::Friendliness(form) => form.quicken(),
+            Form::Transfers(form) => form.use_quick_profile(),
+            Form::Grid(form) => form.use_quick_profile(),
+            Form::Friendliness(form) => form.use_quick_profile(),
         }
     }
 

@@ -4,14 +4,14 @@
 //!
 //! A *scene* is a table of parameters that is simulated as a whole: [`super::fat_tree`], [`super::inbound`],
 //! [`super::testbed`], [`super::web`]. Its values
-//! come from a base file, which several experiments share, and from the experiment. A *column* is what is compared (the
+//! come from a base file, which several experiments share, and from the experiment. A *variant* is what is compared (the
 //! mechanism off, on), a *case* is where (a load, a size of a bucket); both are a name and changes to parameters, by dotted
-//! names. Each case is run in each column, as many times as there are replications; a replication has the same seed
-//! everywhere, so all columns and cases meet the same arrivals as far as their parameters let them.
+//! names. Each case is run in each variant, as many times as there are replications; a replication has the same seed
+//! everywhere, so all variants and cases meet the same arrivals as far as their parameters let them.
 //!
 //! A run yields figures of classes (`2 KB p99`, `bulk rate`). A row compares one figure of one class in one case
-//! between a column and the one that it is `against`, the first if not told: medians over replications. Rows
-//! are named `case/class figure column`.
+//! between a variant and the one that it is `against`, the first if not told: medians over replications. Rows
+//! are named `case/class figure variant`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub(super) struct Settings {
     /// Parameters beyond those of the file, and instead of them.
     #[serde(default)]
     with: Table,
-    /// Independent runs of each case in each column.
+    /// Independent runs of each case in each variant.
     #[serde(default = "one")]
     replications: u32,
     /// Takes many minutes: `sim all` names it and leaves it out.
@@ -48,7 +48,7 @@ pub(super) struct Settings {
     #[serde(default)]
     quick: BTreeMap<String, Value>,
     /// What is compared.
-    pub(super) column: Vec<Change>,
+    pub(super) variant: Vec<Change>,
     /// Where.
     #[serde(default)]
     pub(super) case: Vec<Change>,
@@ -86,11 +86,11 @@ pub(super) enum Along {
     Figures,
     /// The cases, for one figure of a class.
     Cases,
-    /// The columns, for one figure of a class in one case.
-    Columns,
+    /// The variants, for one figure of a class in one case.
+    Variants,
 }
 
-/// A column or a case.
+/// A variant or a case.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
@@ -99,7 +99,7 @@ pub(super) struct Change {
     /// Parameters that are different, by dotted names.
     #[serde(default)]
     set: BTreeMap<String, Value>,
-    /// The column that this one is compared with, if not the first.
+    /// The variant that this one is compared with, if not the first.
     pub(super) against: Option<String>,
 }
 
@@ -142,11 +142,11 @@ impl Grid {
 
     fn check(&self) -> Result<()> {
         ensure!(self.settings.replications >= 1, "replications must be at least 1");
-        ensure!(!self.settings.column.is_empty(), "there is no column");
-        for column in &self.settings.column {
-            if let Some(against) = &column.against {
-                let known = self.settings.column.iter().any(|other| other.name == *against);
-                ensure!(known, "against = {against:?}: there is no such column");
+        ensure!(!self.settings.variant.is_empty(), "there is no variant");
+        for variant in &self.settings.variant {
+            if let Some(against) = &variant.against {
+                let known = self.settings.variant.iter().any(|other| other.name == *against);
+                ensure!(known, "against = {against:?}: there is no such variant");
             }
         }
         self.runs().map(drop)
@@ -156,10 +156,10 @@ impl Grid {
         self.seed = seed;
     }
 
-    pub(super) fn quicken(&mut self) {
+    pub(super) fn use_quick_profile(&mut self) {
         // A name that does not exist shows when the runs are made.
         for (name, value) in std::mem::take(&mut self.settings.quick) {
-            for change in &mut self.settings.column {
+            for change in &mut self.settings.variant {
                 change.set.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
@@ -170,14 +170,14 @@ impl Grid {
     pub(super) fn runs(&self) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
         for case in &self.settings.case {
-            for column in &self.settings.column {
+            for variant in &self.settings.variant {
                 let work = self
-                    .work(case, column)
-                    .with_context(|| format!("case {:?}, column {:?}", case.name, column.name))?;
+                    .work(case, variant)
+                    .with_context(|| format!("case {:?}, variant {:?}", case.name, variant.name))?;
                 for replication in 0..self.settings.replications {
                     runs.push(Run {
                         experiment: self.name.clone(),
-                        parameters: parameters(case, column),
+                        parameters: parameters(case, variant),
                         seed: self.seed.wrapping_mul(1000).wrapping_add(replication.into()),
                         work: work.clone(),
                     });
@@ -187,10 +187,10 @@ impl Grid {
         Ok(runs)
     }
 
-    /// The scene of a case in a column; what the column says counts last.
-    fn work(&self, case: &Change, column: &Change) -> Result<Work> {
+    /// The scene of a case in a variant; what the variant says counts last.
+    fn work(&self, case: &Change, variant: &Change) -> Result<Work> {
         let mut table = self.parameters.clone();
-        for (name, value) in case.set.iter().chain(&column.set) {
+        for (name, value) in case.set.iter().chain(&variant.set) {
             host::set(&mut table, name, value)?;
         }
         let table = Value::Table(table);
@@ -219,8 +219,8 @@ impl Grid {
     }
 }
 
-pub(super) fn parameters(case: &Change, column: &Change) -> Parameters {
-    let all = [("case", &case.name), ("column", &column.name)];
+pub(super) fn parameters(case: &Change, variant: &Change) -> Parameters {
+    let all = [("case", &case.name), ("variant", &variant.name)];
     all.map(|(name, value)| (name.to_owned(), value.clone())).into()
 }
 

@@ -34,7 +34,7 @@ impl Key {
 /// The measurements of a cell.
 struct Cell<'a> {
     case: &'a Change,
-    column: &'a Change,
+    variant: &'a Change,
     own: Vec<&'a Measurement>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
     let (mut rows, mut samples) = (Vec::new(), Vec::new());
     for case in &grid.settings.case {
         let cells: Vec<_> =
-            grid.settings.column.iter().map(|column| cell(case, column, all)).collect();
+            grid.settings.variant.iter().map(|variant| cell(case, variant, all)).collect();
         let mut keys: Vec<Key> = Vec::new();
         for key in cells.iter().flat_map(|cell| &cell.own).filter_map(|m| Key::of(m)) {
             if !keys.contains(&key) {
@@ -71,8 +71,8 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
         }
         ensure!(!keys.is_empty(), "case {:?}: nothing was measured", case.name);
         for (n, one) in cells.iter().enumerate() {
-            let against = match &one.column.against {
-                Some(name) => cells.iter().find(|other| other.column.name == *name),
+            let against = match &one.variant.against {
+                Some(name) => cells.iter().find(|other| other.variant.name == *name),
                 None => cells.first().filter(|_| n > 0),
             };
             if against.is_none() && cells.len() > 1 {
@@ -80,7 +80,7 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
             }
             for key in &keys {
                 let made = compare(grid, one, against, key);
-                // Some columns leave out what others have.
+                // Some variants leave out what others have.
                 if !made.value.is_empty() {
                     rows.push(made.median_row());
                     samples.push(made);
@@ -105,18 +105,18 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
     Ok((report, samples))
 }
 
-fn cell<'a>(case: &'a Change, column: &'a Change, all: &'a [Measurement]) -> Cell<'a> {
+fn cell<'a>(case: &'a Change, variant: &'a Change, all: &'a [Measurement]) -> Cell<'a> {
     let is = |m: &Measurement, name: &str, value: &str| {
         m.parameters.get(name).is_some_and(|own| own == value)
     };
-    let own = |m: &&Measurement| is(m, "case", &case.name) && is(m, "column", &column.name);
-    Cell { case, column, own: all.iter().filter(own).collect() }
+    let own = |m: &&Measurement| is(m, "case", &case.name) && is(m, "variant", &variant.name);
+    Cell { case, variant, own: all.iter().filter(own).collect() }
 }
 
-/// A figure in one column and the one that it is against; replications that lack it in either do not count.
+/// A figure in one variant and the one that it is against; replications that lack it in either do not count.
 fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -> Samples {
     let values = one.values(key);
-    // What only this column has (the share of what is tagged, say) stands alone.
+    // What only this variant has (the share of what is tagged, say) stands alone.
     let others = against.map(|other| other.values(key)).filter(|others| !others.is_empty());
     let both = |seed: &u64| others.as_ref().is_none_or(|others| others.contains_key(seed));
     let pick = |from: &BTreeMap<u64, f64>| -> Vec<f64> {
@@ -127,20 +127,20 @@ fn compare(grid: &Grid, one: &Cell<'_>, against: Option<&Cell<'_>>, key: &Key) -
     let (chart, label) = match grid.settings.chart {
         Along::Figures => (join(case, &key.class), key.figure.clone()),
         Along::Cases => (key.name(), case.clone()),
-        Along::Columns => (join(case, &key.name()), one.column.name.clone()),
+        Along::Variants => (join(case, &key.name()), one.variant.name.clone()),
     };
     let is_time = key.unit == "ms";
     Samples {
-        name: format!("{} {}", join(case, &key.name()), one.column.name),
+        name: format!("{} {}", join(case, &key.name()), one.variant.name),
         unit: key.unit.clone(),
         value: pick(&values),
         baseline: others.as_ref().map(pick).unwrap_or_default(),
-        arms: arms(one, against),
+        variants: variants(one, against),
         bar: is_time.then(|| Bar {
             chart,
             series: match grid.settings.chart {
-                Along::Columns => "this column".to_owned(),
-                Along::Figures | Along::Cases => one.column.name.clone(),
+                Along::Variants => "this variant".to_owned(),
+                Along::Figures | Along::Cases => one.variant.name.clone(),
             },
             label,
             drawn: Drawn::Values,
@@ -162,14 +162,14 @@ fn distributions(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Vec<Samples> {
         let what = if from == "0" { "distribution" } else { "distribution of the slowest" };
         let chart = format!("{} {what}", join(&one.case.name, class));
         Samples {
-            name: format!("{chart} {}", one.column.name),
+            name: format!("{chart} {}", one.variant.name),
             unit: "ms".into(),
             value: one.points(class, from),
             baseline: against.map(|other| other.points(class, from)).unwrap_or_default(),
-            arms: arms(one, against),
+            variants: variants(one, against),
             bar: Some(Bar {
                 chart,
-                series: one.column.name.clone(),
+                series: one.variant.name.clone(),
                 label: from.clone(),
                 drawn: Drawn::Distribution,
             }),
@@ -178,9 +178,9 @@ fn distributions(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Vec<Samples> {
     made.collect()
 }
 
-fn arms(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Option<[String; 2]> {
-    let other = against.map_or(String::new(), |other| other.column.name.clone());
-    Some([one.column.name.clone(), other])
+fn variants(one: &Cell<'_>, against: Option<&Cell<'_>>) -> Option<[String; 2]> {
+    let other = against.map_or(String::new(), |other| other.variant.name.clone());
+    Some([one.variant.name.clone(), other])
 }
 
 fn join(case: &str, what: &str) -> String {

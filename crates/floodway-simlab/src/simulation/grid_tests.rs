@@ -27,7 +27,7 @@ fn small_tree() -> Grid {
         host::set(&mut grid.parameters, name, &Value::Integer(value)).unwrap();
     }
     grid.settings.case.retain(|case| ["40 %", "2 ms"].contains(&&*case.name));
-    grid.quicken();
+    grid.use_quick_profile();
     // Bands are for the whole tree.
     grid.settings.band.clear();
     grid
@@ -118,12 +118,12 @@ fn the_trees_round_trips_are_the_papers() {
     }
 }
 
-/// A short look at every column of the testbed: what it is about, and in the right direction.
+/// A short look at every variant of the testbed: what it is about, and in the right direction.
 #[test]
 fn the_testbed_shows_each_trap() {
     let ratio = |name: &str, row: &str| {
         let mut grid = load(name);
-        grid.quicken();
+        grid.use_quick_profile();
         grid.settings.band.clear();
         let (report, _) = rows(&grid);
         let found = report.rows.iter().find(|one| one.name == row);

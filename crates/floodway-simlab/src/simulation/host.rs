@@ -44,7 +44,7 @@ pub struct Host {
     pub tcp: Tcp,
     /// The path to the peers.
     pub network: Network,
-    /// The switch's offload, when a column has it.
+    /// The switch's offload, when a variant has it.
     pub offload: Offload,
 }
 
@@ -224,9 +224,9 @@ pub struct Tcp {
     pub receive_buffer: [u32; 2],
     /// Send buffer in bytes: at the start, and at most.
     pub send_buffer: [u32; 2],
-    /// Largest super-frame in bytes; 0 for none.
+    /// Largest GSO packet in bytes; 0 for none.
     pub gso_max: u32,
-    /// Super-frames hold a millisecond of the rate, not as much as fits (Linux since 3.12).
+    /// GSO packets hold a millisecond of the rate, not as much as fits (Linux since 3.12).
     #[serde(default)]
     pub gso_autosize: bool,
     /// Bytes of a connection in the queues of its own host (TCP small queues); 0: any number.
@@ -234,7 +234,7 @@ pub struct Tcp {
     pub limit_output_bytes: u32,
     /// A timeout does not repeat what queues of the own host still hold (Linux since 3.15).
     #[serde(default)]
-    pub spares_queued: bool,
+    pub skip_queued_rtx: bool,
 }
 
 /// The local network: one switch between the machine and each peer.
@@ -261,7 +261,7 @@ pub struct Offload {
     pub segments: u32,
     /// Bytes of a segment.
     pub segment_bytes: u32,
-    /// Buffer policy of columns that do not name one.
+    /// Buffer policy of variants that do not name one.
     pub policy: String,
     /// Smallest retransmission timeout towards the network, in ms.
     pub min_rto_ms: u64,
@@ -455,7 +455,7 @@ impl Tcp {
             gso_max: self.gso_max,
             gso_autosize: self.gso_autosize,
             limit_output: self.limit_output_bytes,
-            spares_queued: self.spares_queued,
+            skip_queued_rtx: self.skip_queued_rtx,
             ..TcpConfig::linux()
         })
     }

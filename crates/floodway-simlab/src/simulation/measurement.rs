@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What tells a run apart from the others of its experiment: `column`, `bytes`, ... A sweep's table has a column for each.
+/// What tells a run apart from the others of its experiment: `variant`, `bytes`, ... A sweep's table has a variant for each.
 pub type Parameters = BTreeMap<String, String>;
 
 /// One figure of a run: a row of a table in long format.

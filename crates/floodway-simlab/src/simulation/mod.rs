@@ -4,12 +4,12 @@
 //!
 //! An experiment's file says what to do for both worlds ([`floodway_experiment`]); its table `[sim]` says what the
 //! simulator needs beyond that: the host ([`host`]), replications, sweeps of parameters that the paper leaves open,
-//! and bands of its own. From it follows a list of independent [`Run`]s, one per cell, column and replication.
+//! and bands of its own. From it follows a list of independent [`Run`]s, one per cell, variant and replication.
 //! Each is a function of its parameters and seed ([`Run::execute`]), so they may be run in any order, by any number
 //! of threads or machines, and again. [`Experiment::report`] makes the report from all measurements, in the
 //! order of the runs: the same seed gives the same bytes.
 //!
-//! All columns of a cell meet the same seeds, so that they meet the same loads at the same phases.
+//! All variants of a cell meet the same seeds, so that they meet the same loads at the same phases.
 
 pub mod command;
 mod completion;
@@ -38,7 +38,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use floodway_experiment::transfer::{
-    Column, Direction, Fewer, HostLoad, Path as FarPath, Transfer as Scene,
+    Direction, Fewer, HostLoad, Path as FarPath, Transfer as Scene, Variant,
 };
 use floodway_report::{Band, Report, Samples};
 use serde::Deserialize;
@@ -54,7 +54,7 @@ pub use measurement::{Measurement, Parameters};
 pub use run::{Run, Work};
 use validation::{Measured, Reference};
 
-/// Rounds of a cell and column in a quick run, at most.
+/// Rounds of a cell and variant in a quick run, at most.
 const QUICK_ROUNDS: u32 = 10;
 
 /// The table `[sim]` of an experiment's file.
@@ -66,10 +66,10 @@ pub struct Settings {
     /// Parameters of the host that are different here, by dotted names.
     #[serde(default)]
     pub set: BTreeMap<String, Value>,
-    /// Independent runs per cell and column, which share the rounds.
+    /// Independent runs per cell and variant, which share the rounds.
     #[serde(default = "one")]
     pub replications: u32,
-    /// Rounds of each cell and column in all, if not `scenario.transfers`.
+    /// Rounds of each cell and variant in all, if not `scenario.transfers`.
     pub transfers: Option<u32>,
     /// Fewer rounds for large sizes, if not `scenario.fewer`.
     pub fewer: Option<Fewer>,
@@ -80,7 +80,7 @@ pub struct Settings {
     pub sweep: BTreeMap<String, Vec<Value>>,
     /// Parameters to change together, by dotted names.
     #[serde(default)]
-    pub variant: Vec<BTreeMap<String, Value>>,
+    pub host_variant: Vec<BTreeMap<String, Value>>,
     /// Every so many ms, how much of the buffer each flow uses is written down.
     pub occupancy_ms: Option<u64>,
     /// Reports of the same cells on real VMs, whose ratios are to be predicted.
@@ -140,7 +140,7 @@ pub struct Transfers {
 
 /// A host of the sweep: the base, whose label is empty, or one with a parameter changed.
 #[derive(Clone, Debug)]
-struct Variant {
+struct HostVariant {
     label: String,
     host: Host,
 }
@@ -148,7 +148,7 @@ struct Variant {
 /// A cell of the sweep.
 #[derive(Clone, Debug)]
 struct Cell {
-    variant: Variant,
+    host_variant: HostVariant,
     place: HostLoad,
     paths: Vec<FarPath>,
     bytes: u64,
@@ -197,8 +197,8 @@ impl Transfers {
         ensure!(self.settings.replications >= 1, "sim.replications must be at least 1");
         ensure!(!self.hosts.is_empty(), "sim.host names no file");
         ensure!(self.scene.direction != Direction::Both, "direction = \"both\" is not simulated");
-        ensure!(!self.scene.columns.contains(&Column::Bridge), "a bridge is not simulated");
-        self.variants().map(drop)
+        ensure!(!self.scene.variants.contains(&Variant::Bridge), "a bridge is not simulated");
+        self.host_variants().map(drop)
     }
 
     /// The seed from which those of all runs follow; 1 without.
@@ -207,7 +207,7 @@ impl Transfers {
     }
 
     /// Makes it shorter, for a look at whether all works; the report will say so.
-    pub fn quicken(&mut self) {
+    pub fn use_quick_profile(&mut self) {
         let full = self.rounds();
         self.settings.transfers = Some(full.div_ceil(10).min(QUICK_ROUNDS));
         self.settings.replications = self.settings.replications.min(2);
@@ -226,13 +226,13 @@ impl Transfers {
     pub fn runs(&self) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
         for cell in self.cells()? {
-            for &column in &self.scene.columns {
+            for &variant in &self.scene.variants {
                 for replication in 0..self.replications(cell.bytes) {
                     runs.push(Run {
                         experiment: self.name.clone(),
-                        parameters: self.parameters(&cell, column),
+                        parameters: self.parameters(&cell, variant),
                         seed: self.seed.wrapping_mul(1000).wrapping_add(replication.into()),
-                        work: Work::Transfer(Box::new(self.case(&cell, column)?)),
+                        work: Work::Transfer(Box::new(self.case(&cell, variant)?)),
                     });
                 }
             }
@@ -240,34 +240,34 @@ impl Transfers {
         Ok(runs)
     }
 
-    fn variants(&self) -> Result<Vec<Variant>> {
-        let mut variants = Vec::new();
+    fn host_variants(&self) -> Result<Vec<HostVariant>> {
+        let mut host_variants = Vec::new();
         for host in &self.hosts {
-            variants.push(Variant { label: String::new(), host: Host::from_table(host)? });
+            host_variants.push(HostVariant { label: String::new(), host: Host::from_table(host)? });
             let one = |(name, values): (&String, &Vec<Value>)| -> Vec<BTreeMap<String, Value>> {
                 values.iter().map(|value| [(name.clone(), value.clone())].into()).collect()
             };
             let swept = self.settings.sweep.iter().flat_map(one);
-            for changes in swept.chain(self.settings.variant.iter().cloned()) {
+            for changes in swept.chain(self.settings.host_variant.iter().cloned()) {
                 let mut table = host.clone();
                 let mut label = Vec::new();
                 for (name, value) in &changes {
-                    host::set(&mut table, name, value).context("sim.sweep or sim.variant")?;
+                    host::set(&mut table, name, value).context("sim.sweep or sim.host_variant")?;
                     label.push(format!("{name} = {}", value.to_string().replace('"', "")));
                 }
                 let label = label.join(", ");
-                variants.push(Variant { label, host: Host::from_table(&table)? });
+                host_variants.push(HostVariant { label, host: Host::from_table(&table)? });
             }
         }
-        Ok(variants)
+        Ok(host_variants)
     }
 
-    /// What is in front of the rows of each variant, once: nothing for the hosts as they are.
+    /// What is in front of the rows of each host_variant, once: nothing for the hosts as they are.
     fn labels(&self) -> Result<Vec<String>> {
         let mut labels = Vec::new();
-        for variant in self.variants()? {
-            if !labels.contains(&variant.label) {
-                labels.push(variant.label);
+        for host_variant in self.host_variants()? {
+            if !labels.contains(&host_variant.label) {
+                labels.push(host_variant.label);
             }
         }
         Ok(labels)
@@ -277,13 +277,13 @@ impl Transfers {
         let scene = &self.scene;
         let paths = scene.path_sets();
         let mut cells = Vec::new();
-        for variant in self.variants()? {
+        for host_variant in self.host_variants()? {
             for &place in &scene.hosts {
                 for paths in &paths {
                     for &bytes in self.settings.bytes.as_ref().unwrap_or(&scene.bytes) {
                         for flows in &scene.flows {
                             cells.push(Cell {
-                                variant: variant.clone(),
+                                host_variant: host_variant.clone(),
                                 place,
                                 paths: paths.clone(),
                                 bytes,
@@ -297,10 +297,10 @@ impl Transfers {
         Ok(cells)
     }
 
-    fn case(&self, cell: &Cell, column: Column) -> Result<Case> {
+    fn case(&self, cell: &Cell, variant: Variant) -> Result<Case> {
         let each = cell.paths.iter().zip(&cell.flows);
         Ok(Case {
-            host: cell.variant.host.clone(),
+            host: cell.host_variant.host.clone(),
             outwards: self.scene.direction == Direction::Out,
             vms: cell.place.vms,
             load_percent: cell.place.load_percent,
@@ -318,7 +318,7 @@ impl Transfers {
                 .collect(),
             rounds: self.rounds_of(cell.bytes).div_ceil(self.replications(cell.bytes)),
             back_to_back: self.scene.back_to_back,
-            offload: halves(column)?,
+            offload: halves(variant)?,
             occupancy_ms: self.settings.occupancy_ms,
         })
     }
@@ -335,18 +335,18 @@ impl Transfers {
         self.settings.replications.min(self.rounds_of(bytes)).max(1)
     }
 
-    fn parameters(&self, cell: &Cell, column: Column) -> Parameters {
+    fn parameters(&self, cell: &Cell, variant: Variant) -> Parameters {
         let flows = cell.flows.iter().map(u32::to_string).collect::<Vec<_>>().join("+");
         let paths = cell.paths.iter().map(|path| path.name.clone()).collect::<Vec<_>>().join("+");
         let all = [
-            ("host", cell.variant.host.name.clone()),
-            ("variant", cell.variant.label.clone()),
+            ("host", cell.host_variant.host.name.clone()),
+            ("host_variant", cell.host_variant.label.clone()),
             ("vms", cell.place.vms.to_string()),
             ("load_percent", cell.place.load_percent.to_string()),
             ("path", paths),
             ("bytes", cell.bytes.to_string()),
             ("flows", flows),
-            ("column", column.name().to_owned()),
+            ("variant", variant.name().to_owned()),
         ];
         all.map(|(name, value)| (name.to_owned(), value)).into()
     }
@@ -360,14 +360,16 @@ impl Transfers {
     }
 }
 
-fn halves(column: Column) -> Result<Option<Halves>> {
-    let (transmit, receive, policy) = match column {
-        Column::Vanilla => return Ok(None),
-        Column::Bridge => bail!("a bridge is not simulated"),
-        Column::Transmit => (true, false, None),
-        Column::Receive => (false, true, None),
-        Column::Offload => (true, true, None),
-        Column::NoPolicy | Column::Fair | Column::Prioritised => (true, false, Some(column.name())),
+fn halves(variant: Variant) -> Result<Option<Halves>> {
+    let (transmit, receive, policy) = match variant {
+        Variant::Vanilla => return Ok(None),
+        Variant::Bridge => bail!("a bridge is not simulated"),
+        Variant::Transmit => (true, false, None),
+        Variant::Receive => (false, true, None),
+        Variant::Offload => (true, true, None),
+        Variant::NoPolicy | Variant::Fair | Variant::Prioritised => {
+            (true, false, Some(variant.name()))
+        }
     };
     Ok(Some(Halves { transmit, receive, policy: policy.map(str::to_owned) }))
 }

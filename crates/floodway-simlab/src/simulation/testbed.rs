@@ -91,7 +91,7 @@ pub struct Policy {
     pub boost_preempts_boost: bool,
     /// The discipline in front of a card.
     pub host_queue: Discipline,
-    /// Super-frames are cut before they are queued.
+    /// GSO packets are cut before they are queued.
     pub segment: bool,
     /// Bytes that a card may hold; 0 for as many as its ring has descriptors for.
     pub ring_bytes: u64,

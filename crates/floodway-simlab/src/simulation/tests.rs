@@ -12,7 +12,7 @@ fn dir() -> PathBuf {
 fn fig6() -> Transfers {
     let mut experiment = Transfers::load(&dir().join("vflood-fig6.toml")).unwrap();
     experiment.settings.sweep.clear();
-    experiment.quicken();
+    experiment.use_quick_profile();
     experiment
 }
 
@@ -59,8 +59,8 @@ fn a_run_can_be_written_down_and_executed_elsewhere() {
 fn each_round_is_measured_and_all_columns_meet_the_same_seeds() {
     let experiment = fig6();
     let runs = experiment.runs().unwrap();
-    let seeds = |column: &str| -> Vec<u64> {
-        let own = runs.iter().filter(|run| run.parameters["column"] == column);
+    let seeds = |variant: &str| -> Vec<u64> {
+        let own = runs.iter().filter(|run| run.parameters["variant"] == variant);
         own.map(|run| run.seed).collect()
     };
     assert_eq!(seeds("vanilla"), seeds("transmit"));

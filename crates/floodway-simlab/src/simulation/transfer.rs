@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(7200);
 /// Bytes of headers in a full frame of 1538 on the wire that carries 1448 of payload.
 const LINE_SHARE: f64 = 1448.0 / 1538.0;
 
-/// A cell of a sweep in one column, with everything that decides what comes out.
+/// A cell of a sweep in one variant, with everything that decides what comes out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {

@@ -64,7 +64,7 @@ impl Plan {
     pub fn read(file: &Path, first_seed: u64, seeds: u32, quick: bool) -> Result<Self> {
         let mut experiment = Experiment::load(file)?;
         if quick {
-            experiment.quicken();
+            experiment.use_quick_profile();
         }
         let mut runs = Vec::new();
         for seed in (first_seed..).take(seeds as usize) {

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn parameters_become_columns_of_the_narrowest_type() {
-        let first = measurement(&[("bytes", "10"), ("load", "0.5"), ("column", "vanilla")], 1.0);
+        let first = measurement(&[("bytes", "10"), ("load", "0.5"), ("variant", "vanilla")], 1.0);
         let second = measurement(&[("bytes", "20"), ("load", "1"), ("path", "")], 2.0);
         let columns = columns(&[(0, &first), (3, &second)]).unwrap();
         let parameters = &kinds(&columns)[3..7];

@@ -15,8 +15,8 @@ use axum::routing::{MethodRouter, put};
 use serde::Deserialize;
 
 use super::failure::{Failure, Source};
+use crate::api::control::{ControlError, MAX_PAGE, PortPage, PortQuery};
 use crate::api::edit::{self, PortDocument};
-use crate::api::operate::{MAX_PAGE, OperateError, PortPage, PortQuery};
 use crate::api::plan::Plan;
 use crate::config::{Config, ConfigError};
 
@@ -48,13 +48,13 @@ pub(super) async fn ports(
 }
 
 /// The ports after that whose name is the cursor.
-fn page(config: &Config, query: &PortQuery) -> Result<PortPage, OperateError> {
+fn page(config: &Config, query: &PortQuery) -> Result<PortPage, ControlError> {
     let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
     let after = match &query.cursor {
         None => 0,
         Some(cursor) => {
             let position = config.ports.iter().position(|port| port.name == *cursor);
-            let bad = || OperateError::BadCursor(cursor.chars().take(64).collect());
+            let bad = || ControlError::BadCursor(cursor.chars().take(64).collect());
             position.ok_or_else(bad)? + 1
         }
     };
@@ -130,9 +130,9 @@ pub(super) async fn put_config(
 ) -> Result<Json<Plan>, Failure> {
     let wanted = Config::parse(&body, "request".as_ref()).map_err(|error| match error {
         ConfigError::Invalid { line, fault, .. } => {
-            OperateError::Invalid(format!("line {line}: {fault}"))
+            ControlError::Invalid(format!("line {line}: {fault}"))
         }
-        error => OperateError::Invalid(error.to_string()),
+        error => ControlError::Invalid(error.to_string()),
     })?;
     change(source, how, move |running| {
         check_tag(&headers, &tag(&text(running)?))?;
@@ -145,7 +145,7 @@ pub(super) async fn put_config(
 async fn change(
     source: Source,
     how: HowQuery,
-    edit: impl Fn(&Config) -> Result<Config, OperateError> + Send + 'static,
+    edit: impl Fn(&Config) -> Result<Config, ControlError> + Send + 'static,
 ) -> Result<Json<Plan>, Failure> {
     let Query(how) = how.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.reconfigure(&edit, how.dry_run)).await?))
@@ -153,11 +153,11 @@ async fn change(
 
 /// Does something that may have to wait on a thread of its own.
 async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, OperateError> + Send + 'static,
-) -> Result<T, OperateError> {
+    work: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
+) -> Result<T, ControlError> {
     let done = tokio::task::spawn_blocking(work).await;
     // It cannot have panicked: that ends the process.
-    done.unwrap_or_else(|error| Err(OperateError::Failed(error.to_string())))
+    done.unwrap_or_else(|error| Err(ControlError::Failed(error.to_string())))
 }
 
 fn document(body: Body) -> Result<PortDocument, Failure> {
@@ -165,8 +165,8 @@ fn document(body: Body) -> Result<PortDocument, Failure> {
     Ok(keys)
 }
 
-fn text(config: &Config) -> Result<String, OperateError> {
-    toml::to_string(config).map_err(|error| OperateError::Failed(error.to_string()))
+fn text(config: &Config) -> Result<String, ControlError> {
+    toml::to_string(config).map_err(|error| ControlError::Failed(error.to_string()))
 }
 
 /// The entity tag of a text: another text has another one.
@@ -186,13 +186,13 @@ fn tagged(tag: &str) -> HeaderMap {
 }
 
 /// Refuses a change of a port that is not as its sender knows it.
-fn check_port(headers: &HeaderMap, running: &Config, name: &str) -> Result<(), OperateError> {
+fn check_port(headers: &HeaderMap, running: &Config, name: &str) -> Result<(), ControlError> {
     let known = edit::port(running, name).map(|port| port_tag(&port));
     check_tag(headers, &known.unwrap_or_default())
 }
 
-fn check_tag(headers: &HeaderMap, now: &str) -> Result<(), OperateError> {
+fn check_tag(headers: &HeaderMap, now: &str) -> Result<(), ControlError> {
     let Some(wanted) = headers.get(header::IF_MATCH) else { return Ok(()) };
     let is_any = wanted == "*" && !now.is_empty();
-    if is_any || wanted == now { Ok(()) } else { Err(OperateError::Outdated) }
+    if is_any || wanted == now { Ok(()) } else { Err(ControlError::Outdated) }
 }

@@ -6,11 +6,11 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::api::operate::{OperateError, Refusal};
-use crate::operator::Operator;
+use crate::api::control::{ControlError, Refusal};
+use crate::operator::ControlApi;
 
 /// What answers.
-pub(super) type Source = Arc<dyn Operator>;
+pub(super) type Source = Arc<dyn ControlApi>;
 
 /// An answer with a code and a reason.
 pub(super) fn error(code: StatusCode, message: impl Into<String>) -> Response {
@@ -26,16 +26,16 @@ impl Failure {
     }
 }
 
-impl From<OperateError> for Failure {
-    fn from(error: OperateError) -> Self {
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
         let code = match error {
-            OperateError::UnknownPort { .. } => StatusCode::NOT_FOUND,
-            OperateError::BadCursor(_) | OperateError::Refused(_) | OperateError::Invalid(_) => {
+            ControlError::UnknownPort { .. } => StatusCode::NOT_FOUND,
+            ControlError::BadCursor(_) | ControlError::Refused(_) | ControlError::Invalid(_) => {
                 StatusCode::BAD_REQUEST
             }
-            OperateError::NeedsRestart(_) | OperateError::HasBroker => StatusCode::CONFLICT,
-            OperateError::Outdated => StatusCode::PRECONDITION_FAILED,
-            OperateError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            ControlError::NeedsRestart(_) | ControlError::HasBroker => StatusCode::CONFLICT,
+            ControlError::Outdated => StatusCode::PRECONDITION_FAILED,
+            ControlError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(code, error.to_string())
     }

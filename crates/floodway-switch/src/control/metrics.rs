@@ -143,10 +143,10 @@ impl Snapshot {
         let of = |value: fn(&TrafficStatus) -> u64| {
             self.directions().into_iter().map(move |(labels, traffic)| (labels, value(traffic)))
         };
-        let help = "Frames; a super-frame is one";
+        let help = "Frames; a GSO packet is one";
         metrics.counter("packets", help, of(|traffic| traffic.packets))?;
         metrics.counter("bytes", "Bytes of the frames", of(|traffic| traffic.bytes))?;
-        let help = "Super-frames among the packets";
+        let help = "GSO packets among the packets";
         metrics.counter("gso_packets", help, of(|traffic| traffic.gso_packets))
     }
 

@@ -3,26 +3,26 @@
 //! # Theory of operation
 //! The goal is that operators, scripts and Prometheus can ask a running switch, without a way to
 //! slow its workers down. The server has one thread with a runtime of its own; it asks
-//! an [`Operator`](crate::operator::Operator) and answers:
+//! an [`ControlApi`](crate::operator::ControlApi) and answers:
 //!
 //! | route | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](crate::api::status::Status) as JSON |
 //! | `GET /v1/version` | [`Version`] as JSON |
-//! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::operate::FlowPage) as JSON |
-//! | `GET /v1/ports?limit=&cursor=` | [`PortPage`](crate::api::operate::PortPage) as JSON |
+//! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::control::FlowPage) as JSON |
+//! | `GET /v1/ports?limit=&cursor=` | [`PortPage`](crate::api::control::PortPage) as JSON |
 //! | `GET /v1/ports/NAME` | the port's keys, as in `[[port]]`, with an entity tag |
 //! | `PUT /v1/ports/NAME` | a port with these keys and no others; [`Plan`](crate::api::plan::Plan) as JSON |
 //! | `PATCH /v1/ports/NAME` | other values for these keys, `null` for the default; the same |
 //! | `DELETE /v1/ports/NAME` | no such port; the same |
 //! | `GET /v1/config` | the configuration that runs, as TOML, with an entity tag |
 //! | `PUT /v1/config` | another one, as TOML; [`Plan`](crate::api::plan::Plan) as JSON |
-//! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::api::operate::OffloadSettings) as JSON |
-//! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::api::operate::OffloadChange) |
-//! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::api::operate::DrainStatus) as JSON |
-//! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::api::operate::DrainRequest) |
-//! | `GET /v1/inbound` | [`InboundStatus`](crate::api::operate::InboundStatus) as JSON |
-//! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::operate::InboundChange) |
+//! | `GET /v1/ports/NAME/offload` | [`OffloadSettings`](crate::api::control::OffloadSettings) as JSON |
+//! | `PUT /v1/ports/NAME/offload` | the same, after an [`OffloadChange`](crate::api::control::OffloadChange) |
+//! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::api::control::DrainStatus) as JSON |
+//! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::api::control::DrainRequest) |
+//! | `GET /v1/inbound` | [`InboundStatus`](crate::api::control::InboundStatus) as JSON |
+//! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::control::InboundChange) |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
 //! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still

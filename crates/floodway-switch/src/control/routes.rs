@@ -9,11 +9,11 @@ use axum::{Json, Router};
 
 use super::failure::{Failure, Source, error};
 use super::{changes, metrics};
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
+use crate::api::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
 };
+use crate::api::diagnosis::Diagnosis;
 use crate::api::status::{Status, Version};
 
 /// What there is, for who asks for something else.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
-use crate::operator::Operator;
+use crate::operator::ControlApi;
 
 /// A running control server. Dropping it removes the socket's file, if it is this process's, and stops the thread, and with it lets
 /// go of the operator.
@@ -28,7 +28,7 @@ impl ControlServer {
     /// Threads or descriptors have run out.
     pub fn start(
         listener: ControlListener,
-        operator: Arc<dyn Operator>,
+        operator: Arc<dyn ControlApi>,
     ) -> Result<Self, BindError> {
         let ControlListener { listener, path, file } = listener;
         let runtime = runtime::Builder::new_current_thread()
@@ -61,7 +61,7 @@ impl Drop for ControlServer {
 fn serve(
     runtime: &runtime::Runtime,
     listener: std::os::unix::net::UnixListener,
-    operator: Arc<dyn Operator>,
+    operator: Arc<dyn ControlApi>,
     stopped: oneshot::Receiver<()>,
 ) {
     let served = runtime.block_on(async {

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
-    DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, OperateError, PairPage, PairQuery, PairStatus,
+use crate::api::control::{
+    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
+    OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
 };
+use crate::api::diagnosis::Diagnosis;
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
@@ -20,7 +20,7 @@ use crate::api::status::{
 };
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
-use crate::operator::{Operator, StatusSource, drops};
+use crate::operator::{ControlApi, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
 struct Fixed(Status);
@@ -32,24 +32,24 @@ impl StatusSource for Fixed {
 }
 
 /// Answers with what it was asked, where the documents have room for it.
-impl Operator for Fixed {
-    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError> {
+impl ControlApi for Fixed {
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
         let port = query.port.clone().unwrap_or_default();
         let cwnd = query.limit.unwrap_or(0) as u32;
         let flow = FlowStatus { port, cwnd, srtt_us: Some(90), ..FlowStatus::default() };
         Ok(FlowPage { flows: vec![flow], next: query.cursor.clone() })
     }
 
-    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
         let port = query.port.clone().unwrap_or_default();
         let tokens = query.limit.unwrap_or(0) as u64;
         let pair = PairStatus { port, tokens, class: "low".into(), ..PairStatus::default() };
         Ok(PairPage { pairs: vec![pair], next: query.cursor.clone() })
     }
 
-    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, ControlError> {
         if port != "vm1" {
-            return Err(OperateError::UnknownPort { name: port.into(), ports: vec!["vm1".into()] });
+            return Err(ControlError::UnknownPort { name: port.into(), ports: vec!["vm1".into()] });
         }
         let budget = change.budget.map(|n| check("budget", n, &BUDGET)).transpose()?;
         Ok(OffloadSettings {
@@ -67,7 +67,7 @@ impl Operator for Fixed {
         })
     }
 
-    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError> {
         if let Some(mbit) = change.capacity_mbit {
             check("capacity_mbit", mbit, &CAPACITY_MBIT)?;
         }
@@ -77,11 +77,11 @@ impl Operator for Fixed {
         })
     }
 
-    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         Ok(Diagnosis { port: port.into(), ..Diagnosis::default() })
     }
 
-    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {
         let draining = draining.unwrap_or(port == "vm 1");
         Ok(DrainStatus { draining, drained: false, online: 7, stored_bytes: 8 })
     }

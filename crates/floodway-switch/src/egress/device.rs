@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_micros(4250);
 const IDLE: Duration = Duration::from_millis(1);
 /// Range of the limit that follows the device: two full frames to 1 MiB.
 const DEVICE_BYTES: std::ops::RangeInclusive<u64> = 3028..=1 << 20;
-/// Links from this many bits per second on send a super-frame in 52 us at most: not worth cutting.
+/// Links from this many bits per second on send a GSO packet in 52 us at most: not worth cutting.
 const FAST: u64 = 10_000_000_000;
 
 /// How fast a link is.
@@ -48,7 +48,7 @@ impl LinkRate {
         self.0
     }
 
-    /// A super-frame takes noticeable time.
+    /// A GSO packet takes noticeable time.
     #[must_use]
     pub fn is_slow(self) -> bool {
         self.0.is_some_and(|bits| bits < FAST)
@@ -143,7 +143,7 @@ impl Device {
         }
         let finished = vnet_offload::finish(frame, self.offloads, |vnet, bytes| {
             frame::with_slice(vnet, bytes, |frame| {
-                // In the middle of a super-frame there is no going back.
+                // In the middle of a GSO packet there is no going back.
                 match self.send_one(frame, now, sent) {
                     Offered::Done => {}
                     Offered::Full => sent.count_drop(DropReason::UplinkFull, 1),

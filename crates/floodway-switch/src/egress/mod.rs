@@ -7,8 +7,8 @@
 //! A frame to an uplink goes through five steps, all but the second under the lock of that uplink:
 //!
 //! 1. `tagger`: core's [meter](floodway_core::egress::meter) says whether the pair of guest and destination is a small
-//!    flow; the frame's DSCP becomes ours, whatever the guest wrote. Super-frames are metered whole.
-//! 2. `segments`: a super-frame is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
+//!    flow; the frame's DSCP becomes ours, whatever the guest wrote. GSO packets are metered whole.
+//! 2. `segments`: a GSO packet is cut into frames, if the uplink says so, straight into buffers of ours, by who sends it and without
 //!    the lock, `PIECE` at a time; one of very many over several turns of its source (`uncut`).
 //! 3. Nothing waits and the device is ready: the frame goes to the device from where it lies, and that was all.
 //! 4. Otherwise it is copied and queued (`queue`): core's [scheduler](floodway_core::egress::qdisc::scheduler) with two
@@ -77,7 +77,7 @@ pub struct Settings {
 /// The sending half of an uplink with all that is before it.
 pub struct Egress {
     tagger: Tagger,
-    /// Super-frames are cut.
+    /// GSO packets are cut.
     segment: bool,
     discipline: Kind,
     hash_seed: u64,
@@ -106,7 +106,7 @@ struct Label {
     seen: Option<Seen>,
 }
 
-/// A super-frame that is to be cut.
+/// A GSO packet that is to be cut.
 struct Uncut<'f> {
     frame: Frame<'f>,
     label: Label,
@@ -170,7 +170,7 @@ impl Egress {
         None
     }
 
-    /// Sends segments that a super-frame was cut into, or lets them wait.
+    /// Sends segments that a GSO packet was cut into, or lets them wait.
     fn send_segments(
         &mut self,
         source: PortId,
@@ -227,7 +227,7 @@ impl Egress {
     }
 
     /// What is done once a second.
-    pub fn keep_house(&mut self, now: Instant) {
+    pub fn run_housekeeping(&mut self, now: Instant) {
         let now = self.tick(now);
         self.tagger.forget(now);
         self.queue.trim();

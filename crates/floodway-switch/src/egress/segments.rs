@@ -1,4 +1,4 @@
-//! A super-frame in frames, each in a buffer of ours: headers written, payload copied once from where it lies.
+//! A GSO packet in frames, each in a buffer of ours: headers written, payload copied once from where it lies.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::queue::Owned;
 use crate::frame::Frame;
+use crate::frame::iovec::GuestIoVec;
 use crate::frame::pool::Pool;
-use crate::frame::segment::Segment;
 use crate::stats::DropReason;
 
-/// What is left of a super-frame.
+/// What is left of a GSO packet.
 pub(super) struct Segments<'a> {
     plan: Plan<'a>,
     next: usize,
@@ -75,7 +75,7 @@ impl<'a> Segments<'a> {
 
 /// Bytes of a frame that are still to be read.
 struct Payload<'a> {
-    parts: &'a [Segment<'a>],
+    parts: &'a [GuestIoVec<'a>],
     /// Bytes of the first part that are done with.
     at: usize,
 }

@@ -33,9 +33,9 @@ impl SharedEgress {
         Self { cuts: egress.segment, egress: Mutex::new(egress), pool, backlog }
     }
 
-    /// Returns `true` if super-frames are cut.
+    /// Returns `true` if GSO packets are cut.
     #[must_use]
-    pub const fn cuts_super_frames(&self) -> bool {
+    pub const fn cuts_gso_packets(&self) -> bool {
         self.cuts
     }
 
@@ -122,7 +122,7 @@ impl SharedEgress {
         self.cut(turn, &uncut)
     }
 
-    /// Sends a super-frame in frames. Returns it if that is to be done in later turns.
+    /// Sends a GSO packet in frames. Returns it if that is to be done in later turns.
     fn cut<F: Fn(&Egress)>(&self, turn: &Turn<'_, F>, uncut: &Uncut<'_>) -> Option<Whole> {
         let cut = |frame: &Frame<'_>| {
             if frame.segments() > CUT_AT_ONCE {
@@ -141,7 +141,7 @@ impl SharedEgress {
         }
     }
 
-    /// Sends up to [`PIECE`] segments of a super-frame from number `next` on, and adds what that costs to `work`. Returns the number of the next
+    /// Sends up to [`PIECE`] segments of a GSO packet from number `next` on, and adds what that costs to `work`. Returns the number of the next
     /// one; `None` if there are no more, or the rest was dropped and counted.
     fn cut_piece<F: Fn(&Egress)>(
         &self,

@@ -11,7 +11,7 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, traffic_class};
 
 use super::*;
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 use crate::stats::DropReason;
 use crate::sync::lock;
 use crate::testing::frames::{number_of, numbered, partial, pattern, tcp, verified};
@@ -43,7 +43,7 @@ impl Sender for Device {
         lock(&self.0).outstanding
     }
 
-    fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
+    fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let mut wire = lock(&self.0);
         wire.offered += 1;
         let mut start = [0; 14];
@@ -55,7 +55,7 @@ impl Sender for Device {
             return Err(SendError::Full);
         }
         wire.room = wire.room.map(|room| room - 1);
-        let len = frame.iter().map(Segment::len).sum::<usize>();
+        let len = frame.iter().map(GuestIoVec::len).sum::<usize>();
         let mut bytes = vec![0; len];
         let whole = Frame { vnet: *vnet, prefix: &[], parts: frame, len: len as u32 };
         whole.copy_to(&mut bytes);
@@ -231,9 +231,9 @@ fn frames_of_other_uplinks_and_without_a_meter_keep_their_tags() {
     assert!(off.status().meter.is_none());
 }
 
-/// Cut frames are those that any segmentation makes of the tagged super-frame, from however many pieces.
+/// Cut frames are those that any segmentation makes of the tagged GSO packet, from however many pieces.
 #[test]
-fn super_frames_are_cut_into_the_right_frames() {
+fn gso_packets_are_cut_into_the_right_frames() {
     for v6 in [false, true] {
         let original = segment(1, v6).build_partial(&pattern(4, 60_000));
         let vnet = partial(&original, 1400);
@@ -248,8 +248,8 @@ fn super_frames_are_cut_into_the_right_frames() {
         for piece in [1, 7, 100, 4096, 70_000] {
             let mut scene = Scene::plain();
             let (prefix, rest) = original.split_at(128);
-            let parts: Vec<_> = std::iter::once(Segment::from_slice(prefix))
-                .chain(rest.chunks(piece).map(Segment::from_slice))
+            let parts: Vec<_> = std::iter::once(GuestIoVec::from_slice(prefix))
+                .chain(rest.chunks(piece).map(GuestIoVec::from_slice))
                 .collect();
             let frame = Frame { vnet, prefix, parts: &parts, len: original.len() as u32 };
             let Scene { egress, sent, .. } = &mut scene;
@@ -329,7 +329,7 @@ fn nothing_leaves_faster_than_the_rate() {
     assert_eq!(took, Duration::from_micros(49 * 1200 - 1000));
 }
 
-/// A link of a rate carries as much of a stream whether super-frames are cut here or behind it.
+/// A link of a rate carries as much of a stream whether GSO packets are cut here or behind it.
 #[test]
 fn the_rate_is_that_of_the_wire() {
     let took = |segment| {
@@ -480,9 +480,9 @@ fn a_device_that_refuses_for_a_moment_loses_nothing() {
     assert_eq!((left.len(), scene.sent.drops(DropReason::UplinkRefused)), (50 + 43, 0));
 }
 
-/// However many segments a super-frame has, who sends meanwhile waits for few of them.
+/// However many segments a GSO packet has, who sends meanwhile waits for few of them.
 #[test]
-fn the_lock_is_held_for_a_piece_of_a_super_frame_at_a_time() {
+fn the_lock_is_held_for_a_piece_of_a_gso_packet_at_a_time() {
     let scene = Scene::plain();
     let original = tcp(1, 9, false).build_partial(&pattern(4, 60_000));
     let (left, most) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
@@ -501,10 +501,10 @@ fn the_lock_is_held_for_a_piece_of_a_super_frame_at_a_time() {
     assert_eq!((left.get(), most.get()), (41 * 1250, PIECE as u64));
 }
 
-/// A super-frame of very many segments leaves in pieces, one in each turn of its source; others leave in between, and what its source
+/// A GSO packet of very many segments leaves in pieces, one in each turn of its source; others leave in between, and what its source
 /// sends behind it does so after it.
 #[test]
-fn a_super_frame_of_many_segments_takes_many_turns() {
+fn a_gso_packet_of_many_segments_takes_many_turns() {
     let mut scene = Scene::plain();
     let (v6, payload) = (false, pattern(4, 48 * 100));
     let original = segment(1, v6).build_partial(&payload);

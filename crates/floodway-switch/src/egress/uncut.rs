@@ -1,7 +1,7 @@
-//! Super-frames that are cut over several turns of their source.
+//! GSO packets that are cut over several turns of their source.
 //!
 //! # Theory of operation
-//! **Goal**: a super-frame of 1365 segments costs 2 ms, most of it for system calls. Others whom the same worker serves have their turns in
+//! **Goal**: a GSO packet of 1365 segments costs 2 ms, most of it for system calls. Others whom the same worker serves have their turns in
 //! between.
 //!
 //! One of more than [`CUT_AT_ONCE`](crate::frame::CUT_AT_ONCE) segments is copied, and its source's worker cuts it [`PIECE`](super::PIECE) by piece in the source's

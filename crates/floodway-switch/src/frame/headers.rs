@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use floodway_core::offload::{Edit, Link, Made, Release};
+use floodway_core::offload::{Edit, Link, SynthesizedSegment, Transmission};
 use floodway_core::seq::Seq;
 use floodway_wire::checksum::{self, ChecksumState, Sum};
 use floodway_wire::tcp::options::{KIND_NOP, KIND_SACK, KIND_TIMESTAMPS, SackBlock, Timestamps};
@@ -86,7 +86,7 @@ fn apply(mut header: HeaderMut<'_>, edit: &Edit) {
     }
 }
 
-/// A super-frame says in its virtio-net header, too, whether it carries CWR.
+/// A GSO packet says in its virtio-net header, too, whether it carries CWR.
 fn with_cwr(vnet: VnetHdr, flags: Option<Flags>) -> VnetHdr {
     match flags {
         Some(flags) if vnet.is_gso() => {
@@ -101,7 +101,12 @@ fn gso_type(kind: u8, flags: Flags) -> u8 {
 }
 
 /// The headers of a released range of `held` with `len` bytes of payload, and its offload state.
-pub(crate) fn released(held: &Held, release: &Release, len: u32, id: u16) -> (Headers, VnetHdr) {
+pub(crate) fn released(
+    held: &Held,
+    release: &Transmission,
+    len: u32,
+    id: u16,
+) -> (Headers, VnetHdr) {
     let meta = &held.meta;
     let mut headers = Headers::copy_of(held.headers());
     let transport_len = u32::from(meta.payload_offset - meta.transport_offset) + len;
@@ -115,7 +120,7 @@ pub(crate) fn released(held: &Held, release: &Release, len: u32, id: u16) -> (He
     (headers, released_vnet(meta, release, len))
 }
 
-fn released_vnet(meta: &Meta, release: &Release, len: u32) -> VnetHdr {
+fn released_vnet(meta: &Meta, release: &Transmission, len: u32) -> VnetHdr {
     let csum = VnetHdr {
         flags: vnet::F_NEEDS_CSUM,
         csum_start: meta.transport_offset,
@@ -150,7 +155,7 @@ fn refresh_ip(ip: &mut [u8], network: Network, transport_len: u16, id: u16, ecn:
     }
 }
 
-fn refresh_tcp(tcp: &mut [u8], meta: &Meta, release: &Release) {
+fn refresh_tcp(tcp: &mut [u8], meta: &Meta, release: &Transmission) {
     let sent_ack = meta.tcp().map_or(0, |fields| fields.acknowledgment);
     let urgent = urgent_pointer(tcp, release);
     if tcp.len() >= tcp::MIN_HEADER_LEN {
@@ -175,7 +180,7 @@ fn refresh_tcp(tcp: &mut [u8], meta: &Meta, release: &Release) {
 
 /// The urgent pointer of a range, counted from its start; `None` for one behind the urgent data. `tcp` is the
 /// header of the frame from which the range is.
-fn urgent_pointer(tcp: &[u8], release: &Release) -> Option<u16> {
+fn urgent_pointer(tcp: &[u8], release: &Transmission) -> Option<u16> {
     if !release.flags.contains(Flags::URG) {
         return None;
     }
@@ -193,17 +198,22 @@ fn pseudo_header(flow: &FiveTuple, transport_len: u32) -> Sum {
 }
 
 /// A whole frame without payload, from `src` to `dst`, checksums complete.
-pub(crate) fn made(made: &Made, src: MacAddr, dst: MacAddr, id: u16) -> Headers {
+pub(crate) fn synthesized(
+    header: &SynthesizedSegment,
+    src: MacAddr,
+    dst: MacAddr,
+    id: u16,
+) -> Headers {
     let mut frame = Headers { bytes: [0; PREFIX_LEN], len: 0 };
-    push_link(&mut frame, &made.link, src, dst, made.flow.is_ipv6);
+    push_link(&mut frame, &header.link, src, dst, header.flow.is_ipv6);
     let tcp_len = tcp::MIN_HEADER_LEN
-        + made.timestamps.map_or(0, |_| TIMESTAMPS_LEN)
-        + made.dsack.map_or(0, |_| SACK_LEN);
-    push_ip(&mut frame, &made.flow, tcp_len as u16, id);
+        + header.timestamps.map_or(0, |_| TIMESTAMPS_LEN)
+        + header.dsack.map_or(0, |_| SACK_LEN);
+    push_ip(&mut frame, &header.flow, tcp_len as u16, id);
     let start = frame.len;
-    push_tcp(&mut frame, made, tcp_len);
+    push_tcp(&mut frame, header, tcp_len);
     let segment = &mut frame.bytes[start..frame.len];
-    let checksum = pseudo_header(&made.flow, tcp_len as u32).plus(Sum::of(segment)).checksum();
+    let checksum = pseudo_header(&header.flow, tcp_len as u32).plus(Sum::of(segment)).checksum();
     segment[16..18].copy_from_slice(&checksum.to_be_bytes());
     frame
 }
@@ -239,20 +249,20 @@ fn push_ip(frame: &mut Headers, flow: &FiveTuple, transport_len: u16, id: u16) {
     }
 }
 
-fn push_tcp(frame: &mut Headers, made: &Made, tcp_len: usize) {
-    frame.push(&made.flow.src_port.to_be_bytes());
-    frame.push(&made.flow.dst_port.to_be_bytes());
-    frame.push(&made.seq.0.to_be_bytes());
-    frame.push(&made.ack.0.to_be_bytes());
-    frame.push(&[(tcp_len as u8 / 4) << 4, made.flags.0]);
-    frame.push(&made.window.to_be_bytes());
+fn push_tcp(frame: &mut Headers, header: &SynthesizedSegment, tcp_len: usize) {
+    frame.push(&header.flow.src_port.to_be_bytes());
+    frame.push(&header.flow.dst_port.to_be_bytes());
+    frame.push(&header.seq.0.to_be_bytes());
+    frame.push(&header.ack.0.to_be_bytes());
+    frame.push(&[(tcp_len as u8 / 4) << 4, header.flags.0]);
+    frame.push(&header.window.to_be_bytes());
     frame.push(&[0; 4]);
-    if let Some(Timestamps { value, echo }) = made.timestamps {
+    if let Some(Timestamps { value, echo }) = header.timestamps {
         frame.push(&[KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10]);
         frame.push(&value.to_be_bytes());
         frame.push(&echo.to_be_bytes());
     }
-    if let Some(SackBlock { left, right }) = made.dsack {
+    if let Some(SackBlock { left, right }) = header.dsack {
         frame.push(&[KIND_NOP, KIND_NOP, KIND_SACK, 10]);
         frame.push(&left.to_be_bytes());
         frame.push(&right.to_be_bytes());

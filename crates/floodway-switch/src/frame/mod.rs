@@ -3,14 +3,14 @@
 pub(crate) mod describe;
 pub(crate) mod headers;
 pub(crate) mod held;
+pub mod iovec;
 pub(crate) mod pool;
-pub mod segment;
 pub mod vnet_offload;
 
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{parse, tcp};
 
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
 /// Bytes of a frame that are copied out of guest memory before anything looks at them. Enough for
 /// Ethernet, two VLAN tags, IPv6 and TCP with all its options (122 bytes).
@@ -19,7 +19,7 @@ pub const PREFIX_LEN: usize = 128;
 /// Longest frame: the largest IP packet behind an Ethernet header with two VLAN tags.
 pub const MAX_FRAME_LEN: u32 = 65_535 + 14 + 8;
 
-/// Segments of a super-frame that are made before others have their turn, for who takes no super-frames. TCP makes 45 of an Ethernet
+/// Segments of a GSO packet that are made before others have their turn, for who takes no GSO packets. TCP makes 45 of an Ethernet
 /// segment's size; only small ones are more.
 pub const CUT_AT_ONCE: u32 = 64;
 
@@ -40,18 +40,18 @@ const TCP: u8 = 6;
 /// copied once, from the sender's memory to the receiver's.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
-    /// Offload state: is the checksum still to be filled in, is it a super-frame?
+    /// Offload state: is the checksum still to be filled in, is it a GSO packet?
     pub vnet: VnetHdr,
     /// The first bytes of the frame; the same bytes as `parts[0]`.
     pub prefix: &'a [u8],
     /// All bytes of the frame, in order.
-    pub parts: &'a [Segment<'a>],
+    pub parts: &'a [GuestIoVec<'a>],
     /// Length of the frame in bytes, the sum of `parts`.
     pub len: u32,
 }
 
 impl Frame<'_> {
-    /// Bytes that it takes on the wire: each segment of a super-frame has headers of its own.
+    /// Bytes that it takes on the wire: each segment of a GSO packet has headers of its own.
     #[inline]
     #[must_use]
     pub fn wire_len(&self) -> u32 {
@@ -59,7 +59,7 @@ impl Frame<'_> {
         self.len.saturating_add((self.segments() - 1).saturating_mul(headers))
     }
 
-    /// Frames that it becomes where super-frames are not taken; at least one.
+    /// Frames that it becomes where GSO packets are not taken; at least one.
     #[inline]
     #[must_use]
     pub fn segments(&self) -> u32 {
@@ -73,7 +73,7 @@ impl Frame<'_> {
     /// A TCP segment that acknowledges and says nothing else. Those with VLAN tags or IPv6 extension headers are not recognized.
     #[inline]
     #[must_use]
-    pub fn is_bare_ack(&self) -> bool {
+    pub fn is_pure_ack(&self) -> bool {
         // Most frames are told apart by a byte or two.
         let protocol = match *self.prefix {
             [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, ..] => 14 + 9,
@@ -124,19 +124,19 @@ pub fn with_headers<R>(
         && first.len() == headers.len()
         && rest.len() <= 1
     {
-        let first = Segment::from_slice(headers);
+        let first = GuestIoVec::from_slice(headers);
         let parts = [first, rest.first().copied().unwrap_or(first)];
         return f(&Frame { vnet, prefix: headers, parts: &parts[..=rest.len()], len: frame.len });
     }
-    let mut inline = [Segment::from_slice(&[]); INLINE_PARTS];
+    let mut inline = [GuestIoVec::from_slice(&[]); INLINE_PARTS];
     let mut spilled = Vec::new();
     let parts = if frame.parts.len() < INLINE_PARTS {
         &mut inline[..=frame.parts.len()]
     } else {
-        spilled.resize(frame.parts.len() + 1, Segment::from_slice(&[]));
+        spilled.resize(frame.parts.len() + 1, GuestIoVec::from_slice(&[]));
         &mut spilled[..]
     };
-    parts[0] = Segment::from_slice(headers);
+    parts[0] = GuestIoVec::from_slice(headers);
     let mut skip = headers.len();
     for (to, from) in parts[1..].iter_mut().zip(frame.parts) {
         *to = from.skip(skip);
@@ -148,7 +148,7 @@ pub fn with_headers<R>(
 /// Calls `f` with `bytes` as a frame.
 pub fn with_slice<R>(vnet: VnetHdr, bytes: &[u8], f: impl FnOnce(&Frame<'_>) -> R) -> R {
     let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
-    let parts = [Segment::from_slice(bytes)];
+    let parts = [GuestIoVec::from_slice(bytes)];
     f(&Frame { vnet, prefix, parts: &parts, len: bytes.len() as u32 })
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use floodway_wire::segmentation::Segmenter;
 
     #[test]
-    fn a_super_frame_takes_what_its_segments_take() {
+    fn a_gso_packet_takes_what_its_segments_take() {
         for (v6, payload, gso_size) in [
             (false, 60_000, 1448),
             (true, 60_000, 1428),
@@ -185,7 +185,7 @@ mod tests {
     fn a_bare_acknowledgement_says_nothing_else() {
         let is_bare = |bytes: &[u8]| {
             let (mut bare, vnet) = (false, VnetHdr::default());
-            with_slice(vnet, bytes, |frame| bare = frame.is_bare_ack());
+            with_slice(vnet, bytes, |frame| bare = frame.is_pure_ack());
             bare
         };
         for v6 in [false, true] {

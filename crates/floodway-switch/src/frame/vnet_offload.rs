@@ -18,7 +18,7 @@ use crate::stats::DropReason;
 const TCP_CHECKSUM_OFFSET: u16 = 16;
 
 /// Smallest payload per segment that is believed, in bytes: Linux's own floor for an MSS. It bounds
-/// the frames that one super-frame can become.
+/// the frames that one GSO packet can become.
 const MIN_GSO_SIZE: u16 = 48;
 
 /// A set of offloads: what one side negotiated.
@@ -26,11 +26,11 @@ const MIN_GSO_SIZE: u16 = 48;
 pub struct Offloads {
     /// Checksums may be unfinished.
     pub csum: bool,
-    /// IPv4 TCP super-frames.
+    /// IPv4 GSO packets.
     pub tso4: bool,
-    /// IPv6 TCP super-frames.
+    /// IPv6 GSO packets.
     pub tso6: bool,
-    /// Super-frames with CWR set.
+    /// GSO packets with CWR set.
     pub ecn: bool,
 }
 
@@ -80,16 +80,16 @@ impl Offloads {
             return Err(DropReason::BadOffload);
         }
         if vnet.is_gso() {
-            check_super_frame(vnet, prefix, len)
+            check_gso_packet(vnet, prefix, len)
         } else {
             Ok(VnetHdr { gso_type: vnet::GSO_NONE, gso_size: 0, hdr_len: 0, ..vnet })
         }
     }
 }
 
-/// A super-frame must be TCP over the IP version that it names, unfragmented, with its checksum
+/// A GSO packet must be TCP over the IP version that it names, unfragmented, with its checksum
 /// left to be filled in at the TCP header.
-fn check_super_frame(vnet: VnetHdr, prefix: &[u8], len: u32) -> Result<VnetHdr, DropReason> {
+fn check_gso_packet(vnet: VnetHdr, prefix: &[u8], len: u32) -> Result<VnetHdr, DropReason> {
     let bad = DropReason::BadOffload;
     let meta = parse(prefix, len as usize).map_err(|_| bad)?;
     let version = if vnet.gso_kind() == vnet::GSO_TCPV4 { Network::Ipv4 } else { Network::Ipv6 };
@@ -155,7 +155,7 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::default();
 }
 
-/// Cuts a super-frame from segment `from` on.
+/// Cuts a GSO packet from segment `from` on.
 fn cut(
     bytes: &[u8],
     gso_size: u16,

@@ -2,14 +2,14 @@
 //!
 //! Loom runs each model once for every order of its threads' accesses to shared memory, and every value that the C++ memory model lets a
 //! load return. [`sleep`] and [`ring`] run the switch's own code, on loom's atomics; each comes with a model that has no fences, which
-//! must fail: so the models can. [`departure`] and [`buffers`] repeat in small what [`crate::pipeline::departure`] and [`crate::pipeline::delivery`] do, lock by lock: theirs hangs on
+//! must fail: so the models can. [`migration`] and [`buffers`] repeat in small what [`crate::pipeline::migration`] and [`crate::pipeline::delivery`] do, lock by lock: theirs hangs on
 //! too much else to be run so often.
 //!
 //! Loom's threads have stacks of its own, for which it installs a handler of `SIGBUS`, as [`crate::memory::sigbus`] does: so the models run in a process
 //! without other tests.
 
 mod buffers;
-mod departure;
+mod migration;
 mod ring;
 mod sleep;
 

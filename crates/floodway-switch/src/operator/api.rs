@@ -1,10 +1,10 @@
 //! What can be asked of a running switch, whoever it is that answers: the switch, or a stand-in of tests.
 
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
-    DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange, OffloadSettings,
-    OperateError, PairPage, PairQuery,
+use crate::api::control::{
+    ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
+    OffloadSettings, PairPage, PairQuery,
 };
+use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::config::Config;
@@ -16,43 +16,43 @@ pub trait StatusSource: Send + Sync {
 }
 
 /// Something that can be operated: the running switch.
-pub trait Operator: StatusSource {
+pub trait ControlApi: StatusSource {
     /// A page of flows.
     ///
     /// # Errors
     /// There is no such port, or the cursor is none.
-    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError>;
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError>;
 
     /// A page of pairs of guests and destinations, with their classes.
     ///
     /// # Errors
     /// As [`flows`](Self::flows).
-    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError>;
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError>;
 
     /// The offload settings of a port, after `change`.
     ///
     /// # Errors
     /// There is no such port, or a setting is out of its range; then nothing is changed.
-    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError>;
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, ControlError>;
 
     /// How the link into the host is divided, after `change`.
     ///
     /// # Errors
     /// A setting is out of its range; then nothing is changed.
-    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError>;
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError>;
 
     /// What is known of a port's connection, and what is wrong with it.
     ///
     /// # Errors
     /// There is no such port.
-    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError>;
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError>;
 
     /// The configuration that runs.
     ///
     /// # Errors
     /// This is no switch that has one.
-    fn configuration(&self) -> Result<Config, OperateError> {
-        Err(OperateError::HasBroker)
+    fn configuration(&self) -> Result<Config, ControlError> {
+        Err(ControlError::HasBroker)
     }
 
     /// Makes what runs what `edit` makes of the configuration, or only says what that would change (`dry_run`). `edit` has to be
@@ -62,16 +62,16 @@ pub trait Operator: StatusSource {
     /// Those of `edit`, and what keeps the switch from being so. Nothing is changed then, unless the error says so.
     fn reconfigure(
         &self,
-        edit: &dyn Fn(&Config) -> Result<Config, OperateError>,
+        edit: &dyn Fn(&Config) -> Result<Config, ControlError>,
         dry_run: bool,
-    ) -> Result<Plan, OperateError> {
+    ) -> Result<Plan, ControlError> {
         let (_, _) = (edit, dry_run);
-        Err(OperateError::HasBroker)
+        Err(ControlError::HasBroker)
     }
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///
     /// # Errors
     /// There is no such port.
-    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError>;
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError>;
 }

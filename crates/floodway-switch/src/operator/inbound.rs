@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floodway_core::inbound::{Config, Policy};
 
-use crate::api::operate::{InboundChange, InboundPort, InboundStatus, OperateError};
+use crate::api::control::{ControlError, InboundChange, InboundPort, InboundStatus};
 use crate::config::inbound as settings;
 use crate::config::offload::{Refused, check, choose};
 use crate::operator::runtime_settings::{Kept, keep};
@@ -20,7 +20,7 @@ impl Shared {
     pub(crate) fn operate_inbound(
         self: &Arc<Self>,
         change: &InboundChange,
-    ) -> Result<InboundStatus, OperateError> {
+    ) -> Result<InboundStatus, ControlError> {
         if *change != InboundChange::default() {
             let config = self.inbound.with(|state| changed(state.core.config(), change))?;
             settings::check_minimum(&config, self.ports().list().len())?;

@@ -14,11 +14,11 @@ use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
 use floodway_wire::FiveTuple;
 
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
-    DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus, MAX_PAGE,
-    OffloadChange, OffloadSettings, OperateError, PairPage, PairQuery,
+use crate::api::control::{
+    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
+    MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
+use crate::api::diagnosis::Diagnosis;
 use crate::api::status::OffloadStatus;
 use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::operator::runtime_settings::{Kept, keep};
@@ -28,7 +28,7 @@ use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
-pub use api::{Operator, StatusSource};
+pub use api::{ControlApi, StatusSource};
 pub use snapshot::drops;
 
 /// Flows in a page if nobody says how many.
@@ -100,13 +100,13 @@ impl PortOffload {
     }
 }
 
-impl Operator for Arc<Shared> {
-    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError> {
+impl ControlApi for Arc<Shared> {
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
         let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
         let (mut index, mut from) = match &query.cursor {
             None => (0, 0),
             Some(cursor) => {
-                parse_cursor(cursor).ok_or_else(|| OperateError::BadCursor(excerpt(cursor)))?
+                parse_cursor(cursor).ok_or_else(|| ControlError::BadCursor(excerpt(cursor)))?
             }
         };
         let ports = match &query.port {
@@ -126,11 +126,11 @@ impl Operator for Arc<Shared> {
         Ok(FlowPage { flows, next })
     }
 
-    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
         pairs::page(self, query)
     }
 
-    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, ControlError> {
         let port = self.port(port)?;
         if *change != OffloadChange::default() {
             let mut delivery = Delivery::new(Arc::clone(self));
@@ -145,16 +145,16 @@ impl Operator for Arc<Shared> {
         Ok(port.offload.settings())
     }
 
-    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError> {
         self.operate_inbound(change)
     }
 
-    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         let port = self.port(port)?;
         Ok(diagnose::port(&port))
     }
 
-    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {
         let port = self.port(port)?;
         if let Some(draining) = draining {
             let mut delivery = Delivery::new(Arc::clone(self));
@@ -169,9 +169,9 @@ impl Operator for Arc<Shared> {
 
 impl Shared {
     /// The port called `name`.
-    pub(crate) fn port(&self, name: &str) -> Result<Arc<Port>, OperateError> {
+    pub(crate) fn port(&self, name: &str) -> Result<Arc<Port>, ControlError> {
         let ports = self.ports();
-        ports.named(name).cloned().ok_or_else(|| OperateError::UnknownPort {
+        ports.named(name).cloned().ok_or_else(|| ControlError::UnknownPort {
             name: excerpt(name),
             ports: ports.iter().map(|port| port.config.name.clone()).collect(),
         })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use floodway_core::egress::meter::PairSummary;
 
-use crate::api::operate::{MAX_PAGE, OperateError, PairPage, PairQuery, PairStatus};
+use crate::api::control::{ControlError, MAX_PAGE, PairPage, PairQuery, PairStatus};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
@@ -37,13 +37,13 @@ impl Cursor {
 ///
 /// # Errors
 /// There is no such port, or the cursor is none.
-pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, OperateError> {
+pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, ControlError> {
     let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
     let only = query.port.as_deref().map(|name| shared.port(name)).transpose()?;
     let mut at = match &query.cursor {
         None => Cursor::default(),
         Some(text) => Cursor::parse(text)
-            .ok_or_else(|| OperateError::BadCursor(text.chars().take(64).collect()))?,
+            .ok_or_else(|| ControlError::BadCursor(text.chars().take(64).collect()))?,
     };
     let ports = shared.ports();
     let mut pairs = Vec::new();

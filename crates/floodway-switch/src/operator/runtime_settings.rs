@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Operator;
-use crate::api::operate::{
-    DrainRequest, InboundChange, OffloadChange, OffloadSettings, OperateError,
+use super::ControlApi;
+use crate::api::control::{
+    ControlError, DrainRequest, InboundChange, OffloadChange, OffloadSettings,
 };
 use crate::state::shared::Shared;
 
@@ -37,7 +37,7 @@ pub enum SettingError {
     },
     /// A value is out of its range, or its port does not exist.
     #[error(transparent)]
-    Refused(#[from] OperateError),
+    Refused(#[from] ControlError),
 }
 
 /// A setting to be kept.
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(first.offload("ab", &none).unwrap(), second.offload("ab", &none).unwrap());
         let settings = |shared: &Arc<Shared>| {
             let status = shared.inbound(&InboundChange::default()).unwrap();
-            crate::api::operate::InboundStatus { ports: Vec::new(), ..status }
+            crate::api::control::InboundStatus { ports: Vec::new(), ..status }
         };
         assert_eq!(settings(&first), settings(&second));
         assert_eq!(settings(&second).capacity_bps, 1_000_000_000);

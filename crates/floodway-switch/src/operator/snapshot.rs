@@ -16,9 +16,9 @@ use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
 use crate::state::port::{Port, QueuePair};
 use crate::state::shared::Shared;
-use crate::state::uplink::UplinkSlot;
+use crate::state::uplink::Uplink;
 use crate::state::workers::WorkerInfo;
-use crate::stats::pairs::PairTraffic;
+use crate::stats::traffic_matrix::MatrixEntry;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::lock;
 use crate::vhost::features;
@@ -46,7 +46,7 @@ impl StatusSource for Shared {
             uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
             removed: self.removed_status(),
             l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
-            traffic: self.pairs.iter().map(|pair| self.pair(&pair)).collect(),
+            traffic: self.traffic.iter().map(|pair| self.pair(&pair)).collect(),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Shared {
         removed.tx += &last.tx();
     }
 
-    fn pair(&self, pair: &PairTraffic) -> PairTrafficStatus {
+    fn pair(&self, pair: &MatrixEntry) -> PairTrafficStatus {
         let is_port = |id: PortId| id.index() < self.capacity;
         let by = if is_port(pair.from) && is_port(pair.to) { Way::Channel } else { Way::Uplink };
         let (from, to) = (self.name_of(pair.from), self.name_of(pair.to));
@@ -174,7 +174,7 @@ fn notifications(interrupts: &Interrupts) -> Notifications {
     Notifications { sent: interrupts.sent.get(), suppressed: interrupts.suppressed.get() }
 }
 
-fn uplink(slot: &UplinkSlot, work: WorkStatus) -> UplinkStatus {
+fn uplink(slot: &Uplink, work: WorkStatus) -> UplinkStatus {
     UplinkStatus {
         name: slot.config.name.clone(),
         worker: slot.config.worker,

@@ -81,7 +81,7 @@ impl Delivery {
         let i = dst.index();
         let Some(port) = self.ports.get(i) else {
             if let Some(uplink) = self.shared.uplink(dst) {
-                let cuts = uplink.cuts_super_frames();
+                let cuts = uplink.cuts_gso_packets();
                 let mut work = Work::default();
                 let counted = frames().inspect(|frame| {
                     let segments = if cuts { frame.segments() } else { 1 };
@@ -98,7 +98,7 @@ impl Delivery {
                     self.resume_soon(src);
                 }
                 self.shared.ledger.charge(src, &work);
-                self.shared.pairs.count(src, dst, work.copies, work.bytes);
+                self.shared.traffic.count(src, dst, work.copies, work.bytes);
             } else {
                 self.drop_for_removed(frames().count());
             }
@@ -121,7 +121,7 @@ impl Delivery {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(src, &port, frames());
         }
-        let (mut work, mut bytes, mut bare_acks) = (Work::default(), 0, 0);
+        let (mut work, mut bytes, mut pure_acks) = (Work::default(), 0, 0);
         for frame in frames() {
             work.copies += 1;
             work.descriptors += frame.parts.len() as u64;
@@ -131,7 +131,7 @@ impl Delivery {
                 work.bytes += u64::from(frame.len);
                 work.segments += u64::from(frame.segments());
             }
-            bare_acks += u64::from(frame.is_bare_ack());
+            pure_acks += u64::from(frame.is_pure_ack());
             if port.admits(&frame) {
                 rx.deliver(&frame);
             } else {
@@ -142,8 +142,8 @@ impl Delivery {
         work.bytes += bytes;
         work += rx.take_extra();
         self.shared.ledger.charge(src, &work);
-        self.shared.pairs.count(src, dst, copies, bytes);
-        port.count_received(copies - bare_acks);
+        self.shared.traffic.count(src, dst, copies, bytes);
+        port.count_received(copies - pure_acks);
         match flush {
             Flush::Now => finish(port, &mut rx),
             Flush::Moderated(now) => {
@@ -193,7 +193,7 @@ impl Delivery {
         match found {
             Some(dst) if dst == src => {}
             Some(dst) => {
-                let pair = self.spread(dst, frame);
+                let pair = self.select_rx_queue(dst, frame);
                 self.deliver(src, dst, pair, Flush::Later, frames);
             }
             None => {
@@ -223,7 +223,7 @@ impl Delivery {
     /// The receive queue of `dst` that the frame's flow belongs to.
     #[inline]
     #[must_use]
-    pub fn spread(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
+    pub fn select_rx_queue(&self, dst: PortId, frame: &Frame<'_>) -> u16 {
         match self.ports.get(dst.index()).map_or(0, |port| port.rx_running()) {
             0 | 1 => 0,
             n => (flow_hash(frame) % u64::from(n)) as u16,
@@ -245,7 +245,7 @@ impl Delivery {
 
 /// Interrupts that wait.
 impl Delivery {
-    /// Sends the interrupts that have waited until `now`; answers whether there were any.
+    /// Sends the interrupts that have waited until `now`; returns whether there were any.
     #[inline]
     pub fn interrupt(&mut self, now: Instant) -> bool {
         if self.next_interrupt() > now {

@@ -84,7 +84,7 @@ impl Forwarder {
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
-        let (mut left, said) = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let (mut left, data_frames) = self.classify_batch(ingress, batch, now, &mut verdicts);
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
         while left != 0 {
@@ -94,19 +94,21 @@ impl Forwarder {
             left &= !same;
             match verdict {
                 Verdict::To { dst, .. } if is_shown && self.is_uplink(dst) => {
-                    self.show(ingress, batch, same, verdict, offload);
+                    self.send_to_uplink(ingress, batch, same, verdict, offload);
                 }
                 Verdict::To { dst, pair } => {
                     let flush = Flush::Moderated(now);
                     self.delivery.deliver(ingress.id, dst, pair, flush, || frames(batch, same));
                 }
-                Verdict::Flood if is_shown => self.show(ingress, batch, same, verdict, offload),
+                Verdict::Flood if is_shown => {
+                    self.send_to_uplink(ingress, batch, same, verdict, offload)
+                }
                 Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
             }
         }
         self.delivery.flush();
-        ingress.count_sent(said);
+        ingress.count_sent(data_frames);
     }
 
     /// Takes over other ports. Not within a batch.
@@ -121,7 +123,7 @@ impl Forwarder {
     /// Forwards frames of a guest that leave the host, through the port's offload if that is active and its inbound
     /// clamp.
     #[inline(never)]
-    fn show(
+    fn send_to_uplink(
         &mut self,
         ingress: &Port,
         batch: &mut Batch,
@@ -144,7 +146,7 @@ impl Forwarder {
             return frames(batch, mask).for_each(|frame| leave(&mut self.delivery, &frame));
         }
         let mut session = Session::open(ingress, &mut self.delivery);
-        let expected = session.expect(frames(batch, mask));
+        let expected = session.look_up_batch(frames(batch, mask));
         let mut expected = expected.iter();
         for i in bits(mask) {
             let Some(frame) = batch.frame(i) else { continue };
@@ -156,7 +158,7 @@ impl Forwarder {
         session.flush();
     }
 
-    /// Runs the timers of a port's offload and inbound clamp; answers whether they were due.
+    /// Runs the timers of a port's offload and inbound clamp; returns whether they were due.
     #[inline]
     pub fn run_timers(&mut self, port: &Port, now: Instant) -> bool {
         let offload = port.offload.next_timeout() <= now;
@@ -191,12 +193,12 @@ impl Forwarder {
         }
     }
 
-    /// Cuts the next piece of a super-frame of `source` that was left to be cut for an uplink. Returns `false` if there is none.
+    /// Cuts the next piece of a GSO packet of `source` that was left to be cut for an uplink. Returns `false` if there is none.
     pub fn resume(&self, source: PortId, now: Instant) -> bool {
         self.delivery.resume(source, now)
     }
 
-    /// Sends interrupts that have waited long enough; answers whether there were any.
+    /// Sends interrupts that have waited long enough; returns whether there were any.
     #[inline]
     pub fn interrupt(&mut self, now: Instant) -> bool {
         self.delivery.interrupt(now)
@@ -218,17 +220,17 @@ impl Forwarder {
         now: Instant,
         verdicts: &mut [Verdict; BATCH],
     ) -> (u32, u64) {
-        let (mut valid, mut changed, mut said) = (0, 0, 0);
+        let (mut valid, mut changed, mut data_frames) = (0, 0, 0);
         {
             let table = self.delivery.shared.table();
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
                 if let Some(frame) = batch.frame(i) {
                     valid |= 1 << i;
-                    said += u64::from(!frame.is_bare_ack());
+                    data_frames += u64::from(!frame.is_pure_ack());
                     let source = self.observe(&table, ingress, &frame, now);
                     changed |= u32::from(source == Ok(Source::Changed)) << i;
                     *verdict = match source {
-                        Ok(_) => self.judge(&table, ingress, &frame, now),
+                        Ok(_) => self.classify(&table, ingress, &frame, now),
                         Err(reason) => Verdict::Drop(reason),
                     };
                 }
@@ -237,7 +239,7 @@ impl Forwarder {
         for frame in frames(batch, changed) {
             self.delivery.learn(addresses(&frame).1, ingress.id, false, now);
         }
-        (valid, said)
+        (valid, data_frames)
     }
 
     /// Checks the source of a frame from a VM.
@@ -264,8 +266,14 @@ impl Forwarder {
 
     /// What becomes of a frame from a VM whose source is in order.
     #[inline]
-    fn judge(&self, table: &MacTable, ingress: &Port, frame: &Frame<'_>, now: Instant) -> Verdict {
-        let verdict = self.towards(table, ingress.id, frame);
+    fn classify(
+        &self,
+        table: &MacTable,
+        ingress: &Port,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> Verdict {
+        let verdict = self.look_up_destination(table, ingress.id, frame);
         if verdict == Verdict::Flood {
             if !lock(&ingress.storm).admit(frame.segments(), now) {
                 return Verdict::Drop(DropReason::Storm);
@@ -288,7 +296,7 @@ impl Forwarder {
             Ok(Source::Changed) => self.delivery.learn(src, ingress, announcement, now),
             Err(reason) => return Verdict::Drop(reason),
         }
-        let verdict = self.towards(&self.delivery.shared.table(), ingress, frame);
+        let verdict = self.look_up_destination(&self.delivery.shared.table(), ingress, frame);
         let uplink = self.delivery.shared.uplink(ingress).filter(|_| verdict == Verdict::Flood);
         match uplink {
             Some(uplink) if !uplink.admits_flood(dst, frame.segments(), now) => {
@@ -299,7 +307,7 @@ impl Forwarder {
     }
 
     #[inline]
-    fn towards(&self, table: &MacTable, ingress: PortId, frame: &Frame<'_>) -> Verdict {
+    fn look_up_destination(&self, table: &MacTable, ingress: PortId, frame: &Frame<'_>) -> Verdict {
         let (dst, _) = addresses(frame);
         if dst.is_multicast() {
             return self.flood_from(ingress);
@@ -310,7 +318,7 @@ impl Forwarder {
             Some(dst) if !self.delivery.ports.connects(ingress, dst) => {
                 Verdict::Drop(DropReason::Isolated)
             }
-            Some(dst) => Verdict::To { dst, pair: self.delivery.spread(dst, frame) },
+            Some(dst) => Verdict::To { dst, pair: self.delivery.select_rx_queue(dst, frame) },
         }
     }
 

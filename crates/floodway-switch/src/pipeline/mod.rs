@@ -1,7 +1,7 @@
 //! The way of frames: where each goes, what mechanisms see of it on the way, and its delivery.
 
 pub mod delivery;
-mod departure;
 pub mod forward;
 pub mod inbound;
+mod migration;
 pub mod tcp_offload;

@@ -32,12 +32,12 @@ impl Ring {
             return;
         }
         self.queue.publish();
-        self.consider(interrupts);
+        self.signal_if_needed(interrupts);
     }
 
-    /// Interrupts the guest if it wants that for what it can see; answers whether it did.
+    /// Interrupts the guest if it wants that for what it can see; returns whether it did.
     #[inline]
-    pub fn consider(&mut self, interrupts: &Interrupts) -> bool {
+    pub fn signal_if_needed(&mut self, interrupts: &Interrupts) -> bool {
         let wanted = self.queue.take_interrupt();
         if wanted {
             interrupts.sent.add(1);

@@ -11,7 +11,7 @@
 //! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
 //!
 //! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
-//! software first (`vnet_offload`): checksums filled in, super-frames segmented, those of many segments
+//! software first (`vnet_offload`): checksums filled in, GSO packets segmented, those of many segments
 //! in the port's turns (`pending`).
 //!
 //! **Who calls**: any worker delivers, under the queue's lock; the port's own worker drains
@@ -36,7 +36,7 @@ use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
-use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, CUT_AT_ONCE, Frame};
 use crate::queues::moderation::{Delivered, Moderation};
@@ -472,7 +472,7 @@ impl RxQueue {
             return;
         }
         self.visible = (self.traffic.packets.get(), self.traffic.bytes.get());
-        self.moderation.considered(ring.consider(&self.interrupts));
+        self.moderation.on_signal_decision(ring.signal_if_needed(&self.interrupts));
     }
 
     /// Makes what was placed visible to the guest. Interrupts it if it wants that and the interrupt need not wait for those
@@ -480,7 +480,12 @@ impl RxQueue {
     /// [`RxQueue::interrupt_if_due`] then. `said` counts the frames that the guest was given so far, `answers` those that it has sent, without bare
     /// acknowledgements.
     #[inline]
-    pub fn flush_moderated(&mut self, now: Instant, said: u64, answers: u64) -> Option<Instant> {
+    pub fn flush_moderated(
+        &mut self,
+        now: Instant,
+        data_frames: u64,
+        reverse_data_frames: u64,
+    ) -> Option<Instant> {
         let ring = self.ring.as_mut()?;
         if !ring.queue.has_unpublished() {
             return self.moderation.due();
@@ -490,10 +495,13 @@ impl RxQueue {
         let before = std::mem::replace(&mut self.visible, visible);
         let (frames, bytes) = (visible.0 - before.0, visible.1 - before.1);
         let wanted = ring.queue.wants_interrupt();
-        let due =
-            self.moderation.delivered(now, Delivered { frames, bytes, said, answers }, wanted);
+        let due = self.moderation.delivered(
+            now,
+            Delivered { frames, bytes, data_frames, reverse_data_frames },
+            wanted,
+        );
         if due.is_none() {
-            self.moderation.considered(ring.consider(&self.interrupts));
+            self.moderation.on_signal_decision(ring.signal_if_needed(&self.interrupts));
         }
         due
     }
@@ -585,10 +593,10 @@ impl RxQueue {
 
 /// Writes `hdr` and then `parts` into `pieces`, which are long enough together.
 #[inline]
-fn write(pieces: &[Segment<'_>], hdr: &[u8], parts: &[Segment<'_>]) {
+fn write(pieces: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
     let mut pieces = pieces.iter().copied();
-    let mut to = Segment::from_slice(&[]);
-    for from in std::iter::once(&Segment::from_slice(hdr)).chain(parts) {
+    let mut to = GuestIoVec::from_slice(&[]);
+    for from in std::iter::once(&GuestIoVec::from_slice(hdr)).chain(parts) {
         let mut from = *from;
         while !from.is_empty() {
             if to.is_empty() {

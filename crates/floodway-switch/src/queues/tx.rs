@@ -4,7 +4,7 @@
 //! **Goal**: take a batch of frames from the guest, look at each header once, and give the
 //! descriptors back when the frames have been copied to where they go.
 //!
-//! [`TxQueue::fill`] takes up to [`BATCH`] chains in two passes, so that the memory of one pass is
+//! [`TxQueue::dequeue_burst`] takes up to [`BATCH`] chains in two passes, so that the memory of one pass is
 //! on its way into the cache while the other works: first the descriptors, then for each frame its
 //! virtio-net header and its first [`PREFIX_LEN`] bytes, copied into the batch. The worker then
 //! forwards the batch's frames; their remaining bytes are still in guest memory.
@@ -22,7 +22,7 @@ use floodway_core::work::Work;
 use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
-use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
@@ -226,7 +226,7 @@ impl TxQueue {
         self.ring.is_some()
     }
 
-    /// Asks for a kick before the worker sleeps; answers whether there is work already.
+    /// Asks for a kick before the worker sleeps; returns whether there is work already.
     pub fn enable_kick(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         match ring.queue.enable_kick() {
@@ -247,12 +247,12 @@ impl TxQueue {
 
     /// Fills `batch` with what the guest has made available.
     #[inline]
-    pub fn fill(&mut self, batch: &mut Batch) {
+    pub fn dequeue_burst(&mut self, batch: &mut Batch) {
         self.fill_within(batch, u64::MAX);
     }
 
     /// Fills `batch` with what the guest has made available, up to the chain with which it costs more than `limit` nanoseconds by
-    /// [`MODEL`], if each super-frame is cut once.
+    /// [`MODEL`], if each GSO packet is cut once.
     #[inline]
     pub fn fill_within(&mut self, batch: &mut Batch, limit: u64) {
         batch.frames.clear();
@@ -344,7 +344,7 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Leaves chains for the next batch: those behind the super-frame with which the batch costs more than `limit` to cut.
+    /// Leaves chains for the next batch: those behind the GSO packet with which the batch costs more than `limit` to cut.
     fn leave_what_costs_too_much(&mut self, batch: &mut Batch, limit: u64) {
         let Some(ring) = &mut self.ring else { return };
         let mut work = Work::default();
@@ -378,14 +378,15 @@ impl TxQueue {
         &mut self,
         batch: &mut Batch,
         now: Instant,
-        said: u64,
-        answers: u64,
+        data_frames: u64,
+        reverse_data_frames: u64,
     ) -> Option<Instant> {
         let frames = batch.frames.len() as u64;
         self.give_back(batch);
         let queue = &self.ring.as_ref()?.queue;
-        let (untold, size) = (queue.unconsidered(), queue.size());
-        let completed = Completed { frames, said, answers, untold, size };
+        let (used_since_signal, size) = (queue.used_since_signal(), queue.size());
+        let completed =
+            Completed { frames, data_frames, reverse_data_frames, used_since_signal, size };
         let due = self.completions.completed(now, completed, queue.wants_interrupt());
         if due.is_none() {
             self.interrupt();
@@ -405,7 +406,7 @@ impl TxQueue {
 
     fn interrupt(&mut self) {
         if let Some(ring) = &mut self.ring {
-            self.completions.considered(ring.consider(&self.interrupts));
+            self.completions.on_signal_decision(ring.signal_if_needed(&self.interrupts));
         }
     }
 
@@ -451,7 +452,7 @@ impl TxFrame {
     #[inline]
     fn read_headers(
         &mut self,
-        pieces: &mut [Segment<'static>],
+        pieces: &mut [GuestIoVec<'static>],
         prefixes: &mut Prefixes,
         i: usize,
         features: &TxFeatures,
@@ -473,7 +474,7 @@ impl TxFrame {
         let at = reader.next;
         self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
         // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
-        pieces[at] = unsafe { Segment::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
+        pieces[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
         self.parts.0 += at as u32;
         Ok(())
     }
@@ -481,7 +482,7 @@ impl TxFrame {
 
 /// Copies bytes from the front of a list of pieces.
 struct Reader<'a> {
-    pieces: &'a mut [Segment<'static>],
+    pieces: &'a mut [GuestIoVec<'static>],
     /// Pieces that are used up.
     next: usize,
 }

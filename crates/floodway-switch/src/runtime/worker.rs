@@ -106,7 +106,7 @@ impl Worker {
             busy |= self.run_timers(&mut forwarder, now);
             if now >= next_housekeeping {
                 next_housekeeping = now + HOUSEKEEPING;
-                self.keep_house(&mut forwarder, &mut batch, now);
+                self.run_housekeeping(&mut forwarder, &mut batch, now);
             }
             if busy {
                 self.stats.busy_polls.add(1);
@@ -136,7 +136,7 @@ impl Worker {
         self.stats.note_generation(self.generation);
     }
 
-    /// Runs the timers that are due; answers whether there were any.
+    /// Runs the timers that are due; returns whether there were any.
     fn run_timers(&mut self, forwarder: &mut Forwarder, now: Instant) -> bool {
         let busy =
             self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
@@ -170,14 +170,14 @@ impl Worker {
     }
 
     /// What is done once a second.
-    fn keep_house(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) {
+    fn run_housekeeping(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) {
         // A worker that always finds something never sleeps, and a guest that has gone sends nothing that would take its memory's place.
         batch.release();
         self.schedule.note_shares(&self.shared.ledger);
         for port in &self.ports {
             forwarder.end_abandoned(port);
             port.offload.trim();
-            port.give_up();
+            port.expire_stopped_guest();
         }
         if self.housekeeper {
             while self.shared.table().age_due(now) {
@@ -186,7 +186,7 @@ impl Worker {
         }
         for uplink in &mut self.uplinks {
             uplink.count_lost();
-            uplink.slot().keep_house(now);
+            uplink.slot().run_housekeeping(now);
             if uplink.has_failed()
                 && uplink.reopen()
                 && let Err(error) = self.waker.watch_uplink(uplink)
@@ -196,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// One round over everything; answers whether there was something to do.
+    /// One round over everything; returns whether there was something to do.
     pub(crate) fn poll(
         &mut self,
         forwarder: &mut Forwarder,
@@ -259,7 +259,7 @@ impl Worker {
         busy
     }
 
-    /// Goes on with what a port has left: frames that wait for its guest, and super-frames that are to be cut. Nothing more is taken from the
+    /// Goes on with what a port has left: frames that wait for its guest, and GSO packets that are to be cut. Nothing more is taken from the
     /// guest before that is done. Returns `true` if there was something to do.
     #[cold]
     fn resume_port(

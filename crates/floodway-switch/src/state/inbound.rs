@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use floodway_core::inbound::Port as Clamp;
+use floodway_core::inbound::WindowClamp;
 use floodway_core::time::Instant;
 use floodway_wire::vnet::VnetHdr;
 
@@ -24,7 +24,7 @@ pub struct PortInbound {
 
 pub(crate) struct Machine {
     /// There is one once the mechanism was on.
-    pub(crate) clamp: Option<Clamp<Kept>>,
+    pub(crate) clamp: Option<WindowClamp<Kept>>,
     pub(crate) frame_overhead: u64,
     /// Active connections that the division knows of.
     pub(crate) told: u32,

@@ -1,6 +1,6 @@
 //! What workers, front-ends' threads and the control socket share.
 
-pub mod division;
+pub mod allocator;
 pub mod front_end;
 pub mod inbound;
 pub mod offload;

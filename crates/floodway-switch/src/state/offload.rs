@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use floodway_core::offload::{Config, Edit, Link, Made, Naming, Offload, Release, Sink};
+use floodway_core::offload::{
+    Config, Edit, FlowNotice, Link, Offload, Sink, SynthesizedSegment, Transmission,
+};
 use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
@@ -209,10 +211,10 @@ impl Output {
 struct Nowhere;
 
 impl Sink<Held> for Nowhere {
-    fn release(&mut self, _: &Held, _: &Release) {}
-    fn to_network(&mut self, _: &Made) {}
-    fn to_guest(&mut self, _: &Made) {}
+    fn release(&mut self, _: &Held, _: &Transmission) {}
+    fn to_network(&mut self, _: &SynthesizedSegment) {}
+    fn to_guest(&mut self, _: &SynthesizedSegment) {}
     fn redeliver(&mut self, _: &Held, _: &Edit) {}
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+    fn heartbeat(&mut self, _: &Link, _: u16) {}
+    fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
 }

@@ -84,7 +84,7 @@ pub struct Port {
     /// Frames that the guest has sent and received, without bare acknowledgements.
     sent: AtomicU64,
     received: AtomicU64,
-    /// How far a guest that has stopped has been given up: see [`Port::give_up`].
+    /// How far a guest that has stopped has been given up: see [`Port::expire_stopped_guest`].
     departed: AtomicU8,
     connected: AtomicBool,
     features: AtomicU64,
@@ -261,7 +261,7 @@ impl Port {
         } else if n > 0 {
             self.arrive(n);
         } else {
-            self.depart();
+            self.stop_guest();
         }
     }
 
@@ -331,7 +331,7 @@ impl Port {
         lock(&self.unannounced).take()
     }
 
-    fn depart(&self) {
+    fn stop_guest(&self) {
         tracing::debug!(port = self.config.name, "the guest has stopped");
         self.offload.suspend(self.config.mac);
         // Before anybody is sent there: nothing may be dropped in between.
@@ -377,7 +377,7 @@ impl Port {
 
     /// Gives up a guest that had stopped already when this was last called. To be called once a second: frames wait
     /// for a second at least, and two at most.
-    pub fn give_up(&self) {
+    pub fn expire_stopped_guest(&self) {
         self.report_broken();
         match self.departed.load(Ordering::Acquire) {
             0 => {}
@@ -427,7 +427,7 @@ impl Port {
         }
     }
 
-    /// The frame is not larger than the port's MTU allows. Super-frames are cut or merged at the
+    /// The frame is not larger than the port's MTU allows. GSO packets are cut or merged at the
     /// ends; only what goes out in one piece is measured.
     #[inline]
     #[must_use]

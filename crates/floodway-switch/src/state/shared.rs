@@ -8,15 +8,15 @@ use floodway_core::inbound::Config;
 use floodway_core::l2::{MacTable, PortId};
 use floodway_core::time::Instant;
 
-use super::division::Division;
+use super::allocator::BandwidthAllocator;
 use super::port::Port;
 use super::ports::Ports;
-use super::uplink::UplinkSlot;
+use super::uplink::Uplink;
 use super::workers::WorkerInfo;
 use crate::api::status::{PredecessorsStatus, RemovedStatus, Sandbox};
 use crate::stats::Traffic;
 use crate::stats::ledger::Ledger;
-use crate::stats::pairs::Pairs;
+use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock_order::{Ordered, Rank};
 
 /// Called with the key and the value of each setting that an operator makes, before the operator is answered.
@@ -31,13 +31,13 @@ pub struct Shared {
     /// Numbers that ports can have.
     pub capacity: usize,
     /// Uplinks; their numbers follow those that ports can have.
-    pub uplinks: Vec<Arc<UplinkSlot>>,
+    pub uplinks: Vec<Arc<Uplink>>,
     /// Workers, in the order of the configuration.
     pub workers: Vec<WorkerInfo>,
     /// The division of the link into the host.
-    pub inbound: Division,
+    pub inbound: BandwidthAllocator,
     /// Who sends to whom.
-    pub pairs: Pairs,
+    pub traffic: TrafficMatrix,
     /// What the work for each port and uplink has cost.
     pub ledger: Ledger,
     /// What ports have counted that were removed.
@@ -61,11 +61,11 @@ impl Shared {
     pub(crate) fn new(
         ports: Vec<Arc<Port>>,
         capacity: usize,
-        uplinks: Vec<Arc<UplinkSlot>>,
+        uplinks: Vec<Arc<Uplink>>,
         workers: Vec<WorkerInfo>,
         table: Arc<RwLock<MacTable>>,
     ) -> Self {
-        let inbound = Division::new(&ports);
+        let inbound = BandwidthAllocator::new(&ports);
         let places = capacity + uplinks.len();
         Self {
             ports: RwLock::new(Arc::new(Ports::new(ports, capacity, 0))),
@@ -74,7 +74,7 @@ impl Shared {
             uplinks,
             workers,
             inbound,
-            pairs: Pairs::new(places),
+            traffic: TrafficMatrix::new(places),
             ledger: Ledger::new(places),
             removed: Mutex::default(),
             gone: Mutex::default(),
@@ -118,7 +118,7 @@ impl Shared {
 
     /// The uplink with number `id`.
     #[inline]
-    pub fn uplink(&self, id: PortId) -> Option<&Arc<UplinkSlot>> {
+    pub fn uplink(&self, id: PortId) -> Option<&Arc<Uplink>> {
         self.uplinks.get(id.index().checked_sub(self.capacity)?)
     }
 

@@ -65,7 +65,7 @@ impl DeviceSource {
 }
 
 /// The half that sends, and the counters of both.
-pub struct UplinkSlot {
+pub struct Uplink {
     /// Its number in the forwarding table.
     pub id: PortId,
     /// As configured.
@@ -85,7 +85,7 @@ pub struct UplinkSlot {
     pub received: Traffic,
 }
 
-impl UplinkSlot {
+impl Uplink {
     /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker; what is sent and received is counted in `traffic`. Without a device, which a broker may not have yet,
     /// the receiving half has failed.
     ///
@@ -94,7 +94,7 @@ impl UplinkSlot {
     pub fn open(
         id: PortId,
         config: UplinkConfig,
-        shape: &Shape<'_>,
+        defaults: &EgressDefaults<'_>,
         waker: Arc<Waker>,
         source: DeviceSource,
         traffic: [Traffic; 2],
@@ -106,7 +106,7 @@ impl UplinkSlot {
             Some(device) => device.halves(&config.device),
             None => uplink::absent::halves()?,
         };
-        let slot = Self::with_sender(id, config, shape, LinkRate::new(link), sender, waker);
+        let slot = Self::with_sender(id, config, defaults, LinkRate::new(link), sender, waker);
         let [sent, received] = traffic;
         let slot = Arc::new(Self { sent, received, ..slot });
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
@@ -117,12 +117,12 @@ impl UplinkSlot {
     fn with_sender(
         id: PortId,
         config: UplinkConfig,
-        shape: &Shape<'_>,
+        defaults: &EgressDefaults<'_>,
         link: LinkRate,
         sender: Box<dyn Sender>,
         waker: Arc<Waker>,
     ) -> Self {
-        let settings = shape.settings(&config, link);
+        let settings = defaults.settings(&config, link);
         let limit = |pps: u32| Mutex::new(StormLimit::new(pps.into(), Instant::ZERO));
         Self {
             id,
@@ -169,7 +169,7 @@ impl UplinkSlot {
         self.deadline.get()
     }
 
-    /// Sends what waits, if it is time; answers whether it was.
+    /// Sends what waits, if it is time; returns whether it was.
     #[inline]
     pub fn run_timer(&self, now: Instant) -> bool {
         if self.next_timeout() > now {
@@ -183,15 +183,15 @@ impl UplinkSlot {
     }
 
     /// What is done once a second.
-    pub fn keep_house(&self, now: Instant) {
-        self.egress.with(|egress| egress.keep_house(now));
+    pub fn run_housekeeping(&self, now: Instant) {
+        self.egress.with(|egress| egress.run_housekeeping(now));
     }
 
-    /// Returns `true` if super-frames are cut before they leave.
+    /// Returns `true` if GSO packets are cut before they leave.
     #[inline]
     #[must_use]
-    pub fn cuts_super_frames(&self) -> bool {
-        self.egress.cuts_super_frames()
+    pub fn cuts_gso_packets(&self) -> bool {
+        self.egress.cuts_gso_packets()
     }
 
     /// What is before the device.
@@ -213,7 +213,7 @@ impl UplinkSlot {
 }
 
 /// What uplinks have in common.
-pub struct Shape<'a> {
+pub struct EgressDefaults<'a> {
     /// The meter.
     pub meter: &'a MeterConfig,
     /// Numbers below this one are guests'.
@@ -222,7 +222,7 @@ pub struct Shape<'a> {
     pub seed: u64,
 }
 
-impl Shape<'_> {
+impl EgressDefaults<'_> {
     fn settings(&self, config: &UplinkConfig, link: LinkRate) -> Settings {
         let link = config.queue.rate.map_or(link, |rate| LinkRate::new(Some(rate)));
         Settings {
@@ -236,9 +236,9 @@ impl Shape<'_> {
 }
 
 /// A frame that has arrived, and the uplink that it arrived by.
-pub struct Arrived<'a> {
+pub struct ReceivedFrame<'a> {
     /// The uplink.
-    pub slot: &'a UplinkSlot,
+    pub slot: &'a Uplink,
     /// Offload state.
     pub vnet: VnetHdr,
     /// The frame.
@@ -247,7 +247,7 @@ pub struct Arrived<'a> {
 
 /// The half that receives.
 pub struct UplinkReceiver {
-    slot: Arc<UplinkSlot>,
+    slot: Arc<Uplink>,
     source: DeviceSource,
     device: Box<dyn Receiver>,
     /// Lost frames of the device that have been counted.
@@ -258,7 +258,7 @@ pub struct UplinkReceiver {
 impl UplinkReceiver {
     /// The half that sends.
     #[must_use]
-    pub fn slot(&self) -> &UplinkSlot {
+    pub fn slot(&self) -> &Uplink {
         &self.slot
     }
 
@@ -269,13 +269,15 @@ impl UplinkReceiver {
     }
 
     /// The next frame that has arrived.
-    pub fn recv(&mut self) -> Option<Arrived<'_>> {
+    pub fn recv(&mut self) -> Option<ReceivedFrame<'_>> {
         if self.failed {
             return None;
         }
         match self.device.recv() {
             Ok(None) => None,
-            Ok(Some(Received { vnet, frame })) => Some(Arrived { slot: &self.slot, vnet, frame }),
+            Ok(Some(Received { vnet, frame })) => {
+                Some(ReceivedFrame { slot: &self.slot, vnet, frame })
+            }
             Err(error) => {
                 self.failed = true;
                 Self::report(&self.slot, &error);
@@ -285,7 +287,7 @@ impl UplinkReceiver {
     }
 
     #[cold]
-    fn report(slot: &UplinkSlot, error: &io::Error) {
+    fn report(slot: &Uplink, error: &io::Error) {
         let (uplink, device) = (&slot.config.name, &slot.config.device);
         tracing::error!(uplink, device, %error, "the uplink failed; trying to open it again");
         slot.received.count_drop(DropReason::UplinkError, 1);

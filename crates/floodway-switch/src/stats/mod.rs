@@ -5,7 +5,7 @@
 //! Readers (the control socket) see each counter whole, but not all of them at one moment.
 
 pub mod ledger;
-pub mod pairs;
+pub mod traffic_matrix;
 #[cfg(any(test, fuzzing))]
 pub mod work;
 #[cfg(not(any(test, fuzzing)))]
@@ -64,7 +64,7 @@ drop_reasons! {
     BadOffload = "bad_offload",
     /// Shorter than an Ethernet header.
     Runt = "runt",
-    /// Larger than the port's MTU allows and not a super-frame.
+    /// Larger than the port's MTU allows and not a GSO packet.
     Oversize = "oversize",
     /// The source MAC address is not the port's.
     SpoofedMac = "spoofed_mac",
@@ -182,11 +182,11 @@ impl Deref for Traffic {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Block {
-    /// Frames; a super-frame is one.
+    /// Frames; a GSO packet is one.
     pub packets: Counter,
     /// Bytes of the frames, without virtio-net headers.
     pub bytes: Counter,
-    /// Super-frames among the packets.
+    /// GSO packets among the packets.
     pub gso_packets: Counter,
     drops: [Counter; DropReason::ALL.len()],
     /// Up to whole cache lines.

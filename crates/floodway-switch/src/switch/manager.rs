@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use floodway_core::l2::{MacTable, PortId, PortKind, StormLimit};
 
 use super::StartError;
-use crate::api::operate::OperateError;
+use crate::api::control::ControlError;
 use crate::api::plan::{Action, Effect, Plan};
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::host::affinity::Cores;
@@ -37,7 +37,7 @@ use crate::host::socket_access::Access;
 use crate::memory::budget::{Budget, Share};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
-use crate::runtime::vcpu::{Keeper, ManagedVm};
+use crate::runtime::vcpu::{ManagedVm, SliceController};
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -68,7 +68,7 @@ pub(super) struct Manager {
 struct State {
     config: Config,
     connections: BTreeMap<PortId, Connection>,
-    vcpus: Option<Keeper>,
+    vcpus: Option<SliceController>,
     /// Numbers of no port; the one that has been free for longest is first.
     free: VecDeque<usize>,
     has_broker: bool,
@@ -187,9 +187,9 @@ impl Manager {
     /// Makes what runs what `edit` makes of it, or only says what that would change.
     pub(super) fn reconfigure(
         &self,
-        edit: &dyn Fn(&Config) -> Result<Config, OperateError>,
+        edit: &dyn Fn(&Config) -> Result<Config, ControlError>,
         dry_run: bool,
-    ) -> Result<Plan, OperateError> {
+    ) -> Result<Plan, ControlError> {
         let mut state = lock(&self.state);
         let running = self.current(&state);
         let wanted = edit(&running)?;
@@ -199,7 +199,7 @@ impl Manager {
             return Ok(plan);
         }
         if state.has_broker {
-            return Err(OperateError::HasBroker);
+            return Err(ControlError::HasBroker);
         }
         let failed = self.make(&mut state, &running, wanted, &plan);
         tracing::info!(%plan, error = failed.as_ref().err().map(tracing::field::display), "reconfigured");
@@ -213,7 +213,7 @@ impl Manager {
         running: &Config,
         mut wanted: Config,
         plan: &Plan,
-    ) -> Result<(), OperateError> {
+    ) -> Result<(), ControlError> {
         let ports = self.shared.ports();
         let parts = Parts::of(plan, running, &wanted, ports.list());
         self.check(state, &wanted, &parts)?;
@@ -227,16 +227,16 @@ impl Manager {
         }
         let problem = self.come_back(state, running, &mut wanted, &parts.late, &mut list);
         self.settle(state, running, ports.list(), wanted, list);
-        problem.map_or(Ok(()), |problem| Err(OperateError::Failed(problem)))
+        problem.map_or(Ok(()), |problem| Err(ControlError::Failed(problem)))
     }
 
     /// Refuses what can be seen to fail before anything is done.
-    fn check(&self, state: &State, wanted: &Config, parts: &Parts) -> Result<(), OperateError> {
-        descriptors::reserve(wanted).map_err(|error| OperateError::Failed(error.to_string()))?;
+    fn check(&self, state: &State, wanted: &Config, parts: &Parts) -> Result<(), ControlError> {
+        descriptors::reserve(wanted).map_err(|error| ControlError::Failed(error.to_string()))?;
         let new = || parts.early.iter().chain(&parts.late);
         for port in new().filter(|port| port.mode == SocketMode::Server) {
             Access::resolve(&port.permissions).map_err(|error| {
-                OperateError::Failed(format!("port \"{}\".permissions: {error}", port.name))
+                ControlError::Failed(format!("port \"{}\".permissions: {error}", port.name))
             })?;
         }
         let free = state.free.len();
@@ -246,11 +246,11 @@ impl Manager {
         Ok(())
     }
 
-    fn too_many(&self) -> OperateError {
+    fn too_many(&self) -> ControlError {
         let capacity = self.shared.capacity;
         let problem =
             format!("{capacity} ports are the most without a restart; restart the switch");
-        OperateError::Failed(problem)
+        ControlError::Failed(problem)
     }
 
     /// Opens the sockets of new ports. If one fails, none is left.
@@ -258,7 +258,7 @@ impl Manager {
         &self,
         state: &mut State,
         ports: &[PortConfig],
-    ) -> Result<Vec<Prepared>, OperateError> {
+    ) -> Result<Vec<Prepared>, ControlError> {
         let mut prepared = Vec::new();
         for config in ports {
             match self.prepare(state, config) {
@@ -268,7 +268,7 @@ impl Manager {
                         connection.stop();
                         self.give_up(state, &port);
                     }
-                    return Err(OperateError::Failed(problem));
+                    return Err(ControlError::Failed(problem));
                 }
             }
         }
@@ -281,7 +281,7 @@ impl Manager {
         let waker = Arc::clone(&self.wakers[config.worker]);
         let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
         port.memory = Share::of(Arc::clone(&self.memory));
-        self.shared.pairs.forget(port.id);
+        self.shared.traffic.forget(port.id);
         self.shared.ledger.forget(port.id);
         let port = Arc::new(port);
         add_to_table(&mut self.shared.table_mut(), &port);
@@ -457,14 +457,14 @@ impl Manager {
     }
 }
 
-fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<Keeper>> {
-    Keeper::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
+fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<SliceController>> {
+    SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
 }
 
 /// Refuses what cannot be done while the switch runs.
-fn check_fixed(plan: &Plan) -> Result<(), OperateError> {
+fn check_fixed(plan: &Plan) -> Result<(), ControlError> {
     let fixed: Vec<_> = plan.refused().map(|change| change.section.as_str()).collect();
-    if fixed.is_empty() { Ok(()) } else { Err(OperateError::NeedsRestart(fixed.join(", "))) }
+    if fixed.is_empty() { Ok(()) } else { Err(ControlError::NeedsRestart(fixed.join(", "))) }
 }
 
 /// Brings a port and its configured address into the forwarding table.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::manager::Manager;
-use crate::api::diagnosis::Diagnosis;
-use crate::api::operate::{
-    DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange, OffloadSettings,
-    OperateError, PairPage, PairQuery,
+use crate::api::control::{
+    ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
+    OffloadSettings, PairPage, PairQuery,
 };
+use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::config::Config;
-use crate::operator::{Operator, StatusSource};
+use crate::operator::{ControlApi, StatusSource};
 use crate::state::shared::Shared;
 
 /// All that an operator can ask of a switch.
@@ -26,40 +26,40 @@ impl StatusSource for Operated {
     }
 }
 
-impl Operator for Operated {
-    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, OperateError> {
+impl ControlApi for Operated {
+    fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
         self.shared.flows(query)
     }
 
-    fn pairs(&self, query: &PairQuery) -> Result<PairPage, OperateError> {
-        Operator::pairs(&self.shared, query)
+    fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
+        ControlApi::pairs(&self.shared, query)
     }
 
-    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, OperateError> {
+    fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, ControlError> {
         self.shared.offload(port, change)
     }
 
-    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, OperateError> {
-        Operator::inbound(&self.shared, change)
+    fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError> {
+        ControlApi::inbound(&self.shared, change)
     }
 
-    fn diagnose(&self, port: &str) -> Result<Diagnosis, OperateError> {
+    fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         self.shared.diagnose(port)
     }
 
-    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, OperateError> {
+    fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {
         self.shared.drain(port, draining)
     }
 
-    fn configuration(&self) -> Result<Config, OperateError> {
+    fn configuration(&self) -> Result<Config, ControlError> {
         Ok(self.manager.configuration())
     }
 
     fn reconfigure(
         &self,
-        edit: &dyn Fn(&Config) -> Result<Config, OperateError>,
+        edit: &dyn Fn(&Config) -> Result<Config, ControlError>,
         dry_run: bool,
-    ) -> Result<Plan, OperateError> {
+    ) -> Result<Plan, ControlError> {
         self.manager.reconfigure(edit, dry_run)
     }
 }

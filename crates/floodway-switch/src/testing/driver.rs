@@ -96,7 +96,7 @@ pub struct DriverQueue {
     chains: Vec<Vec<u16>>,
     avail_idx: u16,
     /// `avail_idx` when a kick was last considered.
-    kick_considered: u16,
+    kick_signalled: u16,
     last_used: u16,
 }
 
@@ -124,7 +124,7 @@ impl DriverQueue {
             free: (0..size).rev().collect(),
             chains: vec![Vec::new(); usize::from(size)],
             avail_idx: 0,
-            kick_considered: 0,
+            kick_signalled: 0,
             last_used: 0,
         }
     }
@@ -133,7 +133,7 @@ impl DriverQueue {
     #[must_use]
     pub fn starting_at(mut self, index: u16) -> Self {
         self.avail_idx = index;
-        self.kick_considered = index;
+        self.kick_signalled = index;
         self.last_used = index;
         self.set_avail_idx(index);
         self.set_used_idx(index);
@@ -258,7 +258,7 @@ impl DriverQueue {
     /// Whether the device wants a kick for what was posted since this was last asked.
     pub fn needs_kick(&mut self) -> bool {
         fence(Ordering::SeqCst);
-        let old = std::mem::replace(&mut self.kick_considered, self.avail_idx);
+        let old = std::mem::replace(&mut self.kick_signalled, self.avail_idx);
         let new = self.avail_idx;
         if old == new {
             false
@@ -269,7 +269,7 @@ impl DriverQueue {
         }
     }
 
-    /// Asks for an interrupt at the next used chain. Answers whether there is one already: then
+    /// Asks for an interrupt at the next used chain. Returns whether there is one already: then
     /// none may come.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.event_idx {

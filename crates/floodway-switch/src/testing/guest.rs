@@ -238,7 +238,7 @@ impl Guest {
         rx.kick();
     }
 
-    /// Transmits a frame on queue pair `pair`; answers whether there was room.
+    /// Transmits a frame on queue pair `pair`; returns whether there was room.
     ///
     /// # Panics
     /// The frame is longer than 65 588 bytes.

@@ -10,7 +10,7 @@ use floodway_wire::vnet::VnetHdr;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{Capabilities, Halves, Received, Receiver, SendError, Sender};
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
 /// Makes both halves.
 ///
@@ -48,7 +48,7 @@ impl Sender for AbsentSender {
         Capabilities { csum: true, tso: true }
     }
 
-    fn send(&mut self, _: &VnetHdr, _: &[Segment<'_>]) -> Result<(), SendError> {
+    fn send(&mut self, _: &VnetHdr, _: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         Err(SendError::Failed(absent()))
     }
 }

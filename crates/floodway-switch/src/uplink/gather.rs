@@ -3,7 +3,7 @@
 use std::io;
 
 use super::SendError;
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
 /// Most pieces that one system call takes (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
@@ -27,15 +27,15 @@ impl Gather {
     pub(super) fn send(
         &mut self,
         header: &[u8],
-        frame: &[Segment<'_>],
+        frame: &[GuestIoVec<'_>],
         call: impl Fn(&[libc::iovec]) -> libc::ssize_t,
     ) -> Result<(), SendError> {
         if frame.len() >= MAX_PIECES {
             let message = format!("frame in {} pieces, at most 1023 can be sent", frame.len());
             return Err(SendError::Failed(io::Error::new(io::ErrorKind::InvalidInput, message)));
         }
-        self.list.extend_from_slice(Segment::as_iovecs(&[Segment::from_slice(header)]));
-        self.list.extend_from_slice(Segment::as_iovecs(frame));
+        self.list.extend_from_slice(GuestIoVec::as_iovecs(&[GuestIoVec::from_slice(header)]));
+        self.list.extend_from_slice(GuestIoVec::as_iovecs(frame));
         let outcome = loop {
             if call(&self.list) >= 0 {
                 break Ok(());

@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! An uplink is a network device, opened as two halves that share nothing but the device: the
 //! [`Receiver`] belongs to one worker; the [`Sender`] may be handed from worker to worker. Neither
-//! ever blocks. Super-frames and unfinished checksums cross in both directions as they are,
+//! ever blocks. GSO packets and unfinished checksums cross in both directions as they are,
 //! described by a virtio-net header.
 //!
 //! - [`tap`]: the frames go to and come from the host's own network stack.
@@ -31,9 +31,9 @@ pub use device::Device;
 pub use error::OpenError;
 
 use crate::config::UplinkKind;
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
-/// Longest frame that is received, in bytes: the largest super-frame of a device without "BIG TCP"
+/// Longest frame that is received, in bytes: the largest GSO packet of a device without "BIG TCP"
 /// (64 KiB of IP packet) with its Ethernet header and tags. A longer one is counted as lost.
 pub const MAX_FRAME: usize = 65_536 + 64;
 
@@ -42,7 +42,7 @@ pub const MAX_FRAME: usize = 65_536 + 64;
 pub struct Capabilities {
     /// Frames whose checksum is not filled in yet may be sent.
     pub csum: bool,
-    /// IPv4 and IPv6 TCP super-frames may be sent.
+    /// IPv4 and IPv6 GSO packets may be sent.
     pub tso: bool,
 }
 
@@ -101,7 +101,7 @@ pub trait Sender: Send {
     ///
     /// # Errors
     /// The frame was not sent; the reason is to be counted.
-    fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError>;
+    fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError>;
 }
 
 /// The two halves of an uplink.

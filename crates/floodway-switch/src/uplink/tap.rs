@@ -8,7 +8,7 @@
 //! since an uplink that is down is never what an operator wants; nothing else of its configuration
 //! is touched.
 //!
-//! The device is told that we take TCP super-frames of both families and unfinished checksums
+//! The device is told that we take GSO packets of both families and unfinished checksums
 //! (`TUNSETOFFLOAD`), so the host's stack does not segment what a guest of ours can take whole. A
 //! frame is one `writev` straight from where its pieces lie, or one `read` into a buffer of our
 //! own. Frames that the host sends while we do not read are dropped by the interface, and counted
@@ -28,7 +28,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 use super::gather::Gather;
 use super::interface::Interface;
 use super::{Capabilities, MAX_FRAME, OpenError, Received, Receiver, SendError, Sender};
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
 const FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 const OFFLOADS: libc::c_uint =
@@ -173,9 +173,9 @@ impl Sender for TapSender {
         Capabilities { csum: true, tso: true }
     }
 
-    fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
+    fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let fd = self.tap.as_raw_fd();
-        // SAFETY: the pieces are mapped and readable during the call (the contract of `Segment`);
+        // SAFETY: the pieces are mapped and readable during the call (the contract of `GuestIoVec`);
         // there are at most UIO_MAXIOV of them.
         let writev =
             |list: &[libc::iovec]| unsafe { libc::writev(fd, list.as_ptr(), list.len() as c_int) };

@@ -35,17 +35,17 @@ virtio_features! {
     GUEST_CSUM = 1,
     /// The device's configuration holds its MTU.
     MTU = 3,
-    /// The guest takes IPv4 TCP super-frames.
+    /// The guest takes IPv4 GSO packets.
     GUEST_TSO4 = 7,
-    /// The guest takes IPv6 TCP super-frames.
+    /// The guest takes IPv6 GSO packets.
     GUEST_TSO6 = 8,
-    /// The guest takes super-frames with CWR set.
+    /// The guest takes GSO packets with CWR set.
     GUEST_ECN = 9,
-    /// The guest may send IPv4 TCP super-frames.
+    /// The guest may send IPv4 GSO packets.
     HOST_TSO4 = 11,
-    /// The guest may send IPv6 TCP super-frames.
+    /// The guest may send IPv6 GSO packets.
     HOST_TSO6 = 12,
-    /// The guest may send super-frames with CWR set.
+    /// The guest may send GSO packets with CWR set.
     HOST_ECN = 13,
     /// A received frame may fill several descriptor chains.
     MRG_RXBUF = 15,
@@ -118,7 +118,7 @@ pub fn rx(features: u64) -> RxFeatures {
     RxFeatures {
         mergeable: has(MRG_RXBUF),
         hdr_len: hdr_len(features),
-        // Super-frames come with unfinished checksums.
+        // GSO packets come with unfinished checksums.
         offloads: Offloads {
             csum,
             tso4: csum && has(GUEST_TSO4),

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::{Receiver, SendError, Sender};
 use floodway_wire::vnet::VnetHdr;
 
@@ -100,14 +100,14 @@ pub fn receive(
 pub struct Seen {
     pub frames: u64,
     pub unfinished_checksums: u64,
-    pub super_frames: u64,
+    pub gso_packets: u64,
     pub longest: usize,
 }
 
 impl Seen {
     /// TCP came through as the sender made it: in frames of many segments, not summed yet.
-    pub fn assert_super_frames(&self) {
-        assert!(self.super_frames > 0 && self.unfinished_checksums > 0, "{self:?}");
+    pub fn assert_gso_packets(&self) {
+        assert!(self.gso_packets > 0 && self.unfinished_checksums > 0, "{self:?}");
         assert!(self.longest > 8 * 1514, "{self:?}");
     }
 }
@@ -133,11 +133,11 @@ impl Direction<'_> {
             (self.edit)(&mut passing);
             seen.frames += 1;
             seen.unfinished_checksums += u64::from(passing.vnet.needs_csum());
-            seen.super_frames += u64::from(passing.vnet.is_gso());
+            seen.gso_packets += u64::from(passing.vnet.is_gso());
             seen.longest = seen.longest.max(passing.frame.len());
             let (a, rest) = passing.frame.split_at(5);
             let (b, c) = rest.split_at(rest.len() / 2);
-            match self.to.send(&passing.vnet, &[a, b, c].map(Segment::from_slice)) {
+            match self.to.send(&passing.vnet, &[a, b, c].map(GuestIoVec::from_slice)) {
                 Ok(()) | Err(SendError::Full | SendError::Refused) => {}
                 Err(SendError::Failed(e)) => panic!("cannot pass on {:?}: {e}", passing.vnet),
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::api::operate::{FlowQuery, OffloadChange};
+use floodway_switch::api::control::{FlowQuery, OffloadChange};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_switch::vhost::features;
 
@@ -90,7 +90,7 @@ fn a_port_without_offload_knows_no_flows() {
             transfer(&mut guest, &mut host, 1 << 20);
         }
         assert!(scene.flows().is_empty());
-        assert_eq!((scene.counter("flows_opened"), scene.seen.hellos.load(Relaxed)), (0, 0));
+        assert_eq!((scene.counter("flows_opened"), scene.seen.heartbeats.load(Relaxed)), (0, 0));
     });
 }
 
@@ -100,10 +100,10 @@ fn timers_wake_a_sleeping_worker() {
     with_scene(features::offered(1), offload(true, false), |scene| {
         let (mut guest, mut host) = scene.connection(false);
         transfer(&mut guest, &mut host, 1 << 20);
-        let hellos = || scene.seen.hellos.load(Relaxed);
+        let heartbeats = || scene.seen.heartbeats.load(Relaxed);
         let sleeps = || scene.operator.status().workers[0].sleeps;
-        let (before, slept) = (hellos(), sleeps());
-        wait_until("the guest to hear hellos", || hellos() >= before + 10);
+        let (before, slept) = (heartbeats(), sleeps());
+        wait_until("the guest to hear heartbeats", || heartbeats() >= before + 10);
         assert!(sleeps() >= slept + 5, "the worker did not sleep in between");
         assert!(scene.seen.managed.load(Relaxed) > 0);
         assert_ne!(scene.seen.epoch.load(Relaxed), 0);

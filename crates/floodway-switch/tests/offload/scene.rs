@@ -10,12 +10,12 @@ use std::thread;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::api::operate::{FlowQuery, FlowStatus};
+use floodway_switch::api::control::{FlowQuery, FlowStatus};
 use floodway_switch::config::Config;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::frame::vnet_offload::{self, Offloads};
 use floodway_switch::frame::with_slice;
-use floodway_switch::operator::Operator;
+use floodway_switch::operator::ControlApi;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, tap};
@@ -31,7 +31,7 @@ const NONCE: u64 = 0x0102_0304_0506_0708;
 /// What the relay between the guest's stack and its virtqueues has seen.
 #[derive(Default)]
 pub struct Seen {
-    pub hellos: AtomicU64,
+    pub heartbeats: AtomicU64,
     pub managed: AtomicU64,
     pub offline: AtomicU64,
     pub epoch: AtomicU64,
@@ -41,7 +41,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Counts a notice; answers whether the frame is one.
+    /// Counts a notice; returns whether the frame is one.
     fn note(&self, frame: &[u8]) -> bool {
         if frame[12..14] != ETHERTYPE.to_be_bytes() {
             return false;
@@ -49,7 +49,7 @@ impl Seen {
         assert_eq!(frame[..6], mac(1).0, "a notice is for the guest");
         let notice = Notice::parse(frame).expect("a good notice");
         match notice {
-            Notice::Hello { .. } => &self.hellos,
+            Notice::Heartbeat { .. } => &self.heartbeats,
             Notice::Managed { .. } => &self.managed,
             Notice::Offline { .. } => &self.offline,
         }
@@ -86,7 +86,7 @@ impl Vm {
 
 /// A host with a switch, and a guest with a TCP stack.
 pub struct Scene {
-    pub operator: Arc<dyn Operator>,
+    pub operator: Arc<dyn ControlApi>,
     pub seen: Arc<Seen>,
     pub vm: Arc<Vm>,
     /// Makes a connection from the guest to an address of the host.
@@ -187,7 +187,7 @@ fn relay(
                 }
             } else {
                 let vnet = VnetHdr { num_buffers: 0, ..vnet };
-                let _ = sender.send(&vnet, &[Segment::from_slice(&frame)]);
+                let _ = sender.send(&vnet, &[GuestIoVec::from_slice(&frame)]);
             }
         }
         let fds = [receiver.fd(), guest.pairs[0].rx.call.as_raw_fd()];

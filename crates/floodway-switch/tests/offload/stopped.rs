@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Guest, GuestConfig, message, wait_until};
 use floodway_switch::uplink::{Receiver, Sender, packet};
@@ -128,7 +128,7 @@ fn what_was_acknowledged_follows_a_guest_that_has_moved_away() {
         // From the network's side of the uplink.
         let frame = announcement();
         sender
-            .send(&VnetHdr::default(), &[Segment::from_slice(&frame)])
+            .send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)])
             .expect("announce the guest");
         let mut got = BTreeMap::new();
         wait_until("all that was acknowledged", || {

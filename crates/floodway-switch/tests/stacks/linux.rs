@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use floodway_core::time::{Duration, Instant};
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::frame::vnet_offload::{self, Offloads};
 use floodway_switch::frame::with_slice;
 use floodway_switch::testing::frames::mac;
@@ -72,7 +72,7 @@ impl Stack for Linux {
     fn input(&mut self, now: Instant, frame: &[u8]) {
         self.now = now;
         // A queue that is full loses frames, as networks do.
-        let _ = self.sender.send(&VnetHdr::default(), &[Segment::from_slice(frame)]);
+        let _ = self.sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)]);
     }
 
     fn poll(&mut self, now: Instant) {

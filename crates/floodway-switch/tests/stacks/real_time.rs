@@ -13,7 +13,7 @@ use floodway_core::offload::Config as OffloadConfig;
 use floodway_core::time::{Duration, Instant};
 use floodway_switch::Switch;
 use floodway_switch::config::Config;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig};
 use floodway_switch::uplink::{Receiver, Sender, packet};
@@ -91,7 +91,7 @@ fn wait_for(fd: i32) {
 /// The guest's virtqueues.
 struct Device {
     guest: Guest,
-    super_frames: bool,
+    gso_packets: bool,
     /// Frames for which the transmit queue has no room.
     waiting: VecDeque<(VnetHdr, Vec<u8>)>,
 }
@@ -107,7 +107,7 @@ impl Link for Device {
     }
 
     fn send(&mut self, _: Instant, frames: Vec<Vec<u8>>) {
-        self.waiting.extend(as_sent(frames, self.super_frames));
+        self.waiting.extend(as_sent(frames, self.gso_packets));
         while self.waiting.front().is_some_and(|(vnet, frame)| self.guest.send(0, vnet, frame)) {
             self.waiting.pop_front();
         }
@@ -144,7 +144,7 @@ impl Link for Network {
         }
         while let Some(frame) = self.to_guest.pop(now) {
             // A queue that is full loses frames, as networks do.
-            let _ = self.sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]);
+            let _ = self.sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]);
         }
     }
 
@@ -229,7 +229,7 @@ impl Cell {
             let guest = Guest::new(GuestConfig { features, ..GuestConfig::default() });
             let _frontend = Frontend::attach(&config.ports[0].socket, &guest);
             let waiting = VecDeque::new();
-            let device = Device { guest, super_frames: self.device_offloads, waiting };
+            let device = Device { guest, gso_packets: self.device_offloads, waiting };
             self.run_ends(device, &switch);
             switch.stop();
         });
@@ -301,7 +301,7 @@ fn run_all_ways(cell: Cell) {
     });
 }
 
-/// Streams both ways at once over a good path, FINs on data, super-frames from the guest.
+/// Streams both ways at once over a good path, FINs on data, GSO packets from the guest.
 fn good(guest: Kind, peer: Kind) -> Cell {
     Cell {
         guest,

@@ -130,7 +130,7 @@ impl Case {
             to_guest: path(&mut random),
             cpu: random.permille(600).then_some(cpu),
             guest_connects: random.permille(500),
-            super_frames: random.permille(500),
+            gso_packets: random.permille(500),
             gro: None,
             queue_drops: 0,
             toggle: random.permille(150).then_some(ms(100)),

@@ -19,7 +19,7 @@ use super::random::Random;
 use super::stack::Stack;
 use super::wire::{self, Wire};
 
-/// Bytes of the longest super-frame.
+/// Bytes of the longest GSO packet.
 const MAX_SUPER_FRAME: usize = 65_535 + 14;
 
 /// How long the guest has a CPU, and for how long it has none, at random between the bounds.
@@ -41,9 +41,9 @@ pub struct Setup {
     /// `None`: the guest always runs.
     pub cpu: Option<Cpu>,
     pub guest_connects: bool,
-    /// What the guest sends at once comes as super-frames, as with TSO.
-    pub super_frames: bool,
-    /// Frames from the network come this often, those that fit together as super-frames: moderated interrupts, and
+    /// What the guest sends at once comes as GSO packets, as with TSO.
+    pub gso_packets: bool,
+    /// Frames from the network come this often, those that fit together as GSO packets: moderated interrupts, and
     /// GRO.
     pub gro: Option<Duration>,
     /// Frames to the guest that its queue drops, also those that the switch has acknowledged, in 1/1000.
@@ -78,7 +78,7 @@ impl End {
     }
 }
 
-/// The frames as they come to the switch: joined into super-frames, if `joined`.
+/// The frames as they come to the switch: joined into GSO packets, if `joined`.
 pub fn as_sent(frames: Vec<Vec<u8>>, joined: bool) -> Vec<(VnetHdr, Vec<u8>)> {
     if !joined {
         return frames.into_iter().map(|frame| (VnetHdr::default(), frame)).collect();
@@ -297,7 +297,7 @@ impl World {
             self.trace("guest  > switch", frame);
             self.wire.guest_sends(frame);
         }
-        for (vnet, frame) in as_sent(frames, self.setup.super_frames) {
+        for (vnet, frame) in as_sent(frames, self.setup.gso_packets) {
             self.offload.from_guest(self.now, vnet, &frame);
             self.carry_out();
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use floodway_switch::api::operate::OperateError;
+use floodway_switch::api::control::ControlError;
 use floodway_switch::api::plan::Plan;
 use floodway_switch::config::{Config, PortConfig};
 use floodway_switch::testing::frames::{number_of, numbered};
@@ -15,7 +15,7 @@ use crate::net::{Net, Vm, port};
 
 impl Net {
     /// Makes the switch what `edit` makes of its configuration.
-    fn change(&self, edit: impl Fn(&mut Config)) -> Result<Plan, OperateError> {
+    fn change(&self, edit: impl Fn(&mut Config)) -> Result<Plan, ControlError> {
         let operator = self.switch.as_ref().expect("the switch runs").operator();
         operator.reconfigure(&|running| Ok(edited(running, &edit)), false)
     }
@@ -162,7 +162,7 @@ fn there_is_room_for_64_ports() {
     assert_eq!(net.status().ports.len(), 64);
     let error = net.change(|config| config.ports.push(net.new_port(65))).unwrap_err();
     let expected = "64 ports are the most without a restart; restart the switch";
-    assert_eq!(error, OperateError::Failed(expected.to_owned()));
+    assert_eq!(error, ControlError::Failed(expected.to_owned()));
     // One that goes makes room for itself.
     net.change(|config| config.ports[63].mtu = 900).unwrap();
     net.change(remove(64)).unwrap();

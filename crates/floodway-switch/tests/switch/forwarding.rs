@@ -221,7 +221,7 @@ fn a_storm_is_limited_and_unicast_is_not() {
 }
 
 #[test]
-fn a_flooded_super_frame_counts_as_its_segments() {
+fn a_flooded_gso_packet_counts_as_its_segments() {
     let limited = floodway_switch::config::PortConfig { storm_pps: 50, ..port(1) };
     let net = Net::start(vec![limited, port(2)]);
     let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
@@ -240,7 +240,7 @@ fn a_flooded_super_frame_counts_as_its_segments() {
 }
 
 #[test]
-fn frames_larger_than_the_receivers_mtu_are_dropped_unless_they_are_super_frames() {
+fn frames_larger_than_the_receivers_mtu_are_dropped_unless_they_are_gso_packets() {
     let small = floodway_switch::config::PortConfig { mtu: 1400, ..port(2) };
     let net = Net::start(vec![port(1), small]);
     let [mut a, mut b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
@@ -256,9 +256,9 @@ fn frames_larger_than_the_receivers_mtu_are_dropped_unless_they_are_super_frames
     a.send(&tagged);
     b.expect(&tagged);
 
-    let super_frame = tcp(1, 2, false).build_partial(&[7; 20_000]);
-    a.send_with(&partial(&super_frame, 1300), &super_frame);
-    assert_eq!(b.recv().1, super_frame);
+    let gso_packet = tcp(1, 2, false).build_partial(&[7; 20_000]);
+    a.send_with(&partial(&gso_packet, 1300), &gso_packet);
+    assert_eq!(b.recv().1, gso_packet);
     wait_until("counters", || net.rx_drops(2, "oversize") == 1);
 }
 

@@ -22,7 +22,7 @@ fn pair(receiver: GuestConfig) -> (Net, Vm, Vm) {
 }
 
 #[test]
-fn super_frames_between_guests_stay_whole_in_every_shape() {
+fn gso_packets_between_guests_stay_whole_in_every_shape() {
     let shapes = [
         TxShape::Single,
         TxShape::HeaderApart,

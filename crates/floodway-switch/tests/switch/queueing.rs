@@ -45,7 +45,7 @@ fn waiting_frames_come_in_order_when_buffers_are_given_back() {
 }
 
 #[test]
-fn a_super_frame_waits_until_there_are_enough_buffers() {
+fn a_gso_packet_waits_until_there_are_enough_buffers() {
     for event_idx in [false, true] {
         // A ring of 32 takes the frame's 20 buffers, and is given one a time.
         let receiver = GuestConfig { ring_size: 32, ..slow_receiver(event_idx) };

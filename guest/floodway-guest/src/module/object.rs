@@ -22,7 +22,7 @@ const READER_PROGRAM: &str = "floodway_notices";
 const CONTROL: &str = "floodway";
 const READER: &str = "reader";
 /// The maps that are pinned, under their own names.
-pub const HELLOS: &str = "hellos";
+pub const HEARTBEATS: &str = "heartbeats";
 pub const MANAGED: &str = "managed";
 pub const COUNTERS: &str = "counters";
 
@@ -102,7 +102,7 @@ impl Loaded {
         fs::create_dir_all(PINS).with_context(|| format!("cannot make {PINS}"))?;
         for mut map in self.object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if [CONTROL, HELLOS, MANAGED, COUNTERS].contains(&&name[..]) {
+            if [CONTROL, HEARTBEATS, MANAGED, COUNTERS].contains(&&name[..]) {
                 map.pin(path(&name)).with_context(|| format!("cannot pin {name}"))?;
             }
         }

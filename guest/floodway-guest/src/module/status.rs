@@ -10,13 +10,13 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::interfaces::{self, Interface};
-use super::object::{self, COUNTERS, HELLOS, MANAGED};
+use super::object::{self, COUNTERS, HEARTBEATS, MANAGED};
 use super::record::Record;
 use super::{Settings, congestion, kernel, loss_probes};
 
 /// In the order of `enum counter` in `bpf/notices.h`.
 const COUNTER_NAMES: [&str; 7] = [
-    "hello_notices",
+    "heartbeat_notices",
     "managed_notices",
     "offline_notices",
     "malformed_notices",
@@ -41,7 +41,7 @@ struct Status {
     settings: Option<Settings>,
     /// The interfaces on which notices are read.
     interfaces: Vec<InterfaceStatus>,
-    /// Flows that are named under the epoch of their interface's latest hello.
+    /// Flows that are named under the epoch of their interface's latest heartbeat.
     managed_flows: usize,
     /// Events since the installation.
     counters: BTreeMap<&'static str, u64>,
@@ -50,13 +50,13 @@ struct Status {
 #[derive(Debug, Serialize)]
 struct InterfaceStatus {
     name: String,
-    /// The latest hello.
-    hello: Option<Hello>,
+    /// The latest heartbeat.
+    heartbeat: Option<Heartbeat>,
 }
 
-/// `struct hello` of `bpf/notices.h`, seen from now.
+/// `struct heartbeat` of `bpf/notices.h`, seen from now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Hello {
+struct Heartbeat {
     epoch: u32,
     age_ms: u64,
     lifetime_ms: u64,
@@ -81,45 +81,45 @@ pub fn print(json: bool) -> Result<()> {
 }
 
 fn read() -> Result<Status> {
-    let hellos = object::pinned_map(HELLOS)?;
+    let heartbeats = object::pinned_map(HEARTBEATS)?;
     Ok(Status {
         kernel: uname().release().to_string_lossy().into_owned(),
         registered: congestion::is_registered()?,
         default: congestion::default()?,
         loss_probes: loss_probes::setting()?,
         settings: Record::read()?.map(|record| record.settings),
-        interfaces: read_interfaces(hellos.as_ref())?,
-        managed_flows: count_managed(hellos.as_ref())?,
+        interfaces: read_interfaces(heartbeats.as_ref())?,
+        managed_flows: count_managed(heartbeats.as_ref())?,
         counters: read_counters()?,
     })
 }
 
-fn read_interfaces(hellos: Option<&MapHandle>) -> Result<Vec<InterfaceStatus>> {
+fn read_interfaces(heartbeats: Option<&MapHandle>) -> Result<Vec<InterfaceStatus>> {
     let Some((reader, id)) = object::pinned_reader()? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for Interface { name, index } in interfaces::all()? {
         let interface = Interface { name, index };
         if interfaces::is_attached(reader.as_fd(), id, &interface)? {
-            let hello = read_hello(hellos, index)?;
-            found.push(InterfaceStatus { name: interface.name, hello });
+            let heartbeat = read_heartbeat(heartbeats, index)?;
+            found.push(InterfaceStatus { name: interface.name, heartbeat });
         }
     }
     Ok(found)
 }
 
-fn read_hello(hellos: Option<&MapHandle>, index: u32) -> Result<Option<Hello>> {
-    let Some(hellos) = hellos else { return Ok(None) };
-    let value = object::look_up(hellos, &index.to_ne_bytes())?;
+fn read_heartbeat(heartbeats: Option<&MapHandle>, index: u32) -> Result<Option<Heartbeat>> {
+    let Some(heartbeats) = heartbeats else { return Ok(None) };
+    let value = object::look_up(heartbeats, &index.to_ne_bytes())?;
     let now = clock_gettime(ClockId::Monotonic);
     let now_ns = u64::try_from(now.tv_sec)? * 1_000_000_000 + u64::try_from(now.tv_nsec)?;
-    value.map(|value| Hello::decode(&value, now_ns)).transpose()
+    value.map(|value| Heartbeat::decode(&value, now_ns)).transpose()
 }
 
-impl Hello {
+impl Heartbeat {
     fn decode(value: &[u8], now_ns: u64) -> Result<Self> {
         let word = |at: usize| -> Result<u64> {
             let bytes = value.get(at..).and_then(<[u8]>::first_chunk);
-            Ok(u64::from_ne_bytes(*bytes.context("a short value in the map of hellos")?))
+            Ok(u64::from_ne_bytes(*bytes.context("a short value in the map of heartbeats")?))
         };
         let (arrival_ns, lifetime_ns) = (word(0)?, word(8)?);
         let epoch = value.get(16..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
@@ -134,8 +134,8 @@ impl Hello {
 }
 
 /// Entries of `managed` whose epoch is that of their interface.
-fn count_managed(hellos: Option<&MapHandle>) -> Result<usize> {
-    let (Some(managed), Some(hellos)) = (object::pinned_map(MANAGED)?, hellos) else {
+fn count_managed(heartbeats: Option<&MapHandle>) -> Result<usize> {
+    let (Some(managed), Some(heartbeats)) = (object::pinned_map(MANAGED)?, heartbeats) else {
         return Ok(0);
     };
     let mut count = 0;
@@ -143,8 +143,9 @@ fn count_managed(hellos: Option<&MapHandle>) -> Result<usize> {
         // An entry can go between the two calls.
         let Some(value) = object::look_up(&managed, &key)? else { continue };
         let Some((epoch, ifindex)) = value.split_at_checked(4) else { continue };
-        let hello = object::look_up(hellos, ifindex)?;
-        count += usize::from(hello.is_some_and(|hello| hello.get(16..20) == Some(epoch)));
+        let heartbeat = object::look_up(heartbeats, ifindex)?;
+        count +=
+            usize::from(heartbeat.is_some_and(|heartbeat| heartbeat.get(16..20) == Some(epoch)));
     }
     Ok(count)
 }
@@ -171,12 +172,13 @@ fn render(status: &Status) -> String {
         lines.push(format!("algorithm: {algorithm}, initial window: {window}{plain}"));
     }
     for interface in &status.interfaces {
-        let hello = interface.hello.as_ref().map_or("no hello yet".to_owned(), |hello| {
-            let valid = if hello.valid { "" } else { ", expired" };
-            let Hello { epoch, age_ms, lifetime_ms, .. } = hello;
-            format!("hello of epoch {epoch}, {age_ms} ms old of {lifetime_ms}{valid}")
-        });
-        lines.push(format!("{}: {hello}", interface.name));
+        let heartbeat =
+            interface.heartbeat.as_ref().map_or("no heartbeat yet".to_owned(), |heartbeat| {
+                let valid = if heartbeat.valid { "" } else { ", expired" };
+                let Heartbeat { epoch, age_ms, lifetime_ms, .. } = heartbeat;
+                format!("heartbeat of epoch {epoch}, {age_ms} ms old of {lifetime_ms}{valid}")
+            });
+        lines.push(format!("{}: {heartbeat}", interface.name));
     }
     lines.push(format!("managed flows: {}", status.managed_flows));
     lines.extend(status.counters.iter().map(|(name, value)| format!("{name}: {value}")));
@@ -187,21 +189,21 @@ fn render(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    fn hello(arrival_ns: u64, lifetime_ns: u64) -> Vec<u8> {
+    fn heartbeat(arrival_ns: u64, lifetime_ns: u64) -> Vec<u8> {
         let words = [arrival_ns.to_ne_bytes(), lifetime_ns.to_ne_bytes()].concat();
         [&words[..], &7u32.to_be_bytes(), &[0; 4]].concat()
     }
 
     #[test]
-    fn a_hello_ends_with_its_lifetime() {
-        let value = hello(5_000_000, 300_000_000);
-        let at = |now_ns| Hello::decode(&value, now_ns).unwrap();
+    fn a_heartbeat_ends_with_its_lifetime() {
+        let value = heartbeat(5_000_000, 300_000_000);
+        let at = |now_ns| Heartbeat::decode(&value, now_ns).unwrap();
         let young = at(304_999_999);
         assert_eq!((young.epoch, young.age_ms, young.lifetime_ms), (7, 299, 300));
         assert!(young.valid && !at(305_000_000).valid);
         // The map is read after the clock: it can be ahead.
         assert_eq!(at(0).age_ms, 0);
-        assert!(Hello::decode(&value[..10], 0).is_err());
+        assert!(Heartbeat::decode(&value[..10], 0).is_err());
     }
 
     #[test]

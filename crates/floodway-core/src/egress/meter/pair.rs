@@ -65,7 +65,7 @@ impl Pair {
         counters.demoted += 1;
     }
 
-    /// Turns to the period of `now`; answers whether it is a new one.
+    /// Turns to the period of `now`; returns whether it is a new one.
     #[inline]
     fn enter_period(&mut self, config: &Config, now: Instant) -> bool {
         if now < self.ends {

@@ -35,7 +35,7 @@ fn a_burst_is_high_and_what_follows_is_low() {
 }
 
 #[test]
-fn a_super_frame_above_the_burst_is_low_from_its_first_byte() {
+fn a_gso_packet_above_the_burst_is_low_from_its_first_byte() {
     let mut meter = meter();
     assert_eq!(meter.classify(&flow(1, 1, 6), 65_000, Instant::ZERO), Class::Low);
     assert_eq!(meter.classify(&flow(1, 1, 6), 60, Instant::ZERO), Class::Low);

@@ -20,7 +20,7 @@
 //! says how many bytes the device may hold (fixed, or learned as Linux's byte queue limits do), and [`shaper`] paces what
 //! leaves where the device does not say what it holds.
 //!
-//! How large a packet is decides how finely all this can choose. A super-frame is one packet here; to segment it
+//! How large a packet is decides how finely all this can choose. A GSO packet is one packet here; to segment it
 //! first is the caller's decision and the point of the paper's section 4.2.
 //!
 //! **Invariants**: every packet that was taken is handed out, handed back as dropped, or in a queue; a queue never

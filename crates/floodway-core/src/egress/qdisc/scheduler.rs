@@ -16,7 +16,7 @@
 //! source's packets early, not its share of the link larger.
 //!
 //! A source that runs empty while it is in debt stays in the round until the debt is paid. Otherwise one that sends
-//! a super-frame each time its queue is empty would get 64 KB per round where others get a quantum.
+//! a GSO packet each time its queue is empty would get 64 KB per round where others get a quantum.
 //!
 //! A source can be *paused* in a class: somebody holds its first packet and cannot pass it on. It keeps its queue and its debt and
 //! takes no turns until it is resumed; all others go on.

@@ -11,7 +11,7 @@ use super::{AckKind, Env, Phase, Sender};
 use crate::congestion::Ack;
 use crate::offload::counters::Counters;
 use crate::offload::sink::Sink;
-use crate::offload::spare::Boxes;
+use crate::offload::state_pool::FreeList;
 use crate::offload::store::Freed;
 use crate::seq::Seq;
 use crate::tcp::Segment;
@@ -35,7 +35,7 @@ impl<B: 'static> Sender<B> {
     #[inline]
     pub fn on_ack<S: Sink<B>>(&mut self, segment: &Segment, env: &mut Env<'_, S>) -> AckKind {
         debug_assert!(!segment.ack.after(self.store.snd_nxt()), "an ACK of what was not sent");
-        if self.is_plain_ack(segment) {
+        if self.is_coalescable_ack(segment) {
             self.on_plain_ack(segment, env);
             return AckKind::Advanced;
         }
@@ -45,7 +45,7 @@ impl<B: 'static> Sender<B> {
     /// Returns `true` if an ACK says nothing but that bytes have arrived, of which nothing was known before, and what the
     /// window is. [`on_ack_in_full`](Self::on_ack_in_full) would do the same, only later.
     #[inline]
-    fn is_plain_ack(&self, segment: &Segment) -> bool {
+    fn is_coalescable_ack(&self, segment: &Segment) -> bool {
         segment.ack.after(self.snd_una())
             && segment.options.sack_blocks().is_empty()
             && self.store.is_quiet()
@@ -162,7 +162,7 @@ impl<B: 'static> Sender<B> {
         self.recovery.probed = false;
     }
 
-    /// The window that the ACK advertises; answers whether its right edge is elsewhere now.
+    /// The window that the ACK advertises; returns whether its right edge is elsewhere now.
     fn move_window(&mut self, segment: &Segment) -> bool {
         let edge = segment.ack + (u32::from(segment.window) << self.agreed.peer_scale());
         // An ACK that was overtaken by a later one with the same number has the smaller window.
@@ -202,7 +202,7 @@ impl<B: 'static> Sender<B> {
                 told.dsack = true;
                 // What lies far back was never repaired by us.
                 if !right.before(una - (1 << 30)) {
-                    self.wake(&mut Boxes::default());
+                    self.acquire_state(&mut FreeList::default());
                     self.recovery.on_dsack(left, right);
                 }
                 continue;

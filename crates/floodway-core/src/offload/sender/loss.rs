@@ -39,7 +39,7 @@ use super::undo::{Frto, Repairs};
 use super::{AckKind, Env, MAX_UNANSWERED, Phase, Sender, Timer};
 use crate::congestion::{Congestion, PartialAck};
 use crate::offload::sink::Sink;
-use crate::offload::spare::Boxes;
+use crate::offload::state_pool::FreeList;
 use crate::offload::store::{Lists, Place};
 use crate::offload::summary::{Reason, TxState};
 use crate::time::{Duration, Instant};
@@ -59,7 +59,7 @@ const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 impl<B: 'static> Sender<B> {
     /// Makes sure that there is a place for what is known of bytes on their way.
     #[inline]
-    pub fn wake(&mut self, spare: &mut Boxes<Recovery>) {
+    pub fn acquire_state(&mut self, spare: &mut FreeList<Recovery>) {
         if !self.recovery.is_present() {
             self.recovery.fill(spare);
             let (next, learnt) = (self.store.snd_una(), self.learnt);
@@ -69,20 +69,24 @@ impl<B: 'static> Sender<B> {
 
     /// Gives up what a sender at rest does not need.
     #[inline]
-    pub fn rest(&mut self, recoveries: &mut Boxes<Recovery>, lists: &mut Boxes<Lists<B>>) {
+    pub fn park(&mut self, recoveries: &mut FreeList<Recovery>, lists: &mut FreeList<Lists<B>>) {
         if self.store.is_empty() && self.recovery.is_over() {
-            self.give(recoveries, lists);
+            self.return_state(recoveries, lists);
         }
     }
 
     /// Gives up all that is stored.
     #[inline]
-    pub fn give(&mut self, recoveries: &mut Boxes<Recovery>, lists: &mut Boxes<Lists<B>>) {
+    pub fn return_state(
+        &mut self,
+        recoveries: &mut FreeList<Recovery>,
+        lists: &mut FreeList<Lists<B>>,
+    ) {
         if let Some(recovery) = self.recovery.get_mut() {
             self.learnt = recovery.learnt;
         }
-        self.store.give(lists);
-        self.recovery.give(recoveries);
+        self.store.return_state(lists);
+        self.recovery.return_state(recoveries);
     }
 
     /// Bytes in flight, as far as is known.
@@ -95,7 +99,7 @@ impl<B: 'static> Sender<B> {
         Congestion { now, flight, cwnd_limited: self.cwnd_limited, snd_una, snd_nxt }
     }
 
-    /// Marks what is lost; answers whether anything is.
+    /// Marks what is lost; returns whether anything is.
     pub(super) fn find_losses(&mut self, kind: AckKind, now: Instant) -> bool {
         if self.agreed.sack() {
             return self.find_by_time(now);

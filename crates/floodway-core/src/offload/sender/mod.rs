@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! While a flow is online, what its guest sends is stored ([`super::store`]) and released as a
-//! congestion window of our own allows (`pump`). Every byte is kept until the peer has acknowledged
+//! congestion window of our own allows (`output`). Every byte is kept until the peer has acknowledged
 //! it, so losses are found and repaired here (`loss`), however long the guest waits for its CPU.
 //!
 //! States (vFlood, figure 3):
@@ -34,15 +34,15 @@
 //! 8985), probe of a closed window (RFC 9293 section 3.8.6.1).
 //!
 //! Invariants: I1, I2, I3, I7 of [`super`]. The sequence numbers are ordered:
-//! `snd_una <= snd_nxt <= snd_max <= told_edge`, but for a FIN, which may lie one beyond `told_edge`.
+//! `snd_una <= snd_nxt <= snd_max <= advertised_edge`, but for a FIN, which may lie one beyond `advertised_edge`.
 
 mod acks;
 mod black_hole;
 #[cfg(test)]
 mod cost;
 mod loss;
+mod output;
 mod predict;
-mod pump;
 mod recovery;
 mod stall;
 mod undo;
@@ -52,8 +52,8 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::config::Config;
 use super::counters::Counters;
-use super::sink::{Link, Made, Sink};
-use super::spare::Slot;
+use super::sink::{Link, Sink, SynthesizedSegment};
+use super::state_pool::Pooled;
 use super::store::Store;
 use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
@@ -194,8 +194,8 @@ pub(super) struct Sender<B> {
     /// Behind the last byte that the guest sent and we stored.
     pub snd_max: Seq,
     /// Right edge that the guest was told.
-    pub told_edge: Seq,
-    recovery: Slot<Recovery>,
+    pub advertised_edge: Seq,
+    recovery: Pooled<Recovery>,
     pub window: Window,
     /// Right edge of the receiver's window.
     pub rwnd_edge: Seq,
@@ -206,7 +206,7 @@ pub(super) struct Sender<B> {
     /// Largest `TSval` on the wire.
     last_tsval: u32,
     /// What the guest knows to be acknowledged.
-    pub told_una: Seq,
+    pub advertised_una: Seq,
     pub rtt: RttEstimator,
     controller: Controller,
     learnt: Learnt,
@@ -238,15 +238,15 @@ impl<B: 'static> Sender<B> {
             snd_max: next,
             guest_nxt: next,
             rwnd_edge: next,
-            told_edge: next,
-            told_una: next,
+            advertised_edge: next,
+            advertised_una: next,
             window: Window::new(mss, initial_window(mss, config)),
             rtt: RttEstimator::new(),
             data_measured: false,
             asked: false,
             cwnd_limited: false,
             controller: Controller::new(config.congestion),
-            recovery: Slot::EMPTY,
+            recovery: Pooled::EMPTY,
             learnt: Learnt::NOTHING,
             last_release: ShortTime::NEVER,
             last_tsval: 0,
@@ -322,7 +322,7 @@ impl<B: 'static> Sender<B> {
     pub fn follow(&mut self, end: Seq) {
         self.snd_max = self.snd_max.max(end);
         self.guest_nxt = self.guest_nxt.max(end);
-        self.told_edge = self.told_edge.max(self.snd_max);
+        self.advertised_edge = self.advertised_edge.max(self.snd_max);
     }
 
     /// While offline: the peer acknowledged up to `ack`, and its window ends at `edge`.
@@ -331,9 +331,9 @@ impl<B: 'static> Sender<B> {
             return;
         }
         self.store = Store::new(ack);
-        self.told_una = ack;
+        self.advertised_una = ack;
         self.rwnd_edge = edge;
-        self.told_edge = self.told_edge.max(edge);
+        self.advertised_edge = self.advertised_edge.max(edge);
     }
 
     /// Nothing is on its way and nothing is stored: it can come online, or go.
@@ -355,7 +355,7 @@ impl<B: 'static> Sender<B> {
             return Stored::Acknowledged;
         }
         self.note_guest(segment.seq, env.now);
-        if (segment.seq + segment.len).after(self.told_edge) {
+        if (segment.seq + segment.len).after(self.advertised_edge) {
             return Stored::BeyondGrant;
         }
         let mut kept = true;
@@ -440,9 +440,9 @@ impl<B: 'static> Sender<B> {
     pub fn abandon(&mut self) {
         self.store = Store::new(self.snd_una());
         self.snd_max = self.snd_max.max(self.guest_nxt);
-        self.told_edge = self.told_edge.max(self.rwnd_edge).max(self.snd_max);
+        self.advertised_edge = self.advertised_edge.max(self.rwnd_edge).max(self.snd_max);
         self.restore_full_size();
-        self.recovery = Slot::EMPTY;
+        self.recovery = Pooled::EMPTY;
         self.rtt.reset_back_off();
         self.unanswered = 0;
     }
@@ -450,7 +450,7 @@ impl<B: 'static> Sender<B> {
     /// The guest goes on alone from here. What it has sent past us is no more of our business.
     pub fn let_go(&mut self) {
         self.snd_max = self.snd_max.max(self.guest_nxt);
-        self.told_edge = self.rwnd_edge.max(self.snd_max);
+        self.advertised_edge = self.rwnd_edge.max(self.snd_max);
         if let Some(recovery) = self.recovery.get_mut() {
             (recovery.gap_until, recovery.repeat) = (Instant::NEVER, None);
         }
@@ -466,13 +466,18 @@ impl<B: 'static> Sender<B> {
     }
 
     /// An ACK for the guest that repeats the latest.
-    pub fn made_for_guest(&mut self, flow: &FiveTuple, link: &Link, peer: PeerSide) -> Made {
-        self.told_una = self.una_for_guest();
-        Made {
+    pub fn synthesize_for_guest(
+        &mut self,
+        flow: &FiveTuple,
+        link: &Link,
+        peer: PeerSide,
+    ) -> SynthesizedSegment {
+        self.advertised_una = self.una_for_guest();
+        SynthesizedSegment {
             flow: flow.reversed(),
             link: *link,
             seq: peer.nxt,
-            ack: self.told_una,
+            ack: self.advertised_una,
             window: self.window_for_guest(),
             flags: Flags::ACK,
             timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
@@ -483,9 +488,9 @@ impl<B: 'static> Sender<B> {
     /// What is new in the header of a kept frame. With the clock that it had, the guest might take it for old
     /// (RFC 7323 section 5).
     pub fn edit_for_kept(&mut self, peer: PeerSide) -> Edit {
-        self.told_una = self.una_for_guest();
+        self.advertised_una = self.una_for_guest();
         Edit {
-            ack: Some(self.told_una),
+            ack: Some(self.advertised_una),
             window: Some(self.window_for_guest()),
             timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
             strip_sack: true,

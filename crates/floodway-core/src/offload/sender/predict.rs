@@ -9,7 +9,7 @@
 //! - *Release*: nothing is held, and all of it fits into both windows.
 //!
 //! Invariant: a predicted segment leaves the machine as the long way would, but for the tail loss probe,
-//! which a segment that is only held does not put off, and for the limit on bursts ([`super::pump`]): a segment behind which
+//! which a segment that is only held does not put off, and for the limit on bursts ([`super::output`]): a segment behind which
 //! nothing is held leaves whole.
 
 use super::{Env, Phase, Sender};
@@ -48,7 +48,7 @@ impl<B: 'static> Sender<B> {
         let end = segment.seq + segment.len;
         let gso = u32::from(segment.gso_size);
         (segment.seq == self.snd_max)
-            & !end.after(self.told_edge)
+            & !end.after(self.advertised_edge)
             & ((gso == 0) | (gso >= self.window.mss))
     }
 

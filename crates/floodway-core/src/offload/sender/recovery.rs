@@ -12,7 +12,7 @@ use super::stall::Stall;
 use super::undo::{Frto, Repairs};
 use super::{Phase, Timer};
 use crate::congestion::Prr;
-use crate::offload::spare::Part;
+use crate::offload::state_pool::Poolable;
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Learnt {
 }
 
 /// What is known of bytes that are on their way or held, and the timer that they need. A sender has it while there
-/// are any ([`crate::offload::spare`]).
+/// are any ([`crate::offload::state_pool`]).
 ///
 /// Fields are in the order in which they are needed: every ACK reads the first three cache lines.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub(in crate::offload) struct Recovery {
     pub(super) timed_out: Option<Seq>,
 }
 
-impl Part for Recovery {
+impl Poolable for Recovery {
     const REST: &'static Self = &Self::new(Seq(0), Learnt::NOTHING);
 
     fn new() -> Self {

@@ -22,7 +22,7 @@
 //! window is merely small withholds nothing, for the guest's timer would run for no purpose.
 //!
 //! # Invariants
-//! - `told_una <= una_for_guest <= snd_una`, and `una_for_guest` never goes back.
+//! - `advertised_una <= una_for_guest <= snd_una`, and `una_for_guest` never goes back.
 //! - The window that the guest is shown counts from `una_for_guest`, so its right edge stays (I3); the budget is charged from
 //!   there too, so that withholding never adds to a charge (I4).
 
@@ -93,7 +93,8 @@ impl<B: 'static> Sender<B> {
     }
 
     fn on_small_window(&mut self, before: Seq, now: Instant) -> bool {
-        let stalled = self.told_edge.after(self.rwnd_edge) && (self.held() > 0 || self.rwnd() == 0);
+        let stalled =
+            self.advertised_edge.after(self.rwnd_edge) && (self.held() > 0 || self.rwnd() == 0);
         if !stalled {
             return self.disclose();
         }

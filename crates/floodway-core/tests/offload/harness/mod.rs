@@ -19,7 +19,7 @@ pub mod tcp;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-use floodway_core::offload::{Config, Naming, Verdict};
+use floodway_core::offload::{Config, FlowNotice, Verdict};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
@@ -128,8 +128,8 @@ pub struct World {
     pub monitor: Monitor,
     pub flow: FiveTuple,
     /// What the guest's module knows.
-    pub named: Vec<Naming>,
-    pub hellos: u64,
+    pub named: Vec<FlowNotice>,
+    pub heartbeats: u64,
     pub absorbed: u64,
     pub refused: u64,
     /// What was delivered again, with what the peer had acknowledged by then.
@@ -188,7 +188,7 @@ impl World {
             monitor: Monitor::default(),
             flow: flow(40_000),
             named: Vec::new(),
-            hellos: 0,
+            heartbeats: 0,
             absorbed: 0,
             refused: 0,
             redelivered: Vec::new(),
@@ -569,11 +569,11 @@ impl World {
                     self.redelivered.push((packet.clone(), una));
                     self.queue_for_guest(packet);
                 }
-                Action::Hello => self.hellos += 1,
+                Action::Heartbeat => self.heartbeats += 1,
                 Action::Name(flow, naming) => {
                     assert_eq!(flow, self.flow);
                     self.named.push(naming);
-                    self.guest.tx.managed = self.module && naming == Naming::Managed;
+                    self.guest.tx.managed = self.module && naming == FlowNotice::Managed;
                 }
             }
         }

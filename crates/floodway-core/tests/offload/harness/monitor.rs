@@ -67,9 +67,9 @@ pub struct Monitor {
     /// Without SACK: bytes that duplicate ACKs say have arrived.
     dup_bytes: i64,
     // What the guest was told.
-    told_edge: Position,
-    told_ack: Position,
-    told_while_online: bool,
+    advertised_edge: Position,
+    advertised_ack: Position,
+    advertised_while_online: bool,
     // The other direction.
     peer_seen: Position,
     peer_ranges: Vec<(Position, Position)>,
@@ -454,21 +454,29 @@ impl Monitor {
         let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
         let edge = ack + (i64::from(segment.window) << scale);
         let online = !matches!(view.tx(), TxState::Offline);
-        if segment.has(Flags::SYN) && self.told_while_online {
+        if segment.has(Flags::SYN) && self.advertised_while_online {
             // A repeated SYN-ACK means nothing to a guest that has had one; the first counts.
-            assert!(edge <= self.told_edge, "a SYN-ACK that allows more than was granted");
+            assert!(edge <= self.advertised_edge, "a SYN-ACK that allows more than was granted");
             return;
         }
-        if online && self.told_while_online {
-            assert!(edge >= self.told_edge, "I3: the edge goes from {} to {edge}", self.told_edge);
-            assert!(ack >= self.told_ack, "{ack} is acknowledged after {}", self.told_ack);
+        if online && self.advertised_while_online {
+            assert!(
+                edge >= self.advertised_edge,
+                "I3: the edge goes from {} to {edge}",
+                self.advertised_edge
+            );
+            assert!(
+                ack >= self.advertised_ack,
+                "{ack} is acknowledged after {}",
+                self.advertised_ack
+            );
         }
-        if online && !self.told_while_online {
-            self.told_edge = edge;
+        if online && !self.advertised_while_online {
+            self.advertised_edge = edge;
         }
-        self.told_ack = ack;
-        self.told_edge = if online { self.told_edge.max(edge) } else { edge };
-        self.told_while_online = online;
+        self.advertised_ack = ack;
+        self.advertised_edge = if online { self.advertised_edge.max(edge) } else { edge };
+        self.advertised_while_online = online;
     }
 
     /// I5: what an offline flow's segment became.

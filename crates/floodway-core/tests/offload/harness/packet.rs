@@ -1,6 +1,6 @@
 //! A segment together with the bytes that it carries.
 
-use floodway_core::offload::{Edit, Made, Release, Segment};
+use floodway_core::offload::{Edit, Segment, SynthesizedSegment, Transmission};
 use floodway_core::seq::Seq;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
@@ -29,7 +29,7 @@ impl Packet {
     }
 
     /// The part of this frame that is released.
-    pub fn released(&self, release: &Release) -> Self {
+    pub fn released(&self, release: &Transmission) -> Self {
         assert!(release.offset + release.len <= self.segment.len, "bytes that the frame has not");
         let mut segment = self.segment;
         segment.seq = release.seq;
@@ -44,16 +44,16 @@ impl Packet {
         Self { segment, at: self.at + i64::from(release.offset) }
     }
 
-    pub fn made(made: &Made) -> Self {
+    pub fn synthesized(header: &SynthesizedSegment) -> Self {
         let mut segment = Segment {
-            seq: made.seq,
-            ack: made.ack,
-            window: made.window,
-            flags: made.flags,
+            seq: header.seq,
+            ack: header.ack,
+            window: header.window,
+            flags: header.flags,
             ..Segment::default()
         };
-        segment.options.timestamps = made.timestamps;
-        segment.options.set_sack_blocks(made.dsack.as_slice());
+        segment.options.timestamps = header.timestamps;
+        segment.options.set_sack_blocks(header.dsack.as_slice());
         Self { segment, at: 0 }
     }
 
@@ -73,7 +73,7 @@ impl Packet {
         self
     }
 
-    /// The segments of a super-frame, as a network card cuts it.
+    /// The segments of a GSO packet, as a network card cuts it.
     pub fn segments(&self) -> impl Iterator<Item = Self> {
         let whole = self.segment;
         let size = if whole.gso_size == 0 { u32::MAX } else { u32::from(whole.gso_size) };

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use floodway_core::offload::{
-    self, Config, Edit, FlowSummary, Link, Made, Naming, Offload, Release, Segment, Sink, Verdict,
+    self, Config, Edit, FlowNotice, FlowSummary, Link, Offload, Segment, Sink, SynthesizedSegment,
+    Transmission, Verdict,
 };
 use floodway_core::time::Instant;
 use floodway_wire::FiveTuple;
@@ -16,35 +17,35 @@ pub enum Action {
     ToNetwork(Packet),
     ToGuest(Packet),
     Redeliver(Packet),
-    Hello,
-    Name(FiveTuple, Naming),
+    Heartbeat,
+    Name(FiveTuple, FlowNotice),
 }
 
 #[derive(Debug, Default)]
 pub struct Actions(pub Vec<Action>);
 
 impl Sink<Rc<Packet>> for Actions {
-    fn release(&mut self, frame: &Rc<Packet>, release: &Release) {
+    fn release(&mut self, frame: &Rc<Packet>, release: &Transmission) {
         self.0.push(Action::ToNetwork(frame.released(release)));
     }
 
-    fn to_network(&mut self, made: &Made) {
-        self.0.push(Action::ToNetwork(Packet::made(made)));
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
+        self.0.push(Action::ToNetwork(Packet::synthesized(segment)));
     }
 
-    fn to_guest(&mut self, made: &Made) {
-        self.0.push(Action::ToGuest(Packet::made(made)));
+    fn to_guest(&mut self, segment: &SynthesizedSegment) {
+        self.0.push(Action::ToGuest(Packet::synthesized(segment)));
     }
 
     fn redeliver(&mut self, frame: &Rc<Packet>, edit: &Edit) {
         self.0.push(Action::Redeliver(Packet::clone(frame).edited(edit)));
     }
 
-    fn hello(&mut self, _link: &Link, _lifetime_ms: u16) {
-        self.0.push(Action::Hello);
+    fn heartbeat(&mut self, _link: &Link, _lifetime_ms: u16) {
+        self.0.push(Action::Heartbeat);
     }
 
-    fn name(&mut self, flow: &FiveTuple, _link: &Link, naming: Naming) {
+    fn notify_flow(&mut self, flow: &FiveTuple, _link: &Link, naming: FlowNotice) {
         self.0.push(Action::Name(*flow, naming));
     }
 }

@@ -224,12 +224,12 @@ impl<'a> Run<'a> {
                 }
                 Action::ToGuest(packet) | Action::Redeliver(packet) => self.deliver(&packet),
                 Action::Name(_, naming) => {
-                    let managed = naming == floodway_core::offload::Naming::Managed;
+                    let managed = naming == floodway_core::offload::FlowNotice::Managed;
                     if let Some(guest) = &mut self.guest {
                         guest.managed = managed;
                     }
                 }
-                Action::Hello => {}
+                Action::Heartbeat => {}
             }
         }
     }

@@ -99,7 +99,7 @@ pub fn rows(case: &Case) -> Vec<Row> {
         if case.peer == PeerKind::Floodway {
             row.judge(low, high, None);
             if case.ended.is_some() && row.verdict.is_some() {
-                row.verdict = Some(Verdict::Short);
+                row.verdict = Some(Verdict::BelowTarget);
             }
         }
         rows.push(row);
@@ -119,7 +119,7 @@ pub fn samples(case: &Case) -> Vec<Samples> {
         unit: unit.into(),
         value: paired.attacked.clone(),
         baseline: paired.calm.clone(),
-        arms: Some(["under attack".into(), "calm".into()]),
+        variants: Some(["under attack".into(), "calm".into()]),
         bar: None,
     });
     samples.into()
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_99_percent_quantile_beyond_twice_calm_and_200_us_does_not_hold() {
         let case = floodway(301.0, 4.6, Some(0.5));
-        assert_eq!(verdicts(&case), [Verdict::Short, Verdict::Ok, Verdict::Ok]);
+        assert_eq!(verdicts(&case), [Verdict::BelowTarget, Verdict::Ok, Verdict::Ok]);
         assert_eq!(holds(&case), Some(false));
     }
 
@@ -285,16 +285,16 @@ mod tests {
     #[test]
     fn a_switch_that_ended_does_not_hold_whatever_it_did_before() {
         let ended = Case { ended: Some("it ended".into()), ..floodway(50.0, 10.0, Some(0.0)) };
-        assert_eq!(verdicts(&ended), [Verdict::Short; 3]);
+        assert_eq!(verdicts(&ended), [Verdict::BelowTarget; 3]);
         assert_eq!(holds(&ended), Some(false));
         let nothing = Case { slices: Vec::new(), ..ended };
-        assert_eq!(verdicts(&nothing), [Verdict::Short; 3]);
+        assert_eq!(verdicts(&nothing), [Verdict::BelowTarget; 3]);
     }
 
     #[test]
     fn what_was_not_measured_is_short() {
         let unmeasured = Case { slices: Vec::new(), ..floodway(50.0, 10.0, None) };
-        assert_eq!(verdicts(&unmeasured), [Verdict::Short; 3]);
+        assert_eq!(verdicts(&unmeasured), [Verdict::BelowTarget; 3]);
         assert_eq!(holds(&unmeasured), None);
     }
 

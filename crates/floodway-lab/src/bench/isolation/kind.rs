@@ -24,8 +24,8 @@ pub enum Kind {
     SilentQmp,
     /// A front-end connects, shares memory and goes, thousands of times a second.
     Reconnects,
-    /// Super-frames with a segment size of 48 to a VM that takes none.
-    SuperFrames,
+    /// GSO packets with a segment size of 48 to a VM that takes none.
+    GsoPackets,
     /// 64-byte frames on 16 queue pairs.
     QueuePairs,
     /// Broadcasts.
@@ -63,7 +63,7 @@ impl Kind {
         match self {
             Self::SilentQmp => Some("it asks no VMM"),
             Self::Reconnects => Some("it connects to the front-end itself, once a second"),
-            Self::SuperFrames => Some("without TSO it takes none, and with it cuts none"),
+            Self::GsoPackets => Some("without TSO it takes none, and with it cuts none"),
             Self::InventedDestinations => Some("it has no classes"),
             Self::RefusedDestination | Self::UplinkBroadcasts => {
                 Some("its uplinks are DPDK's devices")

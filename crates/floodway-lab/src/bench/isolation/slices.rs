@@ -81,11 +81,11 @@ pub struct Paired {
 impl Paired {
     /// `of` each slice with this load, in order. A slice without the figure leaves its pair out.
     pub fn collect(slices: &[Slice], load: Load, of: impl Fn(&Slice) -> Option<f64>) -> Self {
-        let arm = |attacked: bool| -> Vec<Option<f64>> {
-            let arm = slices.iter().filter(|s| s.load == load && s.attacked == attacked);
-            arm.map(&of).collect()
+        let variant = |attacked: bool| -> Vec<Option<f64>> {
+            let variant = slices.iter().filter(|s| s.load == load && s.attacked == attacked);
+            variant.map(&of).collect()
         };
-        let pairs = arm(false).into_iter().zip(arm(true));
+        let pairs = variant(false).into_iter().zip(variant(true));
         let (calm, attacked) = pairs.filter_map(|(calm, attacked)| calm.zip(attacked)).unzip();
         Self { calm, attacked }
     }

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::uplink::packet::{PacketReceiver, PacketSender};
 use floodway_switch::uplink::{Receiver, Sender};
@@ -62,7 +62,7 @@ pub struct Far {
 impl Far {
     /// Sends a frame, if the device takes it.
     pub fn send(&mut self, frame: &[u8]) -> bool {
-        self.sender.send(&VnetHdr::default(), &[Segment::from_slice(frame)]).is_ok()
+        self.sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)]).is_ok()
     }
 }
 

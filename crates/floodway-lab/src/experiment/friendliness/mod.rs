@@ -18,7 +18,7 @@ impl RealScenario for Friendliness {
         1 + (self.all_cells().len() * self.groups.len()) as u64 * u64::from(self.rounds)
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         Some(self.shorten())
     }
 

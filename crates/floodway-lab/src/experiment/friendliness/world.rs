@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use floodway_guest::transfer::{Plan, Receiver as To};
-use floodway_switch::api::operate::FlowQuery;
+use floodway_switch::api::control::FlowQuery;
 use floodway_switch::control::ControlClient;
 
 use super::journal::{self, Journal};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use floodway_netem::model::ETHERNET_OVERHEAD;
 use floodway_netem::report::PortCounters;
 use floodway_report::Measured;
-use floodway_switch::api::operate::InboundStatus;
+use floodway_switch::api::control::InboundStatus;
 
 use super::traffic::{Counts, Transfer};
 use super::{Inbound, SETTLE};
@@ -39,15 +39,15 @@ impl Look {
     }
 }
 
-/// One arm.
+/// One variant.
 #[derive(Debug)]
-pub(super) struct Arm {
+pub(super) struct Variant {
     pub looks: Vec<Look>,
     pub transfers: Vec<Transfer>,
     pub counts: Counts,
 }
 
-impl Arm {
+impl Variant {
     /// Looks from the end of the start on, without the last half second, in which transfers end.
     fn steady(&self) -> &[Look] {
         let end = self.looks.last().map_or(Duration::ZERO, |look| look.at);
@@ -124,32 +124,49 @@ fn rate(looks: &[Look]) -> f64 {
     }
 }
 
-/// The rows of one arm.
-pub(super) fn add(measured: &mut Measured, scenario: &Inbound, arm_name: &str, arm: &Arm) {
+/// The rows of one variant.
+pub(super) fn add(
+    measured: &mut Measured,
+    scenario: &Inbound,
+    variant_name: &str,
+    variant: &Variant,
+) {
     let link = f64::from(scenario.mbit) * 1e6;
     let steady_counts = scenario.connections.iter().all(|[first, last]| first == last);
-    measured.add_value(format!("total {arm_name}"), "of the port's rate", arm.total() / link);
     measured.add_value(
-        format!("worst second {arm_name}"),
+        format!("total {variant_name}"),
         "of the port's rate",
-        arm.worst_second() / link,
+        variant.total() / link,
     );
-    measured.add_value(format!("drops after convergence {arm_name}"), "packets", arm.drops());
+    measured.add_value(
+        format!("worst second {variant_name}"),
+        "of the port's rate",
+        variant.worst_second() / link,
+    );
+    measured.add_value(
+        format!("drops after convergence {variant_name}"),
+        "packets",
+        variant.drops(),
+    );
     if steady_counts {
-        measured.add_value(format!("Jain's index {arm_name}"), "1", arm.jain());
+        measured.add_value(format!("Jain's index {variant_name}"), "1", variant.jain());
         for vm in 0..scenario.connections.len() {
-            let of_vm = arm.transfers.iter().filter(|t| t.group.vm == vm);
+            let of_vm = variant.transfers.iter().filter(|t| t.group.vm == vm);
             let bytes: f64 = of_vm.flat_map(|t| &t.bytes).sum();
             let mbit = bytes * 8e-6 / f64::from(scenario.seconds);
-            measured.add_value(format!("vm{} {arm_name}", vm + 1), "Mbit/s", mbit);
+            measured.add_value(format!("vm{} {variant_name}", vm + 1), "Mbit/s", mbit);
         }
     }
-    if arm_name != super::Policy::Off.name() {
-        measured.add_value(format!("looks within 10 % of the rate {arm_name}"), "1", arm.follows());
+    if variant_name != super::Policy::Off.name() {
+        measured.add_value(
+            format!("looks within 10 % of the rate {variant_name}"),
+            "1",
+            variant.follows(),
+        );
     }
-    let Counts { timeouts, retransmits } = arm.counts;
-    measured.add_value(format!("retransmissions {arm_name}"), "segments", retransmits as f64);
-    measured.add_value(format!("time-outs {arm_name}"), "time-outs", timeouts as f64);
+    let Counts { timeouts, retransmits } = variant.counts;
+    measured.add_value(format!("retransmissions {variant_name}"), "segments", retransmits as f64);
+    measured.add_value(format!("time-outs {variant_name}"), "time-outs", timeouts as f64);
 }
 
 #[cfg(test)]
@@ -173,18 +190,19 @@ mod tests {
             let rate = if ms < 6000 { 10.0 } else { 20.0 };
             look(ms, wire(ms), rate, if ms < 6050 { 10.0 } else { 20.0 })
         });
-        let arm = Arm { looks: looks.collect(), transfers: vec![], counts: NONE };
-        assert_eq!(arm.follows(), 1.0);
-        assert!((arm.worst_second() - 4e6).abs() < 1e5, "{}", arm.worst_second());
-        assert!(arm.total() > 7e6 && arm.total() < 8e6);
+        let variant = Variant { looks: looks.collect(), transfers: vec![], counts: NONE };
+        assert_eq!(variant.follows(), 1.0);
+        assert!((variant.worst_second() - 4e6).abs() < 1e5, "{}", variant.worst_second());
+        assert!(variant.total() > 7e6 && variant.total() < 8e6);
     }
 
     #[test]
     fn jains_index() {
         let group = Group { vm: 0, count: 2, begin: 0, end: 2 };
         let transfer = |bytes| Transfer { group, bytes };
-        let arm = |bytes| Arm { looks: vec![], transfers: vec![transfer(bytes)], counts: NONE };
-        assert_eq!(arm(vec![5.0, 5.0]).jain(), 1.0);
-        assert_eq!(arm(vec![5.0, 0.0]).jain(), 0.5);
+        let variant =
+            |bytes| Variant { looks: vec![], transfers: vec![transfer(bytes)], counts: NONE };
+        assert_eq!(variant(vec![5.0, 5.0]).jain(), 1.0);
+        assert_eq!(variant(vec![5.0, 0.0]).jain(), 0.5);
     }
 }

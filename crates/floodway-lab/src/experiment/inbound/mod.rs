@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use floodway_switch::api::operate::{InboundChange, InboundStatus};
+use floodway_switch::api::control::{InboundChange, InboundStatus};
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
@@ -40,7 +40,7 @@ pub(super) const SETTLE: Duration = Duration::from_secs(2);
 /// Core of the emulator.
 const EMULATOR_CORE: usize = 1;
 
-/// How the link is divided in one arm.
+/// How the link is divided in one variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
@@ -84,9 +84,9 @@ pub struct Inbound {
     /// Seconds of a step.
     #[serde(default)]
     pub step_s: u32,
-    /// Seconds of one arm.
+    /// Seconds of one variant.
     pub seconds: u32,
-    /// The arms.
+    /// The variants.
     pub policies: Vec<Policy>,
     /// The receive offload is on, too.
     #[serde(default)]
@@ -102,7 +102,7 @@ impl RealScenario for Inbound {
         1 + self.policies.len() as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         self.seconds = self.seconds.min(8);
         self.step_s = self.step_s.min(1);
         Some(format!("quick: {} s for each policy", self.seconds))
@@ -175,7 +175,7 @@ impl Inbound {
         };
         client.set_inbound(&change)?;
         for index in 0..testbed.guests().len() {
-            let offload = floodway_switch::api::operate::OffloadChange {
+            let offload = floodway_switch::api::control::OffloadChange {
                 receive: Some(self.receive_offload),
                 ..Default::default()
             };
@@ -189,7 +189,7 @@ impl Inbound {
         testbed: &Testbed,
         far: &FarEnd<'_>,
         schedule: &Schedule,
-    ) -> Result<figures::Arm> {
+    ) -> Result<figures::Variant> {
         let client = testbed.switch()?.client()?;
         let counts = Counts::read(far.namespace())?;
         let addresses = (0..testbed.guests().len())
@@ -211,6 +211,6 @@ impl Inbound {
         let (transfers, looks) = traffic::run(far.namespace(), &sinks, schedule, watch)?;
         sinks.close()?;
         let counts = Counts::read(far.namespace())?.since(counts);
-        Ok(figures::Arm { looks, transfers, counts })
+        Ok(figures::Variant { looks, transfers, counts })
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Group {
     pub end: u32,
 }
 
-/// All connections of one arm.
+/// All connections of one variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schedule(pub Vec<Group>);
 

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use floodway_switch::api::operate::OffloadChange;
+use floodway_switch::api::control::OffloadChange;
 
 use crate::switch_process::Switch;
 

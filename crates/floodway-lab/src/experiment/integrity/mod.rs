@@ -28,7 +28,7 @@ use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
 use super::transfer::far_end::FarEnd;
-use super::transfer::{Column, Path, Profile, column};
+use super::transfer::{Path, Profile, Variant, variant};
 use super::{Measured, RealScenario, Run};
 use crate::agent::Counters;
 use crate::kernel::Series;
@@ -38,7 +38,7 @@ use lanes::{Ends, Outcome};
 use pauses::Pause;
 
 /// What the guest is prepared for; cells that switch do so behind its back.
-const COLUMNS: [Column; 1] = [Column::Offload];
+const VARIANTS: [Variant; 1] = [Variant::Offload];
 /// Core of the path's emulator.
 const PATH_CORE: usize = 0;
 /// Most bytes of a cell of a quick run, in MB.
@@ -100,7 +100,7 @@ impl RealScenario for Integrity {
         1 + self.cell.len() as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         let full = self.total_mb;
         self.total_mb = full.min(QUICK_MB);
         Some(format!("quick run: {} of {full} MB in each cell", self.total_mb))
@@ -112,7 +112,7 @@ impl RealScenario for Integrity {
         let testbed = Testbed::start("integrity", &[self.kernel], &[Network::Floodway])?;
         let guest = &testbed.guests()[0];
         let end = FarEnd::open(testbed.host(), guest, &self.path, 0, (PATH_CORE, run.seed))?;
-        column::prepare(guest, &COLUMNS, Profile::Today)?;
+        variant::prepare(guest, &VARIANTS, Profile::Today)?;
         let mut measured = Measured::default();
         for (index, cell) in self.cell.iter().enumerate() {
             run.progress.step(&format!("{}, {} MB", cell.name, self.total_mb));
@@ -151,7 +151,7 @@ impl Cell {
         measured: &mut Measured,
     ) -> Result<()> {
         let guest = &testbed.guests()[0];
-        column::activate(Column::Offload, &COLUMNS, Profile::Today, testbed.switch()?, guest)?;
+        variant::activate(Variant::Offload, &VARIANTS, Profile::Today, testbed.switch()?, guest)?;
         let before = Counts::take(testbed, guest, end)?;
         let period = self.flip_ms.map(Duration::from_millis);
         let flips = period.map(|period| Flips::start(testbed.switch()?, guest.name(), period));
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_quick_run_has_less_data_and_says_so() {
         let mut scenario = parse("5000", "5000").unwrap();
-        assert_eq!(scenario.quicken().unwrap(), "quick run: 200 of 5000 MB in each cell");
+        assert_eq!(scenario.use_quick_profile().unwrap(), "quick run: 200 of 5000 MB in each cell");
         scenario.check().unwrap();
         let bytes: u64 = scenario.cell[0].lanes(scenario.total_mb).iter().flatten().sum();
         assert_eq!(bytes, 200_000_000);

@@ -160,7 +160,7 @@ impl RealScenario for Residency {
         1 + self.cells().len() as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         (self.rounds, self.seconds) = (1, 1);
         Some("quick: one round of one second; no measurement to rely on".into())
     }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::{Sender, packet};
 use floodway_wire::vnet::VnetHdr;
 
@@ -93,7 +93,7 @@ fn announce(count: u32) -> Result<()> {
         frame[6..8].copy_from_slice(&[0x02, 0xee]);
         frame[8..12].copy_from_slice(&number.to_be_bytes());
         frame[12..14].copy_from_slice(&EXPERIMENTAL.to_be_bytes());
-        if sender.send(&VnetHdr::default(), &[Segment::from_slice(&frame)]).is_err() {
+        if sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&frame)]).is_err() {
             // The device's queue is full.
             thread::sleep(Duration::from_millis(1));
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use floodway_report::{Bar, Drawn, Measured, Row, Samples, stats};
 
 use super::SmallFlows;
-use super::column::Column;
 use super::port::Dropped;
+use super::variant::Variant;
 
 /// Percentiles of times.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
@@ -30,7 +30,7 @@ fn unit(rate: &str) -> &'static str {
     }
 }
 
-/// What was seen of one column in one round.
+/// What was seen of one variant in one round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Times in ms, by name.
@@ -40,7 +40,7 @@ pub(super) struct Seen {
     pub dropped: Option<Dropped>,
 }
 
-/// All that was seen, by case and column.
+/// All that was seen, by case and variant.
 #[derive(Debug, Default)]
 pub(super) struct Cells(BTreeMap<(String, String), Vec<Seen>>);
 
@@ -50,24 +50,24 @@ pub(super) fn join(case: &str, what: &str) -> String {
 }
 
 impl Cells {
-    pub fn add(&mut self, case: &str, column: &str, seen: Seen) {
-        self.0.entry((case.into(), column.into())).or_default().push(seen);
+    pub fn add(&mut self, case: &str, variant: &str, seen: Seen) {
+        self.0.entry((case.into(), variant.into())).or_default().push(seen);
     }
 
-    /// Rows of all columns against theirs.
+    /// Rows of all variants against theirs.
     pub fn report(&self, scenario: &SmallFlows) -> Measured {
         let mut measured = Measured::default();
         for case in scenario.cases() {
-            for (n, column) in scenario.column.iter().enumerate() {
-                let first = scenario.column.first().filter(|_| n > 0).map(|first| &first.name);
+            for (n, variant) in scenario.variant.iter().enumerate() {
+                let first = scenario.variant.first().filter(|_| n > 0).map(|first| &first.name);
                 let pair = Pair {
                     case: &case.name,
-                    column,
-                    own: self.of(&case.name, &column.name),
-                    other: column.against.as_ref().or(first).map(|name| self.of(&case.name, name)),
-                    other_name: column.against.as_ref().or(first).map_or("", |name| name),
+                    variant,
+                    own: self.of(&case.name, &variant.name),
+                    other: variant.against.as_ref().or(first).map(|name| self.of(&case.name, name)),
+                    other_name: variant.against.as_ref().or(first).map_or("", |name| name),
                 };
-                if pair.other.is_some() || scenario.column.len() == 1 {
+                if pair.other.is_some() || scenario.variant.len() == 1 {
                     pair.add_to(&mut measured);
                 }
                 pair.add_drops(&mut measured);
@@ -76,15 +76,15 @@ impl Cells {
         measured
     }
 
-    fn of(&self, case: &str, column: &str) -> &[Seen] {
-        self.0.get(&(case.to_owned(), column.to_owned())).map_or(&[], |seen| seen)
+    fn of(&self, case: &str, variant: &str) -> &[Seen] {
+        self.0.get(&(case.to_owned(), variant.to_owned())).map_or(&[], |seen| seen)
     }
 }
 
-/// A column and the one that it is against.
+/// A variant and the one that it is against.
 struct Pair<'a> {
     case: &'a str,
-    column: &'a Column,
+    variant: &'a Variant,
     own: &'a [Seen],
     other: Option<&'a [Seen]>,
     other_name: &'a str,
@@ -92,7 +92,7 @@ struct Pair<'a> {
 
 impl Pair<'_> {
     fn name(&self, what: &str) -> String {
-        format!("{} {}", join(self.case, what), self.column.name)
+        format!("{} {}", join(self.case, what), self.variant.name)
     }
 
     fn add_to(&self, measured: &mut Measured) {
@@ -121,17 +121,17 @@ impl Pair<'_> {
             let what = if from == 0.0 { "distribution" } else { "distribution of the slowest" };
             let chart = format!("{} {what}", join(self.case, class));
             measured.samples.push(Samples {
-                name: format!("{chart} {}", self.column.name),
+                name: format!("{chart} {}", self.variant.name),
                 unit: "ms".into(),
                 value: points(&times(self.own, class), from),
                 baseline: self
                     .other
                     .map(|other| points(&times(other, class), from))
                     .unwrap_or_default(),
-                arms: Some([self.column.name.clone(), self.other_name.into()]),
+                variants: Some([self.variant.name.clone(), self.other_name.into()]),
                 bar: Some(Bar {
                     chart,
-                    series: self.column.name.clone(),
+                    series: self.variant.name.clone(),
                     label: from.to_string(),
                     drawn: Drawn::Distribution,
                 }),
@@ -182,8 +182,8 @@ mod tests {
         Seen { times: [("ping".into(), times)].into(), rates: [(BULK_RATE, rate)].into(), dropped }
     }
 
-    fn scenario(columns: &str) -> SmallFlows {
-        let text = format!("kernel = \"6.1\"\nvms = 1\nrounds = 1\nseconds = 1\n{columns}");
+    fn scenario(variants: &str) -> SmallFlows {
+        let text = format!("kernel = \"6.1\"\nvms = 1\nrounds = 1\nseconds = 1\n{variants}");
         toml::from_str(&text).unwrap()
     }
 
@@ -194,8 +194,8 @@ mod tests {
         cells.add("", "a", seen(501..=1000, 110.0));
         cells.add("", "b", seen((0..=1000).map(|n| 2 * n), 50.0));
         cells.add("", "c", seen(0..=1000, 50.0));
-        let columns = "[[column]]\nname = \"a\"\n[[column]]\nname = \"b\"\n[[column]]\nname = \"c\"\nagainst = \"b\"";
-        let measured = cells.report(&scenario(columns));
+        let variants = "[[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\n[[variant]]\nname = \"c\"\nagainst = \"b\"";
+        let measured = cells.report(&scenario(variants));
         let row = |name: &str| measured.rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!(row("ping p50 b").ratio, Some(2.0));
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
     fn a_column_alone_has_values() {
         let mut cells = Cells::default();
         cells.add("40 %", "a", seen([1, 2, 3], 90.0));
-        let mut scenario = scenario("[[column]]\nname = \"a\"");
+        let mut scenario = scenario("[[variant]]\nname = \"a\"");
         scenario.case = vec![super::super::Case { name: "40 %".into(), ..Default::default() }];
         let measured = cells.report(&scenario);
         let row = measured.rows.iter().find(|row| row.name == "40 %/ping p50 a").unwrap();

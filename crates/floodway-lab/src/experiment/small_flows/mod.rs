@@ -8,20 +8,20 @@
 //! `queries` asks VMs for answers at times of a Poisson process, whatever became of those before, `bulk` receives one
 //! endless stream. Without a `port` they are in the host's namespace, at the end of the uplink.
 //!
-//! What is compared are columns: the switch's queue and meter, its policies for vCPU threads, and whether
-//! the port serves marked packets first. Columns take turns in each round, and the queries of a round come at the
-//! same times in each column. Each column but the first is reported as a ratio to the one that it is `against`.
+//! What is compared are variants: the switch's queue and meter, its policies for vCPU threads, and whether
+//! the port serves marked packets first. Variants take turns in each round, and the queries of a round come at the
+//! same times in each variant. Each variant but the first is reported as a ratio to the one that it is `against`.
 //!
 //! All vCPUs and QEMU's threads share one core (`place`), everything else has the other one. Where waiting for that
 //! core is not what is asked, the VM in question goes first (`first_vms`), as if it had one of its own.
 
 mod bulk;
-mod column;
 mod figures;
 mod ping;
 mod place;
 mod port;
 mod queries;
+mod variant;
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -36,12 +36,12 @@ use crate::agent::Hog;
 use crate::kernel::Series;
 use crate::net::Namespace;
 use crate::vm::Vm;
-use column::Column;
 use figures::{BULK_RATE, Cells, HOG_RATE, SWITCH_CPU, Seen};
 use ping::Ping;
 use place::Places;
 use port::{Port, PortParameters};
 use queries::Query;
+use variant::Variant;
 
 /// What large transfers have to fill the queue before anything is measured.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -57,15 +57,15 @@ pub struct SmallFlows {
     pub vms: u32,
     /// Rounds, at least 1.
     pub rounds: u32,
-    /// Seconds of one column in one round, at least 1.
+    /// Seconds of one variant in one round, at least 1.
     pub seconds: u32,
     /// VMs that never wait for their core.
     #[serde(default)]
     pub first_vms: Vec<u32>,
-    /// Keys of the switch's `[uplink.queue]`, in all columns.
+    /// Keys of the switch's `[uplink.queue]`, in all variants.
     #[serde(default)]
     pub queue: toml::Table,
-    /// Keys of the switch's `[meter]`, in all columns.
+    /// Keys of the switch's `[meter]`, in all variants.
     #[serde(default)]
     pub meter: toml::Table,
     /// The emulated port.
@@ -85,7 +85,7 @@ pub struct SmallFlows {
     #[serde(default)]
     pub case: Vec<Case>,
     /// What is compared; the first is what the others are against.
-    pub column: Vec<Column>,
+    pub variant: Vec<Variant>,
 }
 
 /// A load.
@@ -137,12 +137,12 @@ impl Stage {
 
 impl RealScenario for SmallFlows {
     fn steps(&self) -> u64 {
-        1 + u64::from(self.rounds) * (self.cases().len() * self.column.len()) as u64
+        1 + u64::from(self.rounds) * (self.cases().len() * self.variant.len()) as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         (self.rounds, self.seconds) = (1, self.seconds.min(5));
-        Some(format!("quick: one round of {} s for each column", self.seconds))
+        Some(format!("quick: one round of {} s for each variant", self.seconds))
     }
 
     fn run(&self, run: &Run) -> Result<Measured> {
@@ -152,18 +152,18 @@ impl RealScenario for SmallFlows {
         let mut cells = Cells::default();
         for round in 0..self.rounds {
             for case in self.cases() {
-                let mut order: Vec<_> = self.column.iter().collect();
+                let mut order: Vec<_> = self.variant.iter().collect();
                 if round % 2 == 1 {
                     order.reverse();
                 }
-                for column in order {
-                    run.progress.step(&figures::join(&case.name, &column.name));
-                    column.apply(self, &mut stage)?;
+                for variant in order {
+                    run.progress.step(&figures::join(&case.name, &variant.name));
+                    variant.apply(self, &mut stage)?;
                     let seed = run.seed.wrapping_add(u64::from(round) << 32);
                     let seen = self
                         .measure(&stage, &case, seed)
-                        .with_context(|| format!("column {:?}", column.name))?;
-                    cells.add(&case.name, &column.name, seen);
+                        .with_context(|| format!("variant {:?}", variant.name))?;
+                    cells.add(&case.name, &variant.name, seen);
                 }
             }
         }
@@ -184,7 +184,7 @@ impl SmallFlows {
     fn check(&self) -> Result<()> {
         ensure!((1..=MAX_VMS).contains(&self.vms), "vms = {}: must be 1 to {MAX_VMS}", self.vms);
         ensure!(self.rounds >= 1 && self.seconds >= 1, "rounds and seconds must be at least 1");
-        ensure!(!self.column.is_empty(), "column: name at least one");
+        ensure!(!self.variant.is_empty(), "variant: name at least one");
         let pinged = self.ping.iter().map(|ping| ping.vm);
         let asked = self.query.iter().flat_map(|query| query.vms.iter().copied());
         let others = self.bulk_vm.iter().chain(&self.first_vms).copied();
@@ -198,18 +198,18 @@ impl SmallFlows {
             let known = self.query.iter().any(|query| query.name == *name);
             ensure!(known, "case.gap_us: there is no query {name:?}");
         }
-        for (n, column) in self.column.iter().enumerate() {
-            let known = |other: &String| self.column[..n].iter().any(|c| c.name == *other);
-            if let Some(other) = column.against.as_ref().filter(|other| !known(other)) {
+        for (n, variant) in self.variant.iter().enumerate() {
+            let known = |other: &String| self.variant[..n].iter().any(|c| c.name == *other);
+            if let Some(other) = variant.against.as_ref().filter(|other| !known(other)) {
                 anyhow::bail!(
-                    "column {:?}: against {other:?}, which is none before it",
-                    column.name
+                    "variant {:?}: against {other:?}, which is none before it",
+                    variant.name
                 );
             }
             ensure!(
-                self.port.is_some() || !column.priority,
-                "column {:?}: priority is the port's, and there is no port",
-                column.name
+                self.port.is_some() || !variant.priority,
+                "variant {:?}: priority is the port's, and there is no port",
+                variant.name
             );
         }
         Ok(())
@@ -224,7 +224,7 @@ impl SmallFlows {
         Ok(Stage { testbed, port, places })
     }
 
-    /// One column in one round.
+    /// One variant in one round.
     fn measure(&self, stage: &Stage, case: &Case, seed: u64) -> Result<Seen> {
         let hogs: Vec<_> = case.hogs(self).iter().map(|&vm| stage.vm(vm)).collect::<Result<_>>()?;
         let busy = Hog { duty: 1.0, period_us: 100_000, vcpus: Vec::new(), nice: 0 };
@@ -324,9 +324,9 @@ mod tests {
         [[scenario.case]]
         name = "40 %"
         gap_us = { "2 KB" = 9000 }
-        [[scenario.column]]
+        [[scenario.variant]]
         name = "off"
-        [[scenario.column]]
+        [[scenario.variant]]
         name = "on"
         against = "off"
         queue = { discipline = "fq_codel" }
@@ -344,7 +344,7 @@ mod tests {
         let mut scenario = scenario(TEXT);
         scenario.check().unwrap();
         assert_eq!(scenario.steps(), 3);
-        assert!(scenario.quicken().unwrap().contains("5 s"));
+        assert!(scenario.use_quick_profile().unwrap().contains("5 s"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const ETHERNET_HEADER: usize = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
 const PROTOCOL_TCP: u8 = 6;
 
-/// A segment; one of a super-frame is as long as that.
+/// A segment; one of a GSO packet is as long as that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// By the clock of the capturing machine, since 1970.

@@ -4,7 +4,7 @@
 //!
 //! A VM sends several streams over an emulated path that is slower than the VM. With transmit offload it sends far ahead of what
 //! the path carries: its own window is out of force, the switch holds the rest. Then the switch is killed (SIGKILL). It cannot say
-//! good-bye; what it held is lost; the guest must notice by itself, within the lifetime of the last hello, that
+//! good-bye; what it held is lost; the guest must notice by itself, within the lifetime of the last heartbeat, that
 //! nobody stands between it and the network any more, and be back on its *shadow window* (`guest/`).
 //!
 //! A guest without a switch sends nothing, so silence would prove little: the switch is started again, at once or
@@ -37,7 +37,7 @@ use super::integrity::lanes::{self, Ends, Outcome};
 use super::switch_restart::samples;
 use super::testbed::{Network, Testbed};
 use super::transfer::far_end::FarEnd;
-use super::transfer::{Column, Path, Profile, column};
+use super::transfer::{Path, Profile, Variant, variant};
 use super::{Measured, RealScenario, Run};
 use crate::agent::{Agent, Spawned};
 use crate::kernel::Series;
@@ -47,14 +47,14 @@ use flight::NewData;
 use window::{Window, Windows};
 
 /// What the guest is prepared for. Without receive offload: what it has acknowledged dies with the switch.
-const COLUMNS: [Column; 1] = [Column::Transmit];
+const VARIANTS: [Variant; 1] = [Variant::Transmit];
 /// Core of the path's emulator.
 const PATH_CORE: usize = 0;
 /// From the moment when all flows are online to the kill: time to fill the switch's store.
 const FLOOD: Duration = Duration::from_millis(700);
 /// How long what the guest sends is looked at, from the start of the new switch.
 const OBSERVE: Duration = Duration::from_secs(3);
-/// Lifetime of a hello: from then on a guest has no excuse.
+/// Lifetime of a heartbeat: from then on a guest has no excuse.
 const GRACE: Duration = Duration::from_millis(300);
 /// Tail loss probes may exceed any window by one segment (RFC 8985, section 7.3).
 const PROBE_SEGMENTS: u64 = 1;
@@ -100,7 +100,7 @@ struct Above {
     until_ms: f64,
     /// Its bytes.
     bytes: u64,
-    /// Those of them that were sent when the last hello had surely expired.
+    /// Those of them that were sent when the last heartbeat had surely expired.
     late_bytes: u64,
     /// `bytes` by the receiver's window in force.
     windows: f64,
@@ -111,7 +111,7 @@ impl RealScenario for SwitchKilled {
         1 + u64::from(self.cycles) * self.restart_after_ms.len() as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         let full = self.cycles;
         self.cycles = full.min(QUICK_CYCLES);
         Some(format!("quick run: {} of {full} kills for each time of restart", self.cycles))
@@ -124,7 +124,7 @@ impl RealScenario for SwitchKilled {
         let (guests, switch, host) = testbed.parts()?;
         let guest = &guests[0];
         let end = FarEnd::open(host, guest, &self.path, 0, (PATH_CORE, run.seed))?;
-        column::prepare(guest, &COLUMNS, Profile::Today)?;
+        variant::prepare(guest, &VARIANTS, Profile::Today)?;
         let mut report = Report::default();
         for (round, &pause) in self.restart_after_ms.iter().enumerate() {
             for cycle in 0..self.cycles {
@@ -164,7 +164,7 @@ impl SwitchKilled {
         seed: u64,
     ) -> Result<Cycle> {
         let (guest, agent) = (ends.guest, ends.guest.agent());
-        column::activate(Column::Transmit, &COLUMNS, Profile::Today, switch, guest)?;
+        variant::activate(Variant::Transmit, &VARIANTS, Profile::Today, switch, guest)?;
         let tcpdump = start_capture(agent)?;
         window::start_trace(agent)?;
         let lanes = vec![vec![self.flow_mb * 1_000_000]; self.flows as usize];

@@ -49,7 +49,10 @@ fn senseless_parameters_are_refused_by_name() {
 fn a_quick_run_kills_less_often_and_says_so() {
     let mut scenario = parse("cycles", "cycles").unwrap();
     assert_eq!(scenario.steps(), 11);
-    assert_eq!(scenario.quicken().unwrap(), "quick run: 2 of 5 kills for each time of restart");
+    assert_eq!(
+        scenario.use_quick_profile().unwrap(),
+        "quick run: 2 of 5 kills for each time of restart"
+    );
     assert_eq!(scenario.steps(), 5);
 }
 

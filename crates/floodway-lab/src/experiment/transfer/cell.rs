@@ -2,7 +2,7 @@
 
 use super::observation::{Measure, Observation};
 use super::phases::Phases;
-use super::{Column, Direction, HostLoad, Profile, Transfer};
+use super::{Direction, HostLoad, Profile, Transfer, Variant};
 
 /// Where in the sweep.
 #[derive(Clone, Debug)]
@@ -28,15 +28,15 @@ pub struct Cell {
     pub profile: Profile,
     /// What was measured.
     pub series: Vec<Series>,
-    /// Where the time went, by column.
+    /// Where the time went, by variant.
     pub phases: Vec<Phases>,
 }
 
-/// Throughputs of one measure in one column, in Mbit/s, by round; none where the round failed.
+/// Throughputs of one measure in one variant, in Mbit/s, by round; none where the round failed.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Which side of the comparison.
-    pub column: Column,
+    pub variant: Variant,
     /// Index of the receiver.
     pub receiver: usize,
     /// What was timed.
@@ -169,7 +169,7 @@ mod tests {
             kind = "transfer"
             direction = "{direction}"
             kernel = "6.1"
-            columns = ["vanilla"]
+            variants = ["vanilla"]
             hosts = [{{ vms = 1, load_percent = 0 }}, {{ vms = 3, load_percent = 60 }}]
             bytes = [100_000, 340_000]
             transfers = 10

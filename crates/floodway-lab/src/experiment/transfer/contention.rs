@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Column, Emulator, HostLoad, Profile, Transfer, profile};
+use super::{Emulator, HostLoad, Profile, Transfer, Variant, profile};
 use crate::agent::Hog;
 use crate::cleanup::Guard;
 use crate::experiment::testbed::{Network, Testbed};
@@ -74,7 +74,7 @@ impl Contended {
         ensure!(exists, "contention needs two cores: one for the VMs, one for the rest");
         pin_all(std::process::id(), OTHER)?;
         let mut networks = vec![Network::Floodway];
-        if scenario.columns.contains(&Column::Bridge) {
+        if scenario.variants.contains(&Variant::Bridge) {
             networks.push(Network::Bridge);
         }
         let testbed = Testbed::start(name, &vec![scenario.kernel; host.vms as usize], &networks)?;

@@ -8,7 +8,7 @@ use super::cell::{Cell, Series};
 use super::measure::{Results, SWITCH};
 use super::observation::Measure;
 use super::phases::Phases;
-use super::{Column, Direction, Measured, Transfer};
+use super::{Direction, Measured, Transfer, Variant};
 
 /// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
 /// and timeouts as well, from which we take them.
@@ -37,7 +37,7 @@ const CENTRES: [(Centre, &str); 2] = [(Centre::Median, "median"), (Centre::Mean,
 struct Comparison<'a> {
     scenario: &'a Transfer,
     cell: &'a Cell,
-    pair: [Column; 2],
+    pair: [Variant; 2],
     receiver: usize,
     measure: Measure,
     value: Vec<f64>,
@@ -65,14 +65,14 @@ fn comparisons<'a>(scenario: &'a Transfer, results: &'a Results) -> Result<Vec<C
     let mut comparisons = Vec::new();
     for cell in &results.cells {
         for pair in scenario.pairs() {
-            let [with, without] = pair.map(|column| series(cell, column));
+            let [with, without] = pair.map(|variant| series(cell, variant));
             for (value, baseline) in with.into_iter().zip(without) {
                 let (receiver, measure) = (value.receiver, value.measure);
                 let (value, baseline) = both(value, baseline);
                 let (profile, place) = (cell.profile.name(), cell.place.label(scenario));
                 ensure!(
                     !value.is_empty(),
-                    "{profile} {place}: no round came to its end in both columns ({})",
+                    "{profile} {place}: no round came to its end in both variants ({})",
                     results.first_failure.as_deref().unwrap_or("no reason known")
                 );
                 comparisons.push(Comparison {
@@ -90,9 +90,9 @@ fn comparisons<'a>(scenario: &'a Transfer, results: &'a Results) -> Result<Vec<C
     Ok(comparisons)
 }
 
-/// The series of a column, in the same order for each column.
-fn series(cell: &Cell, column: Column) -> Vec<&Series> {
-    cell.series.iter().filter(|series| series.column == column).collect()
+/// The series of a variant, in the same order for each variant.
+fn series(cell: &Cell, variant: Variant) -> Vec<&Series> {
+    cell.series.iter().filter(|series| series.variant == variant).collect()
 }
 
 /// Rounds that both series have.
@@ -154,7 +154,7 @@ impl Comparison<'_> {
             unit: "Mbit/s".into(),
             value: self.value.clone(),
             baseline: self.baseline.clone(),
-            arms: Some(self.pair.map(|column| column.name().to_owned())),
+            variants: Some(self.pair.map(|variant| variant.name().to_owned())),
             bar: Some(Bar {
                 chart: parts(&[self.pair_label(), self.what()]),
                 series: self.cell.profile.name().into(),
@@ -175,7 +175,7 @@ impl Comparison<'_> {
         if self.scenario.pairs().len() < 2 {
             return String::new();
         }
-        let [value, baseline] = self.pair.map(Column::name);
+        let [value, baseline] = self.pair.map(Variant::name);
         format!("{value} against {baseline}")
     }
 
@@ -234,7 +234,7 @@ fn add_growth(comparisons: &[Comparison<'_>], measured: &mut Measured) {
     }
 }
 
-/// Without anything to compare, figures of the one column.
+/// Without anything to compare, figures of the one variant.
 fn add_lone_column(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     if !scenario.pairs().is_empty() {
         return;
@@ -259,16 +259,16 @@ fn add_lone_column(scenario: &Transfer, results: &Results, measured: &mut Measur
 /// was on the core.
 #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
 fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
-    for ((profile, column), counters) in &results.counters {
+    for ((profile, variant), counters) in &results.counters {
         for (counter, name) in COUNTERS {
-            let row = format!("guest {name} {} {}", profile.name(), column.name());
+            let row = format!("guest {name} {} {}", profile.name(), variant.name());
             let get = |counter| counters.get(counter).copied().unwrap_or(0);
             let syns = if WITH_SYNS.contains(&counter) { get(SYNS) } else { 0 };
             measured.add_value(row, "events", get(counter).saturating_sub(syns) as f64);
         }
         for (counter, name) in SWITCH_COUNTERS {
             if let Some(events) = counters.get(&format!("{SWITCH}{counter}")) {
-                let row = format!("switch {name} {} {}", profile.name(), column.name());
+                let row = format!("switch {name} {} {}", profile.name(), variant.name());
                 measured.add_value(row, "events", *events as f64);
             }
         }
@@ -282,7 +282,7 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
         .extend(results.first_failure.as_ref().map(|why| format!("first failure: {why}")));
     measured.notes.extend(scenario.fewer.map(|fewer| {
         format!(
-            "from {} on: {} rounds in each column instead of {}",
+            "from {} on: {} rounds in each variant instead of {}",
             super::cell::size(fewer.from_bytes),
             fewer.transfers.min(scenario.transfers),
             scenario.transfers
@@ -298,7 +298,7 @@ mod tests {
     use crate::experiment::transfer::cell::Place;
     use crate::experiment::{Experiment, Scenario};
 
-    /// Results of a scenario in which every column is twice as fast as the one before it.
+    /// Results of a scenario in which every variant is twice as fast as the one before it.
     fn results(scenario: &Transfer) -> Results {
         let mut results = Results::default();
         for &host in &scenario.hosts {
@@ -317,10 +317,10 @@ mod tests {
                             results.cells.push(Cell { place, profile, series, phases: Vec::new() });
                         }
                     }
-                    for &column in &scenario.columns {
-                        let of_switch = SWITCH_COUNTERS.iter().filter(|_| column.offloads());
+                    for &variant in &scenario.variants {
+                        let of_switch = SWITCH_COUNTERS.iter().filter(|_| variant.offloads());
                         let counters = of_switch.map(|(name, _)| (format!("{SWITCH}{name}"), 0));
-                        results.counters.insert((profile, column), counters.collect());
+                        results.counters.insert((profile, variant), counters.collect());
                     }
                 }
             }
@@ -330,12 +330,12 @@ mod tests {
 
     fn all_series(scenario: &Transfer, flows: &[u32]) -> Vec<Series> {
         let mut all = Vec::new();
-        for (index, &column) in scenario.columns.iter().enumerate() {
+        for (index, &variant) in scenario.variants.iter().enumerate() {
             let factor = f64::from(1_u32 << index);
             for receiver in 0..flows.len() {
                 for measure in Measure::of(scenario, flows) {
                     let mbit_s = [10.0, 20.0, 30.0].map(|rate| Some(rate * factor)).to_vec();
-                    all.push(Series { column, receiver, measure, mbit_s });
+                    all.push(Series { variant, receiver, measure, mbit_s });
                 }
             }
         }
@@ -400,7 +400,7 @@ mod tests {
         for series in results.cells.iter_mut().flat_map(|cell| &mut cell.series) {
             series.mbit_s = [10.0, 20.0, 30.0, 40.0].map(Some).to_vec();
         }
-        // One column fails in the first round, which then counts in neither.
+        // One variant fails in the first round, which then counts in neither.
         results.cells[0].series[0].mbit_s[0] = None;
         let measured = figures(&transfer, &results, 1).unwrap();
         assert!(
@@ -423,7 +423,8 @@ mod tests {
         let mut results = results(&transfer);
         let last = transfer.hosts.last().copied();
         for cell in results.cells.iter_mut().filter(|cell| Some(cell.place.host) == last) {
-            for series in cell.series.iter_mut().filter(|series| series.column == Column::Transmit)
+            for series in
+                cell.series.iter_mut().filter(|series| series.variant == Variant::Transmit)
             {
                 series.mbit_s.iter_mut().flatten().for_each(|rate| *rate *= 1.5);
             }

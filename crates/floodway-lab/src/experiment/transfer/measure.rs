@@ -1,4 +1,4 @@
-//! Runs a scenario: testbeds, profiles, cells, and blocks that alternate between columns.
+//! Runs a scenario: testbeds, profiles, cells, and blocks that alternate between variants.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::contention::{self, Contended};
 use super::far_end::FarEnd;
 use super::observation::{Measure, Observation};
 use super::phases::Phases;
-use super::{Column, Direction, HostLoad, Path, Profile, Transfer, column, tcp};
+use super::{Direction, HostLoad, Path, Profile, Transfer, Variant, tcp, variant};
 use crate::agent::{Counters, Listening};
 use crate::experiment::Run;
 use crate::switch_process::Offload;
@@ -20,7 +20,7 @@ use crate::transfer;
 
 /// What stands before the names of the switch's counters among a guest's.
 pub const SWITCH: &str = "switch ";
-/// Rounds before the first block of each column in a cell, not counted: neighbour tables, page
+/// Rounds before the first block of each variant in a cell, not counted: neighbour tables, page
 /// faults, code that the emulator has not translated yet.
 const WARM_UP: u32 = 2;
 /// Longest time without progress. Only ends a run that hangs.
@@ -36,7 +36,7 @@ pub struct Results {
     /// In the order of measuring.
     pub cells: Vec<Cell>,
     /// Growth of the guest's and the switch's TCP counters while transfers ran.
-    pub counters: BTreeMap<(Profile, Column), Counters>,
+    pub counters: BTreeMap<(Profile, Variant), Counters>,
     /// Transfers that came to their end.
     pub complete: u64,
     /// Transfers that did not, and why the first of them did not.
@@ -52,7 +52,7 @@ pub struct Results {
 /// Measures everything that a scenario asks for.
 ///
 /// # Errors
-/// When a part of the testbed fails, or a column needs what the switch or guest does not have.
+/// When a part of the testbed fails, or a variant needs what the switch or guest does not have.
 pub fn run(scenario: &Transfer, run: &Run) -> Result<Results> {
     let mut results = Results::default();
     for (index, &host) in scenario.hosts.iter().enumerate() {
@@ -110,13 +110,13 @@ impl<'a> Session<'a> {
         profile: Profile,
     ) -> Result<Self> {
         let any: SocketAddr = ANY.parse()?;
-        column::prepare(contended.guest(), &scenario.columns, profile)?;
+        variant::prepare(contended.guest(), &scenario.variants, profile)?;
         if let Some(bytes) = scenario.guest_receive_buffer {
             tcp::set_receive_buffer(tcp::Place::Guest(contended.guest()), bytes)?;
         }
         if let Some(budget) = scenario.budget {
             let offload =
-                Offload { budget: Some(budget), ..column::offload(Column::Vanilla, profile) };
+                Offload { budget: Some(budget), ..variant::offload(Variant::Vanilla, profile) };
             contended.testbed().switch()?.set_offload(contended.guest().name(), &offload)?;
         }
         for end in ends {
@@ -177,37 +177,37 @@ impl<'a> Session<'a> {
 
     /// Measures one cell, block by block, every second time in reverse order.
     fn cell(&mut self, place: Place, results: &mut Results) -> Result<Cell> {
-        let columns = &self.scenario.columns;
+        let variants = &self.scenario.variants;
         let (rounds, bytes) = (self.scenario.rounds(place.bytes), place.bytes);
         let block = super::block_rounds(self.scenario, rounds, &place.flows);
         let measures = Measure::of(self.scenario, &place.flows);
-        let mut series: Vec<Series> = columns
+        let mut series: Vec<Series> = variants
             .iter()
-            .flat_map(|&column| (0..place.flows.len()).map(move |receiver| (column, receiver)))
-            .flat_map(|(column, receiver)| {
+            .flat_map(|&variant| (0..place.flows.len()).map(move |receiver| (variant, receiver)))
+            .flat_map(|(variant, receiver)| {
                 measures.iter().map(move |&measure| Series {
-                    column,
+                    variant,
                     receiver,
                     measure,
                     mbit_s: Vec::new(),
                 })
             })
             .collect();
-        let mut phases: Vec<_> = columns.iter().map(|&column| Phases::new(column)).collect();
+        let mut phases: Vec<_> = variants.iter().map(|&variant| Phases::new(variant)).collect();
         for number in 0..rounds.div_ceil(block) {
-            let mut order = columns.clone();
+            let mut order = variants.clone();
             if number % 2 == 1 {
                 order.reverse();
             }
-            for column in order {
-                self.announce(&place, column, number * block, rounds);
+            for variant in order {
+                self.announce(&place, variant, number * block, rounds);
                 let rounds = block.min(rounds - number * block);
                 let warm_up = if number == 0 { WARM_UP } else { 0 };
-                let observed = self.block(column, &place, warm_up, rounds, results)?;
+                let observed = self.block(variant, &place, warm_up, rounds, results)?;
                 for one in &mut phases {
-                    one.extend(column, self.scenario.direction, &observed);
+                    one.extend(variant, self.scenario.direction, &observed);
                 }
-                for one in series.iter_mut().filter(|one| one.column == column) {
+                for one in series.iter_mut().filter(|one| one.variant == variant) {
                     one.mbit_s.extend(observed.iter().map(|round| {
                         cell::round(round, one.receiver, one.measure, self.scenario, bytes)
                     }));
@@ -217,31 +217,31 @@ impl<'a> Session<'a> {
         Ok(Cell { place, profile: self.profile, series, phases })
     }
 
-    fn announce(&self, place: &Place, column: Column, done: u32, rounds: u32) {
+    fn announce(&self, place: &Place, variant: Variant, done: u32, rounds: u32) {
         let label = place.label(self.scenario);
-        let (profile, column) = (self.profile.name(), column.name());
-        self.run.progress.step(&format!("{profile} {label} {column}, {done} of {rounds} done"));
+        let (profile, variant) = (self.profile.name(), variant.name());
+        self.run.progress.step(&format!("{profile} {label} {variant}, {done} of {rounds} done"));
     }
 
-    /// Switches over to a column and runs a block. Returns its rounds without those that warm up.
+    /// Switches over to a variant and runs a block. Returns its rounds without those that warm up.
     fn block(
         &mut self,
-        column: Column,
+        variant: Variant,
         place: &Place,
         warm_up: u32,
         rounds: u32,
         results: &mut Results,
     ) -> Result<Vec<Vec<Observation>>> {
-        let (contended, columns) = (self.contended, &self.scenario.columns);
+        let (contended, variants) = (self.contended, &self.scenario.variants);
         let guest = contended.guest();
-        column::activate(column, columns, self.profile, contended.testbed().switch()?, guest)?;
+        variant::activate(variant, variants, self.profile, contended.testbed().switch()?, guest)?;
         if warm_up > 0 {
-            self.transfers(column, place, warm_up)?;
+            self.transfers(variant, place, warm_up)?;
         }
-        let before = self.counters(column)?;
-        let observed = self.transfers(column, place, rounds)?;
-        let after = self.counters(column)?;
-        let sums = results.counters.entry((self.profile, column)).or_default();
+        let before = self.counters(variant)?;
+        let observed = self.transfers(variant, place, rounds)?;
+        let after = self.counters(variant)?;
+        let sums = results.counters.entry((self.profile, variant)).or_default();
         for (name, value) in after {
             *sums.entry(name.clone()).or_default() += value - before.get(&name).unwrap_or(&0);
         }
@@ -253,10 +253,10 @@ impl<'a> Session<'a> {
 
     /// The counters of the guest's TCP, and of the switch where that does something for it: the latter with [`SWITCH`] before their
     /// names.
-    fn counters(&self, column: Column) -> Result<Counters> {
+    fn counters(&self, variant: Variant) -> Result<Counters> {
         let (guest, testbed) = (self.contended.guest(), self.contended.testbed());
         let mut counters = guest.agent().counters()?;
-        if column.offloads() {
+        if variant.offloads() {
             let switch = testbed.switch()?.offload_counters(guest.name())?;
             for (name, n) in switch {
                 counters.insert(format!("{SWITCH}{name}"), i64::try_from(n)?);
@@ -268,11 +268,11 @@ impl<'a> Session<'a> {
     /// Runs rounds, and puts together what both ends saw.
     fn transfers(
         &mut self,
-        column: Column,
+        variant: Variant,
         place: &Place,
         rounds: u32,
     ) -> Result<Vec<Vec<Observation>>> {
-        let plan = self.plan(column, place, rounds)?;
+        let plan = self.plan(variant, place, rounds)?;
         self.next_id += u64::from(rounds) * plan.flows();
         let agent = self.contended.guest().agent();
         let (sent, arrivals) = match &self.sinks {
@@ -294,8 +294,8 @@ impl<'a> Session<'a> {
         matches!(self.sinks, Sinks::Guest(_)).then(|| self.profile.congestion_control().to_owned())
     }
 
-    fn plan(&self, column: Column, place: &Place, rounds: u32) -> Result<Plan> {
-        let network = column::network(column);
+    fn plan(&self, variant: Variant, place: &Place, rounds: u32) -> Result<Plan> {
+        let network = variant::network(variant);
         let receivers = match &self.sinks {
             Sinks::Host(sinks) => {
                 let ends = self.ends.iter().zip(sinks).zip(&place.flows);

@@ -4,9 +4,9 @@
 //!
 //! Some VMs share one core of the host (`contention`); one of them, the first, has a TCP connection to a
 //! machine that does not wait. Transfers run between the two ([`floodway_guest::transfer`]) in *cells*: one host
-//! situation, one path, one size, one number of flows, one profile. Within a cell the *columns* under
+//! situation, one path, one size, one number of flows, one profile. Within a cell the *variants* under
 //! comparison take turns block by block, A B B A, in the same VMs, so that whatever drifts meets all
-//! columns alike. A profile is a kind of host and guest: `2011` (Reno, initial window 3, vCPUs in round robin with
+//! variants alike. A profile is a kind of host and guest: `2011` (Reno, initial window 3, vCPUs in round robin with
 //! slices of 30 ms, as on Xen without wake-up boost) and `today` (CUBIC, initial window 10, the host's
 //! EEVDF as it is).
 //!
@@ -22,13 +22,12 @@
 //!
 //! A data phase is never counted shorter than its bytes take on a link of `line_rate_mbit`: what
 //! arrives in one burst has no duration of its own. Rounds are independent draws from the
-//! scheduler's phases; a round that failed in one column is left out of all.
+//! scheduler's phases; a round that failed in one variant is left out of all.
 //!
 //! Beside them stand the guest kernel's own counters, because a guest that retransmits or times out
 //! while the path is alive has been harmed by what was done for it.
 
 mod cell;
-pub(super) mod column;
 pub(super) mod contention;
 pub(super) mod far_end;
 mod figures;
@@ -37,12 +36,13 @@ mod observation;
 mod phases;
 mod profile;
 pub(super) mod tcp;
+pub(super) mod variant;
 
 use anyhow::Result;
 use floodway_guest::transfer::HEADER;
 
 pub use floodway_experiment::transfer::{
-    Column, Direction, Emulator, HostLoad, LEAST_BYTES, Path, Profile, Transfer,
+    Direction, Emulator, HostLoad, LEAST_BYTES, Path, Profile, Transfer, Variant,
 };
 
 use super::{Measured, RealScenario, Run};
@@ -57,14 +57,14 @@ impl RealScenario for Transfer {
         let blocks = |bytes: u64, flows: &[u32]| {
             let rounds = self.rounds(bytes);
             u64::from(rounds.div_ceil(block_rounds(self, rounds, flows)))
-                * self.columns.len() as u64
+                * self.variants.len() as u64
         };
         let cells =
             self.bytes.iter().flat_map(|bytes| self.flows.iter().map(move |flows| (bytes, flows)));
         boots + situations * cells.map(|(bytes, flows)| blocks(*bytes, flows)).sum::<u64>()
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         Some(self.shorten())
     }
 
@@ -95,7 +95,7 @@ mod tests {
         kind = "transfer"
         direction = "out"
         kernel = "6.1"
-        columns = ["vanilla", "transmit"]
+        variants = ["vanilla", "transmit"]
         hosts = [{ vms = 2, load_percent = 60 }, { vms = 3, load_percent = 60 }]
         bytes = [10_000, 1_000_000_000]
         fewer = { from_bytes = 100_000_000, transfers = 12 }
@@ -107,7 +107,7 @@ mod tests {
         let Scenario::Transfer(transfer) = Experiment::parse(TEXT).unwrap().scenario else {
             panic!("another scenario");
         };
-        // 2 boots; 2 hosts, 2 profiles, 2 columns, 10 blocks of the small and 2 of the large size.
+        // 2 boots; 2 hosts, 2 profiles, 2 variants, 10 blocks of the small and 2 of the large size.
         assert_eq!(transfer.steps(), 2 + 2 * 2 * 2 * (10 + 2));
         assert_eq!(block_rounds(&transfer, 100, &[100]), 10);
         assert_eq!(block_rounds(&transfer, 100, &[200]), 5);

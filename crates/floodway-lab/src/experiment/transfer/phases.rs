@@ -4,26 +4,26 @@
 use floodway_report::{stats, table};
 
 use super::observation::{Measure, Observation};
-use super::{Column, Direction};
+use super::{Direction, Variant};
 
-/// Times of all transfers of a column in one cell.
+/// Times of all transfers of a variant in one cell.
 #[derive(Clone, Debug)]
 pub struct Phases {
-    column: Column,
+    variant: Variant,
     /// For each transfer, in ms: until the connection was there, the data phase, and the whole.
     times: Vec<[f64; 3]>,
 }
 
 impl Phases {
     /// Nothing yet.
-    pub fn new(column: Column) -> Self {
-        Self { column, times: Vec::new() }
+    pub fn new(variant: Variant) -> Self {
+        Self { variant, times: Vec::new() }
     }
 
-    /// Takes in what a block of `column` has observed.
-    pub fn extend(&mut self, column: Column, direction: Direction, block: &[Vec<Observation>]) {
+    /// Takes in what a block of `variant` has observed.
+    pub fn extend(&mut self, variant: Variant, direction: Direction, block: &[Vec<Observation>]) {
         let data = if direction == Direction::Out { Measure::DataOut } else { Measure::DataIn };
-        if column != self.column {
+        if variant != self.variant {
             return;
         }
         let complete = block.iter().flatten().filter(|observation| observation.is_complete());
@@ -41,7 +41,7 @@ impl Phases {
         };
         Some(format!(
             "{} {} ms = {} connect + {} data + {} other waits",
-            self.column.name(),
+            self.variant.name(),
             mean(|&[_, _, whole]| whole)?,
             mean(|&[connect, ..]| connect)?,
             mean(|&[_, data, _]| data)?,
@@ -76,10 +76,10 @@ mod tests {
         };
         let good = Observation { sent, arrival: Some(arrival) };
         let lost = Observation { arrival: None, ..good.clone() };
-        let mut phases = Phases::new(Column::Transmit);
+        let mut phases = Phases::new(Variant::Transmit);
         assert_eq!(phases.describe(), None);
-        phases.extend(Column::Transmit, Direction::Out, &[vec![good.clone(), lost]]);
-        phases.extend(Column::Vanilla, Direction::Out, &[vec![good]]);
+        phases.extend(Variant::Transmit, Direction::Out, &[vec![good.clone(), lost]]);
+        phases.extend(Variant::Vanilla, Direction::Out, &[vec![good]]);
         let text = phases.describe().unwrap();
         assert_eq!(text, "transmit 10 ms = 2 connect + 3 data + 5 other waits");
     }

@@ -46,7 +46,7 @@ pub fn set_congestion_control(place: Place<'_>, name: &str) -> Result<()> {
 }
 
 /// Lets every connection start alike: the kernel would else remember the slow-start threshold and round
-/// trip of the last one to the same place, across columns.
+/// trip of the last one to the same place, across variants.
 ///
 /// # Errors
 /// When the kernel refuses.

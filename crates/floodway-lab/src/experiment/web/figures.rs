@@ -5,7 +5,7 @@ use floodway_report::{Bar, Measured, Row, Samples, table};
 
 use super::load::Load;
 use super::{Results, WebApplication};
-use crate::experiment::transfer::{Column, Profile};
+use crate::experiment::transfer::{Profile, Variant};
 
 /// What is compared: name, unit, and where it comes from.
 type Measure = (&'static str, &'static str, fn(&Load) -> f64);
@@ -46,15 +46,15 @@ fn compare(
     (seed, in_words): (u64, bool),
     measured: &mut Measured,
 ) {
-    let baseline = series(results, profile, scenario.columns[0], of);
-    if scenario.columns.len() == 1 {
-        let name = format!("{what} {} {}", profile.name(), scenario.columns[0].name());
+    let baseline = series(results, profile, scenario.variants[0], of);
+    if scenario.variants.len() == 1 {
+        let name = format!("{what} {} {}", profile.name(), scenario.variants[0].name());
         measured.rows.push(Row::value(name, unit, stats::mean(&baseline)));
         return;
     }
-    for &column in &scenario.columns[1..] {
-        let name = format!("{what} {} {}", profile.name(), column.name());
-        let value = series(results, profile, column, of);
+    for &variant in &scenario.variants[1..] {
+        let name = format!("{what} {} {}", profile.name(), variant.name());
+        let value = series(results, profile, variant, of);
         let (mean, baseline_mean) = (stats::mean(&value), stats::mean(&baseline));
         let row = Row::comparison(&name, unit, mean, baseline_mean);
         if in_words {
@@ -66,19 +66,21 @@ fn compare(
             unit: unit.into(),
             value,
             baseline: baseline.clone(),
-            arms: Some([column, scenario.columns[0]].map(|column| column.name().to_owned())),
+            variants: Some(
+                [variant, scenario.variants[0]].map(|variant| variant.name().to_owned()),
+            ),
             bar: Some(Bar {
                 chart: what.into(),
                 series: profile.name().into(),
-                label: column.name().into(),
+                label: variant.name().into(),
                 ..Bar::default()
             }),
         });
     }
 }
 
-fn series(results: &Results, profile: Profile, column: Column, of: fn(&Load) -> f64) -> Vec<f64> {
-    let blocks = results.blocks.get(&(profile, column));
+fn series(results: &Results, profile: Profile, variant: Variant, of: fn(&Load) -> f64) -> Vec<f64> {
+    let blocks = results.blocks.get(&(profile, variant));
     blocks.map_or_else(Vec::new, |blocks| blocks.iter().map(of).collect())
 }
 
@@ -95,26 +97,26 @@ fn interval(row: &Row, value: &[f64], baseline: &[f64], seed: u64) -> Option<Str
     ))
 }
 
-/// How many columns do better than the one that is expected right below them.
+/// How many variants do better than the one that is expected right below them.
 fn order(scenario: &WebApplication, results: &Results, profile: Profile, measured: &mut Measured) {
     if scenario.order.len() < 2 {
         return;
     }
-    let rate = |column| stats::mean(&series(results, profile, column, Load::rate));
-    let rates: Option<Vec<f64>> = scenario.order.iter().map(|&column| rate(column)).collect();
+    let rate = |variant| stats::mean(&series(results, profile, variant, Load::rate));
+    let rates: Option<Vec<f64>> = scenario.order.iter().map(|&variant| rate(variant)).collect();
     let steps = rates.map(|rates| rates.windows(2).filter(|pair| pair[0] < pair[1]).count());
     let steps = steps.and_then(|steps| u32::try_from(steps).ok()).map(f64::from);
-    let name = format!("columns in order {}", profile.name());
+    let name = format!("variants in order {}", profile.name());
     let unit = format!("of {}", scenario.order.len() - 1);
     measured.rows.push(Row::value(name, &unit, steps));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
 fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured) {
-    for ((profile, column), counters) in &results.counters {
+    for ((profile, variant), counters) in &results.counters {
         for (counter, name) in COUNTERS {
             let get = |counter| counters.get(counter).copied().unwrap_or(0);
-            let row = format!("guest {name} {} {}", profile.name(), column.name());
+            let row = format!("guest {name} {} {}", profile.name(), variant.name());
             let own = get(counter).saturating_sub(get(SYNS)).max(0);
             measured.add_value(row, "events", own as f64);
         }
@@ -126,7 +128,7 @@ fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured)
     measured.add_value("operations failed", "operations", failed as f64);
     measured.add_value("others on the core of the VMs", "%", results.strangers * 100.0);
     measured.notes.push(format!(
-        "{} visitors at once; blocks of {} s, {} in each column; each VM busy for {} % besides",
+        "{} visitors at once; blocks of {} s, {} in each variant; each VM busy for {} % besides",
         scenario.clients, scenario.block_s, scenario.blocks, scenario.load_percent
     ));
 }
@@ -137,7 +139,7 @@ mod tests {
     use crate::experiment::transfer::Emulator;
     use crate::kernel::Series;
 
-    const COLUMNS: [Column; 3] = [Column::Vanilla, Column::Receive, Column::Transmit];
+    const VARIANTS: [Variant; 3] = [Variant::Vanilla, Variant::Receive, Variant::Transmit];
 
     fn load(rate: u64) -> Load {
         Load {
@@ -156,8 +158,8 @@ mod tests {
         let profile = Profile::Today;
         let scenario = WebApplication {
             kernel: Series::V6_1,
-            columns: COLUMNS.to_vec(),
-            order: COLUMNS.to_vec(),
+            variants: VARIANTS.to_vec(),
+            order: VARIANTS.to_vec(),
             profiles: vec![profile],
             load_percent: 30,
             period_ms: 30,
@@ -168,11 +170,11 @@ mod tests {
             blocks: 3,
         };
         let mut results = Results::default();
-        for (column, rates) in COLUMNS.into_iter().zip(rates) {
-            results.blocks.insert((profile, column), rates.map(load).to_vec());
+        for (variant, rates) in VARIANTS.into_iter().zip(rates) {
+            results.blocks.insert((profile, variant), rates.map(load).to_vec());
             let counters = [("TcpRetransSegs", 9), ("TcpExtTCPSynRetrans", 2)];
             let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
-            results.counters.insert((profile, column), counters);
+            results.counters.insert((profile, variant), counters);
         }
         figures(&scenario, &results, 1)
     }
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(headline(&measured, "operations today receive"), Some(1.1));
         assert_eq!(headline(&measured, "operations today transmit"), Some(1.5));
         assert_eq!(headline(&measured, "latency p99 today transmit"), Some(1.0));
-        assert_eq!(headline(&measured, "columns in order today"), Some(2.0));
+        assert_eq!(headline(&measured, "variants in order today"), Some(2.0));
         assert_eq!(headline(&measured, "operations failed"), Some(9.0));
         assert_eq!(headline(&measured, "guest retransmissions today receive"), Some(7.0));
         let note = measured.notes.iter().find(|note| note.contains("receive")).unwrap();
@@ -202,6 +204,6 @@ mod tests {
     #[test]
     fn a_column_that_falls_back_is_out_of_order() {
         let measured = measured([[20, 20, 20], [19, 19, 19], [30, 30, 30]]);
-        assert_eq!(headline(&measured, "columns in order today"), Some(1.0));
+        assert_eq!(headline(&measured, "variants in order today"), Some(1.0));
     }
 }

@@ -11,7 +11,7 @@
 //! In the papers each VM shares the core of its host with a load of 30 %. Here all VMs share one core, and each has a part of such a
 //! load within (`contention`): a VM waits for the turns of the others. Switches, network and visitors have the other core.
 //!
-//! Columns take turns in *blocks* of `block_s` seconds, A B C D D C B A, each after a short run that is not counted. One
+//! Variants take turns in *blocks* of `block_s` seconds, A B C D D C B A, each after a short run that is not counted. One
 //! block gives one sample of operations per second and of each latency; intervals are bootstraps over blocks.
 
 mod figures;
@@ -28,7 +28,7 @@ use serde::Deserialize;
 use super::testbed::Network;
 use super::transfer::contention;
 use super::transfer::tcp::{self, Place};
-use super::transfer::{Column, Emulator, Profile, column};
+use super::transfer::{Emulator, Profile, Variant, variant};
 use super::{Measured, RealScenario, Run};
 use crate::agent::Counters;
 use crate::kernel::Series;
@@ -38,7 +38,7 @@ use load::{Load, Visitors};
 /// Length of the run at the start of a block, not counted: connections of visitors, code that the emulator has not
 /// translated yet.
 const WARM_UP_S: u32 = 2;
-/// Blocks of each column of a quick run, at most, and their length.
+/// Blocks of each variant of a quick run, at most, and their length.
 const QUICK_BLOCKS: u32 = 2;
 const QUICK_BLOCK_S: u32 = 5;
 /// Bytes that every page has at least; an application that failed says less.
@@ -53,10 +53,10 @@ pub struct WebApplication {
     /// Kernel of the VMs.
     pub kernel: Series,
     /// What is compared; the first is the baseline of the others.
-    pub columns: Vec<Column>,
-    /// The columns from the least operations to the most, as expected. None: nothing is expected.
+    pub variants: Vec<Variant>,
+    /// The variants from the least operations to the most, as expected. None: nothing is expected.
     #[serde(default)]
-    pub order: Vec<Column>,
+    pub order: Vec<Variant>,
     /// Profiles of hosts and guests.
     pub profiles: Vec<Profile>,
     /// Share of each period that each VM is busy besides the application, 0 to 100.
@@ -67,24 +67,24 @@ pub struct WebApplication {
     /// Where QEMU's main loops run.
     #[serde(default)]
     pub emulator: Emulator,
-    /// What the VMs' sockets start with for reception, in bytes, in all columns; none: the kernel's 128 KiB. Receive
+    /// What the VMs' sockets start with for reception, in bytes, in all variants; none: the kernel's 128 KiB. Receive
     /// offload acknowledges nothing beyond half of it.
     pub guest_receive_buffer: Option<u32>,
     /// Visitors at once, 1 to 200.
     pub clients: u32,
     /// Length of a block in seconds, at least 1.
     pub block_s: u32,
-    /// Blocks of each column, at least 2.
+    /// Blocks of each variant, at least 2.
     pub blocks: u32,
 }
 
 /// All that was measured.
 #[derive(Debug, Default)]
 struct Results {
-    /// One entry for each block, by profile and column; entries of the same index are of the same time.
-    blocks: BTreeMap<(Profile, Column), Vec<Load>>,
+    /// One entry for each block, by profile and variant; entries of the same index are of the same time.
+    blocks: BTreeMap<(Profile, Variant), Vec<Load>>,
     /// Growth of the VMs' TCP counters during blocks, all VMs together.
-    counters: BTreeMap<(Profile, Column), Counters>,
+    counters: BTreeMap<(Profile, Variant), Counters>,
     /// What others than the VMs used of the contended core, the largest share in any profile.
     strangers: f64,
 }
@@ -96,15 +96,15 @@ fn paper_period() -> u64 {
 
 impl RealScenario for WebApplication {
     fn steps(&self) -> u64 {
-        1 + self.profiles.len() as u64 * u64::from(self.blocks) * self.columns.len() as u64
+        1 + self.profiles.len() as u64 * u64::from(self.blocks) * self.variants.len() as u64
     }
 
-    fn quicken(&mut self) -> Option<String> {
+    fn use_quick_profile(&mut self) -> Option<String> {
         let (blocks, seconds) = (self.blocks, self.block_s);
         self.blocks = blocks.min(QUICK_BLOCKS);
         self.block_s = seconds.min(QUICK_BLOCK_S);
         Some(format!(
-            "quick run: {} of {blocks} blocks in each column, of {} instead of {seconds} s; no measurement to rely on",
+            "quick run: {} of {blocks} blocks in each variant, of {} instead of {seconds} s; no measurement to rely on",
             self.blocks, self.block_s
         ))
     }
@@ -126,15 +126,15 @@ impl RealScenario for WebApplication {
 
 impl WebApplication {
     fn check(&self) -> Result<()> {
-        ensure!(!self.columns.is_empty(), "columns: name at least one");
+        ensure!(!self.variants.is_empty(), "variants: name at least one");
         ensure!(!self.profiles.is_empty(), "profiles: name at least one");
         ensure!(
-            self.columns.iter().all(|column| column::network(*column) == Network::Floodway),
-            "columns: the application's hosts have no `bridge`"
+            self.variants.iter().all(|variant| variant::network(*variant) == Network::Floodway),
+            "variants: the application's hosts have no `bridge`"
         );
         ensure!(
-            self.order.iter().all(|column| self.columns.contains(column)),
-            "order: only what `columns` names can be compared"
+            self.order.iter().all(|variant| self.variants.contains(variant)),
+            "order: only what `variants` names can be compared"
         );
         let (load, clients) = (self.load_percent, self.clients);
         ensure!(load <= 100, "load_percent = {load}: must be 0 to 100");
@@ -155,7 +155,7 @@ impl WebApplication {
         results: &mut Results,
     ) -> Result<()> {
         for guest in hosts.guests() {
-            column::prepare(guest, &self.columns, profile)?;
+            variant::prepare(guest, &self.variants, profile)?;
             if let Some(bytes) = self.guest_receive_buffer {
                 tcp::set_receive_buffer(Place::Guest(guest), bytes)?;
             }
@@ -166,16 +166,16 @@ impl WebApplication {
         contention::load(hosts.guests(), self.load_percent, period)?;
         let before = (hosts.threads().core_time()?, Instant::now());
         for number in 0..self.blocks {
-            let mut order = self.columns.clone();
+            let mut order = self.variants.clone();
             if number % 2 == 1 {
                 order.reverse();
             }
-            for column in order {
-                let (profile_name, name) = (profile.name(), column.name());
+            for variant in order {
+                let (profile_name, name) = (profile.name(), variant.name());
                 let of = self.blocks;
                 run.progress.step(&format!("{profile_name} {name}, block {} of {of}", number + 1));
                 let seed = run.seed.wrapping_add(number.into());
-                self.block(column, profile, seed, hosts, visitors, results)?;
+                self.block(variant, profile, seed, hosts, visitors, results)?;
             }
         }
         let strangers = hosts.threads().core_time()?.strangers_since(before.0);
@@ -189,7 +189,7 @@ impl WebApplication {
 
     fn block(
         &self,
-        column: Column,
+        variant: Variant,
         profile: Profile,
         seed: u64,
         hosts: &Hosts,
@@ -197,17 +197,17 @@ impl WebApplication {
         results: &mut Results,
     ) -> Result<()> {
         for (guest, switch) in hosts.pairs() {
-            column::activate(column, &self.columns, profile, switch, guest)?;
+            variant::activate(variant, &self.variants, profile, switch, guest)?;
         }
         visitors.visit(WARM_UP_S, seed)?;
         let before = counters(hosts)?;
         let load = visitors.visit(self.block_s, seed)?;
-        let sums = results.counters.entry((profile, column)).or_default();
+        let sums = results.counters.entry((profile, variant)).or_default();
         for (name, value) in counters(hosts)? {
             let growth = value - before.get(&name).unwrap_or(&0);
             *sums.entry(name).or_default() += growth;
         }
-        results.blocks.entry((profile, column)).or_default().push(load);
+        results.blocks.entry((profile, variant)).or_default().push(load);
         Ok(())
     }
 }
@@ -248,7 +248,7 @@ mod tests {
         [scenario]
         kind = "web-application"
         kernel = "6.1"
-        columns = ["vanilla", "transmit"]
+        variants = ["vanilla", "transmit"]
         order = ["vanilla", "transmit"]
         profiles = ["2011", "today"]
         load_percent = 30
@@ -270,7 +270,7 @@ mod tests {
         let mut scenario = parse("kernel", "kernel").unwrap();
         scenario.check().unwrap();
         assert_eq!(scenario.steps(), 41);
-        let note = scenario.quicken().unwrap();
+        let note = scenario.use_quick_profile().unwrap();
         assert!(note.contains("2 of 10 blocks") && note.contains("5 instead of 20 s"), "{note}");
         assert_eq!(scenario.steps(), 9);
         scenario.check().unwrap();
@@ -282,7 +282,7 @@ mod tests {
             let error = parse(from, to).and_then(|scenario| scenario.check());
             format!("{:#}", error.unwrap_err())
         };
-        assert!(refused("columns = [\"vanilla\"", "columns = [\"bridge\"").contains("`bridge`"));
+        assert!(refused("variants = [\"vanilla\"", "variants = [\"bridge\"").contains("`bridge`"));
         assert!(refused("order = [\"vanilla\"", "order = [\"receive\"").starts_with("order"));
         assert!(refused("= 30", "= 101").starts_with("load_percent = 101"));
         assert!(refused("clients = 8", "clients = 0").starts_with("clients = 0"));

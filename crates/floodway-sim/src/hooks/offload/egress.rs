@@ -1,6 +1,8 @@
 //! What the engine asks for, carried out.
 
-use floodway_core::offload::{Edit, HELLO_LIFETIME_MS, Link, Made, Naming, Release, Sink};
+use floodway_core::offload::{
+    Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
+};
 use floodway_wire::FiveTuple;
 
 use super::super::describe;
@@ -24,8 +26,8 @@ impl Egress<'_, '_> {
         self.ctx.flows().get(flow).map(|_| (flow, side))
     }
 
-    fn make(&self, made: &Made, flow: FlowId, from: Side) -> Option<Packet> {
-        let body = Body::Tcp(describe::made(made));
+    fn make(&self, segment: &SynthesizedSegment, flow: FlowId, from: Side) -> Option<Packet> {
+        let body = Body::Tcp(describe::synthesized(segment));
         Some(Packet::of(self.ctx.flows().get(flow)?, from, body, Ecn::NotEct))
     }
 
@@ -41,20 +43,22 @@ impl Egress<'_, '_> {
 }
 
 impl Sink<Packet> for Egress<'_, '_> {
-    fn release(&mut self, kept: &Packet, release: &Release) {
+    fn release(&mut self, kept: &Packet, release: &Transmission) {
         self.send(describe::released(kept, release));
     }
 
-    fn to_network(&mut self, made: &Made) {
-        let found = self.find(&made.flow);
-        if let Some(packet) = found.and_then(|(flow, guest)| self.make(made, flow, guest)) {
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
+        let found = self.find(&segment.flow);
+        if let Some(packet) = found.and_then(|(flow, guest)| self.make(segment, flow, guest)) {
             self.send(packet);
         }
     }
 
-    fn to_guest(&mut self, made: &Made) {
-        let found = self.find(&made.flow.reversed());
-        if let Some(packet) = found.and_then(|(flow, guest)| self.make(made, flow, guest.other())) {
+    fn to_guest(&mut self, segment: &SynthesizedSegment) {
+        let found = self.find(&segment.flow.reversed());
+        if let Some(packet) =
+            found.and_then(|(flow, guest)| self.make(segment, flow, guest.other()))
+        {
             self.deliver(packet);
         }
     }
@@ -65,16 +69,18 @@ impl Sink<Packet> for Egress<'_, '_> {
         self.deliver(packet);
     }
 
-    fn hello(&mut self, _: &Link, lifetime_ms: u16) {
-        let notice = Notice::Hello { lifetime: milliseconds(lifetime_ms) };
+    fn heartbeat(&mut self, _: &Link, lifetime_ms: u16) {
+        let notice = Notice::Heartbeat { lifetime: milliseconds(lifetime_ms) };
         self.ctx.notify(self.vm, FlowId::default(), Side::Client, notice);
     }
 
-    fn name(&mut self, tuple: &FiveTuple, _: &Link, naming: Naming) {
+    fn notify_flow(&mut self, tuple: &FiveTuple, _: &Link, naming: FlowNotice) {
         let Some((flow, side)) = self.find(tuple) else { return };
         let notice = match naming {
-            Naming::Managed => Notice::Managed { lifetime: milliseconds(HELLO_LIFETIME_MS) },
-            Naming::Offline => Notice::Offline,
+            FlowNotice::Managed => {
+                Notice::Managed { lifetime: milliseconds(HEARTBEAT_LIFETIME_MS) }
+            }
+            FlowNotice::Offline => Notice::Offline,
         };
         self.ctx.notify(self.vm, flow, side, notice);
     }

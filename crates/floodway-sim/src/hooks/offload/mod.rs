@@ -7,7 +7,7 @@
 //! the engine asks for (`egress`). What the engine keeps is a copy of the packet, which has no
 //! bytes but knows how many there are.
 //!
-//! Notices to the guest's module (hello, managed, offline) are packets through the VM's RX ring, in order with the
+//! Notices to the guest's module (heartbeat, managed, offline) are packets through the VM's RX ring, in order with the
 //! ACKs, as frames of our own EtherType are on a real host. What the module makes of them is in
 //! [`crate::tcp::Sender`].
 //!

@@ -9,11 +9,11 @@
 //! (RFC 3042) needs no rule of its own.
 //!
 //! **Size.** A piece that is smaller than an MSS for want of window waits while anything is outstanding (silly-window avoidance).
-//! Who makes super-frames waits for them: until a third of the window or a whole super-frame may go (Linux,
-//! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones. Super-frames of a millisecond do not wait
+//! Who makes GSO packets waits for them: until a third of the window or a whole GSO packet may go (Linux,
+//! `tcp_tso_should_defer`). So a transfer that is clocked by ACKs sends large ones. GSO packets of a millisecond do not wait
 //! ([`TcpConfig::gso_autosize`](crate::tcp::TcpConfig::gso_autosize)).
 //!
-//! **Bursts.** Such a sender answers an ACK in congestion avoidance with no more than one super-frame. What else the window has room
+//! **Bursts.** Such a sender answers an ACK in congestion avoidance with no more than one GSO packet. What else the window has room
 //! for leaves with the next ACK, or a little later: Linux defers it until its application writes again, which captures
 //! show to be some milliseconds later, at a time that no ACK determines.
 //!
@@ -23,7 +23,7 @@ use super::{Phase, Sender};
 use crate::Instant;
 use crate::tcp::small_queue::{PER_SECOND, pacing_rate};
 
-/// The part of a window that a super-frame waits for at most (Linux, `tcp_tso_win_divisor`).
+/// The part of a window that a GSO packet waits for at most (Linux, `tcp_tso_win_divisor`).
 const TSO_WIN_DIVISOR: u64 = 3;
 
 /// A range of the stream to send: `start` is where its first byte, or the SYN, is.
@@ -45,7 +45,7 @@ pub(crate) struct Range {
 impl Sender {
     /// What is to be sent now, if anything. What it returns counts as sent.
     pub(in crate::tcp) fn next(&mut self, now: Instant) -> Option<Range> {
-        self.floods = self.managed && now < self.hello_until;
+        self.floods = self.managed && now < self.heartbeat_until;
         self.board.set_queue(self.small_queue.taken());
         let Some(range) = self.next_known(now).or_else(|| self.next_doubtful(now)) else {
             if self.timer == Instant::NEVER && self.una == self.nxt {
@@ -183,7 +183,7 @@ impl Sender {
         Some((most - most % mss) as u32)
     }
 
-    /// As much as a super-frame may leave again.
+    /// As much as a GSO packet may leave again.
     pub(super) fn begin_burst(&mut self) {
         (self.burst_left, self.resume_at) = (self.gso_goal(), Instant::NEVER);
     }
@@ -202,7 +202,7 @@ impl Sender {
         over
     }
 
-    /// Bytes of a super-frame that is worth waiting for.
+    /// Bytes of a GSO packet that is worth waiting for.
     fn gso_goal(&self) -> u64 {
         let most = u64::from(self.config.gso_max);
         let srtt = self.rtt.srtt().filter(|_| self.config.gso_autosize && !self.floods);
@@ -213,7 +213,7 @@ impl Sender {
         (rate / PER_SECOND / mss * mss).max(2 * mss).min(most)
     }
 
-    /// More may go soon, in one super-frame with these bytes.
+    /// More may go soon, in one GSO packet with these bytes.
     fn defers(&self, most: u64, unsent: u64) -> bool {
         let whole = self.gso_goal();
         let window = self.cwnd().min(self.right_edge.saturating_sub(self.una));
@@ -228,7 +228,7 @@ impl Sender {
         let window = if self.una > 1 { self.cwnd() } else { 0 };
         let wanted = window.saturating_mul(2).max(u64::from(buffer.initial));
         let wanted = wanted.min(u64::from(buffer.max));
-        // Linux looks whether there is room before it begins a segment or super-frame, which it then fills.
+        // Linux looks whether there is room before it begins a segment or GSO packet, which it then fills.
         let wanted = wanted.next_multiple_of(u64::from(self.config.gso_max.max(self.mss)));
         (self.una + wanted).saturating_sub(self.nxt)
     }
@@ -285,7 +285,7 @@ mod tests {
         sender.write(1_000_000);
         assert_eq!(flood(&mut sender, now), 3 * 1448, "the initial window");
         sender.set_managed(true);
-        sender.set_hello(now + Duration::from_secs(1));
+        sender.set_heartbeat(now + Duration::from_secs(1));
         assert_eq!(flood(&mut sender, now), 12 * 1448, "the last one exceeds the buffer");
         let ack =
             Feedback { ack: 1449, right_edge: 500_001, sack: &[], ece: false, has_data: false };

@@ -75,7 +75,7 @@ impl Friendliness {
         self.seed = seed;
     }
 
-    pub(super) fn quicken(&mut self) {
+    pub(super) fn use_quick_profile(&mut self) {
         self.settings.replications = Some(1);
         let note = self.scenario.shorten();
         self.notes.push(note);

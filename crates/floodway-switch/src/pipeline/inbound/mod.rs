@@ -1,9 +1,9 @@
 //! Inbound rates: how core's division of the link ([`floodway_core::inbound`]) is put into the packet path.
 //!
 //! # Theory of operation
-//! **Division** ([`division`](crate::state::division)). One for the switch: it knows each port's demand and publishes each port's rate. It
+//! **BandwidthAllocator** ([`allocator`](crate::state::allocator)). One for the switch: it knows each port's demand and publishes each port's rate. It
 //! is asked when a port's number of active connections changes, and looks at what ports use every
-//! [`TICK`](floodway_core::inbound::division::TICK) if unused shares are lent.
+//! [`TICK`](floodway_core::inbound::allocator::TICK) if unused shares are lent.
 //!
 //! **Clamp** ([`PortInbound`](crate::state::inbound::PortInbound)). One for each port, behind a lock of its own. It sees each frame that comes for the port
 //! from an uplink, before anything else does, and each frame that leaves the port for one, after everything else: also
@@ -28,7 +28,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use floodway_core::inbound::{Config, Port as Clamp, Verdict};
+use floodway_core::inbound::{Config, Verdict, WindowClamp};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
         Self { port, delivery, machine, now }
     }
 
-    fn output(&mut self) -> (Option<&mut Clamp<Kept>>, Output<'_>) {
+    fn output(&mut self) -> (Option<&mut WindowClamp<Kept>>, Output<'_>) {
         let output = Output { port: self.port, delivery: self.delivery };
         (self.machine.clamp.as_mut(), output)
     }
@@ -177,7 +177,7 @@ fn configure(port: &Port, delivery: &mut Delivery, config: &Config) {
     session.machine.frame_overhead = config.frame_overhead.into();
     if session.machine.clamp.is_none() && is_on {
         let seed = RandomState::new().hash_one(0);
-        session.machine.clamp = Some(Clamp::new(config.clone(), seed));
+        session.machine.clamp = Some(WindowClamp::new(config.clone(), seed));
     }
     if let (Some(clamp), mut output) = session.output() {
         clamp.configure(config.clone(), now);

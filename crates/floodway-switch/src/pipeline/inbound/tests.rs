@@ -11,10 +11,10 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
 
 use super::{from_network, handle_timeout, to_network};
-use crate::api::operate::InboundChange;
+use crate::api::control::InboundChange;
 use crate::config::Config;
 use crate::frame;
-use crate::operator::Operator;
+use crate::operator::ControlApi;
 use crate::pipeline::delivery::Delivery;
 use crate::queues::ring::Ring;
 use crate::queues::virtqueue::Virtqueue;
@@ -160,7 +160,7 @@ fn windows_are_clamped_and_acks_wait_whatever_the_frame_is_like() {
         assert_eq!(arrived.len(), 1, "{kind:?}");
         let last = 1 + 20 * MSS as u32;
         assert!(last + (u32::from(arrived[0]) << SCALE) > edge);
-        let status = Operator::inbound(&scene.shared, &InboundChange::default()).unwrap();
+        let status = ControlApi::inbound(&scene.shared, &InboundChange::default()).unwrap();
         let vm1 = &status.ports[0];
         assert_eq!((vm1.active, vm1.weight, vm1.rate_bps), (1, 1, 8_000_000));
         assert_eq!(vm1.counters["released"], 1);
@@ -187,7 +187,7 @@ fn the_mechanism_can_be_switched_off_and_on_again() {
     let mut scene = Scene::new("", (false, false, false));
     assert_eq!(scene.connect(), Some(10_000), "off");
     let change = |mbit| InboundChange { capacity_mbit: Some(mbit), ..InboundChange::default() };
-    let set = |scene: &Scene, change: &InboundChange| Operator::inbound(&scene.shared, change);
+    let set = |scene: &Scene, change: &InboundChange| ControlApi::inbound(&scene.shared, change);
     let status = set(&scene, &change(100)).unwrap();
     assert_eq!((status.capacity_bps, status.ports.len()), (100_000_000, 2));
     assert_eq!(status.ports.iter().map(|port| port.rate_bps).sum::<u64>(), 100_000_000);

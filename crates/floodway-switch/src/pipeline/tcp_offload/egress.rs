@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use floodway_core::offload::{Edit, HELLO_LIFETIME_MS, Link, Made, Naming, Release, Sink};
+use floodway_core::offload::{
+    Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
+};
 use floodway_wire::notice::{self, Notice};
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
 
 use crate::frame::held::Held;
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 use crate::frame::{self, Frame, PREFIX_LEN, headers};
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
 use crate::state::offload::Output;
 use crate::state::port::Port;
 
-const HELLO_LIFETIME: Duration = Duration::from_millis(HELLO_LIFETIME_MS as u64);
+const HEARTBEAT_LIFETIME: Duration = Duration::from_millis(HEARTBEAT_LIFETIME_MS as u64);
 /// Source address of notices, and of what is sent after a guest that has moved: locally administered, and no host's.
 const NOTICE_SOURCE: MacAddr = MacAddr([0x02, b'F', b'W', 0, 0, 1]);
 
@@ -47,7 +49,7 @@ impl Egress<'_> {
         if self.port.rx_running() == 0 && self.send_after_guest(frame) {
             return;
         }
-        let pair = self.delivery.spread(self.port.id, frame);
+        let pair = self.delivery.select_rx_queue(self.port.id, frame);
         let (port, frames) = (self.port.id, || std::iter::once(*frame));
         // It is the switch that speaks here, for somebody behind an uplink.
         self.delivery.deliver(port, port, pair, Flush::Later, frames);
@@ -81,7 +83,7 @@ impl Egress<'_> {
 }
 
 impl Sink<Held> for Egress<'_> {
-    fn release(&mut self, held: &Held, release: &Release) {
+    fn release(&mut self, held: &Held, release: &Transmission) {
         let payload = held.payload(release.offset, release.len);
         let len = payload.len() as u32;
         debug_assert_eq!(len, release.len, "the range lies in the frame");
@@ -89,20 +91,20 @@ impl Sink<Held> for Egress<'_> {
         let id = self.output.identify(segments);
         let (headers, vnet) = headers::released(held, release, len, id);
         let prefix = headers.as_slice();
-        let parts = [Segment::from_slice(prefix), Segment::from_slice(payload)];
+        let parts = [GuestIoVec::from_slice(prefix), GuestIoVec::from_slice(payload)];
         let frame = Frame { vnet, prefix, parts: &parts, len: prefix.len() as u32 + len };
         self.send(&frame, held.meta.dst_mac);
     }
 
-    fn to_network(&mut self, made: &Made) {
-        let Link { guest, peer, .. } = made.link;
-        let bytes = headers::made(made, guest, peer, self.output.identify(1));
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
+        let Link { guest, peer, .. } = segment.link;
+        let bytes = headers::synthesized(segment, guest, peer, self.output.identify(1));
         frame::with_slice(VnetHdr::default(), bytes.as_slice(), |frame| self.send(frame, peer));
     }
 
-    fn to_guest(&mut self, made: &Made) {
-        let Link { guest, peer, .. } = made.link;
-        let bytes = headers::made(made, peer, guest, self.output.identify(1));
+    fn to_guest(&mut self, segment: &SynthesizedSegment) {
+        let Link { guest, peer, .. } = segment.link;
+        let bytes = headers::synthesized(segment, peer, guest, self.output.identify(1));
         let bytes = bytes.as_slice();
         frame::with_slice(VnetHdr::default(), bytes, |frame| self.deliver_to_guest(frame));
     }
@@ -110,21 +112,21 @@ impl Sink<Held> for Egress<'_> {
     fn redeliver(&mut self, held: &Held, edit: &Edit) {
         let bytes = held.bytes();
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
-        let parts = [Segment::from_slice(bytes)];
+        let parts = [GuestIoVec::from_slice(bytes)];
         let frame = Frame { vnet: held.vnet, prefix, parts: &parts, len: bytes.len() as u32 };
         headers::with_edit(&frame, &held.meta, edit, |frame| self.deliver_to_guest(frame));
     }
 
-    fn hello(&mut self, link: &Link, lifetime_ms: u16) {
+    fn heartbeat(&mut self, link: &Link, lifetime_ms: u16) {
         let lifetime = Duration::from_millis(lifetime_ms.into());
-        self.notify(&Notice::Hello { epoch: self.output.epoch, lifetime }, link.guest);
+        self.notify(&Notice::Heartbeat { epoch: self.output.epoch, lifetime }, link.guest);
     }
 
-    fn name(&mut self, flow: &FiveTuple, link: &Link, naming: Naming) {
+    fn notify_flow(&mut self, flow: &FiveTuple, link: &Link, naming: FlowNotice) {
         let (epoch, flow) = (self.output.epoch, *flow);
         let notice = match naming {
-            Naming::Managed => Notice::Managed { epoch, lifetime: HELLO_LIFETIME, flow },
-            Naming::Offline => Notice::Offline { epoch, flow },
+            FlowNotice::Managed => Notice::Managed { epoch, lifetime: HEARTBEAT_LIFETIME, flow },
+            FlowNotice::Offline => Notice::Offline { epoch, flow },
         };
         self.notify(&notice, link.guest);
     }

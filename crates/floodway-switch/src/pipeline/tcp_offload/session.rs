@@ -24,7 +24,7 @@ use crate::stats::DropReason;
 use crate::sync::lock_order::Ordered;
 
 /// A frame from the guest as it is shown to the engine.
-pub struct Expected {
+pub struct BatchEntry {
     described: Option<Described>,
     found: Option<FlowId>,
 }
@@ -52,8 +52,11 @@ impl<'a> Session<'a> {
     /// Describes the first [`BATCH`] of `frames`, which come from the guest, and looks their flows up together. What
     /// is answered is for these frames in turn.
     #[must_use]
-    pub fn expect<'f>(&self, frames: impl Iterator<Item = Frame<'f>>) -> [Expected; BATCH] {
-        let mut expected = [const { Expected { described: None, found: None } }; BATCH];
+    pub fn look_up_batch<'f>(
+        &self,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> [BatchEntry; BATCH] {
+        let mut expected = [const { BatchEntry { described: None, found: None } }; BATCH];
         let mut flows = [FiveTuple::NONE; BATCH];
         let mut shown = 0;
         for ((expected, flow), frame) in expected.iter_mut().zip(&mut flows).zip(frames) {
@@ -90,15 +93,15 @@ impl<'a> Session<'a> {
     pub fn from_guest(
         &mut self,
         frame: &Frame<'_>,
-        expected: &Expected,
+        expected: &BatchEntry,
         forward: impl FnOnce(&mut Delivery, &Frame<'_>),
     ) -> Result<(), DropReason> {
-        let Expected { described: Some(described), found } = expected else {
+        let BatchEntry { described: Some(described), found } = expected else {
             forward(self.delivery, frame);
             return Ok(());
         };
         if described.trust == Trust::Good {
-            return self.offer(frame, described, *found, Direction::FromGuest, forward);
+            return self.process(frame, described, *found, Direction::FromGuest, forward);
         }
         // The guest can change its memory at any time: what is verified is what goes on.
         let mut linear = std::mem::take(&mut self.machine.output.linear);
@@ -106,7 +109,7 @@ impl<'a> Session<'a> {
         frame.append_to(&mut linear);
         let result = frame::with_slice(frame.vnet, &linear, |frame| {
             if is_intact(&linear, &described.meta) {
-                self.offer(frame, described, *found, Direction::FromGuest, forward)
+                self.process(frame, described, *found, Direction::FromGuest, forward)
             } else {
                 forward(self.delivery, frame);
                 Ok(())
@@ -131,7 +134,7 @@ impl<'a> Session<'a> {
             Some(described)
                 if described.trust == Trust::Good || is_intact(bytes, &described.meta) =>
             {
-                self.offer(frame, &described, None, Direction::FromNetwork, forward)
+                self.process(frame, &described, None, Direction::FromNetwork, forward)
             }
             Some(_) => {
                 forward(self.delivery, frame);
@@ -147,7 +150,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn offer(
+    fn process(
         &mut self,
         frame: &Frame<'_>,
         described: &Described,

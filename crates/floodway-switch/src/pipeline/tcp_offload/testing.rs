@@ -2,13 +2,13 @@
 //! argument. For tests that run whole TCP stacks against the engine in virtual time.
 //!
 //! Headers are parsed, edited and built by the same code as in the packet path. Every frame that leaves is complete:
-//! super-frames are segmented and checksums filled in, as for a device that offloads nothing.
+//! GSO packets are segmented and checksums filled in, as for a device that offloads nothing.
 
 use std::sync::Arc;
 
 use floodway_core::offload::{
-    Config, Counters, Edit, FlowSummary, Link, Made, Naming, Offload, Packet, Release, Sink,
-    Verdict,
+    Config, Counters, Edit, FlowNotice, FlowSummary, Link, Offload, Packet, Sink,
+    SynthesizedSegment, Transmission, Verdict,
 };
 use floodway_core::time::Instant;
 use floodway_wire::FiveTuple;
@@ -147,16 +147,16 @@ impl Output {
         self.identification
     }
 
-    fn send_made(&mut self, made: &Made, to_network: bool) {
-        let Link { guest, peer, .. } = made.link;
+    fn send_made(&mut self, segment: &SynthesizedSegment, to_network: bool) {
+        let Link { guest, peer, .. } = segment.link;
         let (src, dst) = if to_network { (guest, peer) } else { (peer, guest) };
-        let bytes = headers::made(made, src, dst, self.identify()).as_slice().to_vec();
+        let bytes = headers::synthesized(segment, src, dst, self.identify()).as_slice().to_vec();
         self.sent.push(if to_network { Sent::ToNetwork(bytes) } else { Sent::ToGuest(bytes) });
     }
 }
 
 impl Sink<Held> for Output {
-    fn release(&mut self, held: &Held, release: &Release) {
+    fn release(&mut self, held: &Held, release: &Transmission) {
         let payload = held.payload(release.offset, release.len);
         assert_eq!(payload.len() as u32, release.len, "the range lies in the frame");
         let (headers, vnet) = headers::released(held, release, release.len, self.identify());
@@ -164,12 +164,12 @@ impl Sink<Held> for Output {
         frame::with_slice(vnet, &bytes, |frame| self.send(frame, Sent::ToNetwork));
     }
 
-    fn to_network(&mut self, made: &Made) {
-        self.send_made(made, true);
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
+        self.send_made(segment, true);
     }
 
-    fn to_guest(&mut self, made: &Made) {
-        self.send_made(made, false);
+    fn to_guest(&mut self, segment: &SynthesizedSegment) {
+        self.send_made(segment, false);
     }
 
     fn redeliver(&mut self, held: &Held, edit: &Edit) {
@@ -179,6 +179,6 @@ impl Sink<Held> for Output {
     }
 
     // The stacks that run against this have no guest module.
-    fn hello(&mut self, _: &Link, _: u16) {}
-    fn name(&mut self, _: &FiveTuple, _: &Link, _: Naming) {}
+    fn heartbeat(&mut self, _: &Link, _: u16) {}
+    fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floodway_core::offload::{Ecn, Edit, Link, Made, Release};
+use floodway_core::offload::{Ecn, Edit, Link, SynthesizedSegment, Transmission};
 use floodway_core::seq::Seq;
 use floodway_wire::checksum::{Verification, verify_transport};
 use floodway_wire::segmentation::Segmenter;
@@ -14,8 +14,8 @@ use proptest::prelude::*;
 
 use crate::frame::describe::{Direction, Trust, describe, is_notice};
 use crate::frame::held::Held;
+use crate::frame::iovec::GuestIoVec;
 use crate::frame::pool::Pool;
-use crate::frame::segment::Segment;
 use crate::frame::{self, Frame, headers};
 use crate::testing::frames::{mac, partial, pattern, tcp, verified};
 
@@ -41,8 +41,8 @@ fn held(vnet: VnetHdr, bytes: &[u8]) -> Held {
     frame::with_slice(vnet, bytes, |frame| Held::copy(&pool, frame, &meta)).unwrap()
 }
 
-fn release(offset: u32, len: u32) -> Release {
-    Release {
+fn release(offset: u32, len: u32) -> Transmission {
+    Transmission {
         offset,
         len,
         mss: 1448,
@@ -56,7 +56,7 @@ fn release(offset: u32, len: u32) -> Release {
 }
 
 /// The released frame in one piece, its checksum as it leaves.
-fn assemble(held: &Held, release: &Release) -> (VnetHdr, Vec<u8>) {
+fn assemble(held: &Held, release: &Transmission) -> (VnetHdr, Vec<u8>) {
     let (headers, vnet) = headers::released(held, release, release.len, 4711);
     let bytes = [headers.as_slice(), held.payload(release.offset, release.len)].concat();
     (vnet, bytes)
@@ -94,8 +94,8 @@ fn options(meta: &Meta, frame: &[u8]) -> OptionSummary {
 fn a_released_range_is_a_frame_of_its_own() {
     for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
         let data = pattern(1, 4000);
-        let super_frame = built(v6, tagged).build_partial(&data);
-        let held = held(partial(&super_frame, 1448), &super_frame);
+        let gso_packet = built(v6, tagged).build_partial(&data);
+        let held = held(partial(&gso_packet, 1448), &gso_packet);
         let release = release(100, 1000);
         let (vnet, bytes) = assemble(&held, &release);
         assert!(vnet.needs_csum() && !vnet.is_gso());
@@ -183,7 +183,7 @@ fn urgent_pointers_count_from_their_range() {
     let flags = Flags::ACK.with(Flags::URG);
     // From the start, in the middle, up to the last urgent byte, and behind it.
     for (offset, pointer) in [(0, Some(2000)), (1448, Some(552)), (1999, Some(1)), (2000, None)] {
-        let (vnet, bytes) = assemble(&held, &Release { flags, ..release(offset, 1000) });
+        let (vnet, bytes) = assemble(&held, &Transmission { flags, ..release(offset, 1000) });
         let [(meta, frame)] = &received(&vnet, &bytes)[..] else { panic!("one frame") };
         let header = floodway_wire::tcp::Header::parse(&frame[transport..]).unwrap();
         assert_eq!(header.urgent_pointer(), pointer.unwrap_or(0));
@@ -192,13 +192,13 @@ fn urgent_pointers_count_from_their_range() {
 }
 
 #[test]
-fn what_is_longer_than_a_segment_leaves_as_a_super_frame() {
+fn what_is_longer_than_a_segment_leaves_as_a_gso_packet() {
     for v6 in [false, true] {
         let data = pattern(2, 60_000);
-        let super_frame = built(v6, false).build_partial(&data);
-        let held = held(partial(&super_frame, 1448), &super_frame);
+        let gso_packet = built(v6, false).build_partial(&data);
+        let held = held(partial(&gso_packet, 1448), &gso_packet);
         let flags = Flags::ACK.with(Flags::PSH).with(Flags::CWR);
-        let release = Release { flags, ..release(1448, 50_000) };
+        let release = Transmission { flags, ..release(1448, 50_000) };
         let (vnet, bytes) = assemble(&held, &release);
         let kind = if v6 { vnet::GSO_TCPV6 } else { vnet::GSO_TCPV4 };
         assert_eq!((vnet.gso_type, vnet.gso_size), (kind | vnet::GSO_ECN, 1448));
@@ -217,7 +217,7 @@ fn a_whole_frame_without_payload_is_released() {
     fin.flags = Flags::ACK.with(Flags::FIN);
     let bytes = fin.build(&[]);
     let held = held(VnetHdr::default(), &bytes);
-    let release = Release { flags: fin.flags, ..release(0, 0) };
+    let release = Transmission { flags: fin.flags, ..release(0, 0) };
     let (vnet, bytes) = assemble(&held, &release);
     let [(meta, _)] = &received(&vnet, &bytes)[..] else { panic!("one frame") };
     assert_eq!((meta.payload_len, meta.tcp().unwrap().flags), (0, fin.flags));
@@ -230,14 +230,14 @@ fn stale_sack_blocks_do_not_leave() {
     frame.options = vec![1, 1, 5, 10, 0, 0, 9, 0, 0, 0, 9, 9];
     let bytes = frame.build(b"data");
     let held = held(VnetHdr::default(), &bytes);
-    let blocks = |release: &Release| {
+    let blocks = |release: &Transmission| {
         let (vnet, bytes) = assemble(&held, release);
         let [(meta, frame)] = &received(&vnet, &bytes)[..] else { panic!("one frame") };
         options(meta, frame).sack_blocks().len()
     };
-    let release = Release { timestamps: None, ..release(0, 4) };
+    let release = Transmission { timestamps: None, ..release(0, 4) };
     assert_eq!(blocks(&release), 0);
-    assert_eq!(blocks(&Release { ack: Seq(2000), ..release }), 1);
+    assert_eq!(blocks(&Transmission { ack: Seq(2000), ..release }), 1);
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn made_segments_are_whole_frames() {
         let flags = Flags::ACK.with(Flags::ECE);
         let dsack = vlan.map(|_| SackBlock { left: 3, right: 5 });
         let (seq, ack, window) = (Seq(5), Seq(6), 7);
-        let made = Made { flow, link, seq, ack, window, flags, timestamps, dsack };
-        let frame = headers::made(&made, mac(1), mac(2), 99);
+        let segment = SynthesizedSegment { flow, link, seq, ack, window, flags, timestamps, dsack };
+        let frame = headers::synthesized(&segment, mac(1), mac(2), 99);
         let meta = verified(frame.as_slice());
         let fields = meta.tcp().unwrap();
         assert_eq!((meta.flow, meta.payload_len), (flow, 0));
@@ -286,8 +286,8 @@ fn with_pieces<R>(
     f: impl FnOnce(&Frame<'_>) -> R,
 ) -> R {
     let (prefix, rest) = bytes.split_at(bytes.len().min(frame::PREFIX_LEN));
-    let mut parts = vec![Segment::from_slice(prefix)];
-    parts.extend(rest.chunks(rest.len().div_ceil(pieces).max(1)).map(Segment::from_slice));
+    let mut parts = vec![GuestIoVec::from_slice(prefix)];
+    parts.extend(rest.chunks(rest.len().div_ceil(pieces).max(1)).map(GuestIoVec::from_slice));
     f(&Frame { vnet, prefix, parts: &parts, len: bytes.len() as u32 })
 }
 
@@ -400,7 +400,7 @@ proptest! {
         let held = held(partial(&bytes, 1448), &bytes);
         let offset = (from * len as f64) as usize;
         let count = (to * (len - offset) as f64) as usize;
-        let release = Release { mss, ..release(offset as u32, count as u32) };
+        let release = Transmission { mss, ..release(offset as u32, count as u32) };
         let (vnet, bytes) = assemble(&held, &release);
         let frames = received(&vnet, &bytes);
         let got: Vec<u8> = frames.iter().flat_map(|(m, f)| payload(m, f).to_vec()).collect();

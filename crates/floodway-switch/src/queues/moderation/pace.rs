@@ -32,21 +32,21 @@ pub(super) struct Pace {
     cost: u64,
     /// There was an interrupt after the last frames.
     interrupted: bool,
-    /// What was said up to now, up to the last answer, and up to the one before.
-    said: [u64; 3],
+    /// Data frames up to now, up to the last answer, and up to the one before.
+    data_frames: [u64; 3],
     /// Answers up to then.
-    answers: u64,
+    reverse_data_frames: u64,
 }
 
 impl Pace {
-    /// `frames` have come. Without bare acknowledgements, `said` have come so far, and `answers` went the other way.
-    pub fn learn(&mut self, now: Instant, frames: u64, said: u64, answers: u64) {
-        let answered = answers != self.answers;
+    /// `frames` have come. Without pure ACKs, `data_frames` have come so far, and `reverse_data_frames` went the other way.
+    pub fn learn(&mut self, now: Instant, frames: u64, data_frames: u64, reverse_data_frames: u64) {
+        let answered = reverse_data_frames != self.reverse_data_frames;
         if answered {
-            self.answers = answers;
-            self.said = [self.said[0], self.said[0], self.said[1]];
+            self.reverse_data_frames = reverse_data_frames;
+            self.data_frames = [self.data_frames[0], self.data_frames[0], self.data_frames[1]];
         }
-        self.said[0] = said;
+        self.data_frames[0] = data_frames;
         let last = self.last.replace(now);
         let interrupted = std::mem::take(&mut self.interrupted);
         // Who was answered in between may have waited for that.
@@ -66,7 +66,7 @@ impl Pace {
     }
 
     /// The guest has been considered for an interrupt, which was sent or not.
-    pub fn considered(&mut self, interrupted: bool) {
+    pub fn on_signal_decision(&mut self, interrupted: bool) {
         self.deferred = None;
         self.interrupted |= interrupted;
     }
@@ -89,7 +89,7 @@ impl Pace {
 
     /// Frames since the last answer, and in the run before.
     fn runs(&self) -> [u64; 2] {
-        let [now, last, before] = self.said;
+        let [now, last, before] = self.data_frames;
         [now.wrapping_sub(last), last.wrapping_sub(before)]
     }
 

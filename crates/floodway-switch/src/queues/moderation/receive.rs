@@ -8,13 +8,13 @@ use super::pace::{Deferred, Pace};
 const SPARSE: u64 = 250_000;
 /// Frames that are worth an interrupt: what Linux takes in one NAPI poll.
 const FRAMES: u64 = 64;
-/// Bytes that are worth an interrupt: a super-frame.
+/// Bytes that are worth an interrupt: a GSO packet.
 const BYTES: u64 = 32 << 10;
 
 /// The state of one receive queue. See the theory of operation of [`crate::queues::moderation`].
 ///
 /// An interrupt that the guest wants waits while frames come one way, less than `SPARSE` apart on average, and since it was first
-/// wanted less than `BYTES` have come and fewer than `FRAMES` frames. A super-frame is reason enough by itself, and so is the last
+/// wanted less than `BYTES` have come and fewer than `FRAMES` frames. A GSO packet is reason enough by itself, and so is the last
 /// frame of a message whose like was answered before.
 #[derive(Debug, Default)]
 pub struct Moderation {
@@ -29,16 +29,16 @@ pub struct Delivered {
     /// Their bytes.
     pub bytes: u64,
     /// Frames that the guest was given so far, without bare acknowledgements.
-    pub said: u64,
+    pub data_frames: u64,
     /// Answers that the guest has sent so far, counted alike.
-    pub answers: u64,
+    pub reverse_data_frames: u64,
 }
 
 impl Moderation {
     /// Frames have come. `wanted` says whether the guest wants an interrupt for them, or for those before. Returns
     /// until when that waits at most; `None` if it must not wait.
     pub fn delivered(&mut self, now: Instant, what: Delivered, wanted: bool) -> Option<Instant> {
-        self.pace.learn(now, what.frames, what.said, what.answers);
+        self.pace.learn(now, what.frames, what.data_frames, what.reverse_data_frames);
         if !wanted {
             self.pace.deferred = None;
             return None;
@@ -62,8 +62,8 @@ impl Moderation {
     }
 
     /// The guest has been considered for an interrupt, which was sent or not.
-    pub fn considered(&mut self, interrupted: bool) {
-        self.pace.considered(interrupted);
+    pub fn on_signal_decision(&mut self, interrupted: bool) {
+        self.pace.on_signal_decision(interrupted);
     }
 }
 
@@ -80,24 +80,24 @@ mod tests {
         Instant::from_nanos(1_000_000 + ns)
     }
 
-    fn small(said: u64, answers: u64) -> Delivered {
-        Delivered { frames: 1, bytes: 64, said, answers }
+    fn small(data_frames: u64, reverse_data_frames: u64) -> Delivered {
+        Delivered { frames: 1, bytes: 64, data_frames, reverse_data_frames }
     }
 
     /// Small frames of a stream every `gap`; answers how many interrupts it took. Each delays the sender by `cost`.
     fn stream(moderation: &mut Moderation, gap: u64, cost: u64, frames: u64) -> (u32, u64) {
         let (mut now, mut interrupts, mut longest, mut wanted) = (0, 0, 0, None);
-        for said in 1..=frames {
+        for data_frames in 1..=frames {
             now += gap;
             if moderation.due().is_some_and(|due| due <= at(now)) {
-                moderation.considered(true);
+                moderation.on_signal_decision(true);
                 (interrupts, wanted) = (interrupts + 1, None);
                 now += cost;
             }
             let first = *wanted.get_or_insert(now);
-            if moderation.delivered(at(now), small(said, 0), true).is_none() {
+            if moderation.delivered(at(now), small(data_frames, 0), true).is_none() {
                 longest = longest.max(now - first);
-                moderation.considered(true);
+                moderation.on_signal_decision(true);
                 (interrupts, wanted) = (interrupts + 1, None);
                 now += cost;
             }
@@ -126,7 +126,7 @@ mod tests {
         let mut moderation = Moderation::default();
         for turn in 0..1000 {
             assert_eq!(moderation.delivered(at(turn * 20 * US), small(turn + 1, turn), true), None);
-            moderation.considered(true);
+            moderation.on_signal_decision(true);
         }
     }
 
@@ -137,13 +137,13 @@ mod tests {
         for turn in 0..100 {
             for fragment in 0..12 {
                 now += 2 * US;
-                let said = 12 * turn + fragment + 1;
-                let due = moderation.delivered(at(now), small(said, turn), true);
+                let data_frames = 12 * turn + fragment + 1;
+                let due = moderation.delivered(at(now), small(data_frames, turn), true);
                 if turn > 2 {
                     assert_eq!(due.is_some(), fragment < 11, "{turn} {fragment}");
                 }
             }
-            moderation.considered(true);
+            moderation.on_signal_decision(true);
             now += 400 * US;
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         for n in 0..100 {
             let ack = small(0, n / 8);
             assert_eq!(moderation.delivered(at(n * 5 * US), ack, true), None);
-            moderation.considered(true);
+            moderation.on_signal_decision(true);
         }
     }
 
@@ -162,7 +162,8 @@ mod tests {
     fn large_messages_never_wait() {
         let mut moderation = Moderation::default();
         stream(&mut moderation, 5 * US, 0, 100);
-        let large = Delivered { frames: 1, bytes: 65_000, said: 101, answers: 0 };
+        let large =
+            Delivered { frames: 1, bytes: 65_000, data_frames: 101, reverse_data_frames: 0 };
         assert_eq!(moderation.delivered(at(600 * US), large, true), None);
     }
 
@@ -171,7 +172,7 @@ mod tests {
         let mut moderation = Moderation::default();
         for n in 0..100 {
             assert_eq!(moderation.delivered(at(n * 300 * US), small(n + 1, 0), true), None);
-            moderation.considered(true);
+            moderation.on_signal_decision(true);
         }
     }
 
@@ -179,10 +180,10 @@ mod tests {
     fn a_stream_that_stops_is_told_of_after_two_gaps() {
         let mut moderation = Moderation::default();
         stream(&mut moderation, 5 * US, 0, 200);
-        moderation.considered(true);
+        moderation.on_signal_decision(true);
         let now = at(1100 * US);
         let _ = moderation.delivered(now, small(201, 0), true);
-        moderation.considered(false);
+        moderation.on_signal_decision(false);
         let next = now + Duration::from_micros(5);
         let due = moderation.delivered(next, small(202, 0), true).expect("a stream");
         assert!(due.since(next) <= Duration::from_micros(60), "{:?}", due.since(next));

@@ -19,11 +19,11 @@ pub struct Completed {
     /// How many, at least 1.
     pub frames: u64,
     /// Frames that the guest has sent so far, without bare acknowledgements.
-    pub said: u64,
+    pub data_frames: u64,
     /// Answers that it was given so far, counted alike.
-    pub answers: u64,
+    pub reverse_data_frames: u64,
     /// Descriptor chains given back since the guest was last told or did not want to be.
-    pub untold: u16,
+    pub used_since_signal: u16,
     /// Entries of the ring.
     pub size: u16,
 }
@@ -32,10 +32,11 @@ impl Completions {
     /// Descriptors were given back. `wanted` says whether the guest wants an interrupt for them, or for those before. Returns
     /// until when that waits at most; `None` if it must not wait.
     pub fn completed(&mut self, now: Instant, what: Completed, wanted: bool) -> Option<Instant> {
-        self.pace.learn(now, what.frames, what.said, what.answers);
+        self.pace.learn(now, what.frames, what.data_frames, what.reverse_data_frames);
         let since = self.pace.deferred.map_or(now, |deferred| deferred.since);
         let due = self.pace.until(now, since);
-        let waits = wanted && self.pace.is_one_way() && what.untold < what.size / 2 && due > now;
+        let waits =
+            wanted && self.pace.is_one_way() && what.used_since_signal < what.size / 2 && due > now;
         self.pace.deferred = waits.then_some(Deferred { since, frames: 0, bytes: 0, due });
         waits.then_some(due)
     }
@@ -47,8 +48,8 @@ impl Completions {
     }
 
     /// The guest has been considered for an interrupt, which was sent or not.
-    pub fn considered(&mut self, interrupted: bool) {
-        self.pace.considered(interrupted);
+    pub fn on_signal_decision(&mut self, interrupted: bool) {
+        self.pace.on_signal_decision(interrupted);
     }
 }
 
@@ -63,19 +64,19 @@ mod tests {
         Instant::from_nanos(1_000_000 + ns)
     }
 
-    fn one(said: u64, answers: u64, untold: u16) -> Completed {
-        Completed { frames: 1, said, answers, untold, size: 256 }
+    fn one(data_frames: u64, reverse_data_frames: u64, used_since_signal: u16) -> Completed {
+        Completed { frames: 1, data_frames, reverse_data_frames, used_since_signal, size: 256 }
     }
 
     /// A guest sends a frame every `gap`, and wants each interrupt. Each delays it by `cost`. Answers how many there were, and how
     /// long the longest waited.
     fn stream(completions: &mut Completions, gap: u64, cost: u64, frames: u64) -> (u32, u64) {
         let (mut now, mut interrupts, mut longest, mut first) = (0, 0, 0, None);
-        for said in 1..=frames {
+        for data_frames in 1..=frames {
             now += gap;
             let late = completions.due().is_some_and(|due| due <= at(now));
-            if late || completions.completed(at(now), one(said, 0, 0), true).is_none() {
-                completions.considered(true);
+            if late || completions.completed(at(now), one(data_frames, 0, 0), true).is_none() {
+                completions.on_signal_decision(true);
                 longest = longest.max(now - first.take().unwrap_or(now));
                 interrupts += 1;
                 now += cost;
@@ -112,7 +113,7 @@ mod tests {
                     completions.completed(now, one(2 * turn + part + 1, turn, 0), true),
                     None
                 );
-                completions.considered(true);
+                completions.on_signal_decision(true);
             }
         }
     }
@@ -121,7 +122,7 @@ mod tests {
     fn who_pauses_is_told_after_two_gaps() {
         let mut completions = Completions::default();
         stream(&mut completions, 5 * US, 0, 100);
-        completions.considered(true);
+        completions.on_signal_decision(true);
         let now = at(600 * US);
         let due = completions.completed(now, one(101, 0, 0), true).expect("a stream");
         assert!(due.since(now).as_nanos() as u64 <= 40 * US, "{:?}", due.since(now));
@@ -131,7 +132,7 @@ mod tests {
     fn half_a_ring_given_back_does_not_wait() {
         let mut completions = Completions::default();
         stream(&mut completions, 5 * US, 0, 100);
-        completions.considered(true);
+        completions.on_signal_decision(true);
         assert!(completions.completed(at(505 * US), one(101, 0, 127), true).is_some());
         assert_eq!(completions.completed(at(510 * US), one(102, 0, 128), true), None);
         assert_eq!(completions.due(), None);

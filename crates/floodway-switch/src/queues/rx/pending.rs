@@ -5,8 +5,8 @@
 //! worker's time that they take is without a bound.
 //!
 //! The queue is bounded in bytes. What is placed at one time is bounded by a limit in nanoseconds of the cost model
-//! ([`RxQueue::drain_within`](super::RxQueue::drain_within)). A super-frame that has to be cut for the guest waits uncut, and is cut from where it was left: a
-//! super-frame of more than [`CUT_AT_ONCE`](crate::frame::CUT_AT_ONCE) segments always waits here, so that others have their turns before all of them are placed.
+//! ([`RxQueue::drain_within`](super::RxQueue::drain_within)). A GSO packet that has to be cut for the guest waits uncut, and is cut from where it was left: a
+//! GSO packet of more than [`CUT_AT_ONCE`](crate::frame::CUT_AT_ONCE) segments always waits here, so that others have their turns before all of them are placed.
 //!
 //! **Who pays**: the sender, when the frame comes to wait (it is copied twice then), so that nobody's share is used up by who sends to him.
 //! Only what waited while the guest was stopped is paid by the guest's own port, which could be back or not.
@@ -27,7 +27,7 @@ pub struct PendingFrame {
     pub vnet: VnetHdr,
     /// The frame.
     pub bytes: Box<[u8]>,
-    /// Segments that the guest has, of a super-frame that is cut for it.
+    /// Segments that the guest has, of a GSO packet that is cut for it.
     pub(super) given: usize,
     /// Placing it is paid for.
     pub(super) paid: bool,

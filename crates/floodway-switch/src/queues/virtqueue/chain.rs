@@ -6,7 +6,7 @@
 //! is used, whatever the guest writes there meanwhile.
 
 use super::{RingBroken, Virtqueue};
-use crate::frame::segment::GuestIoVecs;
+use crate::frame::iovec::GuestIoVecs;
 use crate::memory::GuestMemory;
 use crate::stats::work::{self, Unit};
 

@@ -101,7 +101,7 @@ pub struct Virtqueue {
     /// `used.idx` as the guest sees it.
     published: u16,
     /// `used.idx` when the guest was last considered for an interrupt.
-    considered: u16,
+    signalled: u16,
 }
 
 // SAFETY: the pointers lead into mappings that `memory` keeps alive; the queue is used by one
@@ -146,14 +146,14 @@ impl Virtqueue {
             avail_idx: 0,
             next_used: 0,
             published: 0,
-            considered: 0,
+            signalled: 0,
         };
         let start = queue.used_u16(1).load(Ordering::Acquire);
         queue.next_avail = start;
         queue.avail_idx = start;
         queue.next_used = start;
         queue.published = start;
-        queue.considered = start;
+        queue.signalled = start;
         queue.disable_kick();
         Ok(queue)
     }
@@ -258,22 +258,22 @@ impl Virtqueue {
     #[inline]
     pub fn take_interrupt(&mut self) -> bool {
         let wanted = self.wants_interrupt();
-        self.considered = self.published;
+        self.signalled = self.published;
         wanted
     }
 
     /// Published entries that [`Virtqueue::take_interrupt`] has not considered.
     #[inline]
     #[must_use]
-    pub fn unconsidered(&self) -> u16 {
-        self.published.wrapping_sub(self.considered)
+    pub fn used_since_signal(&self) -> u16 {
+        self.published.wrapping_sub(self.signalled)
     }
 
     /// As [`Virtqueue::take_interrupt`], to be asked again.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self) -> bool {
-        let (old, new) = (self.considered, self.published);
+        let (old, new) = (self.signalled, self.published);
         if old == new {
             return false;
         }
@@ -285,7 +285,7 @@ impl Virtqueue {
         }
     }
 
-    /// Asks the guest to kick when it makes available more than was seen so far. Answers whether
+    /// Asks the guest to kick when it makes available more than was seen so far. Returns whether
     /// there are chains already: what was added since the last look may bring no kick.
     ///
     /// # Errors

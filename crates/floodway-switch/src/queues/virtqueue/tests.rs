@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::segment::{GuestIoVecs, Segment};
+use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::stats::work;
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::testing::{Buffer, DriverQueue, RawDescriptor, TestMemory, Used};
@@ -222,7 +222,7 @@ fn a_chain_to_write_is_walked_as_far_as_it_is_needed() {
         let head = pair.driver.post(&chain).unwrap();
         let popped = pair.pop(Access::Write { need });
         assert_eq!(popped, Pop::Chain(Chain { head, len: need.min(100) }));
-        let lens: Vec<_> = pair.pieces.as_segments().iter().map(Segment::len).collect();
+        let lens: Vec<_> = pair.pieces.as_segments().iter().map(GuestIoVec::len).collect();
         let n = need as usize;
         assert_eq!(lens, if n <= 60 { vec![n] } else { vec![60, (n - 60).min(40)] });
     }
@@ -518,7 +518,7 @@ proptest! {
         let access = if write { WRITE } else { READ };
         heads.iter().for_each(|&head| pair.driver.offer_raw(head));
         let mapped = Arc::clone(pair.device.memory());
-        let inside = |piece: &Segment<'_>| {
+        let inside = |piece: &GuestIoVec<'_>| {
             let at = piece.as_ptr().addr();
             REGIONS.iter().any(|&(gpa, size)| {
                 let (base, _) = mapped.translate(&mut 0, gpa, 1).unwrap();

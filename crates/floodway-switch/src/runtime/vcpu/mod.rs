@@ -31,7 +31,7 @@
 //! Source: Linux `kernel/sched/fair.c` and `syscalls.c` (custom slices, 6.12); QEMU `query-cpus-fast`.
 
 mod call;
-mod keeper;
+mod controller;
 mod peer;
 pub mod qmp;
 pub mod sched;
@@ -40,4 +40,4 @@ mod tests;
 pub mod threads;
 
 pub use crate::config::{Policy, Slices};
-pub use keeper::{Keeper, ManagedVm};
+pub use controller::{ManagedVm, SliceController};

@@ -1,4 +1,4 @@
-//! The keeper with VMs that are a few threads of this process, and with QMP servers that misbehave.
+//! The controller with VMs that are a few threads of this process, and with QMP servers that misbehave.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use floodway_core::l2::{MacTable, PortId};
 
 use super::sched::{Attributes, SliceError, set_slice};
-use super::{Keeper, ManagedVm, Policy, Slices};
+use super::{ManagedVm, Policy, SliceController, Slices};
 use crate::config::{PortConfig, VcpuConfig, Vm};
 use crate::state::port::Port;
 use crate::sync::lock;
@@ -62,8 +62,8 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table))))
 }
 
-fn start(ports: &[Arc<Port>], slices: Slices) -> std::io::Result<Option<Keeper>> {
-    Keeper::start(ports.iter().filter_map(ManagedVm::of).collect(), slices)
+fn start(ports: &[Arc<Port>], slices: Slices) -> std::io::Result<Option<SliceController>> {
+    SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), slices)
 }
 
 /// Answers as QEMU does, for ever, with `cpus` as the threads.
@@ -128,7 +128,7 @@ fn slices_are_set_and_given_back() {
     let before = first.attributes();
     let port = port(Vm::Pid(std::process::id()), Policy::Throughput);
     let slices = Slices { look_every: Duration::from_millis(5), ..Slices::default() };
-    let keeper = start(&[Arc::clone(&port)], slices).unwrap().expect("a keeper");
+    let controller = start(&[Arc::clone(&port)], slices).unwrap().expect("a controller");
     let has_it = |vcpu: &Vcpu| vcpu.attributes().slice() == slices.throughput;
     wait("the first thread's slice", || has_it(&first).then_some(()));
     let second = Vcpu::start(1);
@@ -138,7 +138,7 @@ fn slices_are_set_and_given_back() {
     });
     assert_eq!((status.policy.as_str(), status.slice_us), ("throughput", 30_000));
     assert_eq!(status.problem, None);
-    drop(keeper);
+    drop(controller);
     assert_eq!((first.attributes(), second.attributes()), (before, before));
 }
 
@@ -219,12 +219,12 @@ fn a_vm_that_is_stuck_delays_no_other_and_not_the_end() {
         ["full", "silent", "chatty", "good"].map(|n| port(Vm::Qmp(path(n)), Policy::Throughput));
     let before = good.attributes();
     let slices = Slices { look_every: Duration::from_millis(100), ..Slices::default() };
-    let keeper = start(&ports, slices).unwrap();
+    let controller = start(&ports, slices).unwrap();
     wait("the good VM's slice", || (good.attributes().slice() == slices.throughput).then_some(()));
     assert!(problem_of(&ports[0]).contains("another client"), "{}", problem_of(&ports[0]));
     assert!(problem_of(&ports[1]).contains("no answer"), "{}", problem_of(&ports[1]));
     assert!(!problem_of(&ports[2]).is_empty());
-    drop(keeper);
+    drop(controller);
     assert_eq!(good.attributes(), before);
 }
 

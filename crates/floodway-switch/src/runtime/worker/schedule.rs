@@ -11,7 +11,7 @@
 //! **Time.** While rounds follow each other without a pause, somebody has to do without something, and a member pays for the time that its turn
 //! took: the clock is read once after each turn that had work, and the charge by the model is [corrected](Turns::correct). Until then
 //! the charge is what such work took recently ([`Pace`]). A worker with time to spare reads no clock; nobody has too little there.
-//! Charged by the model in any case, to who sent them: frames that wait for buffers, which are placed in others' turns, and super-frames that are cut over several turns.
+//! Charged by the model in any case, to who sent them: frames that wait for buffers, which are placed in others' turns, and GSO packets that are cut over several turns.
 //! What is done of that in a member's turn is not in its time.
 //!
 //! **Invariant**: [`Turns`]' bound on what two ports that always have frames may differ by. One batch costs at most
@@ -28,7 +28,7 @@ use crate::state::port::Port;
 use crate::state::uplink::UplinkReceiver;
 use crate::stats::ledger::{Ledger, Sums};
 
-/// Nanoseconds that a member may spend in a round. A few super-frames, so that bulk comes in batches still; and
+/// Nanoseconds that a member may spend in a round. A few GSO packets, so that bulk comes in batches still; and
 /// short enough for a hundred ports to have their turns within 3 ms when all have work.
 pub const QUANTUM: u32 = 32_000;
 
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(turn_with_frames_of_others(&mut scene, 0, 300), 700, "placed on the way");
     }
 
-    /// A super-frame that the receiver's turns cut.
+    /// A GSO packet that the receiver's turns cut.
     #[test]
     fn what_is_left_to_others_turns_is_charged_by_the_model() {
         let mut scene = Scene::new(Schedule::timed, [100; MEMBERS]);

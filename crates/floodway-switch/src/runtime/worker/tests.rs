@@ -65,9 +65,9 @@ impl Scene {
         self.worker.poll(&mut self.forwarder, &mut self.batch, now)
     }
 
-    fn keep_house(&mut self) {
+    fn run_housekeeping(&mut self) {
         let now = self.worker.shared.now();
-        self.worker.keep_house(&mut self.forwarder, &mut self.batch, now);
+        self.worker.run_housekeeping(&mut self.forwarder, &mut self.batch, now);
     }
 
     /// Lets guest `i` transmit as much as it can.
@@ -111,16 +111,16 @@ fn plain() -> GuestConfig {
     GuestConfig { tx_shape: TxShape::Single, ..GuestConfig::default() }
 }
 
-/// A guest that takes no super-frames.
+/// A guest that takes no GSO packets.
 fn without_tso() -> GuestConfig {
     let tso = features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
     GuestConfig { features: GuestConfig::default().features & !tso, ..plain() }
 }
 
-/// One guest offers 16 queue pairs of 32 super-frames of 1250 segments each to a guest that takes none, the other one 64-byte
+/// One guest offers 16 queue pairs of 32 GSO packets of 1250 segments each to a guest that takes none, the other one 64-byte
 /// frames. One of those costs less than three segments, so the other one has at least a third as many served.
 #[test]
-fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_share() {
+fn many_queue_pairs_of_gso_packets_to_be_cut_cost_others_no_more_than_their_share() {
     let attacker = GuestConfig { queue_pairs: 16, ring_size: 32, ..plain() };
     let victim = GuestConfig { ring_size: 512, tx_slots: 512, ..plain() };
     let mut scene = Scene::new(vec![attacker, victim, without_tso(), plain()]);
@@ -135,7 +135,7 @@ fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_sha
         assert!(scene.poll());
         while scene.guests[2].recv(0).is_some() {}
         let now = (scene.chains(1), scene.given(2));
-        assert!(now.1 - before.1 <= 500, "a super-frame is cut over several turns");
+        assert!(now.1 - before.1 <= 500, "a GSO packet is cut over several turns");
         before = now;
     }
     let (victim, segments) = before;
@@ -144,9 +144,9 @@ fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_sha
     let ledger = &scene.worker.shared.ledger;
     let spent = [0, 1].map(|i| ledger.spent(PortId(i)));
     let bytes = 3 * bulk.len() as u64;
-    let super_frame =
+    let gso_packet =
         Work { chains: 1, descriptors: 3, copies: 2, bytes, segments: 1250, ..Work::default() };
-    let bound = u64::from(QUANTUM) + 2 * MODEL.cost(&super_frame);
+    let bound = u64::from(QUANTUM) + 2 * MODEL.cost(&gso_packet);
     assert!(spent[0].abs_diff(spent[1]) <= bound, "{spent:?}");
 }
 
@@ -154,7 +154,7 @@ fn many_queue_pairs_of_super_frames_to_be_cut_cost_others_no_more_than_their_sha
 #[test]
 fn housekeeping_takes_the_locks_of_a_port_in_order() {
     let mut scene = Scene::new(vec![plain(), GuestConfig { queue_pairs: 2, ..plain() }]);
-    scene.keep_house();
+    scene.run_housekeeping();
 }
 
 /// Polling, it may not sleep for hours.
@@ -168,7 +168,7 @@ fn housekeeping_lets_go_of_the_memory_of_a_guest_that_has_gone() {
     let memory = Arc::downgrade(ring.queue.memory());
     drop((ring, pair.rx().stop()));
     assert_eq!(memory.strong_count(), 1, "held by the batch");
-    scene.keep_house();
+    scene.run_housekeeping();
     assert_eq!(memory.strong_count(), 0);
 }
 
@@ -202,7 +202,7 @@ fn a_debt_does_not_keep_the_worker_from_its_only_port() {
         assert!(scene.poll(), "there is work");
         rounds += 1;
     }
-    assert!(rounds <= 2 * 32, "{rounds} rounds for 32 super-frames");
+    assert!(rounds <= 2 * 32, "{rounds} rounds for 32 GSO packets");
 }
 
 /// Shares of a second are noted for status.
@@ -213,7 +213,7 @@ fn shares_show_who_the_work_was_done_for() {
     while scene.poll() {}
     scene.fill(1, &VnetHdr::default(), &numbered(2, 3, 0, 22));
     while scene.poll() {}
-    scene.keep_house();
+    scene.run_housekeeping();
     let shares = [0, 1, 2].map(|i| scene.worker.shared.ledger.share(PortId(i)));
     assert_eq!(shares, [0.5, 0.5, 0.0]);
 }
@@ -298,7 +298,7 @@ fn frames_to_a_stopped_guest_are_charged_to_their_sender() {
     drop(port.pairs[0].rx().stop());
     assert_eq!(spent(&mut delivery), running, "it waits");
     assert_eq!(port.pairs[0].rx().pending().0, 1);
-    assert_eq!(shared.pairs.iter().map(|pair| pair.packets).sum::<u64>(), 3);
+    assert_eq!(shared.traffic.iter().map(|pair| pair.packets).sum::<u64>(), 3);
 }
 
 /// `frames` frames of port 0 wait for a guest that has used up its buffers, and then it posts as many.
@@ -368,9 +368,9 @@ fn what_waits_is_paid_by_its_sender() {
     assert!(before[0] >= copies * MODEL.copy / 1000, "each is copied twice: {before:?}");
 }
 
-/// A guest comes back, and wants no super-frames: it gets none of those that have waited.
+/// A guest comes back, and wants no GSO packets: it gets none of those that have waited.
 #[test]
-fn a_super_frame_that_waited_is_cut_for_a_guest_that_takes_none() {
+fn a_gso_packet_that_waited_is_cut_for_a_guest_that_takes_none() {
     let mut scene = Scene::new(vec![plain(), without_tso()]);
     let ring = scene.worker.ports[1].pairs[0].rx().stop().expect("it runs");
     scene.worker.ports[1].update_rx_running();

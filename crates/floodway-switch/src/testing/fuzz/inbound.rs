@@ -19,11 +19,11 @@ use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{Meta, ethernet, parse};
 
 use super::cursor::Cursor;
-use crate::api::operate::InboundChange;
+use crate::api::control::InboundChange;
 use crate::config::Config;
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame, PREFIX_LEN};
-use crate::operator::Operator;
+use crate::operator::ControlApi;
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::inbound::{advance, from_network, handle_timeout, to_network};
 use crate::queues::ring::Ring;
@@ -207,7 +207,7 @@ impl World {
             police_udp: some(7).map(|n| n % 2 == 0),
         };
         let before = self.rates();
-        if let Err(error) = Operator::inbound(&self.shared, &change) {
+        if let Err(error) = ControlApi::inbound(&self.shared, &change) {
             assert!(!error.to_string().is_empty());
             assert_eq!(self.rates(), before, "refused: {change:?}");
         }
@@ -218,7 +218,8 @@ impl World {
 
     /// Capacity and rates of the ports, in bits per second.
     fn rates(&self) -> (u64, Vec<u64>) {
-        let status = Operator::inbound(&self.shared, &InboundChange::default()).expect("a status");
+        let status =
+            ControlApi::inbound(&self.shared, &InboundChange::default()).expect("a status");
         let rates: Vec<_> = status.ports.iter().map(|port| port.rate_bps).collect();
         assert_eq!(rates.len(), PORTS);
         (status.capacity_bps, rates)

@@ -6,7 +6,7 @@
 //! other one only sends: bound to no protocol, so that nothing is ever queued on it, and an error
 //! that one half is told of is not lost for the other.
 //!
-//! Both carry a virtio-net header before each frame (`PACKET_VNET_HDR`, 10 bytes), so super-frames
+//! Both carry a virtio-net header before each frame (`PACKET_VNET_HDR`, 10 bytes), so GSO packets
 //! that the interface has coalesced or that a peer over veth has never segmented arrive whole, and
 //! ours leave whole and are segmented by the interface. The kernel strips the outermost VLAN tag
 //! from what it receives and passes it beside the frame (`PACKET_AUXDATA`); it is put back where
@@ -32,7 +32,7 @@ use self::socket::PacketSocket;
 use super::gather::Gather;
 use super::interface::Interface;
 use super::{Capabilities, OpenError, SendError, Sender};
-use crate::frame::segment::Segment;
+use crate::frame::iovec::GuestIoVec;
 
 const CAPABILITY: &str = "CAP_NET_RAW";
 
@@ -96,9 +96,9 @@ impl Sender for PacketSender {
         self.socket.outstanding().ok()
     }
 
-    fn send(&mut self, vnet: &VnetHdr, frame: &[Segment<'_>]) -> Result<(), SendError> {
+    fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let header = &vnet.to_bytes()[..vnet::LEGACY_LEN];
-        // SAFETY: the pieces are mapped and readable during the call (the contract of `Segment`).
+        // SAFETY: the pieces are mapped and readable during the call (the contract of `GuestIoVec`).
         self.list.send(header, frame, |list| unsafe { self.socket.send(list) })
     }
 }

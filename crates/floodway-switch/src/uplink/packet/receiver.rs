@@ -185,7 +185,7 @@ impl PacketReceiver {
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EAGAIN) => return Ok(false),
                     Some(libc::EINTR) => {}
-                    // One super-frame of a kind that the header has no word for (a tunnel's, say).
+                    // One GSO packet of a kind that the header has no word for (a tunnel's, say).
                     // The kernel has dropped it.
                     Some(libc::EINVAL) => self.lost += 1,
                     _ => return Err(self.failed(&e)),

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use super::Failure;
 
 /// Wanted size of the kernel's queue in each direction: about 2 ms at 25 Gbit/s, or a burst of 64
-/// super-frames with what the kernel charges for them.
+/// GSO packets with what the kernel charges for them.
 const QUEUE_BYTES: c_int = 8 << 20;
 
 /// A raw packet socket with virtio-net headers, bound to one interface.

@@ -53,12 +53,12 @@ impl Reader {
         self.loaded.object.maps().find(|map| map.name() == name).expect("a map")
     }
 
-    /// Nanoseconds for which the latest hello is valid, if there was any.
+    /// Nanoseconds for which the latest heartbeat is valid, if there was any.
     fn lifetime_ns(&self) -> Option<u64> {
-        let hellos = self.map(HELLOS);
-        let key = hellos.keys().next()?;
-        let hello = hellos.lookup(&key, MapFlags::ANY).expect("a look-up")?;
-        Some(u64::from_ne_bytes(*hello[8..].first_chunk().expect("a lifetime")))
+        let heartbeats = self.map(HEARTBEATS);
+        let key = heartbeats.keys().next()?;
+        let heartbeat = heartbeats.lookup(&key, MapFlags::ANY).expect("a look-up")?;
+        Some(u64::from_ne_bytes(*heartbeat[8..].first_chunk().expect("a lifetime")))
     }
 
     fn named(&self) -> usize {
@@ -125,7 +125,7 @@ fn a_notice_with_the_nonce_is_believed_for_a_second_at_most() {
 fn what_is_no_notice_of_a_switch_is_not_answered() {
     let mut reader = Reader::load();
     std::thread::sleep(Duration::from_millis(25));
-    // Another's nonce, a version and a kind that there is not, epoch 0, an older switch's hello, and one to a group.
+    // Another's nonce, a version and a kind that there is not, epoch 0, an older switch's heartbeat, and one to a group.
     let broken = |at: usize, value: u8| {
         let mut frame = notice(HELLO, 300, &[0; 8]);
         frame[at] = value;

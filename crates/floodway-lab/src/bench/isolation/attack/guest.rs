@@ -17,7 +17,7 @@ use super::Flood;
 
 /// Payload that makes a frame of 64 bytes.
 pub const SMALL: usize = 22;
-/// Of a super-frame: nearly what an IP packet takes.
+/// Of a GSO packet: nearly what an IP packet takes.
 const SUPER: usize = 60_000;
 /// The least that makes 1250 segments of it.
 const SEGMENT: u16 = 48;
@@ -27,7 +27,7 @@ const TABLE: u16 = 1023;
 const REGIONS: u64 = 255;
 const PAGE: u64 = 4096;
 
-/// Feature bits of VMs that take super-frames.
+/// Feature bits of VMs that take GSO packets.
 const TAKES_TSO: u64 = features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
 
 /// 64-byte frames to an accomplice.
@@ -40,8 +40,8 @@ pub fn small_frames(bed: &Testbed, queue_pairs: u16) -> Result<Flood> {
     Ok(Flood::new(vec![attacker, bed.boot(ACCOMPLICE, &Spec::default())?], 1))
 }
 
-/// Super-frames to an accomplice for whom they have to be cut.
-pub fn super_frames(bed: &Testbed) -> Result<Flood> {
+/// GSO packets to an accomplice for whom they have to be cut.
+pub fn gso_packets(bed: &Testbed) -> Result<Flood> {
     let spec = Spec { ring_size: 64, tx_buffer: 65_536, ..Spec::default() };
     let mut attacker = bed.boot(ATTACKER, &spec)?;
     let frame = tcp(ATTACKER, ACCOMPLICE, false).build_partial(&pattern(1, SUPER));

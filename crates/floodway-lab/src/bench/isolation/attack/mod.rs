@@ -25,7 +25,7 @@ pub fn stage(kind: Kind, bed: &Testbed) -> Result<Box<dyn Attack + '_>> {
         Kind::SmallFrames | Kind::QueuePairs => {
             Box::new(guest::small_frames(bed, kind.queue_pairs())?)
         }
-        Kind::SuperFrames => Box::new(guest::super_frames(bed)?),
+        Kind::GsoPackets => Box::new(guest::gso_packets(bed)?),
         Kind::Broadcasts => Box::new(guest::broadcasts(bed)?),
         Kind::ForgedNeighbours => Box::new(guest::forged_neighbours(bed)?),
         Kind::InventedDestinations => Box::new(uplink::invented_destinations(bed)?),

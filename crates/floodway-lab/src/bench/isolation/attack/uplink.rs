@@ -1,7 +1,7 @@
 //! Attacks over and from the uplink.
 
 use anyhow::Result;
-use floodway_switch::frame::segment::Segment;
+use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::testing::frames::{ipv4, mac, numbered};
 use floodway_switch::uplink::Sender;
 use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};
@@ -57,7 +57,7 @@ impl Broadcasts {
 impl Attack for Broadcasts {
     fn attack(&mut self) -> Result<()> {
         // What the interface has no room for is one attack less.
-        let _ = self.sender.send(&VnetHdr::default(), &[Segment::from_slice(&self.frame)]);
+        let _ = self.sender.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&self.frame)]);
         Ok(())
     }
 

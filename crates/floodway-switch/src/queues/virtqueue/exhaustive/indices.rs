@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Choices, all_runs};
-use crate::frame::segment::GuestIoVecs;
+use crate::frame::iovec::GuestIoVecs;
 use crate::queues::virtqueue::notify::need_event;
 use crate::queues::virtqueue::{Access, Chain, Pop, RingBroken, Virtqueue};
 use crate::testing::driver::F_WRITE;
@@ -195,7 +195,7 @@ struct Model {
     taken: u64,
     used: u64,
     published: u64,
-    considered: u64,
+    signalled: u64,
     /// The guest wants to hear of this used entry. With flags: an even one means that it wants to hear of all.
     used_event: u64,
 }
@@ -216,7 +216,7 @@ impl Model {
     }
 
     fn wants_interrupt(&self, event_idx: bool) -> bool {
-        let mut entries = self.considered..self.published;
+        let mut entries = self.signalled..self.published;
         if event_idx {
             entries.any(|entry| entry % (1 << 16) == self.used_event % (1 << 16))
         } else {
@@ -258,7 +258,7 @@ fn step(choices: &mut Choices, sides: &mut Sides, model: &mut Model) {
         5 => {
             let wanted = model.wants_interrupt(sides.event_idx);
             assert_eq!(sides.device.take_interrupt(), wanted);
-            model.considered = model.published;
+            model.signalled = model.published;
         }
         6 => {
             model.used_event = model.used.wrapping_add_signed(choices.pick(&[-1, 0, 1]));
@@ -312,7 +312,7 @@ fn check_sequences(length: usize) {
                     taken: at,
                     used: at,
                     published: at,
-                    considered: at,
+                    signalled: at,
                     used_event: 0,
                 };
                 (0..length).for_each(|_| step(choices, &mut sides, &mut model));

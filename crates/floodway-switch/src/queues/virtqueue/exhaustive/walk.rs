@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Choices, all_runs};
-use crate::frame::segment::GuestIoVecs;
+use crate::frame::iovec::GuestIoVecs;
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, Virtqueue};
 use crate::stats::work;
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};

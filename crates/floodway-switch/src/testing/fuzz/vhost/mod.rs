@@ -196,7 +196,7 @@ impl World {
             14 => {
                 lock(&self.device).drop_retired();
             }
-            _ => self.shared.ports().iter().for_each(|port| port.give_up()),
+            _ => self.shared.ports().iter().for_each(|port| port.expire_stopped_guest()),
         }
         Some(())
     }

@@ -10,7 +10,7 @@
 //!   another port of this switch if the address is not configured for this one. What waits in the port's receive
 //!   queues and what comes for these addresses waits in the first one, within the queue's bound.
 //! - Departed to running: the guest is back (its driver or its front-end started anew), and gets what has waited.
-//! - Departed to gone, after one to two seconds ([`Port::give_up`]): addresses are forgotten, what waits is dropped and counted.
+//! - Departed to gone, after one to two seconds ([`Port::expire_stopped_guest`]): addresses are forgotten, what waits is dropped and counted.
 //! - A guest that arrives with rings that were in use before has moved here, or its switch has started anew: it is announced at once
 //!   ([`Delivery::announce`]), by a RARP request as hypervisors send for guests on bridges. It says so itself, too, but only when it has
 //!   had the CPU for that, and until then other switches send to where it was. The address is the port's configured one; for a guest
@@ -31,7 +31,7 @@
 //! **Invariant**: memory is bounded by the port's `queue_bytes`; every frame goes to one place, or its drop is counted.
 //!
 //! [`MacTable::depart`]: floodway_core::l2::MacTable::depart
-//! [`Port::give_up`]: crate::state::port::Port::give_up
+//! [`Port::expire_stopped_guest`]: crate::state::port::Port::expire_stopped_guest
 //! [`Port::on_guest_moved`]: crate::state::port::Port::on_guest_moved
 
 use std::net::Ipv4Addr;
@@ -48,7 +48,7 @@ use crate::frame::{self, Frame};
 use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::queues::rx::{PendingFrame, RxQueue};
 use crate::state::port::Port;
-use crate::state::uplink::UplinkSlot;
+use crate::state::uplink::Uplink;
 use crate::stats::DropReason;
 use crate::sync::lock;
 
@@ -101,7 +101,7 @@ impl Delivery {
                 drop(rx);
                 for PendingFrame { vnet, bytes, .. } in waiting {
                     frame::with_slice(vnet, &bytes, |frame| {
-                        let pair = self.spread(ingress, frame);
+                        let pair = self.select_rx_queue(ingress, frame);
                         let frames = || std::iter::once(*frame);
                         self.deliver(port.id, ingress, pair, Flush::Later, frames);
                     });
@@ -139,7 +139,7 @@ impl Delivery {
     fn send_on(
         &self,
         port: &Port,
-        uplink: &UplinkSlot,
+        uplink: &Uplink,
         waiting: Vec<PendingFrame>,
         now: Instant,
     ) -> u64 {
@@ -151,7 +151,7 @@ impl Delivery {
                 continue;
             }
             frame::with_slice(vnet, &bytes, |frame| {
-                self.shared.pairs.count(port.id, uplink.id, 1, u64::from(frame.len));
+                self.shared.traffic.count(port.id, uplink.id, 1, u64::from(frame.len));
                 if uplink.send(port.id, now, std::iter::once(*frame)) {
                     port.resume_soon();
                 }
@@ -200,14 +200,14 @@ impl Delivery {
         let descriptors = frame.parts.len() as u64;
         let mut work = Work { copies: 1, descriptors, bytes, ..Work::default() };
         if rx.is_running() {
-            port.count_received(u64::from(!frame.is_bare_ack()));
+            port.count_received(u64::from(!frame.is_pure_ack()));
             if rx.needs_software(frame) {
                 work.bytes += bytes;
                 work.segments = u64::from(frame.segments());
             }
         }
         self.shared.ledger.charge(src, &work);
-        self.shared.pairs.count(src, port.id, 1, bytes);
+        self.shared.traffic.count(src, port.id, 1, bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::acceptance::edit_to_told;
+use super::acceptance::edit_to_advertised;
 use super::age::Age;
 use super::connection::Connection;
 use super::flow::{Flow, OVER, Outcome, Phase};
@@ -17,7 +17,7 @@ use crate::tables::timer::ShortTime;
 use crate::tcp::{Edit, Segment, Side};
 use crate::time::{Duration, Instant};
 
-/// ACKs of so many bytes are merged into one for the guest: what one super-frame carries.
+/// ACKs of so many bytes are merged into one for the guest: what one GSO packet carries.
 const MERGED_BYTES: u32 = 64 << 10;
 /// No ACK is kept from the guest for longer: little beside a scheduler's turn, and a timer of the guest.
 const MERGED_TIME: Duration = Duration::from_millis(1);
@@ -177,7 +177,7 @@ impl<B: 'static> Flow<B> {
         let released = env.counters.released;
         let stored = tx.on_data(segment, keep, &mut env);
         if env.counters.released != released && rx.ack_due {
-            rx.told();
+            rx.on_ack_sent();
             env.counters.acks_piggybacked += 1;
         }
         match stored {
@@ -285,10 +285,11 @@ impl<B: 'static> Flow<B> {
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
-        let (released, told_edge, una) = (env.counters.released, tx.told_edge, tx.snd_una());
+        let (released, advertised_edge, una) =
+            (env.counters.released, tx.advertised_edge, tx.snd_una());
         let kind = tx.on_ack(segment, &mut env);
         if env.counters.released != released && rx.ack_due {
-            rx.told();
+            rx.on_ack_sent();
             env.counters.acks_piggybacked += 1;
         }
         let due = kind != AckKind::Old && self.note_heard(una, call.now);
@@ -303,7 +304,7 @@ impl<B: 'static> Flow<B> {
             AckKind::Duplicate | AckKind::Old => true,
             // A window that is none of the guest's: beside data that the guest is about to send, it
             // would look like a duplicate.
-            AckKind::Same => self.is_no_news(segment, told_edge),
+            AckKind::Same => self.is_no_news(segment, advertised_edge),
             AckKind::Advanced => false,
         };
         if says_nothing && !due && absorbable {
@@ -311,7 +312,7 @@ impl<B: 'static> Flow<B> {
             return Verdict::Absorb;
         }
         let may_wait = kind == AckKind::Advanced && !due && absorbable;
-        if may_wait && self.may_wait(told_edge, call) {
+        if may_wait && self.may_wait(advertised_edge, call) {
             call.port.counters.merged_acks += 1;
             return Verdict::Absorb;
         }
@@ -342,14 +343,14 @@ impl<B: 'static> Flow<B> {
     }
 
     /// The guest hears that it repeated something needlessly, before it hears of anything later: else it takes
-    /// a tail loss probe of its own for the repair of a loss (RFC 8985 section 7.4). Answers whether it was told.
+    /// a tail loss probe of its own for the repair of a loss (RFC 8985 section 7.4). Returns whether it was told.
     fn tell_of_repeat<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
         let Phase::Established(connection) = &mut self.phase else { return false };
         let Connection { tx, rx } = connection;
         if !tx.owes_dsack() {
             return false;
         }
-        call.sink.to_guest(&tx.made_for_guest(call.tuple, &self.link, rx.peer));
+        call.sink.to_guest(&tx.synthesize_for_guest(call.tuple, &self.link, rx.peer));
         call.port.counters.window_updates += 1;
         self.ack_at = ShortTime::NEVER;
         true
@@ -365,24 +366,24 @@ impl<B: 'static> Flow<B> {
 
     /// An ACK that repeats another, with a grant that stands. It is neither the answer to a question of the
     /// guest nor, by its number, a question of the peer: a keepalive or window probe.
-    fn is_no_news(&mut self, segment: &Segment, told_edge: Seq) -> bool {
+    fn is_no_news(&mut self, segment: &Segment, advertised_edge: Seq) -> bool {
         let Phase::Established(connection) = &mut self.phase else { return false };
         let Connection { tx, rx } = connection;
         !std::mem::take(&mut tx.asked)
-            && tx.told_edge == told_edge
+            && tx.advertised_edge == advertised_edge
             && !segment.seq.before(rx.peer.nxt)
     }
 
     /// The guest need not hear of an ACK yet: it has been granted enough, and more ACKs will come. Each
-    /// costs the guest an interrupt, and its own clock it does not need. `told_edge` is what it knows of.
-    fn may_wait<S>(&mut self, told_edge: Seq, call: &Call<'_, S>) -> bool {
+    /// costs the guest an interrupt, and its own clock it does not need. `advertised_edge` is what it knows of.
+    fn may_wait<S>(&mut self, advertised_edge: Seq, call: &Call<'_, S>) -> bool {
         let closing = self.is_closing();
         let Phase::Established(connection) = &mut self.phase else { return false };
         let tx = &connection.tx;
         let waits = !closing
             && tx.snd_una().before(tx.snd_max)
-            && tx.una_for_guest().since(tx.told_una) < MERGED_BYTES
-            && told_edge.since(tx.snd_max) > MERGED_BYTES;
+            && tx.una_for_guest().since(tx.advertised_una) < MERGED_BYTES
+            && advertised_edge.since(tx.snd_max) > MERGED_BYTES;
         if waits && self.ack_at.is_never() {
             self.ack_at = ShortTime::not_before(call.now + MERGED_TIME);
         }
@@ -432,9 +433,9 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return Edit::default() };
         let tx = &mut connection.tx;
         let window = tx.window_field();
-        tx.told_una = tx.una_for_guest();
+        tx.advertised_una = tx.una_for_guest();
         self.ack_at = ShortTime::NEVER;
-        edit_to_told(tx, segment, window)
+        edit_to_advertised(tx, segment, window)
     }
 
     /// Applies a change of the configuration.
@@ -479,7 +480,7 @@ fn pass_from_guest<B: 'static, S: Sink<B>>(
     let (tx, rx) = (&mut connection.tx, &mut connection.rx);
     let plain = rx.state == RxState::Offline && rx.is_settled();
     if !tx.is_online() && plain {
-        rx.told();
+        rx.on_ack_sent();
         return Verdict::PASS;
     }
     if tx.is_online() {
@@ -499,7 +500,7 @@ fn pass_from_guest<B: 'static, S: Sink<B>>(
         value: tx.monotonic_tsval(own.value),
         echo: if behind { outgoing.timestamps.echo } else { own.echo },
     });
-    rx.told();
+    rx.on_ack_sent();
     Verdict::Pass(Edit {
         seq: overtakes.then_some(next),
         ack: behind.then_some(outgoing.ack),

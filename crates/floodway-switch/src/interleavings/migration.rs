@@ -1,4 +1,4 @@
-//! Frames to a guest that stops and shows up behind an uplink ([`crate::pipeline::departure`]).
+//! Frames to a guest that stops and shows up behind an uplink ([`crate::pipeline::migration`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// As `Device::stop`, and `Port::depart` after that.
+    /// As `Device::stop`, and `Port::stop_guest` after that.
     fn stop(&self) {
         let mut rx = self.rx.lock().unwrap();
         (rx.runs, rx.stopped) = (false, true);

@@ -13,16 +13,16 @@ use crate::memory::GuestMemory;
 /// that of `struct iovec`, so that a list of segments *is* the list that `writev` wants.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Segment<'a> {
+pub struct GuestIoVec<'a> {
     iov: libc::iovec,
     memory: PhantomData<&'a ()>,
 }
 
 // SAFETY: a segment only names memory that stays mapped for `'a` (the contract of `from_raw`);
 // every access to it is a raw copy, which makes no claim about other writers.
-unsafe impl Send for Segment<'_> {}
+unsafe impl Send for GuestIoVec<'_> {}
 
-impl<'a> Segment<'a> {
+impl<'a> GuestIoVec<'a> {
     /// Names `len` bytes at `ptr`.
     ///
     /// # Safety
@@ -76,8 +76,8 @@ impl<'a> Segment<'a> {
 
     /// The list as the kernel's scatter-gather calls take it.
     #[must_use]
-    pub fn as_iovecs<'s>(segments: &'s [Segment<'a>]) -> &'s [libc::iovec] {
-        // SAFETY: `Segment` is `repr(transparent)` over `iovec` (`PhantomData` has no size).
+    pub fn as_iovecs<'s>(segments: &'s [GuestIoVec<'a>]) -> &'s [libc::iovec] {
+        // SAFETY: `GuestIoVec` is `repr(transparent)` over `iovec` (`PhantomData` has no size).
         unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
     }
 }
@@ -87,7 +87,7 @@ impl<'a> Segment<'a> {
 /// Segments are only lent, so none outlives the list that keeps its memory:
 ///
 /// ```compile_fail
-/// let mut iovecs = floodway_switch::frame::segment::GuestIoVecs::default();
+/// let mut iovecs = floodway_switch::frame::iovec::GuestIoVecs::default();
 /// let segments = iovecs.as_segments();
 /// iovecs.release();
 /// assert!(segments.is_empty());
@@ -96,14 +96,14 @@ impl<'a> Segment<'a> {
 pub struct GuestIoVecs {
     memory: Option<Arc<GuestMemory>>,
     /// Good while `memory` is held. Handed out with shorter lifetimes only.
-    iovecs: Vec<Segment<'static>>,
+    iovecs: Vec<GuestIoVec<'static>>,
 }
 
 impl GuestIoVecs {
     /// What is listed, while the list does not change.
     #[inline]
     #[must_use]
-    pub fn as_segments(&self) -> &[Segment<'_>] {
+    pub fn as_segments(&self) -> &[GuestIoVec<'_>] {
         &self.iovecs
     }
 
@@ -163,13 +163,13 @@ impl GuestIoVecs {
     #[inline]
     pub(crate) unsafe fn push(&mut self, ptr: *const u8, len: usize) {
         // SAFETY: the range stays mapped while the list holds its memory, and copies live as long as a borrow of the list.
-        self.iovecs.push(unsafe { Segment::from_raw(ptr, len) });
+        self.iovecs.push(unsafe { GuestIoVec::from_raw(ptr, len) });
     }
 
     /// Appends an iovec without bytes, to be set later.
     #[inline]
     pub(crate) fn push_empty(&mut self) {
-        self.iovecs.push(Segment::from_slice(&[]));
+        self.iovecs.push(GuestIoVec::from_slice(&[]));
     }
 
     /// The list, to change it.
@@ -177,7 +177,7 @@ impl GuestIoVecs {
     /// # Safety
     /// What is put in stays readable until the list is next changed, and nothing is copied out for longer than that.
     #[inline]
-    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [Segment<'static>] {
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [GuestIoVec<'static>] {
         &mut self.iovecs
     }
 }

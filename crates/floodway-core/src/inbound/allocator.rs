@@ -3,11 +3,11 @@
 //! # Theory of operation
 //! **Goal.** Each VM's demand follows from its active connections and its configured weight ([`Policy`](super::Policy)); an
 //! [`Allocator`] makes rates of the demands. Two occasions change them:
-//! - *the number of a VM's active connections changed* ([`Division::set_active`]). What the VM can use it has to show first, so
+//! - *the number of a VM's active connections changed* ([`BandwidthAllocator::set_active`]). What the VM can use it has to show first, so
 //!   nothing limits its share until the next look;
-//! - *a look at what VMs use* ([`Division::tick`]), every [`TICK`], while unused shares are lent.
+//! - *a look at what VMs use* ([`BandwidthAllocator::tick`]), every [`TICK`], while unused shares are lent.
 //!
-//! Whoever owns the VMs' clamps hands them the [`rates`](Division::rates) after each change.
+//! Whoever owns the VMs' clamps hands them the [`rates`](BandwidthAllocator::rates) after each change.
 //!
 //! Invariant: the rates are those of the latest demands under the latest configuration.
 
@@ -15,12 +15,12 @@ use super::allocation::{Allocator, Demand};
 use super::config::Config;
 use crate::time::{Duration, Instant};
 
-/// Interval of [`Division::tick`].
+/// Interval of [`BandwidthAllocator::tick`].
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// The division of one link among the VMs behind it.
 #[derive(Clone, Debug)]
-pub struct Division {
+pub struct BandwidthAllocator {
     config: Config,
     /// Weights of the VMs in the configuration.
     weights: Vec<u32>,
@@ -30,7 +30,7 @@ pub struct Division {
     tick_at: Instant,
 }
 
-impl Division {
+impl BandwidthAllocator {
     /// A division among idle VMs of these configured weights.
     #[must_use]
     pub fn new(config: Config, weights: Vec<u32>, now: Instant) -> Self {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn rates_follow_active_connections_up_to_the_cap() {
-        let mut division = Division::new(config(false), vec![1; 2], Instant::ZERO);
+        let mut division = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
         assert_eq!((division.rates(), division.next_tick()), (&[500, 500][..], Instant::NEVER));
         assert!(division.set_active(0, 1));
         assert_eq!(division.rates(), [900, 100]);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_lent_until_the_vm_opens_a_connection() {
-        let mut division = Division::new(config(true), vec![1; 2], Instant::ZERO);
+        let mut division = BandwidthAllocator::new(config(true), vec![1; 2], Instant::ZERO);
         division.set_active(0, 1);
         division.set_active(1, 1);
         assert_eq!(
@@ -159,13 +159,13 @@ mod tests {
 
     #[test]
     fn switched_off_it_forgets_what_is_active() {
-        let mut division = Division::new(config(false), vec![1; 2], Instant::ZERO);
+        let mut division = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
         division.set_active(0, 3);
         division.configure(&Config { capacity: 0, ..config(false) }, Instant::ZERO);
         division.configure(&config(false), Instant::ZERO);
         assert_eq!(division.rates(), [500, 500]);
         let fixed = Config { policy: Policy::Share, ..config(false) };
-        let division = Division::new(fixed, vec![1, 3], Instant::ZERO);
+        let division = BandwidthAllocator::new(fixed, vec![1, 3], Instant::ZERO);
         assert_eq!(division.rates(), [250, 750]);
     }
 }

@@ -1,7 +1,7 @@
 //! What is compared, and how a running testbed is switched over to it.
 
 use anyhow::{Context, Result};
-use floodway_experiment::transfer::{Column, Profile};
+use floodway_experiment::transfer::{Profile, Variant};
 
 use super::tcp::{self, Place};
 use crate::experiment::testbed::Network;
@@ -14,23 +14,23 @@ const LOADER: &str = "/init";
 const OFFLOADED: &str = "floodway";
 
 /// What connects the guests.
-pub fn network(column: Column) -> Network {
-    match column {
-        Column::Bridge => Network::Bridge,
+pub fn network(variant: Variant) -> Network {
+    match variant {
+        Variant::Bridge => Network::Bridge,
         _ => Network::Floodway,
     }
 }
 
 /// What the switch does for the port, with a profile's algorithm and first window.
-pub fn offload(column: Column, profile: Profile) -> Offload {
-    let (transmit, receive, buffer) = match column {
-        Column::Vanilla | Column::Bridge => (false, false, None),
-        Column::Transmit => (true, false, None),
-        Column::Receive => (false, true, None),
-        Column::Offload => (true, true, None),
-        Column::NoPolicy => (true, false, Some("none")),
-        Column::Fair => (true, false, Some("fair")),
-        Column::Prioritised => (true, false, Some("prioritised")),
+pub fn offload(variant: Variant, profile: Profile) -> Offload {
+    let (transmit, receive, buffer) = match variant {
+        Variant::Vanilla | Variant::Bridge => (false, false, None),
+        Variant::Transmit => (true, false, None),
+        Variant::Receive => (false, true, None),
+        Variant::Offload => (true, true, None),
+        Variant::NoPolicy => (true, false, Some("none")),
+        Variant::Fair => (true, false, Some("fair")),
+        Variant::Prioritised => (true, false, Some("prioritised")),
     };
     Offload {
         transmit,
@@ -42,15 +42,15 @@ pub fn offload(column: Column, profile: Profile) -> Offload {
     }
 }
 
-/// Prepares a guest for all columns of a profile.
+/// Prepares a guest for all variants of a profile.
 ///
 /// # Errors
 /// When the guest refuses.
-pub fn prepare(guest: &Vm, columns: &[Column], profile: Profile) -> Result<()> {
+pub fn prepare(guest: &Vm, variants: &[Variant], profile: Profile) -> Result<()> {
     let place = Place::Guest(guest);
     tcp::start_every_connection_alike(place)?;
     tcp::set_initial_window(place, profile.initial_window())?;
-    if columns.iter().any(|column| column.transmits()) {
+    if variants.iter().any(|variant| variant.transmits()) {
         install(guest, profile)?;
     }
     Ok(())
@@ -71,24 +71,24 @@ fn install(guest: &Vm, profile: Profile) -> Result<()> {
     guest.agent().exec(&words).map(drop).context("cannot install the guest's congestion control")
 }
 
-/// Switches a guest over to a column: its switch's offload of its port, and its own
-/// congestion control. Connections of another column must be over.
+/// Switches a guest over to a variant: its switch's offload of its port, and its own
+/// congestion control. Connections of another variant must be over.
 ///
 /// # Errors
 /// When the switch or the guest refuses; the error says so when the switch has no offload.
 pub fn activate(
-    column: Column,
-    columns: &[Column],
+    variant: Variant,
+    variants: &[Variant],
     profile: Profile,
     switch: &Switch,
     guest: &Vm,
 ) -> Result<()> {
-    if columns.iter().any(|column| column.offloads()) {
+    if variants.iter().any(|variant| variant.offloads()) {
         switch
-            .set_offload(guest.name(), &offload(column, profile))
-            .with_context(|| format!("column `{}`", column.name()))?;
+            .set_offload(guest.name(), &offload(variant, profile))
+            .with_context(|| format!("variant `{}`", variant.name()))?;
     }
-    let algorithm = if column.transmits() { OFFLOADED } else { profile.congestion_control() };
+    let algorithm = if variant.transmits() { OFFLOADED } else { profile.congestion_control() };
     tcp::set_congestion_control(Place::Guest(guest), algorithm)
 }
 
@@ -99,21 +99,21 @@ mod tests {
     #[test]
     fn a_column_that_transmits_brings_the_profile_to_the_switch() {
         let all = [
-            Column::Vanilla,
-            Column::Bridge,
-            Column::Transmit,
-            Column::Receive,
-            Column::Offload,
-            Column::NoPolicy,
-            Column::Fair,
-            Column::Prioritised,
+            Variant::Vanilla,
+            Variant::Bridge,
+            Variant::Transmit,
+            Variant::Receive,
+            Variant::Offload,
+            Variant::NoPolicy,
+            Variant::Fair,
+            Variant::Prioritised,
         ];
-        for column in all {
-            let offload = offload(column, Profile::Era2011);
-            assert_eq!(offload.transmit, column.transmits());
-            assert_eq!(offload.transmit || offload.receive, column.offloads());
-            assert_eq!(offload.congestion, column.transmits().then_some("reno"));
-            assert_eq!(offload.initial_window, column.transmits().then_some(3));
+        for variant in all {
+            let offload = offload(variant, Profile::Era2011);
+            assert_eq!(offload.transmit, variant.transmits());
+            assert_eq!(offload.transmit || offload.receive, variant.offloads());
+            assert_eq!(offload.congestion, variant.transmits().then_some("reno"));
+            assert_eq!(offload.initial_window, variant.transmits().then_some(3));
         }
     }
 }

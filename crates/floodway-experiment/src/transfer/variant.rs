@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Column {
+pub enum Variant {
     /// The switch, with offload off, and an unmodified guest.
     Vanilla,
     /// Linux bridge and tap.
@@ -25,7 +25,7 @@ pub enum Column {
     Prioritised,
 }
 
-impl Column {
+impl Variant {
     /// As the file names it.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -17,8 +17,8 @@ use super::undo::Frto;
 use super::{Env, Phase, Sender, Timer, initial_window};
 use crate::congestion::MAX_CWND;
 use crate::offload::counters::Counters;
-use crate::offload::sink::{Made, Release, Sink};
-use crate::offload::spare::Boxes;
+use crate::offload::sink::{Sink, SynthesizedSegment, Transmission};
+use crate::offload::state_pool::FreeList;
 use crate::offload::store::{Chunk, Place};
 use crate::seq::Seq;
 use crate::tables::timer::ShortTime;
@@ -257,7 +257,7 @@ impl<B: 'static> Sender<B> {
             }
             return;
         }
-        self.wake(&mut Boxes::default());
+        self.acquire_state(&mut FreeList::default());
         if self.recovery.gap_until == Instant::NEVER {
             self.recovery.gap_until = now + GAP_PATIENCE;
         }
@@ -278,7 +278,7 @@ impl<B: 'static> Sender<B> {
 
     /// Notes what has left.
     #[inline]
-    pub(super) fn emitted(&mut self, release: &Release, again: bool, counters: &mut Counters) {
+    pub(super) fn emitted(&mut self, release: &Transmission, again: bool, counters: &mut Counters) {
         if let Some(timestamps) = release.timestamps {
             self.last_tsval = timestamps.value;
         }
@@ -300,7 +300,7 @@ impl<B: 'static> Sender<B> {
         end: Seq,
         again: bool,
         env: &Env<'_, S>,
-    ) -> Release {
+    ) -> Transmission {
         let whole = end == chunk.end();
         let fin = whole && chunk.fin;
         let mut flags = chunk.flags.without(Flags::FIN.with(Flags::CWR));
@@ -323,7 +323,7 @@ impl<B: 'static> Sender<B> {
             flags = flags.with(Flags::CWR);
         }
         let tsval = later(later(self.last_tsval, chunk.tsval), env.outgoing.timestamps.value);
-        Release {
+        Transmission {
             offset: chunk.offset + start.since(chunk.seq),
             len: end.since(start) - u32::from(fin),
             mss: self.window.mss.min(u32::from(u16::MAX)) as u16,
@@ -352,7 +352,7 @@ impl<B: 'static> Sender<B> {
     /// Sends a probe of the window: a segment of no use, which has to be acknowledged.
     pub(super) fn ask_for_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         env.counters.window_probes += 1;
-        env.sink.to_network(&Made {
+        env.sink.to_network(&SynthesizedSegment {
             flow: *env.flow,
             link: *env.link,
             seq: self.snd_una() - 1,

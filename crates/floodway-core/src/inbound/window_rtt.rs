@@ -2,7 +2,7 @@
 //!
 //! A sender that had room for a segment below the old edge and was silent for longer than the round trip had nothing to say: what it sends
 //! then came late for reasons of its own, and is no sample. Without that, the pause between a request's reply and the next
-//! would count as the network's, and all replies to one question would have windows for it at the same time.
+//! would count as the network's, and all replies to one request would have windows for it at the same time.
 
 use crate::rtt::RttEstimator;
 use crate::seq::Seq;
@@ -10,7 +10,7 @@ use crate::time::{Duration, Instant};
 
 /// The round trip in the network, seen from the switch.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LoopTime {
+pub(super) struct WindowRtt {
     network: RttEstimator,
     /// An edge that was passed by a newer one at that time: the first data beyond it was let through then.
     edge: Option<(Seq, Instant)>,
@@ -18,7 +18,7 @@ pub(super) struct LoopTime {
     last: Option<Instant>,
 }
 
-impl LoopTime {
+impl WindowRtt {
     /// The handshake took this long in the network.
     pub fn handshake(&mut self, took: Duration, now: Instant) {
         self.network.sample(took, now);
@@ -64,7 +64,7 @@ mod tests {
 
     const US: fn(u64) -> Duration = Duration::from_micros;
 
-    fn rounds(time: &mut LoopTime, network_us: u64) {
+    fn rounds(time: &mut WindowRtt, network_us: u64) {
         for round in 0..100 {
             let base = Seq(1000 * round);
             let at = Instant::from_millis(1) + US(network_us * u64::from(round));
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn from_the_edge_to_what_it_let_through() {
-        let mut time = LoopTime::default();
+        let mut time = WindowRtt::default();
         assert_eq!(time.total(US(100)), Duration::ZERO);
         time.handshake(US(300), Instant::ZERO);
         assert_eq!(time.total(US(100)), US(300));
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_had_nothing_to_say_says_nothing_of_the_network() {
-        let mut time = LoopTime::default();
+        let mut time = WindowRtt::default();
         rounds(&mut time, 200);
         let before = time.total(US(5000));
         for pause in 1..100 {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_queue_counts_only_as_far_as_it_may() {
-        let mut time = LoopTime::default();
+        let mut time = WindowRtt::default();
         time.handshake(US(200), Instant::ZERO);
         rounds(&mut time, 900);
         assert_eq!(time.total(US(300)), US(500));

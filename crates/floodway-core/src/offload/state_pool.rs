@@ -15,16 +15,16 @@ const MAX_SPARE: usize = 4096;
 
 /// Boxes of one kind that no flow of the port uses now.
 #[derive(Debug)]
-pub(super) struct Boxes<T>(Vec<Box<T>>);
+pub(super) struct FreeList<T>(Vec<Box<T>>);
 
-impl<T> Default for Boxes<T> {
+impl<T> Default for FreeList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
 /// A part of a flow's state.
-pub(super) trait Part: Sized + 'static {
+pub(super) trait Poolable: Sized + 'static {
     /// What an absent one reads as.
     const REST: &'static Self;
 
@@ -37,9 +37,9 @@ pub(super) trait Part: Sized + 'static {
 
 /// A part that may be absent. Writing to an absent one allocates it.
 #[derive(Debug)]
-pub(super) struct Slot<T>(Option<Box<T>>);
+pub(super) struct Pooled<T>(Option<Box<T>>);
 
-impl<T: Part> Slot<T> {
+impl<T: Poolable> Pooled<T> {
     pub const EMPTY: Self = Self(None);
 
     #[inline]
@@ -55,7 +55,7 @@ impl<T: Part> Slot<T> {
 
     /// Makes it present, at rest if it was not.
     #[inline]
-    pub fn fill(&mut self, spare: &mut Boxes<T>) {
+    pub fn fill(&mut self, spare: &mut FreeList<T>) {
         if self.0.is_none() {
             self.0 = Some(spare.0.pop().unwrap_or_else(|| Box::new(T::new())));
         }
@@ -63,7 +63,7 @@ impl<T: Part> Slot<T> {
 
     /// Gives the box back, with nothing in it.
     #[inline]
-    pub fn give(&mut self, spare: &mut Boxes<T>) {
+    pub fn return_state(&mut self, spare: &mut FreeList<T>) {
         if let Some(mut part) = self.0.take()
             && part.clear()
             && spare.0.len() < MAX_SPARE
@@ -73,7 +73,7 @@ impl<T: Part> Slot<T> {
     }
 }
 
-impl<T: Part> Deref for Slot<T> {
+impl<T: Poolable> Deref for Pooled<T> {
     type Target = T;
 
     #[inline]
@@ -82,7 +82,7 @@ impl<T: Part> Deref for Slot<T> {
     }
 }
 
-impl<T: Part> DerefMut for Slot<T> {
+impl<T: Poolable> DerefMut for Pooled<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_with(|| Box::new(T::new()))
@@ -96,7 +96,7 @@ mod tests {
     #[derive(Debug)]
     struct Count(u32);
 
-    impl Part for Count {
+    impl Poolable for Count {
         const REST: &'static Self = &Self(0);
         fn new() -> Self {
             Self(0)
@@ -109,18 +109,18 @@ mod tests {
 
     #[test]
     fn boxes_go_round() {
-        let mut spare = Boxes::default();
-        let (mut a, mut b) = (Slot::<Count>::EMPTY, Slot::<Count>::EMPTY);
+        let mut spare = FreeList::default();
+        let (mut a, mut b) = (Pooled::<Count>::EMPTY, Pooled::<Count>::EMPTY);
         a.fill(&mut spare);
         a.0.as_mut().unwrap().0 = 7;
         let at = std::ptr::from_ref(&*a).addr();
         assert!(
             a.is_present() && !b.is_present() && (a.0.as_ref().unwrap().0, b.deref().0) == (7, 0)
         );
-        a.give(&mut spare);
+        a.return_state(&mut spare);
         b.fill(&mut spare);
         assert_eq!((std::ptr::from_ref(&*b).addr(), b.deref().0, spare.0.len()), (at, 0, 0));
-        a.give(&mut spare);
+        a.return_state(&mut spare);
         assert!(spare.0.is_empty(), "there was nothing to give");
     }
 }

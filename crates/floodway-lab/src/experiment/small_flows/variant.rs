@@ -10,10 +10,10 @@ use super::{SmallFlows, Stage};
 /// One way to treat small flows. Tables are the switch's own: keys and their meaning are the operator's guide's.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Column {
+pub struct Variant {
     /// For the names of rows.
     pub name: String,
-    /// The column that it is compared with; the first without it.
+    /// The variant that it is compared with; the first without it.
     pub against: Option<String>,
     /// Keys of `[uplink.queue]`, beside those of the scenario.
     #[serde(default)]
@@ -32,8 +32,8 @@ pub struct Column {
     pub priority: bool,
 }
 
-impl Column {
-    /// Makes the host and the port as the column says.
+impl Variant {
+    /// Makes the host and the port as the variant says.
     pub(super) fn apply(&self, scenario: &SmallFlows, stage: &mut Stage) -> Result<()> {
         let pids: Vec<_> = stage.testbed.guests().iter().map(crate::vm::Vm::pid).collect();
         let switch = stage.testbed.switch_mut()?;

@@ -34,7 +34,7 @@ impl Linked for Entry {
 
 /// Connections in the order in which they came, each at most once, and the pacer that serves them.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PacedQueue {
     pub pacer: Pacer,
     entries: Chunks<Entry>,
     /// Places that are taken, first come first.
@@ -44,7 +44,7 @@ pub(super) struct Line {
     len: usize,
 }
 
-impl Line {
+impl PacedQueue {
     pub fn new(rate: u64, tolerance: Duration) -> Self {
         Self {
             pacer: Pacer::new(rate, tolerance),
@@ -113,12 +113,12 @@ mod tests {
         FlowId { index, generation: 0 }
     }
 
-    fn line() -> Line {
-        Line::new(1, Duration::ZERO)
+    fn line() -> PacedQueue {
+        PacedQueue::new(1, Duration::ZERO)
     }
 
     /// Those who wait, from the first on.
-    fn serve_all(line: &mut Line) -> Vec<u32> {
+    fn serve_all(line: &mut PacedQueue) -> Vec<u32> {
         std::iter::from_fn(|| line.serve(Instant::ZERO)).map(|id| id.index).collect()
     }
 

@@ -1,18 +1,18 @@
-//! When a VM's questions leave, and its answers to SYNs.
+//! When a VM's requests leave, and its answers to SYNs.
 //!
 //! # Theory of operation
 //! Idle connections keep what they were granted: two segments at least, and more where few shared the rate. A VM that asks
 //! many peers at once (partition and aggregate) gets as many such answers at once, whatever the pacer of the
 //! edges says, and together they are more than the port in front of the host queues: incast. The edges cannot be taken
-//! back, but the answers have not been asked for yet: the question passes here first. So questions that come after a pause
-//! ([`unspent`](super::unspent)) leave at the rate at which their answers fit the VM's share of the link, with the tolerance that
+//! back, but the answers have not been asked for yet: the request passes here first. So requests that come after a pause
+//! ([`unused_credit`](super::unused_credit)) leave at the rate at which their answers fit the VM's share of the link, with the tolerance that
 //! any burst has; the others wait in turn, each at most [`MAX_HOLD`](super::MAX_HOLD). What the answers will use
 //! is charged to the pacer of the edges, too, if it was granted so long ago that this pacer has forgotten it.
 //!
-//! A question is new data of the VM after data of its peer, or the first. One that waits is a single segment, and whatever else its
+//! A request is new data of the VM after data of its peer, or the first. One that waits is a single segment, and whatever else its
 //! connection sends comes behind it: a second segment, FIN or RST makes it leave. A bare ACK overtakes it, with the sequence
 //! number that has left. A repetition of what waits is absorbed.
-//! A connection counts as active from its question on: else the rate that many questions need would come with the first answer
+//! A connection counts as active from its request on: else the rate that many requests need would come with the first answer
 //! only.
 //!
 //! **A SYN-ACK** invites the first two segments of a peer that has something to say, and many peers may call at the same time. SYN-ACKs leave at
@@ -22,10 +22,10 @@
 use floodway_wire::tcp::Flags;
 
 use super::connection::Phase;
-use super::line::Line;
-use super::port::{PASS, Port, Sink, Verdict};
-use super::unspent::Question;
-use super::waiting::{Turn, Waiting, What};
+use super::paced_queue::PacedQueue;
+use super::port::{PASS, Sink, Verdict, WindowClamp};
+use super::unused_credit::Request;
+use super::waiting::{Admission, Waiting, What};
 use crate::tables::flow_table::FlowId;
 use crate::tcp::{Edit, Segment};
 use crate::time::Instant;
@@ -33,64 +33,65 @@ use crate::time::Instant;
 /// What one call lets go at most of each line.
 const TURNS_PER_CALL: usize = 256;
 
-impl<B> Port<B> {
+impl<B> WindowClamp<B> {
     /// Takes data or a FIN of the VM for what it is; `is_new` says that it was not sent before.
-    pub(super) fn question(
+    pub(super) fn request(
         &mut self,
         id: FlowId,
         segment: &Segment,
         is_new: bool,
         now: Instant,
         sink: &mut impl Sink<B>,
-    ) -> Turn {
-        let Some(connection) = self.flows.get_mut(id) else { return Turn::Passes };
+    ) -> Admission {
+        let Some(connection) = self.flows.get_mut(id) else { return Admission::Passes };
         if let Some(waiting) = &connection.waiting {
             if waiting.is(segment) && !segment.options.unknown {
-                return Turn::Absorb;
+                return Admission::Absorb;
             }
             self.leave_now(id, now, sink);
-            return Turn::Passes;
+            return Admission::Passes;
         }
         if !is_new || segment.len == 0 {
-            return Turn::Passes;
+            return Admission::Passes;
         }
-        let (highest, edge) = (connection.highest, connection.window.told_edge);
+        let (highest, edge) = (connection.highest, connection.window.advertised_edge);
         let pause = connection.time.least();
-        let Some(question) = connection.unspent.asks(highest, edge, pause, now) else {
-            return Turn::Passes;
+        let Some(request) = connection.unused_credit.detect_request(highest, edge, pause, now)
+        else {
+            return Admission::Passes;
         };
         let fits = segment.len <= connection.mss && segment.gso_size == 0;
         self.activate(id, now);
-        let busy = self.questions.is_busy(now);
-        if busy && fits && is_plain(segment) && question.granted > 0 {
-            return Turn::Waits(question);
+        let busy = self.requests.is_busy(now);
+        if busy && fits && is_plain(segment) && request.granted > 0 {
+            return Admission::Waits(request);
         }
-        self.pay(id, question, now);
-        Turn::Passes
+        self.pay(id, request, now);
+        Admission::Passes
     }
 
-    /// A question has to wait.
+    /// A request has to wait.
     pub(super) fn postpone(
         &mut self,
         id: FlowId,
         segment: &Segment,
         frame: B,
-        question: Question,
+        request: Request,
         now: Instant,
     ) -> Verdict {
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
-        let Some(place) = self.questions.join(id) else { return PASS };
+        let Some(place) = self.requests.join(id) else { return PASS };
         connection.window.note(segment.ack, segment.window);
         connection.waiting = Some(Waiting {
             frame,
             seq: segment.seq,
             len: segment.len,
             since: now,
-            what: What::Question(question),
+            what: What::Request(request),
             place,
         });
         self.limited = true;
-        self.counters.questions_held += 1;
+        self.counters.requests_held += 1;
         Verdict::Absorb
     }
 
@@ -106,10 +107,10 @@ impl<B> Port<B> {
         let pass = Verdict::with_window(segment.window, window);
         let Some(connection) = self.flows.get_mut(id) else { return pass };
         let cost = connection.cost(window.into());
-        let frame = if self.openings.is_busy(now) { keep() } else { None };
-        let Some((frame, place)) = frame.and_then(|frame| Some((frame, self.openings.join(id)?)))
+        let frame = if self.syn_acks.is_busy(now) { keep() } else { None };
+        let Some((frame, place)) = frame.and_then(|frame| Some((frame, self.syn_acks.join(id)?)))
         else {
-            self.openings.pacer.charge(cost, now);
+            self.syn_acks.pacer.charge(cost, now);
             return pass;
         };
         let what = What::SynAck { window, cost };
@@ -117,14 +118,14 @@ impl<B> Port<B> {
         let waiting = Waiting { frame, seq, len, since: now, what, place };
         let before = connection.waiting.replace(waiting);
         self.lose(before);
-        self.counters.openings_held += 1;
+        self.counters.syn_acks_held += 1;
         self.settle(id);
         Verdict::Absorb
     }
 
     /// Lets go whose turn it is.
     pub(super) fn take_turns(&mut self, now: Instant, sink: &mut impl Sink<B>) {
-        for line in [Self::questions_line, Self::openings_line] {
+        for line in [Self::request_queue, Self::syn_ack_queue] {
             for _ in 0..TURNS_PER_CALL {
                 let Some(id) = line(self).serve(now) else { break };
                 let waiting = self.flows.get_mut(id).and_then(|found| found.waiting.take());
@@ -155,8 +156,8 @@ impl<B> Port<B> {
 
     fn leave_line(&mut self, waiting: &Waiting<B>) {
         match waiting.what {
-            What::Question(_) => self.questions.leave(waiting.place),
-            What::SynAck { .. } => self.openings.leave(waiting.place),
+            What::Request(_) => self.requests.leave(waiting.place),
+            What::SynAck { .. } => self.syn_acks.leave(waiting.place),
         }
     }
 
@@ -165,7 +166,7 @@ impl<B> Port<B> {
         let Some(connection) = self.flows.get_mut(id) else { return };
         let Waiting { frame, what, .. } = waiting;
         match what {
-            What::Question(question) => self.ask(id, &frame, question, now, sink),
+            What::Request(request) => self.ask(id, &frame, request, now, sink),
             What::SynAck { window, cost } => {
                 if let Phase::Opening(handshake) = &mut connection.phase {
                     handshake.left(now);
@@ -173,7 +174,7 @@ impl<B> Port<B> {
                 // One whose peer has excluded the connection meanwhile leaves as it came.
                 let window = matches!(connection.phase, Phase::Opening(_)).then_some(window);
                 sink.send(&frame, &Edit { window, ..Edit::default() });
-                self.openings.pacer.charge(cost, now);
+                self.syn_acks.pacer.charge(cost, now);
             }
         }
         self.settle(id);
@@ -183,13 +184,13 @@ impl<B> Port<B> {
         &mut self,
         id: FlowId,
         frame: &B,
-        question: Question,
+        request: Request,
         now: Instant,
         sink: &mut impl Sink<B>,
     ) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         let urgent = connection.window.urgent(connection.floor());
-        let old = connection.window.told_edge;
+        let old = connection.window.advertised_edge;
         let (ack, own) = (connection.window.guest_ack, connection.window.own_field());
         let (field, advanced) = connection.window.tell(ack, own, urgent);
         if connection.is_holding() {
@@ -203,26 +204,26 @@ impl<B> Port<B> {
             let cost = connection.cost(advanced);
             self.pacer.charge(cost, now);
         }
-        self.pay(id, question, now);
+        self.pay(id, request, now);
     }
 
-    /// The question leaves, and its answer may use what was granted.
-    fn pay(&mut self, id: FlowId, question: Question, now: Instant) {
+    /// The request leaves, and its answer may use what was granted.
+    fn pay(&mut self, id: FlowId, request: Request, now: Instant) {
         let Some(connection) = self.flows.get_mut(id) else { return };
-        connection.unspent.asked(now);
-        let cost = connection.cost(question.granted);
-        self.questions.pacer.charge(cost, now);
-        if question.unpaid {
+        connection.unused_credit.on_request_sent(now);
+        let cost = connection.cost(request.granted);
+        self.requests.pacer.charge(cost, now);
+        if request.uncharged {
             self.pacer.charge(cost, now);
         }
     }
 
-    fn questions_line(&mut self) -> &mut Line {
-        &mut self.questions
+    fn request_queue(&mut self) -> &mut PacedQueue {
+        &mut self.requests
     }
 
-    fn openings_line(&mut self) -> &mut Line {
-        &mut self.openings
+    fn syn_ack_queue(&mut self) -> &mut PacedQueue {
+        &mut self.syn_acks
     }
 }
 

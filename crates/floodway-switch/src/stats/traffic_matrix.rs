@@ -22,12 +22,12 @@ struct Cell {
 
 /// What went from one place to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PairTraffic {
+pub struct MatrixEntry {
     /// Port or uplink that the frames came from.
     pub from: PortId,
     /// Port or uplink that they went to.
     pub to: PortId,
-    /// Frames; a super-frame is one.
+    /// Frames; a GSO packet is one.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -35,11 +35,11 @@ pub struct PairTraffic {
 
 /// Counters of all pairs. See the module's theory of operation.
 #[derive(Debug)]
-pub struct Pairs {
+pub struct TrafficMatrix {
     rows: Box<[OnceLock<Box<[Cell]>>]>,
 }
 
-impl Pairs {
+impl TrafficMatrix {
     /// Counters for ports and uplinks with numbers below `places`.
     #[must_use]
     pub fn new(places: usize) -> Self {
@@ -71,13 +71,13 @@ impl Pairs {
     }
 
     /// Pairs that have had traffic, in order.
-    pub fn iter(&self) -> impl Iterator<Item = PairTraffic> {
+    pub fn iter(&self) -> impl Iterator<Item = MatrixEntry> {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(from, row)| Some((from, row.get()?))).flat_map(|(from, cells)| {
             cells.iter().enumerate().filter_map(move |(to, cell)| {
                 let (packets, bytes) = (cell.packets.load(Relaxed), cell.bytes.load(Relaxed));
                 let (from, to) = (PortId(from as u16), PortId(to as u16));
-                (packets > 0).then_some(PairTraffic { from, to, packets, bytes })
+                (packets > 0).then_some(MatrixEntry { from, to, packets, bytes })
             })
         })
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn pairs_are_counted_apart_and_only_those_with_traffic_are_shown() {
-        let pairs = Pairs::new(3);
+        let pairs = TrafficMatrix::new(3);
         pairs.count(PortId(0), PortId(1), 2, 120);
         pairs.count(PortId(0), PortId(1), 1, 60);
         pairs.count(PortId(2), PortId(0), 1, 1500);

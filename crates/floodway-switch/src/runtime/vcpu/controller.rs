@@ -46,7 +46,7 @@ impl ManagedVm {
 }
 
 /// Looks after the vCPU threads of VMs until it is dropped; then it gives back what it took.
-pub struct Keeper {
+pub struct SliceController {
     stop: EventFd,
     thread: Option<JoinHandle<()>>,
 }
@@ -75,7 +75,7 @@ struct Charge {
     problem: Option<String>,
 }
 
-impl Keeper {
+impl SliceController {
     /// Starts looking after `vms`; `None` if there are none.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SliceController {
     fn drop(&mut self) {
         // Cannot fail: nobody else writes, and one write does not fill an eventfd.
         let _ = self.stop.write(1);

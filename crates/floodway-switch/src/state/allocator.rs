@@ -1,10 +1,10 @@
-//! Core's [`Division`](floodway_core::inbound::Division) of the link among the ports, shared by the workers.
+//! Core's [`BandwidthAllocator`](floodway_core::inbound::BandwidthAllocator) of the link among the ports, shared by the workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use floodway_core::inbound::division::TICK;
-use floodway_core::inbound::{Config, Division as Core};
+use floodway_core::inbound::allocator::TICK;
+use floodway_core::inbound::{BandwidthAllocator as Core, Config};
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
@@ -14,7 +14,7 @@ use crate::stats::ledger::Ledger;
 use crate::sync::lock;
 
 /// The division of a switch.
-pub struct Division {
+pub struct BandwidthAllocator {
     /// When the next look at what ports use is due, in nanoseconds.
     tick_at: AtomicU64,
     state: Mutex<State>,
@@ -26,7 +26,7 @@ pub(crate) struct State {
     pub(crate) ports: Vec<Arc<Port>>,
 }
 
-impl Division {
+impl BandwidthAllocator {
     /// A division among these ports, switched off.
     #[must_use]
     pub fn new(ports: &[Arc<Port>]) -> Self {
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-impl Division {
+impl BandwidthAllocator {
     /// The port with number `port` has `active` active connections now.
     pub(crate) fn set_active(&self, ledger: &Ledger, port: PortId, active: u32) {
         let mut state = lock(&self.state);

@@ -12,7 +12,7 @@ pub const MAX_PAGE: usize = 1000;
 
 /// Why the switch does not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OperateError {
+pub enum ControlError {
     /// No port has that name.
     #[error("no port \"{name}\"; the ports are {}", known(ports))]
     UnknownPort {
