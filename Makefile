@@ -44,7 +44,7 @@ test-packages: packages ## Lintian; installs, upgrades, removes and purges the p
 test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and two VMs
 	$(ROOT) tools/test-libvirt $(TARGET)/release/floodway
 
-lint: compiler ## Formatting, clippy, layers of modules, licences and sources of dependencies
+lint: compiler ## Formatting, clippy, layers of modules, words of the glossary, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) run -q --locked -p floodway-layers
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
@@ -52,6 +52,7 @@ lint: compiler ## Formatting, clippy, layers of modules, licences and sources of
 	$(CARGO) check -q --locked -p floodway-switch --no-default-features
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
+	tools/words
 	tools/deny
 
 unit: build ready ## Unit, property, documentation and end-to-end tests

@@ -102,8 +102,8 @@ impl Schedule {
         uplinks: &[UplinkReceiver],
         ledger: &Ledger,
     ) {
-        let before = std::mem::replace(self, Self::of(ports, uplinks));
-        (self.is_timed, self.accounted) = (before.is_timed, before.accounted);
+        let next = Self { is_timed: self.is_timed, ..Self::of(ports, uplinks) };
+        let before = std::mem::replace(self, next);
         let places: BTreeMap<_, _> =
             before.members.iter().enumerate().map(|(place, member)| (member.id, place)).collect();
         for (place, member) in self.members.iter_mut().enumerate() {
@@ -254,10 +254,13 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::path::Path;
 
     use super::*;
     use floodway_core::work::Work;
 
+    use crate::config::Config;
+    use crate::state::shared::Shared;
     use crate::stats::ledger::MODEL;
 
     const MEMBERS: usize = 3;
@@ -387,6 +390,20 @@ mod tests {
         assert_eq!(turn_with_frames_of_others(&mut scene, 0, 0), 1000);
         let mut scene = Scene::new(Schedule::timed, [100; MEMBERS]);
         assert_eq!(turn_with_frames_of_others(&mut scene, 0, 300), 700, "placed on the way");
+    }
+
+    #[test]
+    fn turns_are_charged_for_their_time_when_ports_have_changed_too() {
+        let text = "[[port]]\nname = \"vm1\"\nsocket = \"/unused\"\n";
+        let config = Config::parse(text, Path::new("test")).expect("a good configuration");
+        let shared = Shared::without_threads(&config).expect("a switch");
+        let ports = shared.ports();
+        let mut schedule = Schedule::of(ports.list(), &[]).timed();
+        schedule.members[0].pace.learn(32_000, 16_000);
+        let pace = schedule.members[0].pace;
+        schedule.take_ports(ports.list(), &[], &shared.ledger);
+        assert!(schedule.is_timed);
+        assert_eq!(schedule.members[0].pace, pace);
     }
 
     /// A GSO packet that the receiver's turns cut.
