@@ -101,7 +101,7 @@ impl Forwarder {
                     self.delivery.deliver(ingress.id, dst, pair, flush, || frames(batch, same));
                 }
                 Verdict::Flood if is_shown => {
-                    self.send_to_uplink(ingress, batch, same, verdict, offload)
+                    self.send_to_uplink(ingress, batch, same, verdict, offload);
                 }
                 Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
