@@ -275,8 +275,12 @@ impl<B: 'static> Flow<B> {
     ) -> Verdict {
         let Phase::Established(connection) = &mut self.phase else { return Verdict::PASS };
         if !connection.tx.is_online() {
-            let edge = connection.tx.edge_of(segment.ack, segment.window);
-            connection.tx.follow_ack(segment.ack, edge);
+            let tx = &mut connection.tx;
+            let edge = tx.edge_of(segment.ack, segment.window);
+            // What the guest has not heard yet reaches it, also with data that was acknowledged for it.
+            let is_news = segment.ack.after(tx.snd_una()) || edge.after(tx.rwnd_edge);
+            let arrival = if is_news { Arrival::Deliver } else { arrival };
+            tx.follow_ack(segment.ack, edge);
             if !self.try_online(call) {
                 return passes(arrival, Edit::default());
             }

@@ -507,7 +507,14 @@ fn forge(world: &World, forgery: &Forgery) -> Packet {
         // A guest that takes what lies before it first may have moved its window on by then.
         Wrong::Sequence(n) if n % 2 == 0 => segment.seq = edge + world.guest.config.buffer + n,
         Wrong::Sequence(n) => segment.seq = floor - segment.seq_len() - 1 - n,
-        Wrong::AckBeforeWindow(n) => segment.ack = acked - WINDOW - 1 - n,
+        Wrong::AckBeforeWindow(n) => {
+            // The switch edits nothing for a guest that runs its own congestion control, and what the guest refuses takes its
+            // acknowledgement along: there the guest decides, by what it has heard.
+            let heard = world.guest.seq(world.guest.tx.una);
+            let is_offline = summary(world).tx == TxState::Offline;
+            let oldest = if is_offline { acked.min(heard) } else { acked };
+            segment.ack = oldest - WINDOW - 1 - n;
+        }
         // Nor what it has sent by then.
         Wrong::AckBeyondSent(n) => {
             segment.ack = world.guest.seq(world.guest.tx.nxt) + (4 << 20) + n;

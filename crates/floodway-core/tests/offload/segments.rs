@@ -196,3 +196,28 @@ fn a_pure_ack_that_overtakes_what_is_held_has_the_released_number() {
     assert_eq!(packet.segment.seq.since(seq), held);
     assert!(seq != Seq(0));
 }
+
+/// A guest whose congestion control is its own needs every ACK, also one that comes with data that was acknowledged for it.
+#[test]
+fn a_repeat_that_acknowledges_more_reaches_a_guest_that_runs_its_own_congestion_control() {
+    let mut setup = Setup { name: "repeat-with-news", ..Setup::default() };
+    (setup.offload.transmit, setup.offload.receive) = (false, true);
+    let mut world = World::new(setup);
+    world.connect();
+    world.transfer_some(10_000, 100_000);
+    let (now, flow) = (world.now, world.flow);
+    let sent = world.guest_segment(0, 1000);
+    world.switch.guest_sends(now, &flow, &sent);
+    let data = world.peer_segment(1000);
+    let before = world.switch.offload.counters().acknowledged_bytes;
+    assert!(matches!(world.switch.peer_sends(now, &flow, &data), Verdict::Pass(_)));
+    world.switch.flush(now);
+    assert_eq!(world.switch.offload.counters().acknowledged_bytes, before + 1000);
+    assert_eq!(world.switch.peer_sends(now, &flow, &data), Verdict::Absorb, "it says nothing new");
+    let mut again = data;
+    again.segment.ack += 1000;
+    assert!(matches!(world.switch.peer_sends(now, &flow, &again), Verdict::Pass(_)));
+    assert_eq!(world.switch.peer_sends(now, &flow, &again), Verdict::Absorb, "it has been passed");
+    again.segment.window += 1;
+    assert!(matches!(world.switch.peer_sends(now, &flow, &again), Verdict::Pass(_)), "a window");
+}
