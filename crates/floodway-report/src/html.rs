@@ -318,7 +318,7 @@ mod tests {
         let html = page(&report, &[few, many]).unwrap().into_string();
         assert!(html.contains("&lt;b&gt;") && !html.contains("<b>"));
         assert_eq!(html.matches("<svg").count(), 2);
-        assert!(html.contains("class=\"short\"") && html.contains("cpus"));
+        assert!(html.contains("class=\"below\"") && html.contains("cpus"));
         assert!(html.contains("a note"));
         assert!(!html.contains("http-equiv") && !html.contains("src="), "self-contained");
     }
