@@ -207,7 +207,7 @@ mod tests {
         let columns = columns(&[(0, &first), (3, &second)]).unwrap();
         let parameters = &kinds(&columns)[3..7];
         let expected =
-            [("bytes", "integers"), ("column", "texts"), ("load", "numbers"), ("path", "texts")];
+            [("bytes", "integers"), ("load", "numbers"), ("path", "texts"), ("variant", "texts")];
         assert_eq!(parameters, expected);
     }
 
