@@ -1,4 +1,4 @@
-//! The division of a host's link, kept up to date.
+//! Who may have how much of a host's inbound link, kept up to date.
 //!
 //! # Theory of operation
 //! **Goal.** Each VM's demand follows from its active connections and its configured weight ([`Policy`](super::Policy)); an
@@ -18,7 +18,7 @@ use crate::time::{Duration, Instant};
 /// Interval of [`BandwidthAllocator::tick`].
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// The division of one link among the VMs behind it.
+/// Divides one link among the VMs behind it.
 #[derive(Clone, Debug)]
 pub struct BandwidthAllocator {
     config: Config,
@@ -34,15 +34,15 @@ impl BandwidthAllocator {
     /// A division among idle VMs of these configured weights.
     #[must_use]
     pub fn new(config: Config, weights: Vec<u32>, now: Instant) -> Self {
-        let mut division = Self {
+        let mut allocator = Self {
             active: vec![0; weights.len()],
             allocator: Allocator::new(&config, weights.len()),
             weights,
             config,
             tick_at: Instant::NEVER,
         };
-        division.apply(now);
-        division
+        allocator.apply(now);
+        allocator
     }
 
     /// Takes over another configuration. One that switches the division off forgets what is active.
@@ -131,41 +131,41 @@ mod tests {
 
     #[test]
     fn rates_follow_active_connections_up_to_the_cap() {
-        let mut division = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
-        assert_eq!((division.rates(), division.next_tick()), (&[500, 500][..], Instant::NEVER));
-        assert!(division.set_active(0, 1));
-        assert_eq!(division.rates(), [900, 100]);
-        assert!(division.set_active(1, 4) && !division.set_active(1, 4));
-        assert_eq!(division.rates(), [200, 800]);
-        assert!(!division.set_active(1, 9), "beyond the cap");
-        assert!(!division.set_active(2, 1), "no such VM");
+        let mut allocator = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
+        assert_eq!((allocator.rates(), allocator.next_tick()), (&[500, 500][..], Instant::NEVER));
+        assert!(allocator.set_active(0, 1));
+        assert_eq!(allocator.rates(), [900, 100]);
+        assert!(allocator.set_active(1, 4) && !allocator.set_active(1, 4));
+        assert_eq!(allocator.rates(), [200, 800]);
+        assert!(!allocator.set_active(1, 9), "beyond the cap");
+        assert!(!allocator.set_active(2, 1), "no such VM");
     }
 
     #[test]
     fn what_is_not_used_is_lent_until_the_vm_opens_a_connection() {
-        let mut division = BandwidthAllocator::new(config(true), vec![1; 2], Instant::ZERO);
-        division.set_active(0, 1);
-        division.set_active(1, 1);
+        let mut allocator = BandwidthAllocator::new(config(true), vec![1; 2], Instant::ZERO);
+        allocator.set_active(0, 1);
+        allocator.set_active(1, 1);
         assert_eq!(
-            (division.rates(), division.next_tick()),
+            (allocator.rates(), allocator.next_tick()),
             (&[500, 500][..], Instant::ZERO + TICK)
         );
-        let now = division.next_tick();
-        division.tick(|vm| (vm == 0).then_some(200), now);
-        assert_eq!((division.rates(), division.next_tick()), (&[200, 800][..], now + TICK));
-        assert!(division.set_active(0, 2));
-        assert_eq!(division.rates(), [666, 334]);
+        let now = allocator.next_tick();
+        allocator.tick(|vm| (vm == 0).then_some(200), now);
+        assert_eq!((allocator.rates(), allocator.next_tick()), (&[200, 800][..], now + TICK));
+        assert!(allocator.set_active(0, 2));
+        assert_eq!(allocator.rates(), [666, 334]);
     }
 
     #[test]
     fn switched_off_it_forgets_what_is_active() {
-        let mut division = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
-        division.set_active(0, 3);
-        division.configure(&Config { capacity: 0, ..config(false) }, Instant::ZERO);
-        division.configure(&config(false), Instant::ZERO);
-        assert_eq!(division.rates(), [500, 500]);
+        let mut allocator = BandwidthAllocator::new(config(false), vec![1; 2], Instant::ZERO);
+        allocator.set_active(0, 3);
+        allocator.configure(&Config { capacity: 0, ..config(false) }, Instant::ZERO);
+        allocator.configure(&config(false), Instant::ZERO);
+        assert_eq!(allocator.rates(), [500, 500]);
         let fixed = Config { policy: Policy::Share, ..config(false) };
-        let division = BandwidthAllocator::new(fixed, vec![1, 3], Instant::ZERO);
-        assert_eq!(division.rates(), [250, 750]);
+        let allocator = BandwidthAllocator::new(fixed, vec![1, 3], Instant::ZERO);
+        assert_eq!(allocator.rates(), [250, 750]);
     }
 }

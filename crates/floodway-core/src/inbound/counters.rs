@@ -23,13 +23,13 @@ counters! {
         updates,
         /// ACKs that told nothing any more: a newer one took their place.
         superseded,
-        /// Questions of the VM that had to wait, so that the answers to all do not come at once.
+        /// Requests of the VM that had to wait, so that the answers to all do not come at once.
         requests_held,
         /// SYN-ACKs that had to wait, so that those who call do not all speak at once.
         syn_acks_held,
-        /// Questions and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
-        questions_late,
-        /// Questions and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.
+        /// Requests and SYN-ACKs that left because they had waited for too long, or because more of the VM came behind them.
+        requests_late,
+        /// Requests and SYN-ACKs that were lost while they waited: their connection was forgotten to make room, reset, or begun anew.
         waiting_lost,
         /// Bytes that arrived without having been granted.
         ungranted_bytes,

@@ -1,11 +1,11 @@
-//! A line of connections of which something waits, served at a rate.
+//! A first-in, first-out queue of connections of which something waits, served at a rate.
 //!
 //! # Theory of operation
 //! Connections wait in the order in which they came. One may leave from the middle: it is reset, makes room for another, or has waited for too
-//! long, and a call for timers has many of those. So the line is a list through an array: each connection knows its
+//! long, and a call for timers has many of those. So the queue is a list through an array: each connection knows its
 //! [`Place`], and leaving costs the same wherever it is. Places are used again; memory is taken when the first one waits.
 //!
-//! Invariant: a connection is in the line exactly while it has a place there, and nobody who is gone is in the line.
+//! Invariant: a connection is in the queue exactly while it has a place there, and one that is gone is not in it.
 
 use super::pacer::Pacer;
 use crate::steps;

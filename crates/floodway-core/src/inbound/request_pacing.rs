@@ -141,7 +141,7 @@ impl<B> WindowClamp<B> {
         let waiting = self.flows.get_mut(id).and_then(|connection| connection.waiting.take());
         if let Some(waiting) = waiting {
             self.leave_line(&waiting);
-            self.counters.questions_late += 1;
+            self.counters.requests_late += 1;
             self.leave(id, waiting, now, sink);
         }
     }

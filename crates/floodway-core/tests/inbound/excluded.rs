@@ -81,8 +81,8 @@ impl Clamp {
             self.peer_sends(&data);
             let ack = segment(vm + 100 * n, peer + 1000 * (n + 1), Flags::ACK);
             changed += usize::from(self.vm_sends(&ack) != Verdict::Pass(Edit::default()));
-            let question = Segment { len: 100, ..ack };
-            changed += usize::from(self.vm_sends(&question) != Verdict::Pass(Edit::default()));
+            let request = Segment { len: 100, ..ack };
+            changed += usize::from(self.vm_sends(&request) != Verdict::Pass(Edit::default()));
         }
         let end = self.now + Duration::from_secs(1);
         while self.port.next_timeout() <= end {
@@ -192,8 +192,8 @@ fn an_unknown_option_in_mid_stream_is_neither_held_nor_absorbed() {
         clamp.peer_sends(&data);
         let mut ack = segment(1001 + 100 * n, data.end().0, Flags::ACK);
         ack.options.unknown = true;
-        let question = Segment { len: 100, ..ack };
-        for segment in [ack, ack, question, question] {
+        let request = Segment { len: 100, ..ack };
+        for segment in [ack, ack, request, request] {
             let verdict = clamp.vm_sends(&segment);
             assert!(matches!(verdict, Verdict::Pass(_)), "{n}: {verdict:?}");
             passed += 1;

@@ -17,7 +17,7 @@ pub const MSS: u32 = 1460;
 /// Ethernet, IP and TCP headers, and what Ethernet adds to a frame.
 pub const HEADERS: u32 = 14 + 20 + 20 + 24;
 
-/// Bytes of a question.
+/// Bytes of a request.
 const QUESTION: u32 = 100;
 
 /// What a scene is made of.
@@ -62,7 +62,7 @@ enum Event {
     Ack(usize),
     /// An ACK reaches the sender: edge.
     AtSender(usize, u32),
-    /// The VM asks for an answer of so many bytes, and the question reaches the sender.
+    /// The VM asks for an answer of so many bytes, and the request reaches the sender.
     Ask(usize, u32),
     Asked(usize, u32),
     /// A sender that paused goes on.
@@ -247,7 +247,7 @@ impl Network {
                 self.send(number);
             }
             Event::Wake(number) => self.send(number),
-            Event::Ask(number, answer) => self.question(number, answer),
+            Event::Ask(number, answer) => self.request(number, answer),
             Event::Asked(number, answer) => {
                 let connection = &mut self.connections[number];
                 connection.limit = connection.limit.map(|limit| limit + answer);
@@ -312,7 +312,7 @@ impl Network {
     }
 
     /// The guest asks for an answer.
-    fn question(&mut self, number: usize, answer: u32) {
+    fn request(&mut self, number: usize, answer: u32) {
         let window = self.guest_window();
         let Connection { vm, tuple, rcv_nxt, guest_seq, .. } = self.connections[number];
         let segment = Segment {

@@ -84,7 +84,7 @@ impl PortInbound {
     }
 }
 
-/// Longest frame that is kept: a question of one segment, at the largest MTU in use.
+/// Longest frame that is kept: a request of one segment, at the largest MTU in use.
 const LONGEST: usize = 9216;
 
 /// A copy of a frame that waits.

@@ -12,7 +12,7 @@
 //! less (R3). What waits here the offload has sent; its own repairs of ACKs do not depend on when they leave.
 //!
 //! A frame leaves while the lock is held, so that frames of a connection keep their order whoever sends them. What has
-//! to wait is copied: of an ACK a frame's prefix is all, a question of the guest (core's `question`) has payload.
+//! to wait is copied: of an ACK a frame's prefix is all, a request of the guest (core's `request_pacing`) has payload.
 //!
 //! **Time**: as in [`crate::pipeline::tcp_offload`]: the next timeout is published outside of the lock, the port's own worker runs
 //! it, and whoever brings it forward wakes that worker.
