@@ -118,8 +118,16 @@ impl Scoreboard {
         }
         self.una = ack.ack;
         self.sent.retain(|sent| sent.end > ack.ack);
-        news.first = self.sent.first().map_or(0, Transmission::len);
+        news.first = self.first_missing();
         Some(news)
+    }
+
+    /// Bytes of the first segment that is missing, as a sender knows it that cuts what is too long (RFC 1191, RFC 8899): no more than the longest
+    /// that it has sent since.
+    fn first_missing(&self) -> i64 {
+        let Some((first, others)) = self.sent.split_first() else { return 0 };
+        let later = others.iter().filter(|sent| sent.order > first.order).map(Transmission::len);
+        later.max().map_or(first.len(), |longest| longest.min(first.len()))
     }
 
     fn deliver(&mut self, now: Instant, start: Position, end: Position, news: &mut News) {

@@ -60,6 +60,15 @@ impl Trace {
         self.reference.settle(self.now)
     }
 
+    /// Sends segments of `lens` bytes from `next` on.
+    fn send_lens(&mut self, next: &mut Position, lens: &[i64]) -> Result<(), String> {
+        for len in lens {
+            self.reference.sent(self.now, *next, *next + len);
+            *next += len;
+        }
+        self.reference.settle(self.now)
+    }
+
     fn repeat(&mut self, segments: &[i64]) -> Result<(), String> {
         for &segment in segments {
             self.reference.sent(self.now, place(segment), place(segment + 1));
@@ -288,18 +297,30 @@ fn duplicates_stand_for_all_but_the_missing_segment() {
     for (last, fits) in [(600, true), (601, false)] {
         let mut trace = Trace::with(Algorithm::NewReno, false);
         let mut next = place(0);
-        let mut send = |trace: &mut Trace, lens: &[i64]| {
-            for len in lens {
-                trace.reference.sent(trace.now, next, next + len);
-                next += len;
-            }
-            trace.reference.settle(trace.now)
-        };
+        let mut send = |trace: &mut Trace, lens: &[i64]| trace.send_lens(&mut next, lens);
         send(&mut trace, &[400]).unwrap();
         send(&mut trace, &[MSS; 9]).unwrap();
         trace.wait(RTT);
         (0..9).for_each(|_| trace.ack(0));
         send(&mut trace, &[MSS; 9]).unwrap();
+        assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
+    }
+}
+
+/// The segment that is missing was sent with 900 bytes, and those after it have 500: the sender may have cut it, and knows of 500 bytes then that have
+/// not arrived.
+#[test]
+fn a_segment_that_was_cut_is_missing_in_part() {
+    for (last, fits) in [(500, true), (501, false)] {
+        let mut trace = Trace::with(Algorithm::NewReno, false);
+        let mut next = place(0);
+        let mut send = |trace: &mut Trace, lens: &[i64]| trace.send_lens(&mut next, lens);
+        send(&mut trace, &[900]).unwrap();
+        trace.wait(MS(1));
+        send(&mut trace, &[500; 18]).unwrap();
+        trace.wait(RTT);
+        (0..18).for_each(|_| trace.ack(0));
+        send(&mut trace, &[500; 18]).unwrap();
         assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
     }
 }
