@@ -187,9 +187,10 @@ impl Account {
         self.cwnd + slack
     }
 
-    /// Nothing is on its way any more.
-    pub fn end_recovery(&mut self) {
+    /// All before `una` was sent by somebody else, and a mark of it is nothing to this sender.
+    pub fn take_over(&mut self, una: Position) {
         self.phase = Phase::Open;
+        (self.reduced_until, self.by_mark) = (una, false);
         (self.timed_out, self.probed, self.probes) = (None, None, (0, 0));
     }
 

@@ -96,8 +96,8 @@ impl Terms {
 pub struct Ack<'a> {
     pub ack: Position,
     pub sacks: &'a [(Position, Position)],
-    /// It says nothing but that something arrived out of order.
-    pub duplicate: bool,
+    /// It carries no data: a duplicate, if it acknowledges nothing.
+    pub pure: bool,
     pub ece: bool,
     /// The receiver's clock was later in a segment that came before: the sender may have to refuse it.
     pub stale: bool,
@@ -174,7 +174,8 @@ impl Reference {
     pub fn resume(&mut self) {
         if std::mem::take(&mut self.is_paused) {
             self.board.forget();
-            self.accounts.iter_mut().for_each(Account::end_recovery);
+            let una = self.board.una;
+            self.accounts.iter_mut().for_each(|account| account.take_over(una));
         }
     }
 

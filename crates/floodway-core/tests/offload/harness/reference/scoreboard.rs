@@ -92,6 +92,7 @@ impl Scoreboard {
         if ack.ack < self.una || ack.ack > self.nxt {
             return None;
         }
+        let duplicate = ack.pure && ack.ack == self.una;
         let mut news = News {
             una_before: self.una,
             una: ack.ack,
@@ -100,11 +101,11 @@ impl Scoreboard {
             twice: None,
             earliest: None,
             rtt: None,
-            duplicate: ack.duplicate,
+            duplicate,
             // One that is refused reduces nothing.
             ece: ack.ece && !ack.stale,
             stale: ack.stale,
-            reports: ack.duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
+            reports: duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
             first: 0,
         };
         self.deliver(now, self.una, ack.ack, &mut news);

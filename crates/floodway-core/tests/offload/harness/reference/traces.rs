@@ -78,7 +78,7 @@ impl Trace {
 
     fn take(&mut self, segments: i64, sacks: &[(i64, i64)], ece: bool) {
         self.acked += segments;
-        let ack = Ack { duplicate: segments == 0, ece, ..Ack::default() };
+        let ack = Ack { pure: segments == 0, ece, ..Ack::default() };
         self.take_as(&ack, sacks);
     }
 
@@ -241,7 +241,7 @@ fn what_a_late_ack_reports_may_count_with_the_next() {
         let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
         trace.wait(RTT);
         let first = trace.acked;
-        let late = Ack { duplicate: true, stale, ..Ack::default() };
+        let late = Ack { pure: true, stale, ..Ack::default() };
         trace.take_as(&late, &[(first + 1, first + 9)]);
         trace.take(0, &[(first + 1, first + 10)], false);
         trace.repeat(&[first]).unwrap();
@@ -257,7 +257,7 @@ fn a_late_mark_need_not_be_heard() {
     for (stale, fits) in [(true, true), (false, false)] {
         let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
         trace.wait(RTT);
-        trace.take_as(&Ack { duplicate: true, ece: true, stale, ..Ack::default() }, &[]);
+        trace.take_as(&Ack { pure: true, ece: true, stale, ..Ack::default() }, &[]);
         trace.ack(40);
         assert_eq!(trace.send(40).is_ok(), fits, "{stale}");
     }
@@ -271,8 +271,8 @@ fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
         range.for_each(|n| trace.reference.sent(trace.now, place(n), place(n + 1)));
         trace.reference.settle(trace.now)
     };
-    let ack = |trace: &mut Trace, segment: i64, duplicate| {
-        let ack = Ack { ack: place(segment), duplicate, ..Ack::default() };
+    let ack = |trace: &mut Trace, segment: i64, pure| {
+        let ack = Ack { ack: place(segment), pure, ..Ack::default() };
         trace.reference.ack(trace.now, &ack);
     };
     for (more, fits) in [(0, true), (1, false)] {
@@ -573,4 +573,21 @@ fn what_somebody_else_sends_is_not_judged() {
     trace.send(100).unwrap();
     trace.reference.resume();
     violates(trace.send(11));
+}
+
+/// The guest has sent a CWR with its last window, and the receiver echoes until it comes.
+#[test]
+fn a_mark_of_what_somebody_else_sent_reduces_nothing() {
+    for (acked, fits) in [(0, true), (1, false)] {
+        let mut trace = Trace::reno();
+        trace.reference.pause();
+        trace.send(5).unwrap();
+        trace.acked = 5;
+        trace.reference.resume();
+        trace.send(10).unwrap();
+        trace.wait(RTT);
+        trace.take(acked, &[], true);
+        trace.take(5 - acked, &[], false);
+        assert_eq!(trace.send(5).is_ok(), fits);
+    }
 }
