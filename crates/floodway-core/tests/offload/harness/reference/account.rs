@@ -252,8 +252,11 @@ impl Account {
         let arrived = terms.mss.min(possible);
         self.duplicates += arrived;
         // What has counted in a recovery does not count again.
-        let is_fast = matches!(self.phase, Phase::Fast { .. });
-        self.counted += if is_fast { arrived } else { arrived.min(flight.longest) };
+        self.counted += match self.phase {
+            Phase::Fast { .. } => arrived,
+            _ if news.moves_window => 0,
+            _ => arrived.min(flight.longest),
+        };
         arrived
     }
 
@@ -285,6 +288,8 @@ impl Account {
             curve: undo.curve,
             undo: None,
             phase: Phase::Open,
+            // What the timeout took for lost is on its way.
+            lost_before: None,
             reduced_until: 0,
             ..*self
         })

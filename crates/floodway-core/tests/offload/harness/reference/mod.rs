@@ -43,7 +43,8 @@
 //!   delivered may count with the next ACK that repeats it. (One with an old sequence number is refused, by RFC 9293 section 3.10.7.4, and
 //!   is not shown to the reference.)
 //! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
-//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
+//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that. One that moves the window need
+//!   not be counted.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
 //! checked: they depend on an average that the wire does not show. They may set `ssthresh` to nearly the whole window (RFC 8257
@@ -98,6 +99,8 @@ pub struct Ack<'a> {
     pub sacks: &'a [(Position, Position)],
     /// It carries no data: a duplicate, if it acknowledges nothing.
     pub pure: bool,
+    /// Its window has another right edge than the last one's: no duplicate by RFC 5681 section 2.
+    pub moves_window: bool,
     pub ece: bool,
     /// The receiver's clock was later in a segment that came before: the sender may have to refuse it.
     pub stale: bool,

@@ -49,6 +49,8 @@ pub struct News {
     pub earliest: Option<Order>,
     pub rtt: Option<Duration>,
     pub duplicate: bool,
+    /// It is no duplicate for senders that look at the window.
+    pub moves_window: bool,
     pub ece: bool,
     pub stale: bool,
     /// It may repeat what stale ones reported.
@@ -102,6 +104,7 @@ impl Scoreboard {
             earliest: None,
             rtt: None,
             duplicate,
+            moves_window: ack.moves_window,
             // One that is refused reduces nothing.
             ece: ack.ece && !ack.stale,
             stale: ack.stale,

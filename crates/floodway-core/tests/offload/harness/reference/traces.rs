@@ -291,6 +291,25 @@ fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
     }
 }
 
+/// Three duplicates, of which the first moves the window: it need not have been counted, and what it stands for is delivered by the next ACK.
+#[test]
+fn an_ack_that_moves_the_window_need_not_be_a_duplicate() {
+    for (moves_window, fits) in [(true, true), (false, false)] {
+        let mut trace = Trace::grown(Algorithm::NewReno, false, 20);
+        let first = trace.acked;
+        trace.wait(RTT);
+        for n in 0..3 {
+            trace.take_as(
+                &Ack { pure: true, moves_window: moves_window && n == 0, ..Ack::default() },
+                &[],
+            );
+        }
+        trace.repeat(&[first]).unwrap();
+        trace.ack(5);
+        assert_eq!(trace.repeat(&[first + 5]).is_ok(), fits);
+    }
+}
+
 /// The segment that is missing has 400 bytes, so that all the others have arrived with the ninth duplicate.
 #[test]
 fn duplicates_stand_for_all_but_the_missing_segment() {
