@@ -255,7 +255,7 @@ impl Account {
         self.counted += match self.phase {
             Phase::Fast { .. } => arrived,
             _ if news.moves_window => 0,
-            _ => arrived.min(flight.longest),
+            _ => arrived.min(flight.shortest),
         };
         arrived
     }

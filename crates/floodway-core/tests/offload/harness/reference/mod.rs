@@ -42,7 +42,7 @@
 //! - an ACK that came late, by its clock, may be refused (RFC 7323 section 5.3): what it says counts at once, and what it reports as
 //!   delivered may count with the next ACK that repeats it. (One with an old sequence number is refused, by RFC 9293 section 3.10.7.4, and
 //!   is not shown to the reference.)
-//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
+//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the shortest in
 //!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that. One that moves the window need
 //!   not be counted.
 //!

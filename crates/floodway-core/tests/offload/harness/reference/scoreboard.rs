@@ -63,8 +63,8 @@ pub struct News {
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
     pub bytes: i64,
-    /// Bytes of the longest segment.
-    pub longest: i64,
+    /// Bytes of the shortest segment.
+    pub shortest: i64,
 }
 
 #[derive(Debug)]
@@ -215,9 +215,9 @@ impl Scoreboard {
     pub fn flight(&self, lost_before: Option<Order>) -> Flight {
         let sent = self.sent.iter().filter(|sent| sent.fate == Fate::Unknown);
         let lens = sent.filter(|sent| Some(sent.order) > lost_before).map(Transmission::len);
-        lens.fold(Flight { bytes: 0, longest: 0 }, |all, len| Flight {
+        lens.fold(Flight { bytes: 0, shortest: i64::MAX }, |all, len| Flight {
             bytes: all.bytes + len,
-            longest: all.longest.max(len),
+            shortest: all.shortest.min(len),
         })
     }
 
