@@ -39,6 +39,8 @@ const RESERVE: u32 = 4096;
 const FIRST_INTERVAL: Duration = Duration::from_millis(25);
 /// Least time between two answers of many.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
+/// Least time between two probes that the guest asks for: its smallest timeout (Linux `TCP_RTO_MIN`).
+const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is withheld from the guest, and who waits for whom.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +145,7 @@ impl<B: 'static> Sender<B> {
         self.recovery.stall.guest_asks = true;
         let answers = self.answer(env.now);
         if !answers && self.recovery.stall.ask_from <= env.now && self.store.records() == 0 {
-            self.recovery.stall.ask_from = env.now + self.recovery.stall.interval();
+            self.recovery.stall.ask_from = env.now + ASK_INTERVAL;
             self.ask_for_window(env);
         }
         answers
@@ -157,7 +159,7 @@ impl<B: 'static> Sender<B> {
             let (withheld, answers) = (stall.withheld - 1, stall.answers.saturating_add(1));
             *stall = Stall { withheld, answers, ..Stall::NONE };
             stall.answer_from = now + stall.interval();
-            stall.ask_from = stall.answer_from;
+            stall.ask_from = now + stall.interval().min(ASK_INTERVAL);
         }
         answers
     }

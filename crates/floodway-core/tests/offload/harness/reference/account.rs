@@ -283,8 +283,9 @@ impl Account {
         let in_time = matches!(self.phase, Phase::Loss { .. })
             && news.earliest.is_some_and(|order| Some(order) <= self.lost_before);
         (needless || in_time).then_some(Self {
-            cwnd: undo.cwnd,
-            ssthresh: undo.ssthresh,
+            // What has grown since stays (Linux `tcp_undo_cwnd_reduction`).
+            cwnd: undo.cwnd.max(self.cwnd),
+            ssthresh: undo.ssthresh.max(self.ssthresh),
             curve: undo.curve,
             undo: None,
             phase: Phase::Open,

@@ -360,10 +360,11 @@ impl Endpoint {
         }
     }
 
-    /// The sequence number of an ACK: the other side takes none from beyond a window that it has shrunk (Linux `tcp_acceptable_seq`).
+    /// The sequence number of an ACK: the other side takes none from beyond a window that it has shrunk (Linux `tcp_acceptable_seq`), by more than
+    /// the rounding of its scale.
     fn acceptable(&self) -> Position {
         let (nxt, edge) = (self.tx.nxt, self.tx.edge);
-        if nxt - edge < 1 << self.my_scale { nxt } else { edge }
+        if nxt - edge < 1 << self.my_scale.max(self.peer_scale) { nxt } else { edge }
     }
 
     fn ack(&mut self, now: Instant) {
