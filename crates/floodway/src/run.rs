@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodway_switch::control::{ControlListener, ControlServer};
-use floodway_switch::operator::ControlApi;
+use floodway_switch::operator::ConfigApi;
 use floodway_switch::{Config, Switch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let _flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
     if !args.single_process {
-        // Its ports cannot be changed: a reload does nothing.
+        // One that comes before there is anything to reload does nothing.
         flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
         return broker::run(args, format!("running with {}", summary(&config)));
     }
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// Makes the switch what the file at `path` says, or leaves it as it is and logs why.
-fn reload(operator: &dyn ControlApi, path: &Path) {
+pub fn reload(operator: &dyn ConfigApi, path: &Path) {
     let wanted = match Config::load(path) {
         Ok(wanted) => wanted,
         Err(error) => return tracing::error!("not reloaded: {error}"),

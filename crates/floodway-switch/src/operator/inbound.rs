@@ -89,7 +89,7 @@ fn change_to(config: &Config) -> InboundChange {
 }
 
 /// `config` with `change`, if every new value is in its range.
-fn changed(config: &Config, change: &InboundChange) -> Result<Config, Refused> {
+pub(super) fn changed(config: &Config, change: &InboundChange) -> Result<Config, Refused> {
     let mut config = config.clone();
     if let Some(mbit) = change.capacity_mbit {
         // Zero switches it off.

@@ -4,7 +4,7 @@ mod api;
 mod diagnose;
 mod inbound;
 mod pairs;
-pub(crate) mod runtime_settings;
+pub mod runtime_settings;
 mod snapshot;
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
-pub use api::{ControlApi, StatusSource};
+pub use api::{ConfigApi, ControlApi, StatusSource};
 pub use snapshot::drops;
 
 /// Flows in a page if nobody says how many.
@@ -99,6 +99,8 @@ impl PortOffload {
         }
     }
 }
+
+impl ConfigApi for Arc<Shared> {}
 
 impl ControlApi for Arc<Shared> {
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {

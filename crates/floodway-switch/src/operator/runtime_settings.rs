@@ -19,6 +19,8 @@ use super::ControlApi;
 use crate::api::control::{
     ControlError, DrainRequest, InboundChange, OffloadChange, OffloadSettings,
 };
+use crate::config::Config;
+use crate::config::inbound::check_minimum;
 use crate::state::shared::Shared;
 
 /// Why a setting was not made.
@@ -92,18 +94,54 @@ pub(crate) fn apply(shared: &Arc<Shared>, key: &str, value: &[u8]) -> Result<(),
     Ok(())
 }
 
+/// Makes a setting that was kept part of `config`, if it is one of the configuration's: a drain is none.
+///
+/// # Errors
+/// It is no setting, or not one of this configuration's; `config` is as before.
+pub fn adopt(config: &mut Config, key: &str, value: &[u8]) -> Result<(), SettingError> {
+    let unreadable = |source| SettingError::Value { key: key.to_owned(), source };
+    let refused = |refused| SettingError::Refused(ControlError::Refused(refused));
+    match key.split_once('/') {
+        Some(("offload", name)) => {
+            let change = serde_json::from_slice(value).map_err(unreadable)?;
+            let port = config.ports.iter_mut().find(|port| port.name == name);
+            let port = port.ok_or_else(|| SettingError::UnknownKey(key.to_owned()))?;
+            port.offload = super::changed(&port.offload, &change).map_err(refused)?;
+        }
+        None if key == "inbound" => {
+            let change = serde_json::from_slice(value).map_err(unreadable)?;
+            let inbound = super::inbound::changed(&config.inbound, &change).map_err(refused)?;
+            check_minimum(&inbound, config.ports.len()).map_err(refused)?;
+            config.inbound = inbound;
+        }
+        Some(("drain", _)) => {}
+        _ => return Err(SettingError::UnknownKey(key.to_owned())),
+    }
+    Ok(())
+}
+
+/// Keys of settings that a change of the configuration `before` settles: those that [`adopt`] has made part of it, and those of ports
+/// that go or that come back as others (`gone`).
+pub fn settled<'a>(before: &Config, gone: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let offload = before.ports.iter().map(|port| format!("offload/{}", port.name));
+    let drains = gone.map(|name| format!("drain/{name}"));
+    offload.chain(drains).chain(["inbound".to_owned()]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
     use super::*;
-    use crate::Config;
+
+    fn config() -> Config {
+        let text = "[[port]]\nname = \"ab\"\nsocket = \"/unused\"\n";
+        Config::parse(text, "test".as_ref()).unwrap()
+    }
 
     fn switch() -> Arc<Shared> {
-        let text = "[[port]]\nname = \"ab\"\nsocket = \"/unused\"\n";
-        let config = Config::parse(text, "test".as_ref()).unwrap();
-        Shared::without_threads(&config).unwrap()
+        Shared::without_threads(&config()).unwrap()
     }
 
     type Keys = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -143,6 +181,14 @@ mod tests {
         for (key, value) in &*keys.lock().unwrap() {
             apply(&second, key, value).unwrap();
         }
+        // So has a configuration.
+        let mut config = config();
+        for (key, value) in &*keys.lock().unwrap() {
+            adopt(&mut config, key, value).unwrap();
+        }
+        let ports = first.ports();
+        assert_eq!(config.ports[0].offload, *ports.list()[0].offload.machine().engine.config());
+        assert_eq!(config.inbound, first.inbound.with(|state| state.core.config().clone()));
         let none = OffloadChange::default();
         assert_eq!(first.offload("ab", &none).unwrap(), second.offload("ab", &none).unwrap());
         let settings = |shared: &Arc<Shared>| {
@@ -171,6 +217,11 @@ mod tests {
         ];
         for (key, value) in wrong {
             assert!(apply(&shared, key, value.as_bytes()).is_err(), "{key}: {value}");
+            if !key.starts_with("drain") {
+                let mut config = config();
+                assert!(adopt(&mut config, key, value.as_bytes()).is_err(), "{key}: {value}");
+                assert_eq!(config, self::config());
+            }
         }
         assert_eq!(shared.offload("ab", &OffloadChange::default()).unwrap(), before);
     }
