@@ -344,7 +344,8 @@ impl Broker<'_> {
                 }
             }
             FromDataPlane::Remember(setting) => {
-                self.settings.keep(setting, self.layout.in_force().ports.len())?;
+                let ports = self.layout.states().map(|layout| layout.ports.len()).max();
+                self.settings.keep(setting, ports.unwrap_or(0))?;
             }
             FromDataPlane::Changed { number, refusal } => {
                 self.on_changed(plane, number, refusal)?;
@@ -521,3 +522,6 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
+
+#[cfg(test)]
+mod tests;

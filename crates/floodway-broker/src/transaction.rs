@@ -34,6 +34,11 @@ impl<S> Transaction<S> {
         &self.in_force
     }
 
+    /// The state in force, and the one before while a data plane may still be in that.
+    pub fn states(&self) -> impl Iterator<Item = &S> {
+        std::iter::once(&self.in_force).chain(self.open.as_ref().map(|(_, last)| last))
+    }
+
     /// Returns `true` while a data plane owes an answer.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -89,6 +94,7 @@ mod tests {
         let mut states = Transaction::new('a');
         assert_eq!(states.propose('b'), Ok(1));
         assert_eq!((*states.in_force(), states.is_open()), ('b', true));
+        assert_eq!(states.states().collect::<String>(), "ba");
         assert_eq!((states.propose('c'), states.replace('c')), (Err('c'), Err('c')));
         assert_eq!(states.answer(1, true), Ok('a'));
         assert_eq!(states.propose('c'), Ok(2));

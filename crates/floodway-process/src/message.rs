@@ -540,6 +540,9 @@ mod tests {
         assert!(encode(&largest).unwrap().len() <= MAX_DATAGRAM);
         let setting = Setting { key: "k".repeat(MAX_KEY), value: vec![0xff; MAX_VALUE] };
         assert!(encode(&FromDataPlane::Remember(setting)).is_ok());
+        let refusal = Some("r".repeat(MAX_REASON + 1));
+        let error = encode(&FromDataPlane::Changed { number: 1, refusal }).unwrap_err();
+        assert_eq!(error.to_string(), "refusal = 257: at most 256");
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Ports {
         let new = config.ports.iter().map(|port| port.name.as_str()).collect();
         let names = Names { new, gone: BTreeSet::new() };
         let prepared = ports.prepare(&mut state, &config, text, &names)?;
-        ports.take_over(&mut state, config, prepared);
+        Self::take_over(&mut state, config, prepared);
         let State { config, layout, vcpus, .. } = &mut *state;
         *vcpus = vcpus::start(config, layout, &ports.notices)?;
         drop(state);
@@ -198,7 +198,7 @@ impl Ports {
             set_back(&mut state.sockets, prepared.rights);
             return Err(error.into());
         }
-        self.take_over(state, wanted, prepared);
+        Self::take_over(state, wanted, prepared);
         Ok(())
     }
 
@@ -212,24 +212,21 @@ impl Ports {
     ) -> anyhow::Result<Prepared> {
         let (kept, gone): (Vec<_>, Vec<_>) =
             state.named_places().partition(|(name, _)| !names.gone.contains(name));
-        let mut free = state.free.clone();
-        free.extend(gone.iter().map(|(_, place)| place.number));
-        if names.new.len() > free.len() {
-            let numbers = self.numbers;
-            return Err(anyhow!(
-                "{numbers} ports are the most without a restart; restart the switch"
-            ));
-        }
+        let gone = gone.iter().map(|(_, place)| place.number);
+        let Some((numbers, free)) = give_numbers(&state.free, gone, names.new.len()) else {
+            let most = self.numbers;
+            return Err(anyhow!("{most} ports are the most without a restart; restart the switch"));
+        };
         let kept: BTreeMap<_, _> = kept.into_iter().collect();
         let sockets = open_sockets(&state.sockets, wanted, names)?;
         let mut instances = state.instances;
-        let mut ports = Vec::new();
+        let (mut numbers, mut ports) = (numbers.into_iter(), Vec::new());
         for port in &wanted.ports {
             let place = match kept.get(port.name.as_str()) {
                 Some(&place) => place.clone(),
                 None => {
                     instances += 1;
-                    let number = free.pop_front().context("a number for each port")?;
+                    let number = numbers.next().context("a number for each port")?;
                     let thread = self.start(port, &state.sockets, &sockets)?;
                     Place { number, instance: instances, thread: Arc::new(thread) }
                 }
@@ -262,15 +259,11 @@ impl Ports {
     }
 
     /// Takes note of what is in force, and lets go of what is not.
-    fn take_over(&self, state: &mut State, wanted: Config, prepared: Prepared) {
+    fn take_over(state: &mut State, wanted: Config, prepared: Prepared) {
         let Prepared { layout, sockets, free, instances, .. } = prepared;
-        let last = std::mem::replace(&mut state.layout, layout);
-        for place in last.ports.iter().filter(|place| !state.layout.has(place.instance)) {
-            self.notices.remove(place.number);
-        }
         (state.free, state.instances) = (free, instances);
-        // Front-ends are disconnected here.
-        drop(last);
+        // Front-ends of ports that are gone are disconnected here.
+        state.layout = layout;
         state.sockets.extend(sockets);
         let paths: BTreeSet<_> = servers(&wanted).map(|port| &*port.socket).collect();
         state.sockets.retain(|path, _| paths.contains(&**path));
@@ -284,6 +277,8 @@ impl Ports {
             return;
         }
         *vcpus = None;
+        // Nobody reports any more.
+        before.iter().for_each(|vm| self.notices.remove(vm.number()));
         match vcpus::start(config, layout, &self.notices) {
             Ok(keeper) => *vcpus = keeper,
             Err(error) => tracing::error!(%error, "no thread looks after vCPUs"),
@@ -327,6 +322,18 @@ impl ConfigApi for Ports {
         tracing::info!(%plan, error = made.as_ref().err().map(tracing::field::display), "reconfigured");
         made.map(|()| plan)
     }
+}
+
+/// Numbers for `new` ports, and those that are free then: what has been free for longest first, and what is free only by the change, of ports that are `gone`, if there is no
+/// other. `None` if there are too few.
+fn give_numbers(
+    free: &VecDeque<u16>,
+    gone: impl Iterator<Item = u16>,
+    new: usize,
+) -> Option<(VecDeque<u16>, VecDeque<u16>)> {
+    let mut given: VecDeque<_> = free.iter().copied().chain(gone).collect();
+    let free = (new <= given.len()).then(|| given.split_off(new))?;
+    Some((given, free))
 }
 
 /// What front-ends of a port can make the broker hold.
@@ -398,5 +405,27 @@ fn set_back(sockets: &mut Sockets, rights: Vec<(PathBuf, Access)>) {
         if let Err(error) = socket.file.set_access(access) {
             tracing::error!(path = %path.display(), %error, "a socket keeps the rights that it was to have");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again_as_late_as_possible() {
+        let give = |free: &[u16], gone: &[u16], new| {
+            give_numbers(&free.iter().copied().collect(), gone.iter().copied(), new)
+                .map(|(given, free)| (Vec::from(given), Vec::from(free)))
+        };
+        assert_eq!(give(&[5, 3], &[0, 1], 1), Some((vec![5], vec![3, 0, 1])));
+        assert_eq!(give(&[5, 3], &[0, 1], 3), Some((vec![5, 3, 0], vec![1])));
+        assert_eq!(
+            give(&[], &[0], 1),
+            Some((vec![0], vec![])),
+            "one that goes makes room for itself"
+        );
+        assert_eq!(give(&[5, 3], &[0, 1], 5), None);
+        assert_eq!(give(&[5], &[], 0), Some((vec![], vec![5])));
     }
 }

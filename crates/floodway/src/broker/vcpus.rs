@@ -20,6 +20,13 @@ pub struct Vm {
     config: VcpuConfig,
 }
 
+impl Vm {
+    /// The port's number, under which data planes are told of it.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
 /// The ports of `config`, which `layout` has, that want it.
 pub fn of(config: &Config, layout: &Layout) -> Vec<Vm> {
     let vms = config.ports.iter().zip(&layout.ports).filter_map(|(port, place)| {
