@@ -19,8 +19,6 @@ use super::ControlApi;
 use crate::api::control::{
     ControlError, DrainRequest, InboundChange, OffloadChange, OffloadSettings,
 };
-use crate::config::Config;
-use crate::config::inbound::check_minimum;
 use crate::state::shared::Shared;
 
 /// Why a setting was not made.
@@ -94,46 +92,14 @@ pub(crate) fn apply(shared: &Arc<Shared>, key: &str, value: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// Makes a setting that was kept part of `config`, if it is one of the configuration's: a drain is none.
-///
-/// # Errors
-/// It is no setting, or not one of this configuration's; `config` is as before.
-pub fn adopt(config: &mut Config, key: &str, value: &[u8]) -> Result<(), SettingError> {
-    let unreadable = |source| SettingError::Value { key: key.to_owned(), source };
-    let refused = |refused| SettingError::Refused(ControlError::Refused(refused));
-    match key.split_once('/') {
-        Some(("offload", name)) => {
-            let change = serde_json::from_slice(value).map_err(unreadable)?;
-            let port = config.ports.iter_mut().find(|port| port.name == name);
-            let port = port.ok_or_else(|| SettingError::UnknownKey(key.to_owned()))?;
-            port.offload = super::changed(&port.offload, &change).map_err(refused)?;
-        }
-        None if key == "inbound" => {
-            let change = serde_json::from_slice(value).map_err(unreadable)?;
-            let inbound = super::inbound::changed(&config.inbound, &change).map_err(refused)?;
-            check_minimum(&inbound, config.ports.len()).map_err(refused)?;
-            config.inbound = inbound;
-        }
-        Some(("drain", _)) => {}
-        _ => return Err(SettingError::UnknownKey(key.to_owned())),
-    }
-    Ok(())
-}
-
-/// Keys of settings that a change of the configuration `before` settles: those that [`adopt`] has made part of it, and those of ports
-/// that go or that come back as others (`gone`).
-pub fn settled<'a>(before: &Config, gone: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let offload = before.ports.iter().map(|port| format!("offload/{}", port.name));
-    let drains = gone.map(|name| format!("drain/{name}"));
-    offload.chain(drains).chain(["inbound".to_owned()]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
     use super::*;
+    use crate::Config;
+    use crate::api::settings::adopt;
 
     fn config() -> Config {
         let text = "[[port]]\nname = \"ab\"\nsocket = \"/unused\"\n";

@@ -36,12 +36,12 @@ use floodway_broker::settings::Settings;
 use floodway_switch::Config;
 use floodway_switch::api::control::ControlError;
 use floodway_switch::api::plan::{Action, Effect, Plan};
+use floodway_switch::api::settings::{adopt, settled};
 use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::host::descriptors as data_plane_descriptors;
 use floodway_switch::host::socket_access::{self, Access};
 use floodway_switch::host::socket_file::{self, SocketFile};
 use floodway_switch::operator::ConfigApi;
-use floodway_switch::operator::runtime_settings::{adopt, settled};
 use floodway_switch::runtime::vcpu::SliceController;
 
 use super::vcpus;

@@ -10,7 +10,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::supervision::SharedNotifier;
-use crate::run::reload;
+use crate::reload::reload;
 
 /// A thread that waits for the signal, until this is dropped.
 pub struct Reload {
