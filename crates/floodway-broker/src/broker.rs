@@ -188,7 +188,7 @@ impl Broker<'_> {
             was_ready |= plane.pulse.is_ready();
             let lived = plane.started.elapsed();
             if let Some(change) = plane.change.take() {
-                self.transaction_ends(change);
+                self.end_change(change);
             }
             drop(plane);
             if !was_ready {
@@ -426,11 +426,12 @@ impl Broker<'_> {
     }
 
     /// The data plane has ended over a change: the next one starts with it.
-    fn transaction_ends(&mut self, change: OpenChange) {
-        drop(self.layout.end());
-        self.settings.forget(&change.settled);
+    fn end_change(&mut self, change: OpenChange) {
+        let OpenChange { ends, settled, answer, .. } = change;
+        drop((self.layout.end(), ends));
+        self.settings.forget(&settled);
         // Fails when nobody waits any more.
-        let _ = change.answer.send(Ok(()));
+        let _ = answer.send(Ok(()));
     }
 
     /// Waits. Returns `true` if the switch is to stop.

@@ -228,7 +228,7 @@ impl Main {
     fn hear(&mut self, message: FromDataPlane) {
         match message {
             FromDataPlane::Changed { number, refusal } => {
-                self.on_changed(number, refusal.is_none())
+                self.on_changed(number, refusal.is_none());
             }
             FromDataPlane::Remember(setting) => {
                 let known = self.settings.all().iter().any(|kept| kept.key == setting.key);

@@ -36,7 +36,7 @@ impl Scene {
     /// The same, as the data plane has it.
     fn data_planes_configuration(&self) -> Config {
         let text = wait("the data plane", || self.client().get_bytes("/v1/config").ok());
-        Config::parse(&String::from_utf8(text.to_vec()).unwrap(), "running".as_ref()).unwrap()
+        Config::parse(str::from_utf8(&text).unwrap(), "running".as_ref()).unwrap()
     }
 
     /// Makes the switch what `edit` makes of its configuration.
