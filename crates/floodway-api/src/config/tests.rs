@@ -17,70 +17,8 @@ use super::{
     VcpuConfig, Vm,
 };
 
-const FULL: &str = r#"
-control = "/tmp/c.sock"
-[l2]
-ageing_s = 60
-[[worker]]
-core = 1
-poll_us = 0
-[[worker]]
-[[port]]
-name = "vm1"
-socket = "/tmp/vm1.sock"
-mode = "client"
-mac = "52:54:00:00:00:01"
-ips = ["10.0.0.2", "fd00::2"]
-queue_pairs = 16
-mtu = 0xffff
-queue_bytes = 1_000_000
-storm_pps = 0
-worker = 1
-[port.offload]
-transmit = true
-receive = true
-local = "any"
-congestion = "vegas"
-initial_window = 64
-buffer = "fair"
-budget = 65536
-receive_budget = 1_000_000
-max_flows = 7
-idle_s = 30
-min_rto_ms = 5
-[[uplink]]
-name = "up0"
-kind = "packet"
-device = "eth0"
-worker = 1
-storm_pps = 20000
-multicast_pps = 0
-
-[uplink.queue]
-discipline = "codel"
-segment = false
-rate_mbit = 1000
-device_bytes = 9000
-limit_packets = 100
-limit_bytes = 100_000
-high_percent = 60
-target_us = 500
-interval_us = 9000
-ecn = false
-ce_threshold_us = 60
-flows = 16
-quantum = 300
-[meter]
-enabled = false
-rate_kbit = 5000
-burst_bytes = 40_000
-recheck_ms = 50
-idle_s = 3
-max_pairs = 9
-high_pairs = 3
-high_dscp = 34
-low_dscp = 8
-"#;
+/// Every key, none of them with its default.
+const FULL: &str = include_str!("tests/full.toml");
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("f.toml"))
