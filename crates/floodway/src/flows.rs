@@ -1,7 +1,7 @@
 //! `floodway flows`: the TCP connections that the switch offloads.
 
-use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
-use floodway_switch::control::{ClientError, ControlClient};
+use floodway_switch::api::control::FlowStatus;
+use floodway_switch::control::ControlClient;
 
 use crate::cli::FlowsArgs;
 use crate::{output, table};
@@ -13,28 +13,10 @@ use crate::{output, table};
 pub fn flows(args: &FlowsArgs) -> anyhow::Result<()> {
     let client = ControlClient::new(&args.control.path)?;
     output::repeat(args.watch, !args.json, || {
-        let (flows, more) = collect(&client, args)?;
+        let (flows, more) =
+            output::collect(args, |query| client.flows(query).map(|page| (page.flows, page.next)))?;
         if args.json { output::json(&flows, args.watch) } else { Ok(render(&flows, more)) }
     })
-}
-
-/// All pages up to the limit, and whether there is more.
-fn collect(
-    client: &ControlClient,
-    args: &FlowsArgs,
-) -> Result<(Vec<FlowStatus>, bool), ClientError> {
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let mut query = FlowQuery { port: args.port.clone(), ..FlowQuery::default() };
-    let mut flows = Vec::new();
-    loop {
-        query.limit = Some((limit - flows.len()).min(MAX_PAGE));
-        let page = client.flows(&query)?;
-        flows.extend(page.flows);
-        if page.next.is_none() || flows.len() >= limit {
-            return Ok((flows, page.next.is_some()));
-        }
-        query.cursor = page.next;
-    }
 }
 
 fn render(flows: &[FlowStatus], more: bool) -> String {
@@ -75,11 +57,7 @@ fn render(flows: &[FlowStatus], more: bool) -> String {
         ]
     };
     let table = table::table(header, 6, flows.iter().map(row).collect());
-    let mut text = table.unwrap_or_else(|| "no flows".to_owned());
-    if more {
-        text += "\n... and more, which a larger --limit shows";
-    }
-    text
+    output::with_more(table, "no flows", more)
 }
 
 #[cfg(test)]
