@@ -378,7 +378,7 @@ fn features(status: &Status) -> Option<String> {
     table(["PORT", "FEATURES"], 2, running.map(row).collect())
 }
 
-/// Who has sent to whom, by the channel between guests or by an uplink.
+/// Who has sent to whom, from guest to guest or by an uplink.
 fn traffic(status: &Status) -> Option<String> {
     let row = |pair: &PairTrafficStatus| {
         [

@@ -7,7 +7,7 @@
 //! chain, or with `MRG_RXBUF` as many as it takes. If the guest has too few, all are put back and
 //! the frame waits in `pending`, a queue bounded in bytes; when that is full the frame is dropped
 //! and counted as `queue_full`. Frames never overtake those that wait. A frame that would not fit if
-//! the whole ring were free, or only in more pieces than [`most_iovecs`] allows, is dropped at once. A
+//! the whole ring were free, or only in more iovecs than [`most_iovecs`] allows, is dropped at once. A
 //! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
 //!
 //! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
@@ -107,7 +107,7 @@ pub struct RxQueue {
     visible: (u64, u64),
     /// Scratch of `place`: chains taken and where in them it writes. Of no meaning between calls.
     chains: Vec<Chain>,
-    pieces: GuestIoVecs,
+    iovecs: GuestIoVecs,
     /// What frames have cost beyond a copy each, since [`RxQueue::take_extra`] was last called: buffers that are small or lie scattered, and waiting.
     extra: Work,
     /// What was left for later of frames that came to wait, and what of that was done by those who deliver, in nanoseconds by the cost model, since
@@ -136,7 +136,7 @@ impl RxQueue {
             moderation: Moderation::default(),
             visible: (0, 0),
             chains: Vec::new(),
-            pieces: GuestIoVecs::default(),
+            iovecs: GuestIoVecs::default(),
             extra: Work::default(),
             deferred: Work::default(),
             relieved: 0,
@@ -158,7 +158,7 @@ impl RxQueue {
         // The guest may have missed an interrupt of a back-end that died.
         ring.interrupt();
         self.ring = Some(ring);
-        self.pieces.release();
+        self.iovecs.release();
         self.stopped = false;
         self.pending.look_again();
         self.moderation = Moderation::default();
@@ -173,7 +173,7 @@ impl RxQueue {
     pub fn stop(&mut self) -> Option<Ring> {
         self.flush();
         self.stopped |= self.ring.is_some();
-        self.pieces.release();
+        self.iovecs.release();
         self.ring.take()
     }
 
@@ -537,10 +537,10 @@ impl RxQueue {
         let mark = queue.next_avail();
         let mut room = 0;
         self.chains.clear();
-        self.pieces.clear();
+        self.iovecs.clear();
         while room < need {
             let access = Access::Write { need: (need - room) as u32 };
-            let chain = match queue.pop(access, &mut self.pieces)? {
+            let chain = match queue.pop(access, &mut self.iovecs)? {
                 Pop::Chain(chain) => chain,
                 Pop::Malformed { error: ChainError::Scattered, .. } => {
                     queue.rewind(mark);
@@ -556,7 +556,7 @@ impl RxQueue {
             self.chains.push(chain);
             let no_more = !self.features.mergeable
                 || self.chains.len() == usize::from(queue.size())
-                || self.pieces.len() > most_iovecs(need);
+                || self.iovecs.len() > most_iovecs(need);
             if room < need && no_more {
                 queue.rewind(mark);
                 return Ok(Placed::Never(DropReason::NoLargeBuffer));
@@ -568,18 +568,18 @@ impl RxQueue {
             ..frame.vnet
         };
         let hdr = vnet.to_bytes();
-        let pieces = self.pieces.as_segments();
-        write(pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        let iovecs = self.iovecs.as_slice();
+        write(iovecs, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
         if queue.is_logged() {
-            // The pieces have `need` bytes together: all of them, and nothing else, were written.
+            // The iovecs have `need` bytes together: all of them, and nothing else, were written.
             let memory = queue.memory();
-            pieces.iter().for_each(|piece| memory.note_write(piece.as_ptr(), piece.len()));
+            iovecs.iter().for_each(|iovec| memory.note_write(iovec.as_ptr(), iovec.len()));
         }
         for chain in &self.chains {
             queue.push_used(chain.head, chain.len);
         }
-        if self.pieces.len() > 1 {
-            self.extra.descriptors += self.pieces.len() as u64;
+        if self.iovecs.len() > 1 {
+            self.extra.descriptors += self.iovecs.len() as u64;
             self.extra.buffers += self.chains.len() as u64 - 1;
             self.extra.scattered += queue.take_scattered();
         }
@@ -591,16 +591,16 @@ impl RxQueue {
     }
 }
 
-/// Writes `hdr` and then `parts` into `pieces`, which are long enough together.
+/// Writes `hdr` and then `parts` into `iovecs`, which are long enough together.
 #[inline]
-fn write(pieces: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
-    let mut pieces = pieces.iter().copied();
+fn write(iovecs: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
+    let mut iovecs = iovecs.iter().copied();
     let mut to = GuestIoVec::from_slice(&[]);
     for from in std::iter::once(&GuestIoVec::from_slice(hdr)).chain(parts) {
         let mut from = *from;
         while !from.is_empty() {
             if to.is_empty() {
-                let Some(next) = pieces.next() else { return };
+                let Some(next) = iovecs.next() else { return };
                 to = next;
                 continue;
             }
