@@ -322,14 +322,27 @@ impl TxQueue {
         let end = batch.frames.last().map_or(0, |frame| u64::from(frame.parts.1));
         batch.taken.chains = chains;
         batch.taken.descriptors += end - chains;
-        let (features, mut gso_types) = (self.features, 0);
+        if self.read_headers(batch) != vnet::GSO_NONE {
+            self.leave_what_costs_too_much(batch, limit);
+        }
+        Ok(())
+    }
+
+    /// Reads the headers of a batch's frames and drops those that are wrong. Returns the bits of all GSO types.
+    #[inline]
+    fn read_headers(&self, batch: &mut Batch) -> u8 {
+        let mut gso_types = 0;
         // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
         let iovecs = unsafe { batch.iovecs.as_mut_slice() };
         for (i, frame) in batch.frames.iter_mut().enumerate() {
             let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
             if frame.dropped.is_none()
-                && let Err(reason) =
-                    frame.read_headers(&mut iovecs[start..end], &mut batch.prefixes, i, &features)
+                && let Err(reason) = frame.read_headers(
+                    &mut iovecs[start..end],
+                    &mut batch.prefixes,
+                    i,
+                    &self.features,
+                )
             {
                 frame.dropped = Some(reason);
             }
@@ -338,10 +351,7 @@ impl TxQueue {
             }
             gso_types |= frame.vnet.gso_type;
         }
-        if gso_types != vnet::GSO_NONE {
-            self.leave_what_costs_too_much(batch, limit);
-        }
-        Ok(())
+        gso_types
     }
 
     /// Leaves chains for the next batch: those behind the GSO packet with which the batch costs more than `limit` to cut.
