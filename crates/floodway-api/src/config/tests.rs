@@ -72,6 +72,11 @@ fn every_key_reaches_the_configuration() {
         min_rto: Duration::from_millis(5),
     };
     assert_eq!(port.offload, offload);
+}
+
+#[test]
+fn every_key_of_uplinks_and_meter_reaches_the_configuration() {
+    let config = parse(FULL).unwrap();
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
@@ -169,7 +174,6 @@ fn addresses_of_gateways_are_unicast_and_nobody_elses() {
 
 #[test]
 fn faults_of_one_port_name_key_value_and_fix() {
-    let long = format!("socket = \"/{}\"", "x".repeat(107));
     let integer = "must be an integer from";
     let cases = [
         ("queue_pairs = 17", format!("queue_pairs = 17: {integer} 1 to 16")),
@@ -227,6 +231,11 @@ fn faults_of_one_port_name_key_value_and_fix() {
     for (extra, expected) in cases {
         assert_eq!(error(&port_with(extra)), format!("f.toml:4: port[0] \"vm1\".{expected}"));
     }
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_a_fault() {
+    let long = format!("socket = \"/{}\"", "x".repeat(107));
     let too_long = error(&format!("[[port]]\nname = \"vm1\"\n{long}\n"));
     assert!(too_long.starts_with("f.toml:3: port[0] \"vm1\".socket = \"/xxxx"), "{too_long}");
     let fix = "...: is 108 bytes long; the system takes at most 107, choose a shorter path";
