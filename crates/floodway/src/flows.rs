@@ -4,7 +4,8 @@ use floodway_switch::api::control::FlowStatus;
 use floodway_switch::control::ControlClient;
 
 use crate::cli::FlowsArgs;
-use crate::{output, table};
+use crate::output;
+use crate::table::{self, Column};
 
 /// Prints the flows once, or again and again.
 ///
@@ -20,43 +21,32 @@ pub fn flows(args: &FlowsArgs) -> anyhow::Result<()> {
 }
 
 fn render(flows: &[FlowStatus], more: bool) -> String {
-    let header = [
-        "PORT",
-        "GUEST",
-        "PEER",
-        "TX",
-        "REASON",
-        "RX",
-        "CWND",
-        "SSTHRESH",
-        "HELD",
-        "IN FLIGHT",
-        "GRANTED",
-        "KEPT",
-        "RTT",
-    ];
-    let row = |flow: &FlowStatus| {
-        [
-            flow.port.clone(),
-            match flow.vlan {
-                None => flow.guest.clone(),
-                Some(vlan) => format!("{} vlan {vlan}", flow.guest),
-            },
-            flow.peer.clone(),
-            flow.tx.clone(),
-            flow.reason.clone(),
-            flow.rx.clone(),
-            flow.cwnd.to_string(),
-            // As in Linux: no threshold has been found yet.
-            if flow.ssthresh >= 1 << 30 { "-".to_owned() } else { flow.ssthresh.to_string() },
-            flow.held.to_string(),
-            flow.in_flight.to_string(),
-            flow.granted.to_string(),
-            flow.kept.to_string(),
-            flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us")),
-        ]
+    let guest = |flow: &FlowStatus| match flow.vlan {
+        None => flow.guest.clone(),
+        Some(vlan) => format!("{} vlan {vlan}", flow.guest),
     };
-    let table = table::table(header, 6, flows.iter().map(row).collect());
+    let ssthresh = |flow: &FlowStatus| {
+        // As in Linux: no threshold has been found yet.
+        if flow.ssthresh >= 1 << 30 { "-".to_owned() } else { flow.ssthresh.to_string() }
+    };
+    let rtt =
+        |flow: &FlowStatus| flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us"));
+    let columns: [Column<'_, FlowStatus>; 13] = [
+        ("PORT", &|f| f.port.clone()),
+        ("GUEST", &guest),
+        ("PEER", &|f| f.peer.clone()),
+        ("TX", &|f| f.tx.clone()),
+        ("REASON", &|f| f.reason.clone()),
+        ("RX", &|f| f.rx.clone()),
+        ("CWND", &|f| f.cwnd.to_string()),
+        ("SSTHRESH", &ssthresh),
+        ("HELD", &|f| f.held.to_string()),
+        ("IN FLIGHT", &|f| f.in_flight.to_string()),
+        ("GRANTED", &|f| f.granted.to_string()),
+        ("KEPT", &|f| f.kept.to_string()),
+        ("RTT", &rtt),
+    ];
+    let table = table::columns(flows, 6, &columns);
     output::with_more(table, "no flows", more)
 }
 
