@@ -60,6 +60,26 @@ fn a_guest_that_gives_up_soon_outlives_a_closed_window() {
     }
 }
 
+/// Linux measures `tcp_retries2` from the first repeat of a recovery: one that lasts for several stalls leaves no second timeout in a row.
+#[test]
+fn a_guest_outlives_several_stalls_in_one_recovery() {
+    for reads in [500, 1_000, 2_000, 4_000] {
+        let mut world = stalled("stall-again", |setup| {
+            setup.to_peer.rate = Some(50);
+            (setup.guest.mss, setup.peer.sack) = (200, false);
+        });
+        world.guest.write(1_000_000, world.now);
+        for stall in 0..4 {
+            world.run_for(SECONDS(20));
+            assert!(world.guest.is_established(), "read for {reads} ms, stall {stall}");
+            world.peer.resume(world.now);
+            world.run_for(MS(reads));
+            world.peer.rx.paused = true;
+        }
+        resumes(world, 1_000_000);
+    }
+}
+
 #[test]
 fn the_guest_is_told_the_truth_when_the_window_opens() {
     let mut world = stalled("stall-truth", |_| ());

@@ -14,9 +14,11 @@
 //! and the guest gives up as it would without the switch.
 //!
 //! One byte is enough: Linux counts timeouts from zero after each advance (`icsk_retransmits`), and keeps the timeout backed
-//! off, since less than a segment is no round trip. It then repeats every 120 s, so that the reserve lasts for days. A sender
-//! whose timeout starts anew at every advance is answered once in [`ANSWER_INTERVAL`], which is within four of its
-//! timeouts, and the reserve lasts for two hours.
+//! off, since less than a segment is no round trip. It then repeats every 120 s, so that the reserve lasts for days. Each timeout
+//! must be answered before the next one, though: Linux measures `tcp_retries2` from the first repeat of a recovery (`retrans_stamp`), and one
+//! that has lasted for longer ends with the second timeout in a row. So the time between two answers begins with [`FIRST_INTERVAL`] and
+//! doubles with every answer, as timeouts do. A sender whose timeout starts anew at every advance comes to be answered once in
+//! [`LONGEST_INTERVAL`], which is within ten of its timeouts, and the reserve lasts for two hours.
 //!
 //! All is disclosed as soon as the window opens, the guest's FIN is acknowledged, or the flow goes offline. An idle flow whose
 //! window is merely small withholds nothing, for the guest's timer would run for no purpose.
@@ -33,8 +35,12 @@ use crate::time::{Duration, Instant};
 
 /// Most bytes that are withheld: as many answers.
 const RESERVE: u32 = 4096;
-/// Least time between two answers.
-const ANSWER_INTERVAL: Duration = Duration::from_secs(2);
+/// Least time between the first two answers: below any timeout of the guest.
+const FIRST_INTERVAL: Duration = Duration::from_millis(25);
+/// Least time between two answers of many.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
+/// Least time between two probes that the guest asks for: its smallest timeout (Linux `TCP_RTO_MIN`).
+const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is withheld from the guest, and who waits for whom.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +51,8 @@ pub(in crate::offload) struct Stall {
     guest_asks: bool,
     /// The peer was heard since the guest was last answered.
     peer_heard: bool,
+    /// Answers since the window closed.
+    answers: u8,
     /// No answer is given before, and the peer is not asked before.
     answer_from: Instant,
     ask_from: Instant,
@@ -55,6 +63,7 @@ impl Stall {
         withheld: 0,
         guest_asks: false,
         peer_heard: false,
+        answers: 0,
         answer_from: Instant::ZERO,
         ask_from: Instant::ZERO,
     };
@@ -65,6 +74,12 @@ impl Stall {
     #[inline]
     pub fn answer_at(&self) -> Instant {
         if self.guest_asks && self.peer_heard { self.answer_from } else { Instant::NEVER }
+    }
+
+    /// Least time from the latest answer to the next.
+    fn interval(&self) -> Duration {
+        let doublings = self.answers.saturating_sub(1).min(7);
+        (FIRST_INTERVAL * (1 << doublings)).min(LONGEST_INTERVAL)
     }
 }
 
@@ -130,7 +145,7 @@ impl<B: 'static> Sender<B> {
         self.recovery.stall.guest_asks = true;
         let answers = self.answer(env.now);
         if !answers && self.recovery.stall.ask_from <= env.now && self.store.records() == 0 {
-            self.recovery.stall.ask_from = env.now + ANSWER_INTERVAL;
+            self.recovery.stall.ask_from = env.now + ASK_INTERVAL;
             self.ask_for_window(env);
         }
         answers
@@ -141,9 +156,10 @@ impl<B: 'static> Sender<B> {
         let answers = self.recovery.stall.answer_at() <= now;
         if answers {
             let stall = &mut self.recovery.stall;
-            let next = now + ANSWER_INTERVAL;
-            let withheld = stall.withheld - 1;
-            *stall = Stall { withheld, answer_from: next, ask_from: next, ..Stall::NONE };
+            let (withheld, answers) = (stall.withheld - 1, stall.answers.saturating_add(1));
+            *stall = Stall { withheld, answers, ..Stall::NONE };
+            stall.answer_from = now + stall.interval();
+            stall.ask_from = now + stall.interval().min(ASK_INTERVAL);
         }
         answers
     }

@@ -62,6 +62,8 @@ pub struct Monitor {
     wire_una: Position,
     wire_nxt: Position,
     peer_edge: Position,
+    /// The right edge of the latest ACK.
+    latest_edge: Option<Position>,
     in_flight: VecDeque<Transmission>,
     arrived_order: Option<(Instant, Position)>,
     /// Without SACK: bytes that duplicate ACKs say have arrived.
@@ -235,8 +237,8 @@ impl Monitor {
         }
         let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
         let edge = ack + (i64::from(segment.window) << scale);
+        let moves_window = self.latest_edge.replace(edge) != Some(edge);
         self.peer_edge = self.peer_edge.max(edge);
-        let una = self.wire_una;
         if ack > self.wire_una {
             self.dup_bytes -= self.dup_bytes.min(ack - self.wire_una);
             self.wire_una = ack;
@@ -252,10 +254,10 @@ impl Monitor {
         // The guest has acknowledged what lies behind it: not acceptable (RFC 9293 section 3.10.7.4).
         let old = self.peer_pos(self.guest_ack, segment.end()) < self.guest_ack;
         if let Some(reference) = self.reference.as_mut().filter(|_| !old) {
-            let duplicate = ack == una && segment.is_pure_ack();
+            let pure = segment.is_pure_ack();
             // On a SYN-ACK, which may come again, it means something else.
             let ece = segment.has(Flags::ECE) && !segment.has(Flags::SYN);
-            reference.ack(now, &Ack { ack, sacks: &blocks, duplicate, ece, stale });
+            reference.ack(now, &Ack { ack, sacks: &blocks, pure, moves_window, ece, stale });
         }
         for sent in &mut self.in_flight {
             let delivered = sent.end <= ack

@@ -187,9 +187,10 @@ impl Account {
         self.cwnd + slack
     }
 
-    /// Nothing is on its way any more.
-    pub fn end_recovery(&mut self) {
+    /// All before `una` was sent by somebody else, and a mark of it is nothing to this sender.
+    pub fn take_over(&mut self, una: Position) {
         self.phase = Phase::Open;
+        (self.reduced_until, self.by_mark) = (una, false);
         (self.timed_out, self.probed, self.probes) = (None, None, (0, 0));
     }
 
@@ -251,8 +252,11 @@ impl Account {
         let arrived = terms.mss.min(possible);
         self.duplicates += arrived;
         // What has counted in a recovery does not count again.
-        let is_fast = matches!(self.phase, Phase::Fast { .. });
-        self.counted += if is_fast { arrived } else { arrived.min(flight.longest) };
+        self.counted += match self.phase {
+            Phase::Fast { .. } => arrived,
+            _ if news.moves_window => 0,
+            _ => arrived.min(flight.shortest),
+        };
         arrived
     }
 
@@ -279,11 +283,14 @@ impl Account {
         let in_time = matches!(self.phase, Phase::Loss { .. })
             && news.earliest.is_some_and(|order| Some(order) <= self.lost_before);
         (needless || in_time).then_some(Self {
-            cwnd: undo.cwnd,
-            ssthresh: undo.ssthresh,
+            // What has grown since stays (Linux `tcp_undo_cwnd_reduction`).
+            cwnd: undo.cwnd.max(self.cwnd),
+            ssthresh: undo.ssthresh.max(self.ssthresh),
             curve: undo.curve,
             undo: None,
             phase: Phase::Open,
+            // What the timeout took for lost is on its way.
+            lost_before: None,
             reduced_until: 0,
             ..*self
         })

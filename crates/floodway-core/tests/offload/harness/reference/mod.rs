@@ -42,8 +42,9 @@
 //! - an ACK that came late, by its clock, may be refused (RFC 7323 section 5.3): what it says counts at once, and what it reports as
 //!   delivered may count with the next ACK that repeats it. (One with an old sequence number is refused, by RFC 9293 section 3.10.7.4, and
 //!   is not shown to the reference.)
-//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the longest in
-//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that.
+//! - without SACK a duplicate ACK stands for a segment of the sender's MSS, which is at most what the SYNs agreed on, and may be the shortest in
+//!   flight: what duplicates before a recovery took off what the next ACK delivers (RFC 6937 section 2) is as little as that. One that moves the window need
+//!   not be counted.
 //!
 //! Vegas is held to Reno's bound, which it must not exceed. DCTCP is, too, but its reductions by marks are not
 //! checked: they depend on an average that the wire does not show. They may set `ssthresh` to nearly the whole window (RFC 8257
@@ -96,8 +97,10 @@ impl Terms {
 pub struct Ack<'a> {
     pub ack: Position,
     pub sacks: &'a [(Position, Position)],
-    /// It says nothing but that something arrived out of order.
-    pub duplicate: bool,
+    /// It carries no data: a duplicate, if it acknowledges nothing.
+    pub pure: bool,
+    /// Its window has another right edge than the last one's: no duplicate by RFC 5681 section 2.
+    pub moves_window: bool,
     pub ece: bool,
     /// The receiver's clock was later in a segment that came before: the sender may have to refuse it.
     pub stale: bool,
@@ -174,7 +177,8 @@ impl Reference {
     pub fn resume(&mut self) {
         if std::mem::take(&mut self.is_paused) {
             self.board.forget();
-            self.accounts.iter_mut().for_each(Account::end_recovery);
+            let una = self.board.una;
+            self.accounts.iter_mut().for_each(|account| account.take_over(una));
         }
     }
 

@@ -49,6 +49,8 @@ pub struct News {
     pub earliest: Option<Order>,
     pub rtt: Option<Duration>,
     pub duplicate: bool,
+    /// It is no duplicate for senders that look at the window.
+    pub moves_window: bool,
     pub ece: bool,
     pub stale: bool,
     /// It may repeat what stale ones reported.
@@ -61,8 +63,8 @@ pub struct News {
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
     pub bytes: i64,
-    /// Bytes of the longest segment.
-    pub longest: i64,
+    /// Bytes of the shortest segment.
+    pub shortest: i64,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,7 @@ impl Scoreboard {
         if ack.ack < self.una || ack.ack > self.nxt {
             return None;
         }
+        let duplicate = ack.pure && ack.ack == self.una;
         let mut news = News {
             una_before: self.una,
             una: ack.ack,
@@ -100,11 +103,12 @@ impl Scoreboard {
             twice: None,
             earliest: None,
             rtt: None,
-            duplicate: ack.duplicate,
+            duplicate,
+            moves_window: ack.moves_window,
             // One that is refused reduces nothing.
             ece: ack.ece && !ack.stale,
             stale: ack.stale,
-            reports: ack.duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
+            reports: duplicate || !ack.sacks.is_empty() || ack.ack > self.una,
             first: 0,
         };
         self.deliver(now, self.una, ack.ack, &mut news);
@@ -118,8 +122,16 @@ impl Scoreboard {
         }
         self.una = ack.ack;
         self.sent.retain(|sent| sent.end > ack.ack);
-        news.first = self.sent.first().map_or(0, Transmission::len);
+        news.first = self.first_missing();
         Some(news)
+    }
+
+    /// Bytes of the first segment that is missing, as a sender knows it that cuts what is too long (RFC 1191, RFC 8899): no more than the longest
+    /// that it has sent since.
+    fn first_missing(&self) -> i64 {
+        let Some((first, others)) = self.sent.split_first() else { return 0 };
+        let later = others.iter().filter(|sent| sent.order > first.order).map(Transmission::len);
+        later.max().map_or(first.len(), |longest| longest.min(first.len()))
     }
 
     fn deliver(&mut self, now: Instant, start: Position, end: Position, news: &mut News) {
@@ -203,9 +215,9 @@ impl Scoreboard {
     pub fn flight(&self, lost_before: Option<Order>) -> Flight {
         let sent = self.sent.iter().filter(|sent| sent.fate == Fate::Unknown);
         let lens = sent.filter(|sent| Some(sent.order) > lost_before).map(Transmission::len);
-        lens.fold(Flight { bytes: 0, longest: 0 }, |all, len| Flight {
+        lens.fold(Flight { bytes: 0, shortest: i64::MAX }, |all, len| Flight {
             bytes: all.bytes + len,
-            longest: all.longest.max(len),
+            shortest: all.shortest.min(len),
         })
     }
 

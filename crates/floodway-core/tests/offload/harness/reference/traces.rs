@@ -60,6 +60,15 @@ impl Trace {
         self.reference.settle(self.now)
     }
 
+    /// Sends segments of `lens` bytes from `next` on.
+    fn send_lens(&mut self, next: &mut Position, lens: &[i64]) -> Result<(), String> {
+        for len in lens {
+            self.reference.sent(self.now, *next, *next + len);
+            *next += len;
+        }
+        self.reference.settle(self.now)
+    }
+
     fn repeat(&mut self, segments: &[i64]) -> Result<(), String> {
         for &segment in segments {
             self.reference.sent(self.now, place(segment), place(segment + 1));
@@ -69,7 +78,7 @@ impl Trace {
 
     fn take(&mut self, segments: i64, sacks: &[(i64, i64)], ece: bool) {
         self.acked += segments;
-        let ack = Ack { duplicate: segments == 0, ece, ..Ack::default() };
+        let ack = Ack { pure: segments == 0, ece, ..Ack::default() };
         self.take_as(&ack, sacks);
     }
 
@@ -232,7 +241,7 @@ fn what_a_late_ack_reports_may_count_with_the_next() {
         let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
         trace.wait(RTT);
         let first = trace.acked;
-        let late = Ack { duplicate: true, stale, ..Ack::default() };
+        let late = Ack { pure: true, stale, ..Ack::default() };
         trace.take_as(&late, &[(first + 1, first + 9)]);
         trace.take(0, &[(first + 1, first + 10)], false);
         trace.repeat(&[first]).unwrap();
@@ -248,7 +257,7 @@ fn a_late_mark_need_not_be_heard() {
     for (stale, fits) in [(true, true), (false, false)] {
         let mut trace = Trace::grown(Algorithm::NewReno, true, 40);
         trace.wait(RTT);
-        trace.take_as(&Ack { duplicate: true, ece: true, stale, ..Ack::default() }, &[]);
+        trace.take_as(&Ack { pure: true, ece: true, stale, ..Ack::default() }, &[]);
         trace.ack(40);
         assert_eq!(trace.send(40).is_ok(), fits, "{stale}");
     }
@@ -262,8 +271,8 @@ fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
         range.for_each(|n| trace.reference.sent(trace.now, place(n), place(n + 1)));
         trace.reference.settle(trace.now)
     };
-    let ack = |trace: &mut Trace, segment: i64, duplicate| {
-        let ack = Ack { ack: place(segment), duplicate, ..Ack::default() };
+    let ack = |trace: &mut Trace, segment: i64, pure| {
+        let ack = Ack { ack: place(segment), pure, ..Ack::default() };
         trace.reference.ack(trace.now, &ack);
     };
     for (more, fits) in [(0, true), (1, false)] {
@@ -282,24 +291,55 @@ fn duplicates_before_a_recovery_are_as_long_as_the_segments() {
     }
 }
 
+/// Three duplicates, of which the first moves the window: it need not have been counted, and what it stands for is delivered by the next ACK.
+#[test]
+fn an_ack_that_moves_the_window_need_not_be_a_duplicate() {
+    for (moves_window, fits) in [(true, true), (false, false)] {
+        let mut trace = Trace::grown(Algorithm::NewReno, false, 20);
+        let first = trace.acked;
+        trace.wait(RTT);
+        for n in 0..3 {
+            trace.take_as(
+                &Ack { pure: true, moves_window: moves_window && n == 0, ..Ack::default() },
+                &[],
+            );
+        }
+        trace.repeat(&[first]).unwrap();
+        trace.ack(5);
+        assert_eq!(trace.repeat(&[first + 5]).is_ok(), fits);
+    }
+}
+
 /// The segment that is missing has 400 bytes, so that all the others have arrived with the ninth duplicate.
 #[test]
 fn duplicates_stand_for_all_but_the_missing_segment() {
     for (last, fits) in [(600, true), (601, false)] {
         let mut trace = Trace::with(Algorithm::NewReno, false);
         let mut next = place(0);
-        let mut send = |trace: &mut Trace, lens: &[i64]| {
-            for len in lens {
-                trace.reference.sent(trace.now, next, next + len);
-                next += len;
-            }
-            trace.reference.settle(trace.now)
-        };
+        let mut send = |trace: &mut Trace, lens: &[i64]| trace.send_lens(&mut next, lens);
         send(&mut trace, &[400]).unwrap();
         send(&mut trace, &[MSS; 9]).unwrap();
         trace.wait(RTT);
         (0..9).for_each(|_| trace.ack(0));
         send(&mut trace, &[MSS; 9]).unwrap();
+        assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
+    }
+}
+
+/// The segment that is missing was sent with 900 bytes, and those after it have 500: the sender may have cut it, and knows of 500 bytes then that have
+/// not arrived.
+#[test]
+fn a_segment_that_was_cut_is_missing_in_part() {
+    for (last, fits) in [(500, true), (501, false)] {
+        let mut trace = Trace::with(Algorithm::NewReno, false);
+        let mut next = place(0);
+        let mut send = |trace: &mut Trace, lens: &[i64]| trace.send_lens(&mut next, lens);
+        send(&mut trace, &[900]).unwrap();
+        trace.wait(MS(1));
+        send(&mut trace, &[500; 18]).unwrap();
+        trace.wait(RTT);
+        (0..18).for_each(|_| trace.ack(0));
+        send(&mut trace, &[500; 18]).unwrap();
         assert_eq!(send(&mut trace, &[last]).is_ok(), fits);
     }
 }
@@ -552,4 +592,21 @@ fn what_somebody_else_sends_is_not_judged() {
     trace.send(100).unwrap();
     trace.reference.resume();
     violates(trace.send(11));
+}
+
+/// The guest has sent a CWR with its last window, and the receiver echoes until it comes.
+#[test]
+fn a_mark_of_what_somebody_else_sent_reduces_nothing() {
+    for (acked, fits) in [(0, true), (1, false)] {
+        let mut trace = Trace::reno();
+        trace.reference.pause();
+        trace.send(5).unwrap();
+        trace.acked = 5;
+        trace.reference.resume();
+        trace.send(10).unwrap();
+        trace.wait(RTT);
+        trace.take(acked, &[], true);
+        trace.take(5 - acked, &[], false);
+        assert_eq!(trace.send(5).is_ok(), fits);
+    }
 }

@@ -360,8 +360,15 @@ impl Endpoint {
         }
     }
 
+    /// The sequence number of an ACK: the other side takes none from beyond a window that it has shrunk (Linux `tcp_acceptable_seq`), by more than
+    /// the rounding of its scale.
+    fn acceptable(&self) -> Position {
+        let (nxt, edge) = (self.tx.nxt, self.tx.edge);
+        if nxt - edge < 1 << self.my_scale.max(self.peer_scale) { nxt } else { edge }
+    }
+
     fn ack(&mut self, now: Instant) {
-        let mut packet = self.packet(self.tx.nxt, now);
+        let mut packet = self.packet(self.acceptable(), now);
         self.rx.acknowledge(&mut packet, &self.config, self.my_scale, self.peer_isn);
         self.out.push(packet);
     }

@@ -68,8 +68,9 @@ pub struct Sending {
     persist_backed_off: u32,
     probes: u32,
     dup_acks: u32,
-    /// The latest transmission that is known to have arrived.
+    /// The latest transmission that is known to have arrived, and how long its answer took (RFC 8985 section 6.2).
     latest: Option<(Instant, Position)>,
+    latest_rtt: Duration,
     pub counts: Retransmissions,
     pub cwr: bool,
     reduced_until: Position,
@@ -121,6 +122,7 @@ impl Sending {
             probes: 0,
             dup_acks: 0,
             latest: None,
+            latest_rtt: Duration::ZERO,
             counts: Retransmissions::default(),
             cwr: false,
             reduced_until: 0,
@@ -451,7 +453,10 @@ impl Sending {
         if sent.times > 1 && now.since(sent.at) < self.min_rtt {
             return;
         }
-        self.latest = self.latest.max(Some((sent.at, sent.end)));
+        let arrived = Some((sent.at, sent.end));
+        if arrived > self.latest {
+            (self.latest, self.latest_rtt) = (arrived, now.since(sent.at));
+        }
     }
 
     fn mark(&mut self, left: Position, right: Position, now: Instant) {
@@ -475,7 +480,7 @@ impl Sending {
     /// RACK with a reordering window of a quarter of the smallest round trip.
     fn find_lost(&mut self, now: Instant) {
         let Some(latest) = self.latest else { return };
-        let patience = self.srtt.unwrap_or_default() + self.min_rtt.min(Duration::from_secs(1)) / 4;
+        let patience = self.latest_rtt + self.min_rtt.min(Duration::from_secs(1)) / 4;
         for sent in &mut self.sent {
             if !sent.sacked && (sent.at, sent.end) < latest && sent.at + patience <= now {
                 sent.lost = true;
