@@ -104,7 +104,7 @@ impl Scene {
         let placed = traffic(&self.rx);
         let written = (placed.1 - bytes) + 12 * (placed.0 - packets);
         // Each piece, each used entry that goes with one, and each index may lie in two pages.
-        let allowed = written / PAGE + 4 * work.pieces + 16;
+        let allowed = written / PAGE + 4 * work.iovecs + 16;
         assert!(work.pages <= allowed, "{} pages for {written} bytes, {work:?}", work.pages);
         let bits = self.bits();
         let after = self.contents();

@@ -57,26 +57,26 @@ struct Device {
     queue: Virtqueue,
     access: Access,
     taken: Vec<u16>,
-    pieces: GuestIoVecs,
+    iovecs: GuestIoVecs,
 }
 
 impl Device {
     fn pop(&mut self) -> Option<u16> {
-        self.pieces.clear();
+        self.iovecs.clear();
         let _ = work::take();
-        let popped = self.queue.pop(self.access, &mut self.pieces);
+        let popped = self.queue.pop(self.access, &mut self.iovecs);
         let work = work::take();
         assert!(work.total() <= CHAIN_COST, "{work:?} for one chain");
         match popped {
             Ok(Pop::Chain(chain)) => {
-                let segments = self.pieces.as_segments();
+                let segments = self.iovecs.as_slice();
                 let sum: u64 = segments.iter().map(|p| p.len() as u64).sum();
                 assert_eq!(sum, u64::from(chain.len));
                 segments.iter().for_each(|piece| self.touch(*piece));
                 Some(chain.head)
             }
             Ok(Pop::Malformed { head, .. }) => {
-                assert!(self.pieces.is_empty());
+                assert!(self.iovecs.is_empty());
                 Some(head)
             }
             Ok(Pop::Empty) | Err(_) => None,
@@ -130,7 +130,7 @@ fuzz_target!(|input: Input| {
             Access::Read { max: input.bytes }
         },
         taken: Vec::new(),
-        pieces: GuestIoVecs::default(),
+        iovecs: GuestIoVecs::default(),
     };
     for step in input.steps {
         match step {

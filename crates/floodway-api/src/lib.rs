@@ -1,7 +1,4 @@
-//! What operators, scripts and tests share with a switch: its configuration, and what its control socket takes and returns.
-//!
-//! Data only: nothing here runs a switch. The switch describes itself in these types and answers with them; the command line, the lab and tests
-//! read them back through the [`client`] (feature `client`).
+#![doc = include_str!("../README.md")]
 //!
 //! | module | is |
 //! |---|---|

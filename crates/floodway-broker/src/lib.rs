@@ -1,7 +1,4 @@
-//! The privileged process: keeps what outlives a data plane, and never touches a frame.
-//!
-//! The design, and what stands of it, is in `docs/src/theory/processes.md`. This crate knows nothing of the switch: it holds descriptors, passes vhost-user messages on, and
-//! starts the program that its caller names.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | what it is |
 //! |---|---|

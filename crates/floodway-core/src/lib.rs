@@ -1,9 +1,4 @@
-//! Every mechanism of Floodway, **sans-IO**: no sockets, no threads, no clock, no randomness that
-//! is not handed in, no allocation per packet in steady state.
-//!
-//! Core works on packet metadata (parsed header fields, lengths, port, time) and answers with
-//! verdicts and edits; the bytes stay with the caller. The switch runs it on guest memory, the
-//! simulator on packets that have no bytes.
+#![doc = include_str!("../README.md")]
 //!
 //! # Layers
 //! Modules import downwards only; `make lint` checks it, also within each of them.

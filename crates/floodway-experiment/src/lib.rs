@@ -1,4 +1,4 @@
-//! Experiments as files: what real VMs and simulated ones have in common.
+#![doc = include_str!("../README.md")]
 //!
 //! # Theory of operation
 //!

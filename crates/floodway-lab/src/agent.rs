@@ -7,7 +7,6 @@ mod transfer;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -170,17 +169,6 @@ impl Agent {
         let request = Request::Wait { job: job.job, timeout_ms: milliseconds(timeout) };
         let exit: Exit = self.call(&request, timeout.saturating_add(CALL_TIMEOUT))?;
         Ok((!exit.timed_out).then_some(exit))
-    }
-
-    /// Copies a host file into the guest with its permission bits, and checks it by SHA-256.
-    ///
-    /// # Errors
-    /// When either file fails, or the digests differ.
-    pub fn put_file(&self, from: &Path, to: &str) -> Result<()> {
-        let bytes =
-            std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
-        let mode = std::fs::metadata(from)?.permissions().mode() & 0o7777;
-        self.put(&bytes, to, mode)
     }
 
     /// Writes bytes into a file in the guest, and checks it by SHA-256.

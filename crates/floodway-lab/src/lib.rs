@@ -1,9 +1,4 @@
-//! The lab: boots real VMs on the switch or on Linux bridge and tap, and runs experiments on them. What they write is
-//! [`floodway_report`], what their files say [`floodway_experiment`]; experiments in virtual time are [`floodway_simlab`]. The
-//! program `floodway-lab` has the commands of all.
-//!
-//! The switch under test is always the `floodway` binary, never linked in: what is measured is
-//! what an operator runs. Networks between hosts are played by [`floodway_netem`], in a process of its own ([`path`]).
+#![doc = include_str!("../README.md")]
 
 pub mod agent;
 pub mod bench;

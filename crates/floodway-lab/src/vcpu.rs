@@ -94,7 +94,7 @@ pub fn slice(thread: i32) -> Result<Duration> {
 }
 
 /// Makes a thread a round-robin real-time one: never preempted by ordinary threads, nor by its equals before its turn is
-/// over. The turn's length is [`set_round_robin_turn`]'s.
+/// over. The turn's length is [`set_round_robin_slice`]'s.
 ///
 /// # Errors
 /// When `priority` is not 1 to 99, there is no such thread, or the lab may not (not root).
@@ -123,7 +123,7 @@ pub fn set_fifo(thread: i32, priority: u32) -> Result<()> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn set_round_robin_turn(turn: Duration) -> Result<crate::cleanup::Guard> {
+pub fn set_round_robin_slice(turn: Duration) -> Result<crate::cleanup::Guard> {
     let before = fs::read_to_string(RR_TIMESLICE).context(RR_TIMESLICE)?;
     let guard = crate::cleanup::register("the length of round-robin turns", move || {
         Ok(fs::write(RR_TIMESLICE, before)?)

@@ -1,5 +1,4 @@
-//! An emulated network path: rate, finite buffers, delay, loss and priorities between hosts that
-//! are real: Linux's TCP in namespaces, VMs behind a tap, the switch's uplink.
+#![doc = include_str!("../README.md")]
 //!
 //! # Theory of operation
 //! Kernels without netem cannot play a long or lossy link. So a process of its own takes frames

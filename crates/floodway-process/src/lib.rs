@@ -1,7 +1,4 @@
-//! What the broker and the data plane share.
-//!
-//! The broker is privileged and keeps what must outlive a crash; the data plane moves frames in a sandbox and may die at any moment. How they divide
-//! the work, and what stands of it, is in `docs/src/theory/processes.md`.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! What experiments report, in whatever world they ran: figures, the bands that they are judged by, and the files and
-//! pages that show them. It knows neither switch nor simulator.
+#![doc = include_str!("../README.md")]
 //!
 //! | layer | modules |
 //! |---|---|

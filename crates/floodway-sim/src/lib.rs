@@ -1,9 +1,7 @@
-//! Discrete-event simulation of hosts that run many VMs per core, of their CPU schedulers, networks and
-//! TCP stacks, in virtual time.
+#![doc = include_str!("../README.md")]
 //!
 //! [`engine`] knows time, events and seeds. The models stand beside it; each file opens with its
-//! theory of operation. Nothing here looks at a clock, the operating system or the network: the same seed
-//! gives the same bytes.
+//! theory of operation.
 //!
 //! Modules import downwards only, which `make lint` checks: [`traffic`] stands on [`world`], that and [`hooks`] on [`machine`], that on what
 //! all parts of a world share (`env`), that on [`net`], [`cpu`] and [`flow`], then [`tcp`], [`packet`], names (`ids`) and [`engine`].

@@ -132,7 +132,7 @@ fn round_robin_makes_an_echo_wait_for_the_others_quanta() {
 }
 
 #[test]
-fn neighbours_on_a_machine_never_touch_the_network() {
+fn vms_of_one_machine_never_touch_the_network() {
     let mut s = setup(2, None, credit(), 1, Box::new(PassThrough));
     let app = s.world.add_app(Series::new(series(&s, s.vms[0], s.vms[1], 1_000_000, 5)));
     s.world.run(AT(60_000));
@@ -218,7 +218,7 @@ fn the_driver_domain_competes_if_it_is_told_to() {
 
 #[test]
 fn ring_size_bounds_what_one_slice_can_send() {
-    // The driver domain shares the pCPU round robin: a full ring waits for its turn.
+    // The driver domain shares the pCPU round robin: a full ring waits for its time slice.
     let sent = |ring_slots| {
         let scheduler = Box::new(RoundRobin::new(2, MS(30)));
         let mut world =
@@ -254,7 +254,7 @@ fn ring_size_bounds_what_one_slice_can_send() {
         let samples: Samples = series.records().iter().map(|r| r.1.time()).collect();
         samples.quantile(0.5).unwrap()
     };
-    // 400 packets are two turns of 240, or seven of 60; each turn waits for the driver domain's and the VM's own.
+    // 400 packets are two time slices of 240, or seven of 60; each time slice waits for the driver domain's and the VM's own.
     assert!(sent(60) > sent(240) + MS(4 * 30), "{:?} {:?}", sent(60), sent(240));
 }
 
@@ -349,7 +349,7 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
             driver: DriverConfig::new(VcpuSpec::pinned(1, 256)),
         };
         let machine = world.add_machine(0, config, Box::new(PassThrough));
-        // Both are always busy, so that a VM that gives way waits for a whole turn of the other.
+        // Both are always busy, so that a VM that gives way waits for a whole time slice of the other.
         let load = Some(LoadConfig::duty_cycle(100, MS(30)));
         let vm = VmConfig {
             load,
@@ -375,7 +375,7 @@ fn an_interrupt_that_costs_the_turn_makes_each_round_trip_wait_for_the_others() 
         assert!(series.is_done());
         series.records().iter().map(|r| r.1.time()).collect::<Samples>().quantile(0.5).unwrap()
     };
-    // The SYN-ACK and four flights of ACKs; without it, most of them come within one turn.
+    // The SYN-ACK and four flights of ACKs; without it, most of them come within one time slice.
     let (keeps, yields) = (time(false), time(true));
     assert!(keeps < MS(9), "{keeps:?}");
     assert!((MS(12)..MS(18)).contains(&yields), "{yields:?}");

@@ -196,7 +196,7 @@ fn transmit_offload_hides_turns_of_other_vms() {
     assert!(without > with * 2, "{with:?} {without:?}");
 }
 
-/// Without a rate limit the driver domain preempts the VM at each packet, so that without offload every round trip costs a turn.
+/// Without a rate limit the driver domain preempts the VM at each packet, so that without offload every round trip costs a time slice.
 #[test]
 fn offload_wins_several_times_where_the_driver_domain_shares_the_core() {
     let shared = Some(CreditConfig::xen_3_3());
@@ -209,11 +209,11 @@ fn offload_wins_several_times_where_the_driver_domain_shares_the_core() {
 
 #[test]
 fn receive_offload_answers_for_a_vm_that_waits() {
-    // Large enough to last longer than a turn of the VM: without offload the sender waits for its ACKs.
+    // Large enough to last longer than a time slice of the VM: without offload the sender waits for its ACKs.
     let away =
         Setup { outwards: false, vms: 3, load: 100, own_load: false, bytes: 1_000_000, ..ALONE };
     let shared = Some(CreditConfig::xen_4_2());
-    // Where the driver domain shares the core, each of its turns ends one of a VM: with few VMs all of them come round fast, and there is
+    // Where the driver domain shares the core, each of its time slices ends one of a VM: with few VMs all of them come round fast, and there is
     // less to gain.
     let few = Setup { load: 60, own_load: true, shared, ..away };
     let interrupted = Setup { vms: 4, ..few };

@@ -91,14 +91,14 @@ fn hogs(n: u32, weight: u32) -> Vec<VcpuSpec> {
 }
 
 #[test]
-fn round_robin_turns_by_quantum_and_blocking_keeps_the_rest() {
+fn round_robin_slices_last_a_quantum_and_blocking_keeps_the_rest() {
     let mut bench = Bench::new(1, RoundRobin::new(1, MS(30)), &hogs(3, 1024));
     bench.wake(AT(0), 0, FOREVER);
     bench.wake(AT(1), 1, MS(10));
     bench.wake(AT(2), 2, FOREVER);
     // 0 runs its quantum although others wake up; 1 blocks after 10; 2 runs to 70.
     bench.wake(AT(50), 1, MS(25));
-    // 1 has 20 of its quantum left: it is stopped at 120 and ends its work in its next turn.
+    // 1 has 20 of its quantum left: it is stopped at 120 and ends its work in its next time slice.
     bench.run(AT(250));
     let expected = [
         (0.0, Some(0)),

@@ -1,4 +1,4 @@
-//! Experiments in virtual time. Nothing here needs root, VMs or vhost: it builds and runs wherever Rust does.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | is |
 //! |---|---|

@@ -221,8 +221,8 @@ impl Case {
     }
 }
 
-fn main() {
-    let rounds = if std::env::args().any(|arg| arg == "--test") { 3 } else { ROUNDS };
+/// What is measured, in the order of [`SHAPES`].
+fn cases() -> [Case; 10] {
     let plain = VnetHdr::default();
     let small = || numbered(1, 2, 0, 22);
     let bulk = || tcp(1, 2, false).build_partial(&pattern(1, PAYLOAD));
@@ -235,7 +235,7 @@ fn main() {
         Case::with(Source::Guest { guest, vnet, frame }, true, 4, 65_550)
     };
     let scattered = |regions| Case::with(Source::Scattered(Scattered::new(regions)), true, 4, 1536);
-    let mut cases = [
+    [
         // Dropped where its source is checked.
         Case::new(TxShape::Single, true, 32, plain, numbered(3, 2, 0, 22)),
         Case::new(TxShape::Single, true, 32, plain, small()),
@@ -247,7 +247,25 @@ fn main() {
         Case::new(whole, false, 1, partial(&bulk(), MSS[1]), bulk()),
         scattered(true),
         scattered(false),
-    ];
+    ]
+}
+
+const SHAPES: [&str; 10] = [
+    "64 B dropped",
+    "64 B",
+    "64 B in 17 pieces",
+    "1500 B",
+    "60 KB, large buffers",
+    "60 KB whole",
+    "60 KB in 42 segments",
+    "60 KB in 1250 segments",
+    "1023 pieces in 254 regions",
+    "1023 pieces in 1022 pages",
+];
+
+fn main() {
+    let rounds = if std::env::args().any(|arg| arg == "--test") { 3 } else { ROUNDS };
+    let mut cases = cases();
     for _ in 0..rounds {
         cases.iter_mut().for_each(Case::run);
     }
@@ -274,20 +292,8 @@ fn main() {
     for ((name, ps), model) in measured.iter().zip(model) {
         println!("{name:<12}{ps:>10.0}{model:>10}");
     }
-    let shapes = [
-        "64 B dropped",
-        "64 B",
-        "64 B in 17 pieces",
-        "1500 B",
-        "60 KB, large buffers",
-        "60 KB whole",
-        "60 KB in 42 segments",
-        "60 KB in 1250 segments",
-        "1023 pieces in 254 regions",
-        "1023 pieces in 1022 pages",
-    ];
     println!("ns a frame, and what it is charged");
-    for ((name, ps), charged) in shapes.into_iter().zip(medians).zip(spent) {
+    for ((name, ps), charged) in SHAPES.into_iter().zip(medians).zip(spent) {
         println!("{name:<28}{:>12.1}{charged:>12.1}", ps / 1000.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The vhost-user switch: ports, uplinks, workers, control socket.
+#![doc = include_str!("../README.md")]
 //!
 //! # Layers
 //! From the operator down to the bytes of a guest; imports go down only:

@@ -138,7 +138,7 @@ fn what_leaves_carries_our_code_point_and_what_stays_carries_theirs() {
 }
 
 #[test]
-fn a_small_flow_overtakes_a_neighbours_gso_packets() {
+fn a_small_flow_overtakes_another_vms_gso_packets() {
     // A fifo drops nothing before it is full.
     let slow = "[uplink.queue]\ndiscipline = \"fifo\"\nrate_mbit = 20\n";
     within(slow, |scene| {

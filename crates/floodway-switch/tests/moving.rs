@@ -1,4 +1,4 @@
-//! A VM that moves between two switches while a neighbour sends to it. Needs root and ip(8).
+//! A VM that moves between two switches while a co-resident VM sends to it. Needs root and ip(8).
 
 mod netns;
 
@@ -111,7 +111,7 @@ fn leave(mut frontend: Frontend) {
 }
 
 #[test]
-fn a_vm_that_leaves_its_neighbour_loses_nothing_and_nothing_overtakes() {
+fn a_vm_that_leaves_its_host_loses_nothing_and_nothing_overtakes() {
     netns::within(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let hosts = Hosts::start(dir.path());
@@ -147,7 +147,7 @@ fn a_vm_that_leaves_its_neighbour_loses_nothing_and_nothing_overtakes() {
 }
 
 #[test]
-fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtakes() {
+fn a_vm_that_arrives_is_reached_from_memory_to_memory_at_once_and_nothing_overtakes() {
     netns::within(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let hosts = Hosts::start(dir.path());
@@ -162,7 +162,7 @@ fn a_vm_that_comes_to_its_neighbour_has_the_channel_at_once_and_nothing_overtake
             let sender = scope.spawn(|| send(a, &done));
             receive(&mut b, &mut numbers, |n| n.len() > 1000);
             leave(far);
-            // What came there is no frame of the channel.
+            // What came there is no frame that was copied from guest to guest.
             receive(&mut b, &mut numbers, |_| true);
             let _near = hosts.attach(0, 0, &b);
             let before = numbers.len();

@@ -72,6 +72,13 @@ impl Hosts {
     fn attach(&self, host: usize, port: usize, guest: &Guest) -> Frontend {
         Frontend::attach(&self.configs[host].ports[port].socket, guest)
     }
+
+    /// VM 1 has sent from guest to guest and by the uplink.
+    fn check_ways(&self) {
+        let traffic = self.switches[0].status_source().status().traffic;
+        let ways: Vec<_> = traffic.iter().filter(|t| t.from == "vm1").map(|t| t.by).collect();
+        assert!(ways.contains(&Way::Channel) && ways.contains(&Way::Uplink), "{traffic:?}");
+    }
 }
 
 /// A VM: a kernel's tap, and the rings of a device.
@@ -89,6 +96,22 @@ impl Vm {
     fn new(tap: netns::Halves) -> Self {
         let guest = Guest::new(GuestConfig::default());
         Self { guest, tap, kept: None, last: None, gap: Duration::ZERO }
+    }
+
+    /// Carries until so many bytes of the stream were received.
+    fn carry_to(&mut self, received: &AtomicU64, bytes: u64) {
+        wait_until("the stream to go on", || {
+            self.carry();
+            received.load(Ordering::Relaxed) >= bytes
+        });
+    }
+
+    fn carry_until(&mut self, halt: &AtomicBool) {
+        while !halt.load(Ordering::Relaxed) {
+            if !self.carry() {
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
     }
 
     /// Carries all there is, both ways; returns whether there was anything.
@@ -242,6 +265,24 @@ fn relocate(
     (frontend, still)
 }
 
+/// Returns where the VM is in the end, and for how long it stood still at most.
+fn move_back_and_forth(
+    hosts: &Hosts,
+    mover: &mut Vm,
+    mut place: Frontend,
+    received: &AtomicU64,
+) -> (Frontend, Duration) {
+    let mut stood = Duration::ZERO;
+    for leg in 1..=MOVES {
+        mover.carry_to(received, leg * LEG);
+        let still;
+        (place, still) = relocate(mover, place, |guest| hosts.attach((leg % 2) as usize, 0, guest));
+        stood = stood.max(still);
+    }
+    mover.carry_to(received, (MOVES + 1) * LEG);
+    (place, stood)
+}
+
 #[test]
 fn a_stream_to_a_vm_that_moves_back_and_forth_arrives_byte_for_byte() {
     netns::within(|| {
@@ -271,31 +312,14 @@ fn a_stream_to_a_vm_that_moves_back_and_forth_arrives_byte_for_byte() {
             let mut peer = Vm::new(take1.recv_timeout(netns::PATIENCE).expect("a tap"));
             let mut mover = Vm::new(take2.recv_timeout(netns::PATIENCE).expect("a tap"));
             let attached_peer = hosts.attach(0, 1, &peer.guest);
-            let mut place = hosts.attach(0, 0, &mover.guest);
+            let place = hosts.attach(0, 0, &mover.guest);
             attached.send(()).expect("say so");
             let halt = &carrying;
             scope.spawn(move || {
                 let _attached = attached_peer;
-                while !halt.load(Ordering::Relaxed) {
-                    if !peer.carry() {
-                        thread::sleep(Duration::from_micros(50));
-                    }
-                }
+                peer.carry_until(halt);
             });
-            let mut stood = Duration::ZERO;
-            for leg in 1..=MOVES + 1 {
-                wait_until("the stream to go on", || {
-                    mover.carry();
-                    received.load(Ordering::Relaxed) >= leg * LEG
-                });
-                if leg <= MOVES {
-                    let to = (leg % 2) as usize;
-                    let still;
-                    (place, still) =
-                        relocate(&mut mover, place, |guest| hosts.attach(to, 0, guest));
-                    stood = stood.max(still);
-                }
-            }
+            let (_place, stood) = move_back_and_forth(&hosts, &mut mover, place, &received);
             sending.store(true, Ordering::Relaxed);
             wait_until("the end of the stream", || {
                 mover.carry();
@@ -310,8 +334,6 @@ fn a_stream_to_a_vm_that_moves_back_and_forth_arrives_byte_for_byte() {
             );
             drop(over);
         });
-        let traffic = hosts.switches[0].status_source().status().traffic;
-        let ways: Vec<_> = traffic.iter().filter(|t| t.from == "vm1").map(|t| t.by).collect();
-        assert!(ways.contains(&Way::Channel) && ways.contains(&Way::Uplink), "{traffic:?}");
+        hosts.check_ways();
     });
 }

@@ -1,7 +1,4 @@
-//! Packet formats, as views over bytes that somebody else owns.
-//!
-//! The crate knows formats and nothing else: no time, no state between packets, no I/O.
-//! Malformed input is an error value, never a panic.
+#![doc = include_str!("../README.md")]
 //!
 //! [`parse()`] is the way in for the packet path: one pass from bytes to [`Meta`]. The modules named
 //! after protocols hold views of and edits to single headers. [`checksum`], [`segmentation`] and

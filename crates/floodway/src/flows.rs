@@ -1,10 +1,11 @@
 //! `floodway flows`: the TCP connections that the switch offloads.
 
-use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
-use floodway_switch::control::{ClientError, ControlClient};
+use floodway_switch::api::control::FlowStatus;
+use floodway_switch::control::ControlClient;
 
 use crate::cli::FlowsArgs;
-use crate::{output, table};
+use crate::output;
+use crate::table::{self, Column};
 
 /// Prints the flows once, or again and again.
 ///
@@ -13,73 +14,40 @@ use crate::{output, table};
 pub fn flows(args: &FlowsArgs) -> anyhow::Result<()> {
     let client = ControlClient::new(&args.control.path)?;
     output::repeat(args.watch, !args.json, || {
-        let (flows, more) = collect(&client, args)?;
+        let (flows, more) =
+            output::collect(args, |query| client.flows(query).map(|page| (page.flows, page.next)))?;
         if args.json { output::json(&flows, args.watch) } else { Ok(render(&flows, more)) }
     })
 }
 
-/// All pages up to the limit, and whether there is more.
-fn collect(
-    client: &ControlClient,
-    args: &FlowsArgs,
-) -> Result<(Vec<FlowStatus>, bool), ClientError> {
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let mut query = FlowQuery { port: args.port.clone(), ..FlowQuery::default() };
-    let mut flows = Vec::new();
-    loop {
-        query.limit = Some((limit - flows.len()).min(MAX_PAGE));
-        let page = client.flows(&query)?;
-        flows.extend(page.flows);
-        if page.next.is_none() || flows.len() >= limit {
-            return Ok((flows, page.next.is_some()));
-        }
-        query.cursor = page.next;
-    }
-}
-
 fn render(flows: &[FlowStatus], more: bool) -> String {
-    let header = [
-        "PORT",
-        "GUEST",
-        "PEER",
-        "TX",
-        "REASON",
-        "RX",
-        "CWND",
-        "SSTHRESH",
-        "HELD",
-        "IN FLIGHT",
-        "GRANTED",
-        "KEPT",
-        "RTT",
-    ];
-    let row = |flow: &FlowStatus| {
-        [
-            flow.port.clone(),
-            match flow.vlan {
-                None => flow.guest.clone(),
-                Some(vlan) => format!("{} vlan {vlan}", flow.guest),
-            },
-            flow.peer.clone(),
-            flow.tx.clone(),
-            flow.reason.clone(),
-            flow.rx.clone(),
-            flow.cwnd.to_string(),
-            // As in Linux: no threshold has been found yet.
-            if flow.ssthresh >= 1 << 30 { "-".to_owned() } else { flow.ssthresh.to_string() },
-            flow.held.to_string(),
-            flow.in_flight.to_string(),
-            flow.granted.to_string(),
-            flow.kept.to_string(),
-            flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us")),
-        ]
+    let guest = |flow: &FlowStatus| match flow.vlan {
+        None => flow.guest.clone(),
+        Some(vlan) => format!("{} vlan {vlan}", flow.guest),
     };
-    let table = table::table(header, 6, flows.iter().map(row).collect());
-    let mut text = table.unwrap_or_else(|| "no flows".to_owned());
-    if more {
-        text += "\n... and more, which a larger --limit shows";
-    }
-    text
+    let ssthresh = |flow: &FlowStatus| {
+        // As in Linux: no threshold has been found yet.
+        if flow.ssthresh >= 1 << 30 { "-".to_owned() } else { flow.ssthresh.to_string() }
+    };
+    let rtt =
+        |flow: &FlowStatus| flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us"));
+    let columns: [Column<'_, FlowStatus>; 13] = [
+        ("PORT", &|f| f.port.clone()),
+        ("GUEST", &guest),
+        ("PEER", &|f| f.peer.clone()),
+        ("TX", &|f| f.tx.clone()),
+        ("REASON", &|f| f.reason.clone()),
+        ("RX", &|f| f.rx.clone()),
+        ("CWND", &|f| f.cwnd.to_string()),
+        ("SSTHRESH", &ssthresh),
+        ("HELD", &|f| f.held.to_string()),
+        ("IN FLIGHT", &|f| f.in_flight.to_string()),
+        ("GRANTED", &|f| f.granted.to_string()),
+        ("KEPT", &|f| f.kept.to_string()),
+        ("RTT", &rtt),
+    ];
+    let table = table::columns(flows, 6, &columns);
+    output::with_more(table, "no flows", more)
 }
 
 #[cfg(test)]

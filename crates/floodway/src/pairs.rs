@@ -1,7 +1,7 @@
 //! `floodway pairs`: what guests send where, and which class it is in.
 
-use floodway_switch::api::control::{MAX_PAGE, PairQuery, PairStatus};
-use floodway_switch::control::{ClientError, ControlClient};
+use floodway_switch::api::control::PairStatus;
+use floodway_switch::control::ControlClient;
 
 use crate::cli::FlowsArgs;
 use crate::{output, table};
@@ -13,28 +13,10 @@ use crate::{output, table};
 pub fn pairs(args: &FlowsArgs) -> anyhow::Result<()> {
     let client = ControlClient::new(&args.control.path)?;
     output::repeat(args.watch, !args.json, || {
-        let (pairs, more) = collect(&client, args)?;
+        let (pairs, more) =
+            output::collect(args, |query| client.pairs(query).map(|page| (page.pairs, page.next)))?;
         if args.json { output::json(&pairs, args.watch) } else { Ok(render(&pairs, more)) }
     })
-}
-
-/// All pages up to the limit, and whether there is more.
-fn collect(
-    client: &ControlClient,
-    args: &FlowsArgs,
-) -> Result<(Vec<PairStatus>, bool), ClientError> {
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let mut query = PairQuery { port: args.port.clone(), ..PairQuery::default() };
-    let mut pairs = Vec::new();
-    loop {
-        query.limit = Some((limit - pairs.len()).min(MAX_PAGE));
-        let page = client.pairs(&query)?;
-        pairs.extend(page.pairs);
-        if page.next.is_none() || pairs.len() >= limit {
-            return Ok((pairs, page.next.is_some()));
-        }
-        query.cursor = page.next;
-    }
 }
 
 fn render(pairs: &[PairStatus], more: bool) -> String {
@@ -51,11 +33,7 @@ fn render(pairs: &[PairStatus], more: bool) -> String {
         ]
     };
     let table = table::table(header, 4, pairs.iter().map(row).collect());
-    let mut text = table.unwrap_or_else(|| "no pairs".to_owned());
-    if more {
-        text += "\n... and more, which a larger --limit shows";
-    }
-    text
+    output::with_more(table, "no pairs", more)
 }
 
 /// Bits per second in Mbit/s, as the configuration has them.

@@ -96,6 +96,11 @@ pub fn table<const N: usize>(
     left: usize,
     rows: Vec<[String; N]>,
 ) -> Option<String> {
+    let rows = rows.into_iter().map(Vec::from).collect();
+    aligned(header.map(str::to_owned).into(), left, rows)
+}
+
+fn aligned(header: Vec<String>, left: usize, rows: Vec<Vec<String>>) -> Option<String> {
     if rows.is_empty() {
         return None;
     }
@@ -111,57 +116,52 @@ pub fn table<const N: usize>(
     Some(table.trim_fmt())
 }
 
+/// A column: its header, and the cell of a row.
+pub type Column<'a, T> = (&'static str, &'a dyn Fn(&T) -> String);
+
+/// As [`table`], column by column.
+pub fn columns<T>(rows: &[T], left: usize, columns: &[Column<'_, T>]) -> Option<String> {
+    let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let row = |row: &T| columns.iter().map(|(_, cell)| cell(row)).collect();
+    aligned(header, left, rows.iter().map(row).collect())
+}
+
 fn workers(status: &Status) -> Option<String> {
-    let header = ["WORKER", "CORE", "AWAKE", "POLLS", "BUSY POLLS", "SLEEPS", "STALLS"];
-    let row = |w: &WorkerStatus| {
-        [
-            w.index.to_string(),
-            w.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
-            format!("{:.1}%", w.awake * 100.0),
-            w.polls.to_string(),
-            w.busy_polls.to_string(),
-            w.sleeps.to_string(),
-            w.stalls.to_string(),
-        ]
-    };
-    table(header, 1, status.workers.iter().map(row).collect())
+    let core =
+        |worker: &WorkerStatus| worker.core.map_or_else(|| "any".to_owned(), |c| c.to_string());
+    let table: [Column<'_, WorkerStatus>; 7] = [
+        ("WORKER", &|w| w.index.to_string()),
+        ("CORE", &core),
+        ("AWAKE", &|w| percent(w.awake)),
+        ("POLLS", &|w| w.polls.to_string()),
+        ("BUSY POLLS", &|w| w.busy_polls.to_string()),
+        ("SLEEPS", &|w| w.sleeps.to_string()),
+        ("STALLS", &|w| w.stalls.to_string()),
+    ];
+    columns(&status.workers, 1, &table)
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", part * 100.0)
 }
 
 fn ports(status: &Status) -> Option<String> {
-    let header = [
-        "PORT",
-        "STATE",
-        "MAC",
-        "WORKER",
-        "WORK",
-        "QUEUES",
-        "RX FRAMES",
-        "RX BYTES",
-        "RX DROPS",
-        "WAITING",
-        "TX FRAMES",
-        "TX BYTES",
-        "TX DROPS",
+    let table: [Column<'_, PortStatus>; 13] = [
+        ("PORT", &|p| p.name.clone()),
+        ("STATE", &|p| p.state.name().to_owned()),
+        ("MAC", &|p| p.mac.clone().unwrap_or_else(|| "any".to_owned())),
+        ("WORKER", &|p| p.worker.to_string()),
+        ("WORK", &|p| percent(p.work.share)),
+        ("QUEUES", &|p| format!("{}/{}", p.queue_pairs_enabled, p.queue_pairs_offered)),
+        ("RX FRAMES", &|p| p.rx().packets.to_string()),
+        ("RX BYTES", &|p| p.rx().bytes.to_string()),
+        ("RX DROPS", &|p| p.rx().dropped().to_string()),
+        ("WAITING", &|p| p.pending().0.to_string()),
+        ("TX FRAMES", &|p| p.tx().packets.to_string()),
+        ("TX BYTES", &|p| p.tx().bytes.to_string()),
+        ("TX DROPS", &|p| p.tx().dropped().to_string()),
     ];
-    let row = |port: &PortStatus| {
-        let (rx, tx) = (port.rx(), port.tx());
-        [
-            port.name.clone(),
-            port.state.name().to_owned(),
-            port.mac.clone().unwrap_or_else(|| "any".to_owned()),
-            port.worker.to_string(),
-            format!("{:.1}%", port.work.share * 100.0),
-            format!("{}/{}", port.queue_pairs_enabled, port.queue_pairs_offered),
-            rx.packets.to_string(),
-            rx.bytes.to_string(),
-            rx.dropped().to_string(),
-            port.pending().0.to_string(),
-            tx.packets.to_string(),
-            tx.bytes.to_string(),
-            tx.dropped().to_string(),
-        ]
-    };
-    table(header, 3, status.ports.iter().map(row).collect())
+    columns(&status.ports, 3, &table)
 }
 
 /// Queues one by one, without those that were never used.
@@ -171,7 +171,7 @@ fn queues(status: &Status) -> Option<String> {
         "DIRECTION",
         "FRAMES",
         "BYTES",
-        "SUPER-FRAMES",
+        "GSO PACKETS",
         "DROPS",
         "WAITING",
         "WAITING BYTES",
@@ -222,71 +222,43 @@ fn queue_row(
 }
 
 fn uplinks(status: &Status) -> Option<String> {
-    let header = [
-        "UPLINK",
-        "DEVICE",
-        "WORKER",
-        "WORK",
-        "RX FRAMES",
-        "RX BYTES",
-        "RX DROPS",
-        "TX FRAMES",
-        "TX BYTES",
-        "TX DROPS",
+    let table: [Column<'_, UplinkStatus>; 10] = [
+        ("UPLINK", &|u| u.name.clone()),
+        ("DEVICE", &|u| u.device.clone()),
+        ("WORKER", &|u| u.worker.to_string()),
+        ("WORK", &|u| percent(u.work.share)),
+        ("RX FRAMES", &|u| u.rx.packets.to_string()),
+        ("RX BYTES", &|u| u.rx.bytes.to_string()),
+        ("RX DROPS", &|u| u.rx.dropped().to_string()),
+        ("TX FRAMES", &|u| u.tx.packets.to_string()),
+        ("TX BYTES", &|u| u.tx.bytes.to_string()),
+        ("TX DROPS", &|u| u.tx.dropped().to_string()),
     ];
-    let row = |uplink: &UplinkStatus| {
-        [
-            uplink.name.clone(),
-            uplink.device.clone(),
-            uplink.worker.to_string(),
-            format!("{:.1}%", uplink.work.share * 100.0),
-            uplink.rx.packets.to_string(),
-            uplink.rx.bytes.to_string(),
-            uplink.rx.dropped().to_string(),
-            uplink.tx.packets.to_string(),
-            uplink.tx.bytes.to_string(),
-            uplink.tx.dropped().to_string(),
-        ]
-    };
-    table(header, 2, status.uplinks.iter().map(row).collect())
+    columns(&status.uplinks, 2, &table)
 }
 
 /// What is before the uplinks' devices.
 fn egress(status: &Status) -> Option<String> {
-    let header = [
-        "LEAVING BY",
-        "DISCIPLINE",
-        "SEGMENT",
-        "METER",
-        "WAITING HIGH",
-        "WAITING LOW",
-        "QUEUED",
-        "MARKED",
-        "DEVICE BYTES",
-        "PAIRS",
-        "HIGH FRAMES",
-        "LOW FRAMES",
-    ];
-    let row = |uplink: &UplinkStatus| {
-        let egress = &uplink.egress;
-        let meter = egress.meter.unwrap_or_default();
-        let device = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        [
-            uplink.name.clone(),
-            egress.discipline.clone(),
-            on_off(egress.segment).to_owned(),
-            on_off(egress.meter.is_some()).to_owned(),
-            egress.high.packets.to_string(),
-            egress.low.packets.to_string(),
-            egress.queued.to_string(),
-            egress.marked.to_string(),
-            format!("{}/{}", device(egress.device_bytes), device(egress.device_limit)),
-            meter.pairs.to_string(),
-            meter.high_packets.to_string(),
-            meter.low_packets.to_string(),
-        ]
+    let number = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let device = |u: &UplinkStatus| {
+        format!("{}/{}", number(u.egress.device_bytes), number(u.egress.device_limit))
     };
-    table(header, 4, status.uplinks.iter().map(row).collect())
+    let meter = |u: &UplinkStatus| u.egress.meter.unwrap_or_default();
+    let table: [Column<'_, UplinkStatus>; 12] = [
+        ("LEAVING BY", &|u| u.name.clone()),
+        ("DISCIPLINE", &|u| u.egress.discipline.clone()),
+        ("SEGMENT", &|u| on_off(u.egress.segment).to_owned()),
+        ("METER", &|u| on_off(u.egress.meter.is_some()).to_owned()),
+        ("WAITING HIGH", &|u| u.egress.high.packets.to_string()),
+        ("WAITING LOW", &|u| u.egress.low.packets.to_string()),
+        ("QUEUED", &|u| u.egress.queued.to_string()),
+        ("MARKED", &|u| u.egress.marked.to_string()),
+        ("DEVICE BYTES", &device),
+        ("PAIRS", &|u| meter(u).pairs.to_string()),
+        ("HIGH FRAMES", &|u| meter(u).high_packets.to_string()),
+        ("LOW FRAMES", &|u| meter(u).low_packets.to_string()),
+    ];
+    columns(&status.uplinks, 4, &table)
 }
 
 /// Ports whose front-ends were cut off, now or before.
@@ -378,7 +350,7 @@ fn features(status: &Status) -> Option<String> {
     table(["PORT", "FEATURES"], 2, running.map(row).collect())
 }
 
-/// Who has sent to whom, by the channel between guests or by an uplink.
+/// Who has sent to whom, from guest to guest or by an uplink.
 fn traffic(status: &Status) -> Option<String> {
     let row = |pair: &PairTrafficStatus| {
         [

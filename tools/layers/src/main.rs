@@ -1,4 +1,5 @@
-//! Checks that the modules of a crate are layers: no module imports, directly or through others, one that imports it.
+//! Checks that the modules of a crate are layers: no module imports, directly or through others, one that imports it; and
+//! that functions and files are small.
 //!
 //! # Theory of operation
 //! **Rule.** Below every module, the children are the nodes of a graph, each with all that is in its folder. An edge leads from
@@ -13,17 +14,21 @@
 //! path, so an `impl` of another module's type may call on what is above it. What a macro of another crate expands to is not
 //! seen. Glob imports of the crate's own modules would hide edges and are refused, as are `#[path]` attributes.
 //!
+//! **Sizes.** [`size`] counts the lines of each function, tests among them, from `fn` to its closing brace without empty ones and comments, and of each file. What is longer than the
+//! limits there is named; the figures of the tree are printed.
+//!
 //! `cargo modules dependencies --acyclic` was considered: to install it compiles rust-analyzer, minutes of processor time on each machine
 //! that runs `make lint`. This compiles in seconds and takes less than one to run.
 
 mod graph;
+mod size;
 mod source;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match run(Path::new("crates")) {
+    match run(Path::new(".")) {
         Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
         Ok(problems) => {
             for problem in problems {
@@ -38,10 +43,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns what is wrong with the crates in a folder, a paragraph each.
-fn run(crates: &Path) -> Result<Vec<String>, String> {
-    let mut problems = Vec::new();
-    for name in names(crates)? {
+/// Returns what is wrong with the tree in a folder, a paragraph each. Prints its sizes.
+fn run(tree: &Path) -> Result<Vec<String>, String> {
+    let crates = tree.join("crates");
+    let sizes = size::read(tree)?;
+    println!("{sizes}");
+    let mut problems = sizes.problems;
+    for name in names(&crates)? {
         problems.extend(check(&crates.join(&name))?);
     }
     Ok(problems)

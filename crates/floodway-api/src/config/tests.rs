@@ -17,70 +17,8 @@ use super::{
     VcpuConfig, Vm,
 };
 
-const FULL: &str = r#"
-control = "/tmp/c.sock"
-[l2]
-ageing_s = 60
-[[worker]]
-core = 1
-poll_us = 0
-[[worker]]
-[[port]]
-name = "vm1"
-socket = "/tmp/vm1.sock"
-mode = "client"
-mac = "52:54:00:00:00:01"
-ips = ["10.0.0.2", "fd00::2"]
-queue_pairs = 16
-mtu = 0xffff
-queue_bytes = 1_000_000
-storm_pps = 0
-worker = 1
-[port.offload]
-transmit = true
-receive = true
-local = "any"
-congestion = "vegas"
-initial_window = 64
-buffer = "fair"
-budget = 65536
-receive_budget = 1_000_000
-max_flows = 7
-idle_s = 30
-min_rto_ms = 5
-[[uplink]]
-name = "up0"
-kind = "packet"
-device = "eth0"
-worker = 1
-storm_pps = 20000
-multicast_pps = 0
-
-[uplink.queue]
-discipline = "codel"
-segment = false
-rate_mbit = 1000
-device_bytes = 9000
-limit_packets = 100
-limit_bytes = 100_000
-high_percent = 60
-target_us = 500
-interval_us = 9000
-ecn = false
-ce_threshold_us = 60
-flows = 16
-quantum = 300
-[meter]
-enabled = false
-rate_kbit = 5000
-burst_bytes = 40_000
-recheck_ms = 50
-idle_s = 3
-max_pairs = 9
-high_pairs = 3
-high_dscp = 34
-low_dscp = 8
-"#;
+/// Every key, none of them with its default.
+const FULL: &str = include_str!("tests/full.toml");
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("f.toml"))
@@ -134,6 +72,11 @@ fn every_key_reaches_the_configuration() {
         min_rto: Duration::from_millis(5),
     };
     assert_eq!(port.offload, offload);
+}
+
+#[test]
+fn every_key_of_uplinks_and_meter_reaches_the_configuration() {
+    let config = parse(FULL).unwrap();
     let uplink = &config.uplinks[0];
     assert_eq!((uplink.name.as_str(), uplink.device.as_str()), ("up0", "eth0"));
     assert_eq!((uplink.kind, uplink.worker), (UplinkKind::Packet, 1));
@@ -231,7 +174,6 @@ fn addresses_of_gateways_are_unicast_and_nobody_elses() {
 
 #[test]
 fn faults_of_one_port_name_key_value_and_fix() {
-    let long = format!("socket = \"/{}\"", "x".repeat(107));
     let integer = "must be an integer from";
     let cases = [
         ("queue_pairs = 17", format!("queue_pairs = 17: {integer} 1 to 16")),
@@ -289,6 +231,11 @@ fn faults_of_one_port_name_key_value_and_fix() {
     for (extra, expected) in cases {
         assert_eq!(error(&port_with(extra)), format!("f.toml:4: port[0] \"vm1\".{expected}"));
     }
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_a_fault() {
+    let long = format!("socket = \"/{}\"", "x".repeat(107));
     let too_long = error(&format!("[[port]]\nname = \"vm1\"\n{long}\n"));
     assert!(too_long.starts_with("f.toml:3: port[0] \"vm1\".socket = \"/xxxx"), "{too_long}");
     let fix = "...: is 108 bytes long; the system takes at most 107, choose a shorter path";

@@ -38,7 +38,7 @@ pub struct Offload<B> {
     pub(super) flows: FlowTable<Flow<B>>,
     timers: TimerQueue,
     pub(super) port: OffloadShared,
-    spare: StatePool<B>,
+    state_pool: StatePool<B>,
     upkeep_at: Instant,
     upkeep_cursor: u32,
 }
@@ -55,7 +55,7 @@ impl<B: 'static> Offload<B> {
             flows: FlowTable::new(config.max_flows, seed).with_granule(config.idle / GRANULES),
             timers: TimerQueue::new(config.max_flows, Instant::ZERO),
             port: OffloadShared::new(config),
-            spare: StatePool::default(),
+            state_pool: StatePool::default(),
             upkeep_at: Instant::NEVER,
             upkeep_cursor: 0,
         }
@@ -172,7 +172,7 @@ impl<B: 'static> Offload<B> {
         flow.link = *packet.link;
         // What is held has its place already.
         if predicted == Predicted::Release {
-            flow.acquire_state(Side::Guest, &mut self.spare);
+            flow.acquire_state(Side::Guest, &mut self.state_pool);
         }
         let verdict = flow.on_predicted(predicted, packet.segment, keep, &mut call);
         if predicted == Predicted::Release {
@@ -279,7 +279,7 @@ impl<B: 'static> Offload<B> {
             && let Some(mut gone) = self.flows.evict(|old| old.flow.may_go())
         {
             gone.flow.release(&mut self.port);
-            gone.flow.return_state(&mut self.spare);
+            gone.flow.return_state(&mut self.state_pool);
             self.port.counters.flows_closed += 1;
         }
         match self.flows.insert(flow, now, Flow::new(*link)) {
@@ -308,7 +308,7 @@ impl<B: 'static> Offload<B> {
         let before = flow.holdings();
         let answer = f(flow, &mut call);
         flow.settle(before, &mut self.port);
-        flow.park(&mut self.spare);
+        flow.park(&mut self.state_pool);
         flow.set_timer(id, now, &mut self.timers);
         Some(answer)
     }
@@ -319,7 +319,7 @@ impl<B: 'static> Offload<B> {
         if segment.seq_len() > 0
             && let Some(flow) = self.flows.get_mut(id)
         {
-            flow.acquire_state(from, &mut self.spare);
+            flow.acquire_state(from, &mut self.state_pool);
         }
     }
 
@@ -348,7 +348,7 @@ impl<B: 'static> Offload<B> {
     pub(super) fn forget(&mut self, id: FlowId) {
         if let Some(mut gone) = self.flows.remove(id) {
             gone.flow.release(&mut self.port);
-            gone.flow.return_state(&mut self.spare);
+            gone.flow.return_state(&mut self.state_pool);
             self.port.counters.flows_closed += 1;
         }
     }
@@ -429,7 +429,7 @@ impl<B: 'static> Offload<B> {
             let before = flow.holdings();
             let over = flow.handle_timeout(&mut call);
             flow.settle(before, &mut self.port);
-            flow.park(&mut self.spare);
+            flow.park(&mut self.state_pool);
             flow.set_timer(id, now, &mut self.timers);
             if over {
                 self.forget(id);
@@ -459,7 +459,7 @@ impl<B: 'static> Offload<B> {
             match gone {
                 Some(mut gone) => {
                     gone.flow.release(&mut self.port);
-                    gone.flow.return_state(&mut self.spare);
+                    gone.flow.return_state(&mut self.state_pool);
                     self.port.counters.flows_closed += 1;
                 }
                 None if online.is_none() => break,

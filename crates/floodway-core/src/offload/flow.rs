@@ -240,30 +240,30 @@ impl<B: 'static> Flow<B> {
 
     /// Makes sure that there is a place for what a segment with data brings.
     #[inline]
-    pub fn acquire_state(&mut self, side: Side, spare: &mut StatePool<B>) {
+    pub fn acquire_state(&mut self, side: Side, pool: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         match side {
             Side::Guest => {
-                connection.tx.acquire_state(&mut spare.recoveries);
-                connection.tx.store.fill(&mut spare.lists);
+                connection.tx.acquire_state(&mut pool.recoveries);
+                connection.tx.store.fill(&mut pool.lists);
             }
-            Side::Peer => connection.rx.acquire_state(&mut spare.keeping),
+            Side::Peer => connection.rx.acquire_state(&mut pool.keeping),
         }
     }
 
     /// Gives up what is not needed while nothing is under way.
     #[inline]
-    pub fn park(&mut self, spare: &mut StatePool<B>) {
+    pub fn park(&mut self, pool: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.park(&mut spare.recoveries, &mut spare.lists);
-        connection.rx.park(&mut spare.keeping);
+        connection.tx.park(&mut pool.recoveries, &mut pool.lists);
+        connection.rx.park(&mut pool.keeping);
     }
 
     /// Gives up all that is stored or kept.
-    pub fn return_state(&mut self, spare: &mut StatePool<B>) {
+    pub fn return_state(&mut self, pool: &mut StatePool<B>) {
         let Phase::Established(connection) = &mut self.phase else { return };
-        connection.tx.return_state(&mut spare.recoveries, &mut spare.lists);
-        connection.rx.return_state(&mut spare.keeping);
+        connection.tx.return_state(&mut pool.recoveries, &mut pool.lists);
+        connection.rx.return_state(&mut pool.keeping);
     }
 
     /// Gives back to the port what it used.

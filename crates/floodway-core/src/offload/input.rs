@@ -19,7 +19,7 @@ use crate::time::{Duration, Instant};
 
 /// ACKs of so many bytes are merged into one for the guest: what one GSO packet carries.
 const MERGED_BYTES: u32 = 64 << 10;
-/// No ACK is kept from the guest for longer: little beside a scheduler's turn, and a timer of the guest.
+/// No ACK is kept from the guest for longer: little beside a scheduler's time slice, and a timer of the guest.
 const MERGED_TIME: Duration = Duration::from_millis(1);
 
 impl<B: 'static> Flow<B> {

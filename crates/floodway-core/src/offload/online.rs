@@ -20,7 +20,7 @@
 //!
 //! While flows are online, *heartbeat* notices are sent every [`HEARTBEAT_INTERVAL`]; the module falls back when they
 //! stay away for [`HEARTBEAT_LIFETIME_MS`] (invariant I6). A managed notice is a heartbeat as well, since every
-//! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's turn.
+//! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's time slice.
 
 use super::flow::{Flow, Phase};
 use super::grant::LEAST_GRANT;

@@ -46,23 +46,23 @@ impl<B: 'static> Receiver<B> {
 
     /// Makes sure that there is a place for what will be kept.
     #[inline]
-    pub fn acquire_state(&mut self, spare: &mut FreeList<Keeping<B>>) {
+    pub fn acquire_state(&mut self, free: &mut FreeList<Keeping<B>>) {
         if self.state == RxState::Active {
-            self.keeping.fill(spare);
+            self.keeping.fill(free);
         }
     }
 
     /// Gives up what a receiver does not need while it keeps nothing.
     #[inline]
-    pub fn park(&mut self, spare: &mut FreeList<Keeping<B>>) {
+    pub fn park(&mut self, free: &mut FreeList<Keeping<B>>) {
         if self.keeping.kept.is_empty() && !self.keeping.redelivery_due {
-            self.keeping.return_state(spare);
+            self.keeping.return_state(free);
         }
     }
 
     /// Gives up all that is kept.
-    pub fn return_state(&mut self, spare: &mut FreeList<Keeping<B>>) {
-        self.keeping.return_state(spare);
+    pub fn return_state(&mut self, free: &mut FreeList<Keeping<B>>) {
+        self.keeping.return_state(free);
     }
 
     /// The first kept frame has to be delivered again.

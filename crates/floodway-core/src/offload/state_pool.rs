@@ -55,20 +55,20 @@ impl<T: Poolable> Pooled<T> {
 
     /// Makes it present, at rest if it was not.
     #[inline]
-    pub fn fill(&mut self, spare: &mut FreeList<T>) {
+    pub fn fill(&mut self, free: &mut FreeList<T>) {
         if self.0.is_none() {
-            self.0 = Some(spare.0.pop().unwrap_or_else(|| Box::new(T::new())));
+            self.0 = Some(free.0.pop().unwrap_or_else(|| Box::new(T::new())));
         }
     }
 
     /// Gives the box back, with nothing in it.
     #[inline]
-    pub fn return_state(&mut self, spare: &mut FreeList<T>) {
+    pub fn return_state(&mut self, free: &mut FreeList<T>) {
         if let Some(mut part) = self.0.take()
             && part.clear()
-            && spare.0.len() < MAX_SPARE
+            && free.0.len() < MAX_SPARE
         {
-            spare.0.push(part);
+            free.0.push(part);
         }
     }
 }
@@ -109,18 +109,18 @@ mod tests {
 
     #[test]
     fn boxes_go_round() {
-        let mut spare = FreeList::default();
+        let mut free = FreeList::default();
         let (mut a, mut b) = (Pooled::<Count>::EMPTY, Pooled::<Count>::EMPTY);
-        a.fill(&mut spare);
+        a.fill(&mut free);
         a.0.as_mut().unwrap().0 = 7;
         let at = std::ptr::from_ref(&*a).addr();
         assert!(
             a.is_present() && !b.is_present() && (a.0.as_ref().unwrap().0, b.deref().0) == (7, 0)
         );
-        a.return_state(&mut spare);
-        b.fill(&mut spare);
-        assert_eq!((std::ptr::from_ref(&*b).addr(), b.deref().0, spare.0.len()), (at, 0, 0));
-        a.return_state(&mut spare);
-        assert!(spare.0.is_empty(), "there was nothing to give");
+        a.return_state(&mut free);
+        b.fill(&mut free);
+        assert_eq!((std::ptr::from_ref(&*b).addr(), b.deref().0, free.0.len()), (at, 0, 0));
+        a.return_state(&mut free);
+        assert!(free.0.is_empty(), "there was nothing to give");
     }
 }

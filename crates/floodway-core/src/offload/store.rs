@@ -179,15 +179,15 @@ impl<B: 'static> Store<B> {
 
     /// Makes sure that there are lists: cheaply, if a spare one is to be had.
     #[inline]
-    pub fn fill(&mut self, spare: &mut FreeList<Lists<B>>) {
-        self.lists.fill(spare);
+    pub fn fill(&mut self, free: &mut FreeList<Lists<B>>) {
+        self.lists.fill(free);
     }
 
     /// Gives the lists back, and what is in them up.
     #[inline]
-    pub fn return_state(&mut self, spare: &mut FreeList<Lists<B>>) {
+    pub fn return_state(&mut self, free: &mut FreeList<Lists<B>>) {
         self.nxt = self.una;
-        self.lists.return_state(spare);
+        self.lists.return_state(free);
     }
 
     /// A word of the last chunk, which is where the next one goes.

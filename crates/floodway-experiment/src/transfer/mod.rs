@@ -89,7 +89,7 @@ pub enum Direction {
     Both,
 }
 
-/// Where QEMU's threads other than vCPUs run. It decides how long a VM's turns really are.
+/// Where QEMU's threads other than vCPUs run. It decides how long a VM's time slices really are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Emulator {

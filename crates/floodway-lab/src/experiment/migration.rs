@@ -1,4 +1,4 @@
-//! A VM that moves between two hosts while a neighbour sends to it.
+//! A VM that moves between two hosts while a co-resident VM sends to it.
 //!
 //! # Theory of operation
 //! ```text
@@ -8,7 +8,7 @@
 //! ```
 //! Two hosts in one namespace, a switch each; the bridge between their uplinks is the network. The peer sends a TCP stream of
 //! pseudo-random bytes, at a rate of its own. Meanwhile QEMU moves the other VM to the second host, as between machines: memory by a
-//! socket, with the switch's dirty log. Before, the stream takes the channel; afterwards, the uplinks.
+//! socket, with the switch's dirty log. Before, the stream takes the path between VMs; afterwards, the uplinks.
 //!
 //! So that the network is seen, and not how soon the moved guest acknowledges (in emulation all its code has to be translated anew),
 //! the peer also sends an echo request every `PROBE`, whether there are replies or not.
@@ -160,6 +160,28 @@ impl RealScenario for Migration {
     }
 }
 
+/// Starts a listener that leaves the digest of what it received.
+fn listen(mover: &Vm) -> Result<()> {
+    let script = format!(
+        "nc -l -p {LISTENS} </dev/null | sha256sum >{DIGEST}.part; mv {DIGEST}.part {DIGEST}"
+    );
+    mover.agent().spawn(&["sh", "-c", &script])?;
+    wait_for("the listener", || {
+        Ok(mover.agent().exec(&["ss", "-Hltn"])?.stdout_text().contains(":5000 "))
+    })
+}
+
+/// Waits for the listener's digest.
+fn digest(mover: &Vm) -> Result<String> {
+    let script = format!("cat {DIGEST} || true");
+    let mut digest = String::new();
+    wait_for("the digest", || {
+        digest = mover.agent().exec(&["sh", "-c", &script])?.stdout_text();
+        Ok(!digest.is_empty())
+    })?;
+    Ok(digest)
+}
+
 impl Migration {
     fn move_once(&self, number: u32, seed: u64) -> Result<Outcome> {
         let hosts = Hosts::start(number)?;
@@ -178,12 +200,7 @@ impl Migration {
         }
         self.slow_down(&peer)?;
         mover.begin_and_cancel_migration()?;
-        let script = format!(
-            "nc -l -p {LISTENS} </dev/null | sha256sum >{DIGEST}.part; mv {DIGEST}.part {DIGEST}"
-        );
-        mover.agent().spawn(&["sh", "-c", &script])?;
-        let listens = || Ok(mover.agent().exec(&["ss", "-Hltn"])?.stdout_text().contains(":5000 "));
-        wait_for("the listener", listens)?;
+        listen(&mover)?;
         let (retransmissions_before, unanswered_before) =
             (retransmissions(&peer)?, unanswered(&peer)?);
         let done = AtomicBool::new(false);
@@ -216,16 +233,8 @@ impl Migration {
             let (mover, moved) = moved?;
             peer.agent().wait(&probes, PATIENCE)?.context("ping does not end")?;
             let sent = sender.join().map_err(|_| anyhow!("the sender failed"))??;
-            let mut digest = String::new();
-            wait_for("the digest", || {
-                digest = mover
-                    .agent()
-                    .exec(&["sh", "-c", &format!("cat {DIGEST} || true")])?
-                    .stdout_text();
-                Ok(!digest.is_empty())
-            })?;
             Ok(Outcome {
-                equal: digest.split_whitespace().next() == Some(&sent.sha256),
+                equal: digest(&mover)?.split_whitespace().next() == Some(&sent.sha256),
                 watched,
                 unanswered: unanswered(peer)? - unanswered_before,
                 downtime_ms: moved["downtime"].as_f64().unwrap_or(f64::NAN),

@@ -97,7 +97,7 @@ pub enum Scenario {
     Integrity(Integrity),
     /// A VM that moves between two hosts under load.
     Migration(Migration),
-    /// Messages between VMs of one host, by the channel and by bridge and tap.
+    /// Messages between VMs of one host, from memory to memory and by bridge and tap.
     Residency(Residency),
     /// Small flows beside large ones, or beside a VM that computes.
     SmallFlows(Box<SmallFlows>),

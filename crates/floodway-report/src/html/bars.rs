@@ -60,15 +60,18 @@ fn position<'a>(names: &[&'a str], name: &'a str) -> f64 {
     u32::try_from(index).map_or(0.0, f64::from)
 }
 
+/// The highest of bars, their intervals and 1.
+fn highest(bars: &[&Ratio<'_>]) -> f64 {
+    let tops = bars.iter().map(|bar| bar.interval.map_or(bar.ratio, |it| it.high.max(bar.ratio)));
+    tops.fold(1.0, f64::max)
+}
+
 fn draw(bars: &[&Ratio<'_>]) -> Result<String> {
     let labels = distinct(bars.iter().map(|bar| &bar.bar.label[..]));
     let series = distinct(bars.iter().map(|bar| &bar.bar.series[..]));
     let (places, colours) =
         (f64::from(u32::try_from(labels.len())?), f64::from(u32::try_from(series.len())?));
-    let top = bars
-        .iter()
-        .map(|bar| bar.interval.map_or(bar.ratio, |interval| interval.high.max(bar.ratio)))
-        .fold(1.0, f64::max);
+    let top = highest(bars);
     let width = (u32::try_from(bars.len())? * BAR_WIDTH).max(LEAST_WIDTH);
     let mut svg = String::new();
     {

@@ -18,7 +18,7 @@
 //!
 //! An event of the driver domain may take a time of its own to reach a VM ([`VmConfig::interrupt_delay`]): a hypervisor's thread
 //! raises the interrupt. Then the VM takes the packets that are in its RX ring by that time; those that come later need
-//! another event. And it may cost a VM that runs its turn ([`VmConfig::interrupt_yields`]): who raises an
+//! another event. And it may cost a VM that runs its time slice ([`VmConfig::interrupt_yields`]): who raises an
 //! interrupt in QEMU without KVM holds the lock that the vCPU then needs, so the vCPU sleeps for a moment, and is behind all
 //! others when it wakes up.
 //!
@@ -102,11 +102,6 @@ impl Machine {
     #[must_use]
     pub const fn cpus(&self) -> &Cpus {
         &self.cpus
-    }
-
-    /// Its processors, to record a schedule.
-    pub const fn cpus_mut(&mut self) -> &mut Cpus {
-        &mut self.cpus
     }
 
     /// The hook of its driver domain.
@@ -288,7 +283,7 @@ impl Machine {
         if !self.vms[vm as usize].is_interruptible() {
             return;
         }
-        // One that waits for its turn looks at its kernel's work first when it runs again.
+        // One that waits for a CPU looks at its kernel's work first when it runs again.
         let left = self.cpus.interrupt(vcpu, &mut env.clock);
         self.vms[vm as usize].interrupted(left);
         if self.cpus.is_running(vcpu) {

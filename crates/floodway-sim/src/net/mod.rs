@@ -76,12 +76,6 @@ impl Net {
         Address(self.hosts.len() as u32 - 1)
     }
 
-    /// The host at which an address is.
-    #[must_use]
-    pub fn host_of(&self, address: Address) -> u32 {
-        self.hosts[address.0 as usize]
-    }
-
     /// The port by which a host sends.
     #[must_use]
     pub fn uplink(&self, host: u32) -> PortId {

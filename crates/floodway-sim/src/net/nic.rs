@@ -59,12 +59,6 @@ impl Nic {
         }
     }
 
-    /// Bytes that wait in the ring, without the packet on the wire.
-    #[must_use]
-    pub const fn ring_bytes(&self) -> u64 {
-        self.ring.bytes()
-    }
-
     pub(super) fn offer(
         &mut self,
         packet: PacketId,

@@ -93,15 +93,6 @@ impl Port {
         &self.stats
     }
 
-    /// Bytes that wait in a switch's port; what waits in a host's ring.
-    #[must_use]
-    pub const fn queued_bytes(&self) -> u64 {
-        match &self.queue {
-            Queue::Switch { classes, .. } => classes.bytes(),
-            Queue::Nic(nic) => nic.ring_bytes(),
-        }
-    }
-
     /// Packets marked by the port's queue.
     #[must_use]
     pub const fn marked(&self) -> u64 {

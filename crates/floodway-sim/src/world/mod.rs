@@ -106,11 +106,6 @@ impl World {
         &self.machines[id.0 as usize]
     }
 
-    /// A machine, to change its settings.
-    pub fn machine_mut(&mut self, id: MachineId) -> &mut Machine {
-        &mut self.machines[id.0 as usize]
-    }
-
     /// The network.
     #[must_use]
     pub const fn net(&self) -> &Net {

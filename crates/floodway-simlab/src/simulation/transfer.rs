@@ -38,7 +38,7 @@ use super::hook::{self, Halves};
 use super::host::Host;
 use super::measurement::Recorder;
 
-/// Longest virtual time of a round before its run is given up: 100 MB take 25 minutes if a VM sends a packet per turn.
+/// Longest virtual time of a round before its run is given up: 100 MB take 25 minutes if a VM sends a packet per time slice.
 const PATIENCE: Duration = Duration::from_secs(7200);
 /// Bytes of headers in a full frame of 1538 on the wire that carries 1448 of payload.
 const LINE_SHARE: f64 = 1448.0 / 1538.0;

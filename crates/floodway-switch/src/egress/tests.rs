@@ -372,7 +372,7 @@ fn what_is_paced_is_looked_at_rarely_and_what_is_urgent_leaves_at_once() {
     // 60 us each: 24 ms, and four or five at a look.
     assert!((80..=100).contains(&looks), "{looks}");
     assert!(scene.now.since(start) <= Duration::from_micros(24_300), "{:?}", scene.now);
-    // Half of the time until the next look has made room for a frame: the neighbour's takes it.
+    // Half of the time until the next look has made room for a frame: the other VM's takes it.
     let half = scene.next_look().since(scene.now) / 2;
     scene.now += half;
     scene.send(1, VnetHdr::default(), &numbered(2, 9, 7, 100));

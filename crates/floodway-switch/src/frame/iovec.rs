@@ -88,9 +88,9 @@ impl<'a> GuestIoVec<'a> {
 ///
 /// ```compile_fail
 /// let mut iovecs = floodway_switch::frame::iovec::GuestIoVecs::default();
-/// let segments = iovecs.as_segments();
+/// let slice = iovecs.as_slice();
 /// iovecs.release();
-/// assert!(segments.is_empty());
+/// assert!(slice.is_empty());
 /// ```
 #[derive(Default)]
 pub struct GuestIoVecs {
@@ -103,7 +103,7 @@ impl GuestIoVecs {
     /// What is listed, while the list does not change.
     #[inline]
     #[must_use]
-    pub fn as_segments(&self) -> &[GuestIoVec<'_>] {
+    pub fn as_slice(&self) -> &[GuestIoVec<'_>] {
         &self.iovecs
     }
 

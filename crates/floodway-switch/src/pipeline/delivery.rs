@@ -3,7 +3,7 @@
 //! # Theory of operation
 //! A frame is put into its place under the lock of that place's queue, by whichever worker has it.
 //! The guest hears of it at once, or when the worker's batch is over: [`Delivery::flush`] publishes
-//! what [`Flush::Later`] has left, one interrupt for all of it. Frames from a neighbour are visible at once, too, but their
+//! what [`Flush::Later`] has left, one interrupt for all of it. Frames of a co-resident VM are visible at once, too, but their
 //! interrupt may wait for more ([`Flush::Moderated`], [`crate::queues::moderation`]); whoever can come back in time asks for that, and
 //! [`Delivery::interrupt`] is where it does. With several receive queues a flow
 //! always takes the same, so frames of one flow stay in order.
@@ -45,10 +45,41 @@ pub struct Delivery {
     pub shared: Arc<Shared>,
     /// The ports, as the thread last looked at them.
     pub ports: Arc<Ports>,
-    /// Receive queues with frames that their guests do not see yet: (port, pair).
+    signals: Signals,
+}
+
+/// Guests that have to hear of frames. A queue is named by port and pair.
+#[derive(Default)]
+struct Signals {
+    /// Receive queues with frames that their guests do not see yet.
     unflushed: Vec<(usize, u16)>,
     /// Receive queues whose interrupt waits, and until when.
-    held: Vec<(usize, u16, Instant)>,
+    held: Vec<((usize, u16), Instant)>,
+}
+
+impl Signals {
+    /// Frames were placed in `rx`: lets the guest hear of them as `flush` says.
+    #[inline]
+    fn on_delivered(&mut self, port: &Port, queue: (usize, u16), rx: &mut RxQueue, flush: Flush) {
+        match flush {
+            Flush::Now => finish(port, rx),
+            Flush::Moderated(now) => {
+                settle(port, rx);
+                if let Some(due) = rx.flush_moderated(now, port.received(), port.sent()) {
+                    self.hold(queue, due);
+                }
+            }
+            Flush::Later if self.unflushed.contains(&queue) => {}
+            Flush::Later => self.unflushed.push(queue),
+        }
+    }
+
+    fn hold(&mut self, queue: (usize, u16), due: Instant) {
+        match self.held.iter_mut().find(|(held, _)| *held == queue) {
+            Some(entry) => entry.1 = due,
+            None => self.held.push((queue, due)),
+        }
+    }
 }
 
 impl Delivery {
@@ -56,13 +87,13 @@ impl Delivery {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
         let ports = shared.ports();
-        Self { shared, ports, unflushed: Vec::new(), held: Vec::new() }
+        Self { shared, ports, signals: Signals::default() }
     }
 
     /// Takes over other ports. Not within a batch.
     #[cold]
     pub fn take_ports(&mut self, ports: Arc<Ports>) {
-        self.held.retain(|(i, _, _)| ports.get(*i).is_some());
+        self.signals.held.retain(|((i, _), _)| ports.get(*i).is_some());
         self.ports = ports;
     }
 
@@ -78,37 +109,12 @@ impl Delivery {
     ) where
         I: Iterator<Item = Frame<'f>>,
     {
-        let i = dst.index();
-        let Some(port) = self.ports.get(i) else {
-            if let Some(uplink) = self.shared.uplink(dst) {
-                let cuts = uplink.cuts_gso_packets();
-                let mut work = Work::default();
-                let counted = frames().inspect(|frame| {
-                    let segments = if cuts { frame.segments() } else { 1 };
-                    work.copies += 1;
-                    work.descriptors += frame.parts.len() as u64;
-                    work.bytes += u64::from(frame.len);
-                    // More are cut later, and charged then.
-                    if segments <= CUT_AT_ONCE {
-                        work.device += u64::from(segments);
-                        work.segments += u64::from(if frame.vnet.is_gso() { segments } else { 0 });
-                    }
-                });
-                if uplink.send(src, self.shared.now(), counted) {
-                    self.resume_soon(src);
-                }
-                self.shared.ledger.charge(src, &work);
-                self.shared.traffic.count(src, dst, work.copies, work.bytes);
-            } else {
-                self.drop_for_removed(frames().count());
-            }
-            return;
+        let Some(port) = self.ports.get(dst.index()) else {
+            return self.deliver_to_uplink(src, dst, frames());
         };
         if !self.ports.connects(src, dst) {
             // An address has moved there since the frame was classified.
-            let frames = frames().count() as u64;
-            lock(&port.undelivered).count_drop(DropReason::Isolated, frames);
-            return;
+            return drop_isolated(port, frames().count());
         }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
@@ -121,44 +127,46 @@ impl Delivery {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(src, &port, frames());
         }
-        let (mut work, mut bytes, mut pure_acks) = (Work::default(), 0, 0);
-        for frame in frames() {
-            work.copies += 1;
-            work.descriptors += frame.parts.len() as u64;
-            bytes += u64::from(frame.len);
-            // Most frames ask for nothing, which is quickly seen.
-            if frame.vnet.flags | frame.vnet.gso_type != 0 && rx.needs_software(&frame) {
-                work.bytes += u64::from(frame.len);
-                work.segments += u64::from(frame.segments());
-            }
-            pure_acks += u64::from(frame.is_pure_ack());
-            if port.admits(&frame) {
-                rx.deliver(&frame);
-            } else {
-                rx.traffic.count_drop(DropReason::Oversize, 1);
-            }
-        }
-        let copies = work.copies;
-        work.bytes += bytes;
-        work += rx.take_extra();
-        self.shared.ledger.charge(src, &work);
-        self.shared.traffic.count(src, dst, copies, bytes);
-        port.count_received(copies - pure_acks);
-        match flush {
-            Flush::Now => finish(port, &mut rx),
-            Flush::Moderated(now) => {
-                settle(port, &mut rx);
-                if let Some(due) = rx.flush_moderated(now, port.received(), port.sent()) {
-                    hold(&mut self.held, i, pair, due);
-                }
-            }
-            Flush::Later if self.unflushed.contains(&(i, pair)) => {}
-            Flush::Later => self.unflushed.push((i, pair)),
-        }
+        let placed = place_all(port, &mut rx, frames());
+        self.shared.ledger.charge(src, &placed.work);
+        self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
+        port.count_received(placed.frames - placed.pure_acks);
+        self.signals.on_delivered(port, (dst.index(), pair), &mut rx, flush);
         if let Some((deferred, relieved)) = rx.take_aside() {
             self.shared.ledger.defer(src, &deferred);
             self.shared.ledger.relieve(src, relieved);
         }
+    }
+
+    /// Sends frames to an uplink.
+    #[inline]
+    fn deliver_to_uplink<'f>(
+        &self,
+        src: PortId,
+        dst: PortId,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) {
+        let Some(uplink) = self.shared.uplink(dst) else {
+            return self.drop_for_removed(frames.count());
+        };
+        let cuts = uplink.cuts_gso_packets();
+        let mut work = Work::default();
+        let counted = frames.inspect(|frame| {
+            let segments = if cuts { frame.segments() } else { 1 };
+            work.copies += 1;
+            work.descriptors += frame.parts.len() as u64;
+            work.bytes += u64::from(frame.len);
+            // More are cut later, and charged then.
+            if segments <= CUT_AT_ONCE {
+                work.device += u64::from(segments);
+                work.segments += u64::from(if frame.vnet.is_gso() { segments } else { 0 });
+            }
+        });
+        if uplink.send(src, self.shared.now(), counted) {
+            self.resume_soon(src);
+        }
+        self.shared.ledger.charge(src, &work);
+        self.shared.traffic.count(src, dst, work.copies, work.bytes);
     }
 
     /// Counts frames to a port that has just been removed.
@@ -233,7 +241,7 @@ impl Delivery {
     /// Lets guests see what was delivered.
     #[inline]
     pub fn flush(&mut self) {
-        for (i, pair) in self.unflushed.drain(..) {
+        for (i, pair) in self.signals.unflushed.drain(..) {
             let Some(port) = self.ports.get(i) else { continue };
             let mut rx = port.pairs[usize::from(pair)].rx();
             finish(port, &mut rx);
@@ -252,7 +260,7 @@ impl Delivery {
             return false;
         }
         let ports = &self.ports;
-        self.held.retain_mut(|(i, pair, due)| {
+        self.signals.held.retain_mut(|((i, pair), due)| {
             if *due > now {
                 return true;
             }
@@ -268,15 +276,50 @@ impl Delivery {
     #[inline]
     #[must_use]
     pub fn next_interrupt(&self) -> Instant {
-        self.held.iter().map(|&(_, _, due)| due).min().unwrap_or(Instant::NEVER)
+        self.signals.held.iter().map(|&(_, due)| due).min().unwrap_or(Instant::NEVER)
     }
 }
 
-fn hold(held: &mut Vec<(usize, u16, Instant)>, port: usize, pair: u16, due: Instant) {
-    match held.iter_mut().find(|(i, p, _)| (*i, *p) == (port, pair)) {
-        Some(entry) => entry.2 = due,
-        None => held.push((port, pair, due)),
+/// What became of some frames to a port.
+#[derive(Default)]
+struct Placed {
+    frames: u64,
+    bytes: u64,
+    pure_acks: u64,
+    /// What it has cost.
+    work: Work,
+}
+
+/// Places frames in `rx`, and counts those that do not fit the port.
+#[inline]
+fn place_all<'f>(port: &Port, rx: &mut RxQueue, frames: impl Iterator<Item = Frame<'f>>) -> Placed {
+    let mut placed = Placed::default();
+    for frame in frames {
+        placed.frames += 1;
+        placed.work.descriptors += frame.parts.len() as u64;
+        placed.bytes += u64::from(frame.len);
+        // Most frames ask for nothing, which is quickly seen.
+        if frame.vnet.flags | frame.vnet.gso_type != 0 && rx.needs_software(&frame) {
+            placed.work.bytes += u64::from(frame.len);
+            placed.work.segments += u64::from(frame.segments());
+        }
+        placed.pure_acks += u64::from(frame.is_pure_ack());
+        if port.admits(&frame) {
+            rx.deliver(&frame);
+        } else {
+            rx.traffic.count_drop(DropReason::Oversize, 1);
+        }
     }
+    placed.work.copies += placed.frames;
+    placed.work.bytes += placed.bytes;
+    placed.work += rx.take_extra();
+    placed
+}
+
+/// Drops frames to a port that their sender must not reach.
+#[cold]
+fn drop_isolated(port: &Port, frames: usize) {
+    lock(&port.undelivered).count_drop(DropReason::Isolated, frames as u64);
 }
 
 /// A hash that is the same for all frames of a flow.

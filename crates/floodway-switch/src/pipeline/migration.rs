@@ -1,7 +1,7 @@
 //! Addresses that come, go and move: what becomes of frames in between.
 //!
 //! # Theory of operation
-//! **Goal**: a VM arrives, leaves, changes its address or moves to another host, and neighbours that send to it by the channel
+//! **Goal**: a VM arrives, leaves, changes its address or moves to another host, and co-resident VMs that send to it from memory to memory
 //! lose nothing, and nothing overtakes.
 //!
 //! States of a port's guest: *running*; *departed* when its rings have stopped; *gone*.
@@ -110,7 +110,7 @@ impl Delivery {
         }
     }
 
-    /// Tells the network that the guest of `port` is here now, if it has moved. Neighbours need not know: the table does.
+    /// Tells the network that the guest of `port` is here now, if it has moved. Co-resident VMs need not know: the table does.
     pub fn announce(&mut self, port: &Port, now: Instant) {
         let Some(mac) = port.take_unannounced() else { return };
         self.learn(mac, port.id, true, now);

@@ -7,7 +7,7 @@
 //! chain, or with `MRG_RXBUF` as many as it takes. If the guest has too few, all are put back and
 //! the frame waits in `pending`, a queue bounded in bytes; when that is full the frame is dropped
 //! and counted as `queue_full`. Frames never overtake those that wait. A frame that would not fit if
-//! the whole ring were free, or only in more pieces than [`most_iovecs`] allows, is dropped at once. A
+//! the whole ring were free, or only in more iovecs than [`most_iovecs`] allows, is dropped at once. A
 //! malformed receive chain breaks the ring: the work that a guest can cause per frame is bounded.
 //!
 //! **Offloads**: what the guest did not negotiate it never receives. Such frames are finished in
@@ -27,6 +27,7 @@
 //! **Invariants**: `pending` holds at most its bound; every frame handed to [`RxQueue::deliver`]
 //! is placed, pending, or counted as dropped.
 
+mod drain;
 mod pending;
 #[cfg(test)]
 mod tests;
@@ -42,13 +43,9 @@ use crate::frame::{self, CUT_AT_ONCE, Frame};
 use crate::queues::moderation::{Delivered, Moderation};
 use crate::queues::ring::{Interrupts, Ring};
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
-use crate::stats::ledger::MODEL;
 use crate::stats::{DropReason, Traffic};
 use pending::Pending;
 pub use pending::PendingFrame;
-
-/// Nanoseconds, by the cost model, of frames that wait which whoever delivers one places at once. The port's worker does the rest.
-const AT_ONCE: u64 = 10_000;
 
 /// What the guest negotiated, as far as its receive queues care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,31 +56,6 @@ pub struct RxFeatures {
     pub hdr_len: usize,
     /// What may be left to the guest.
     pub offloads: Offloads,
-}
-
-/// What placing frames that wait may cost, and has cost, in nanoseconds by the cost model.
-struct Budget {
-    limit: u64,
-    spent: u64,
-}
-
-impl Budget {
-    /// A frame of `len` bytes was placed, most of which are segments.
-    fn spend(&mut self, len: usize) {
-        let work = Work { copies: 1, bytes: len as u64, segments: 1, ..Work::default() };
-        self.spent += MODEL.cost(&work);
-    }
-}
-
-/// What came of looking at the first frame that waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// The guest has it, or will never.
-    Done,
-    /// The guest has too few buffers.
-    NoBuffers,
-    /// Enough was done for now.
-    Paused,
 }
 
 /// What came of one attempt to place a frame.
@@ -107,7 +79,7 @@ pub struct RxQueue {
     visible: (u64, u64),
     /// Scratch of `place`: chains taken and where in them it writes. Of no meaning between calls.
     chains: Vec<Chain>,
-    pieces: GuestIoVecs,
+    iovecs: GuestIoVecs,
     /// What frames have cost beyond a copy each, since [`RxQueue::take_extra`] was last called: buffers that are small or lie scattered, and waiting.
     extra: Work,
     /// What was left for later of frames that came to wait, and what of that was done by those who deliver, in nanoseconds by the cost model, since
@@ -136,7 +108,7 @@ impl RxQueue {
             moderation: Moderation::default(),
             visible: (0, 0),
             chains: Vec::new(),
-            pieces: GuestIoVecs::default(),
+            iovecs: GuestIoVecs::default(),
             extra: Work::default(),
             deferred: Work::default(),
             relieved: 0,
@@ -158,7 +130,7 @@ impl RxQueue {
         // The guest may have missed an interrupt of a back-end that died.
         ring.interrupt();
         self.ring = Some(ring);
-        self.pieces.release();
+        self.iovecs.release();
         self.stopped = false;
         self.pending.look_again();
         self.moderation = Moderation::default();
@@ -173,7 +145,7 @@ impl RxQueue {
     pub fn stop(&mut self) -> Option<Ring> {
         self.flush();
         self.stopped |= self.ring.is_some();
-        self.pieces.release();
+        self.iovecs.release();
         self.ring.take()
     }
 
@@ -349,119 +321,6 @@ impl RxQueue {
         }
     }
 
-    /// As [`drain_within`](Self::drain_within), by who delivers a frame.
-    pub fn drain_at_once(&mut self) {
-        self.relieved += self.drain_within(AT_ONCE);
-    }
-
-    /// Places frames that wait, as far as the guest has buffers, until that has cost `limit` nanoseconds by the cost model; returns what it has cost.
-    /// While some remain, the guest is
-    /// asked to kick when it adds buffers. Without more buffers than last time, nothing is walked again: a guest with very many small ones
-    /// would have us do so at every look.
-    pub fn drain_within(&mut self, limit: u64) -> u64 {
-        let mut budget = Budget { limit, spent: 0 };
-        if let Err(RingBroken) = self.try_drain(&mut budget) {
-            self.break_ring();
-        }
-        budget.spent
-    }
-
-    fn try_drain(&mut self, budget: &mut Budget) -> Result<(), RingBroken> {
-        if self.pending.frames.is_empty() {
-            return Ok(());
-        }
-        if self.pending.too_few.is_some() {
-            let Some(ring) = &mut self.ring else { return Ok(()) };
-            ring.queue.enable_kick()?;
-            if self.pending.too_few == Some(ring.queue.available_cached()) {
-                return Ok(());
-            }
-        }
-        loop {
-            let progress = self.drain_once(budget)?;
-            self.pending.paused = progress == Progress::Paused;
-            let Some(ring) = &mut self.ring else { return Ok(()) };
-            if progress != Progress::NoBuffers {
-                ring.queue.disable_kick();
-                return Ok(());
-            }
-            // Too few buffers for the next frame: try again only if there are more than before.
-            let before = ring.queue.available_cached();
-            ring.queue.enable_kick()?;
-            if ring.queue.available_cached() <= before {
-                self.pending.too_few = Some(before);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Places frames that wait until there are no more, or no more buffers, or the budget is spent.
-    fn drain_once(&mut self, budget: &mut Budget) -> Result<Progress, RingBroken> {
-        while let Some(mut waiting) = self.pending.frames.pop_front() {
-            let progress = self.place_waiting(&mut waiting, budget);
-            if !waiting.paid && matches!(progress, Ok(Progress::Done)) {
-                self.unpaid.copies += 1;
-                self.unpaid.bytes += waiting.bytes.len() as u64;
-            }
-            self.pending.frames.push_front(waiting);
-            match progress? {
-                Progress::Done => self.pending.pop(),
-                other => return Ok(other),
-            }
-        }
-        Ok(Progress::Done)
-    }
-
-    /// Places a frame that waits, or what of its segments the guest does not have.
-    fn place_waiting(
-        &mut self,
-        waiting: &mut PendingFrame,
-        budget: &mut Budget,
-    ) -> Result<Progress, RingBroken> {
-        let mut outcome = Ok(Progress::Done);
-        let PendingFrame { vnet, bytes, given, .. } = waiting;
-        if self.features.offloads.allow(vnet) {
-            self.place_next(*vnet, bytes, budget, &mut outcome);
-            return outcome;
-        }
-        let next = vnet_offload::finish_from(*vnet, bytes, *given, |segment| {
-            self.place_next(VnetHdr::default(), segment, budget, &mut outcome)
-        });
-        match next {
-            Ok(next) => *given = next.unwrap_or(usize::MAX),
-            Err(reason) => self.traffic.count_drop(reason, 1),
-        }
-        outcome
-    }
-
-    /// Places one frame, or drops and counts it; returns `false` if it still waits, and says why in `outcome`.
-    fn place_next(
-        &mut self,
-        vnet: VnetHdr,
-        bytes: &[u8],
-        budget: &mut Budget,
-        outcome: &mut Result<Progress, RingBroken>,
-    ) -> bool {
-        if budget.spent >= budget.limit {
-            *outcome = Ok(Progress::Paused);
-            return false;
-        }
-        match frame::with_slice(vnet, bytes, |frame| self.place(frame)) {
-            Ok(Placed::Yes) => {}
-            Ok(Placed::Never(reason)) => self.traffic.count_drop(reason, 1),
-            Ok(Placed::NoBuffers) => {
-                *outcome = Ok(Progress::NoBuffers);
-                return false;
-            }
-            Err(RingBroken) => {
-                *outcome = Err(RingBroken);
-                return false;
-            }
-        }
-        budget.spend(bytes.len());
-        true
-    }
-
     /// Makes what was placed visible to the guest and interrupts it if it wants that.
     #[inline]
     pub fn flush(&mut self) {
@@ -537,10 +396,10 @@ impl RxQueue {
         let mark = queue.next_avail();
         let mut room = 0;
         self.chains.clear();
-        self.pieces.clear();
+        self.iovecs.clear();
         while room < need {
             let access = Access::Write { need: (need - room) as u32 };
-            let chain = match queue.pop(access, &mut self.pieces)? {
+            let chain = match queue.pop(access, &mut self.iovecs)? {
                 Pop::Chain(chain) => chain,
                 Pop::Malformed { error: ChainError::Scattered, .. } => {
                     queue.rewind(mark);
@@ -556,7 +415,7 @@ impl RxQueue {
             self.chains.push(chain);
             let no_more = !self.features.mergeable
                 || self.chains.len() == usize::from(queue.size())
-                || self.pieces.len() > most_iovecs(need);
+                || self.iovecs.len() > most_iovecs(need);
             if room < need && no_more {
                 queue.rewind(mark);
                 return Ok(Placed::Never(DropReason::NoLargeBuffer));
@@ -568,18 +427,18 @@ impl RxQueue {
             ..frame.vnet
         };
         let hdr = vnet.to_bytes();
-        let pieces = self.pieces.as_segments();
-        write(pieces, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
+        let iovecs = self.iovecs.as_slice();
+        write(iovecs, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
         if queue.is_logged() {
-            // The pieces have `need` bytes together: all of them, and nothing else, were written.
+            // The iovecs have `need` bytes together: all of them, and nothing else, were written.
             let memory = queue.memory();
-            pieces.iter().for_each(|piece| memory.note_write(piece.as_ptr(), piece.len()));
+            iovecs.iter().for_each(|iovec| memory.note_write(iovec.as_ptr(), iovec.len()));
         }
         for chain in &self.chains {
             queue.push_used(chain.head, chain.len);
         }
-        if self.pieces.len() > 1 {
-            self.extra.descriptors += self.pieces.len() as u64;
+        if self.iovecs.len() > 1 {
+            self.extra.descriptors += self.iovecs.len() as u64;
             self.extra.buffers += self.chains.len() as u64 - 1;
             self.extra.scattered += queue.take_scattered();
         }
@@ -591,16 +450,16 @@ impl RxQueue {
     }
 }
 
-/// Writes `hdr` and then `parts` into `pieces`, which are long enough together.
+/// Writes `hdr` and then `parts` into `iovecs`, which are long enough together.
 #[inline]
-fn write(pieces: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
-    let mut pieces = pieces.iter().copied();
+fn write(iovecs: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
+    let mut iovecs = iovecs.iter().copied();
     let mut to = GuestIoVec::from_slice(&[]);
     for from in std::iter::once(&GuestIoVec::from_slice(hdr)).chain(parts) {
         let mut from = *from;
         while !from.is_empty() {
             if to.is_empty() {
-                let Some(next) = pieces.next() else { return };
+                let Some(next) = iovecs.next() else { return };
                 to = next;
                 continue;
             }

@@ -60,7 +60,7 @@ struct TxFrame {
     vnet: VnetHdr,
     /// Bytes of the frame.
     len: u32,
-    /// Its pieces are `batch.iovecs[parts.0..parts.1]`; the first is the prefix.
+    /// Its iovecs are `batch.iovecs[parts.0..parts.1]`; the first is the prefix.
     parts: (u32, u32),
     dropped: Option<DropReason>,
 }
@@ -149,7 +149,7 @@ impl Batch {
         if f.dropped.is_some() {
             return None;
         }
-        let parts = &self.iovecs.as_segments()[f.parts.0 as usize..f.parts.1 as usize];
+        let parts = &self.iovecs.as_slice()[f.parts.0 as usize..f.parts.1 as usize];
         Some(Frame {
             vnet: f.vnet,
             prefix: &self.prefixes.get(i)[..usize::from(f.prefix_len)],
@@ -299,7 +299,7 @@ impl TxQueue {
                 Err(RingBroken) if !batch.frames.is_empty() => break,
                 Err(RingBroken) => return Err(RingBroken),
             };
-            if let Some(first) = batch.iovecs.as_segments().get(start + 1) {
+            if let Some(first) = batch.iovecs.as_slice().get(start + 1) {
                 virtqueue::prefetch(first.as_ptr());
             }
             let end = batch.iovecs.len();
@@ -322,14 +322,27 @@ impl TxQueue {
         let end = batch.frames.last().map_or(0, |frame| u64::from(frame.parts.1));
         batch.taken.chains = chains;
         batch.taken.descriptors += end - chains;
-        let (features, mut gso_types) = (self.features, 0);
+        if self.read_headers(batch) != vnet::GSO_NONE {
+            self.leave_what_costs_too_much(batch, limit);
+        }
+        Ok(())
+    }
+
+    /// Reads the headers of a batch's frames and drops those that are wrong. Returns the bits of all GSO types.
+    #[inline]
+    fn read_headers(&self, batch: &mut Batch) -> u8 {
+        let mut gso_types = 0;
         // SAFETY: what is put in points into `prefixes`, which live as long as the list and are not written before it is cleared.
         let iovecs = unsafe { batch.iovecs.as_mut_slice() };
         for (i, frame) in batch.frames.iter_mut().enumerate() {
             let (start, end) = (frame.parts.0 as usize, frame.parts.1 as usize);
             if frame.dropped.is_none()
-                && let Err(reason) =
-                    frame.read_headers(&mut iovecs[start..end], &mut batch.prefixes, i, &features)
+                && let Err(reason) = frame.read_headers(
+                    &mut iovecs[start..end],
+                    &mut batch.prefixes,
+                    i,
+                    &self.features,
+                )
             {
                 frame.dropped = Some(reason);
             }
@@ -338,10 +351,7 @@ impl TxQueue {
             }
             gso_types |= frame.vnet.gso_type;
         }
-        if gso_types != vnet::GSO_NONE {
-            self.leave_what_costs_too_much(batch, limit);
-        }
-        Ok(())
+        gso_types
     }
 
     /// Leaves chains for the next batch: those behind the GSO packet with which the batch costs more than `limit` to cut.
@@ -447,12 +457,12 @@ impl TxQueue {
 }
 
 impl TxFrame {
-    /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's pieces, of which the first is
-    /// spare, and makes the pieces start with the prefix.
+    /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's iovecs, of which the first is
+    /// spare, and makes the iovecs start with the prefix.
     #[inline]
     fn read_headers(
         &mut self,
-        pieces: &mut [GuestIoVec<'static>],
+        iovecs: &mut [GuestIoVec<'static>],
         prefixes: &mut Prefixes,
         i: usize,
         features: &TxFeatures,
@@ -464,45 +474,45 @@ impl TxFrame {
             return Err(DropReason::Runt);
         }
         let mut hdr = [0; vnet::LEN];
-        let mut reader = Reader { pieces: &mut pieces[1..], next: 0 };
+        let mut reader = Reader { iovecs: &mut iovecs[1..], next: 0 };
         reader.read(&mut hdr[..hdr_len]);
         let prefix_len = (len as usize).min(PREFIX_LEN);
         let prefix = &mut prefixes.get_mut(i)[..prefix_len];
         reader.read(prefix);
         self.prefix_len = prefix_len as u8;
-        // `next` pieces are used up; the one before the rest becomes the prefix.
+        // `next` iovecs are used up; the one before the rest becomes the prefix.
         let at = reader.next;
         self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
         // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
-        pieces[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
+        iovecs[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
         self.parts.0 += at as u32;
         Ok(())
     }
 }
 
-/// Copies bytes from the front of a list of pieces.
+/// Copies bytes from the front of a list of iovecs.
 struct Reader<'a> {
-    pieces: &'a mut [GuestIoVec<'static>],
+    iovecs: &'a mut [GuestIoVec<'static>],
     /// Pieces that are used up.
     next: usize,
 }
 
 impl Reader<'_> {
-    /// Fills `out`; the caller knows that the pieces are long enough.
+    /// Fills `out`; the caller knows that the iovecs are long enough.
     #[inline]
     fn read(&mut self, out: &mut [u8]) {
         let mut filled = 0;
-        while filled < out.len() && self.next < self.pieces.len() {
-            let piece = self.pieces[self.next];
-            let n = piece.len().min(out.len() - filled);
-            // SAFETY: the piece was checked by `translate` and is at least n long; the destination
+        while filled < out.len() && self.next < self.iovecs.len() {
+            let iovec = self.iovecs[self.next];
+            let n = iovec.len().min(out.len() - filled);
+            // SAFETY: the iovec was checked by `translate` and is at least n long; the destination
             // has n bytes left and is ours.
             unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), out.as_mut_ptr().add(filled), n);
+                std::ptr::copy_nonoverlapping(iovec.as_ptr(), out.as_mut_ptr().add(filled), n);
             }
             filled += n;
-            self.pieces[self.next] = piece.skip(n);
-            if n == piece.len() {
+            self.iovecs[self.next] = iovec.skip(n);
+            if n == iovec.len() {
                 self.next += 1;
             }
         }

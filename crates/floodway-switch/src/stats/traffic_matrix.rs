@@ -1,8 +1,8 @@
-//! Who sends to whom: frames and bytes of each pair of ports, by the channel between guests or by an uplink.
+//! Who sends to whom: frames and bytes of each pair of ports, from guest to guest or by an uplink.
 //!
 //! # Theory of operation
 //! A row for each port and uplink that frames come from, made when the first comes; in it a cell for each place that they go to.
-//! Between two ports frames take the channel (one copy from guest to guest), else an uplink. What is counted was handed to a
+//! Between two ports frames take one copy from guest to guest, else an uplink. What is counted was handed to a
 //! receive queue or to an uplink's egress; what these drop is among their own counters.
 //!
 //! Several threads may send for one port (its worker, timers of its offload), so cells are added to atomically, once for all

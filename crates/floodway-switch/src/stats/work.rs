@@ -7,8 +7,8 @@
 pub(crate) enum Unit {
     /// A descriptor was read.
     Descriptor,
-    /// A piece of guest memory was appended to a list.
-    Piece,
+    /// An iovec of guest memory was appended to a list.
+    IoVec,
     /// A memory region was compared with an address.
     Comparison,
     /// A page was marked in a dirty log.
@@ -21,8 +21,8 @@ pub(crate) enum Unit {
 pub struct Work {
     /// Descriptors read.
     pub descriptors: u64,
-    /// Pieces of guest memory appended to a list.
-    pub pieces: u64,
+    /// Iovecs of guest memory appended to a list.
+    pub iovecs: u64,
     /// Memory regions compared with an address.
     pub comparisons: u64,
     /// Pages marked in a dirty log.
@@ -31,12 +31,12 @@ pub struct Work {
 
 #[cfg(any(test, fuzzing))]
 impl Work {
-    const NONE: Self = Self { descriptors: 0, pieces: 0, comparisons: 0, pages: 0 };
+    const NONE: Self = Self { descriptors: 0, iovecs: 0, comparisons: 0, pages: 0 };
 
     /// All units, whatever their kind.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.descriptors + self.pieces + self.comparisons + self.pages
+        self.descriptors + self.iovecs + self.comparisons + self.pages
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn count(unit: Unit) {
         let mut work = WORK.get();
         match unit {
             Unit::Descriptor => work.descriptors += 1,
-            Unit::Piece => work.pieces += 1,
+            Unit::IoVec => work.iovecs += 1,
             Unit::Comparison => work.comparisons += 1,
             Unit::Page => work.pages += 1,
         }

@@ -10,7 +10,7 @@
 //!
 //! The device is told that we take GSO packets of both families and unfinished checksums
 //! (`TUNSETOFFLOAD`), so the host's stack does not segment what a guest of ours can take whole. A
-//! frame is one `writev` straight from where its pieces lie, or one `read` into a buffer of our
+//! frame is one `writev` straight from where its iovecs lie, or one `read` into a buffer of our
 //! own. Frames that the host sends while we do not read are dropped by the interface, and counted
 //! there (`ip -s link show dev fw0`).
 //!
@@ -175,7 +175,7 @@ impl Sender for TapSender {
 
     fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let fd = self.tap.as_raw_fd();
-        // SAFETY: the pieces are mapped and readable during the call (the contract of `GuestIoVec`);
+        // SAFETY: the iovecs are mapped and readable during the call (the contract of `GuestIoVec`);
         // there are at most UIO_MAXIOV of them.
         let writev =
             |list: &[libc::iovec]| unsafe { libc::writev(fd, list.as_ptr(), list.len() as c_int) };

@@ -2,6 +2,7 @@
 //! in this process.
 
 mod change;
+mod co_resident;
 mod control;
 mod diagnose;
 mod forwarding;
@@ -12,6 +13,5 @@ mod net;
 mod offloads;
 mod queueing;
 mod reconnect;
-mod residency;
 mod sockets;
 mod trust;

@@ -10,7 +10,7 @@ pub const HEADER: usize = 40;
 const MAGIC: u64 = 0x666c_6f6f_6477_6179;
 /// Length of the repeated block: the first prime above 2^20.
 const BLOCK: usize = 1_048_583;
-/// How far apart the blocks of neighbouring transfers start.
+/// How far apart the blocks of successive transfers start.
 const STRIDE: u64 = 7919;
 
 /// What the header says.

@@ -59,9 +59,9 @@ const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 impl<B: 'static> Sender<B> {
     /// Makes sure that there is a place for what is known of bytes on their way.
     #[inline]
-    pub fn acquire_state(&mut self, spare: &mut FreeList<Recovery>) {
+    pub fn acquire_state(&mut self, free: &mut FreeList<Recovery>) {
         if !self.recovery.is_present() {
-            self.recovery.fill(spare);
+            self.recovery.fill(free);
             let (next, learnt) = (self.store.snd_una(), self.learnt);
             self.recovery.restart(next, learnt);
         }

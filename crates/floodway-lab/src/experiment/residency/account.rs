@@ -1,7 +1,7 @@
 //! What each party had of the CPUs: the columns of Xenmon, from the kernel's accounts of threads.
 //!
-//! A VM *runs*, *waits* for a CPU, or is *blocked* (the rest of the time). A *switch* is a turn on a CPU, and CPU time *per execution* what one
-//! such turn was long. The driver, Xen's domain 0, is all that moves packets between VMs and is none: QEMU's threads other than vCPUs, and
+//! A VM *runs*, *waits* for a CPU, or is *blocked* (the rest of the time). A *switch* is a time slice on a CPU, and CPU time *per execution* what one
+//! such time slice was long. The driver, Xen's domain 0, is all that moves packets between VMs and is none: QEMU's threads other than vCPUs, and
 //! the switch. A bridge's work is done by whoever hands it a frame, which is one of QEMU's threads here.
 
 use std::time::{Duration, Instant};

@@ -116,7 +116,7 @@ pub struct Residency {
     /// Streams at once, 1 to 16.
     #[serde(default = "one")]
     pub streams: u32,
-    /// How many of them go to the neighbour, one measurement for each entry; the others go beyond the link. All if
+    /// How many of them go to the co-resident VM, one measurement for each entry; the others go beyond the link. All if
     /// there is none.
     #[serde(default)]
     pub local: Vec<u32>,
@@ -206,7 +206,7 @@ impl RealScenario for Residency {
 }
 
 impl Residency {
-    /// Streams to the neighbour, for each measurement.
+    /// Streams to the co-resident VM, for each measurement.
     fn mixes(&self) -> Vec<u32> {
         if self.local.is_empty() { vec![self.streams] } else { self.local.clone() }
     }
@@ -347,7 +347,7 @@ fn add_figures(
     }
 }
 
-/// The part of neighbouring mixes where more local streams bring more, 0 to 1. `medians` has one group of `mixes` after the other.
+/// The part of adjacent mixes where more local streams bring more, 0 to 1. `medians` has one group of `mixes` after the other.
 fn rises(medians: &[f64], mixes: usize) -> f64 {
     let pairs = medians.chunks(mixes).flat_map(|group| group.windows(2));
     let (mut rising, mut all) = (0.0, 0.0);

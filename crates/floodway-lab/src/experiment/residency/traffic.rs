@@ -1,4 +1,4 @@
-//! qperf between a VM and its neighbour or a host beyond the link.
+//! qperf between a VM and a co-resident one or a host beyond the link.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Load {
     pub test: Test,
     pub size: u32,
     pub seconds: u32,
-    /// Streams to the neighbour.
+    /// Streams to the co-resident VM.
     pub local: u32,
     /// Streams beyond the link.
     pub remote: u32,

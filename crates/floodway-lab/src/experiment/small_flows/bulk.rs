@@ -1,4 +1,4 @@
-//! The neighbour's endless stream.
+//! The competing VM's endless stream.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ const DRAWN_FROM: [f64; 2] = [0.0, 0.99];
 /// Points of a distribution that are kept.
 const POINTS: u32 = 400;
 
-/// What the neighbour's stream carried.
+/// What the competing VM's stream carried.
 pub(super) const BULK_RATE: &str = "bulk rate";
 /// What the VM that computes got done.
 pub(super) const HOG_RATE: &str = "hog rate";

@@ -1,4 +1,4 @@
-//! Small flows beside large ones, on real VMs: pings and short answers while a neighbour sends, or computes.
+//! Small flows beside large ones, on real VMs: pings and short answers while a co-resident VM sends, or computes.
 //!
 //! # Theory of operation
 //! ```text

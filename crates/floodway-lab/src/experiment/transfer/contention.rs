@@ -7,14 +7,14 @@
 //! while a VM waits.
 //!
 //! QEMU's main loop fires timers and raises interrupts, under a lock that a vCPU needs for each
-//! interrupt. Where it runs decides how long turns are ([`Emulator`]):
+//! interrupt. Where it runs decides how long time slices are ([`Emulator`]):
 //!
 //! - *apart*, on [`OTHER`], it holds that lock just when the vCPU that it has interrupted wants it. The
 //!   vCPU sleeps for a moment, some 250 times a second (a guest's timer tick), and each time goes to the end
-//!   of the queue: turns are of 1 to 4 ms, whatever the profile says.
+//!   of the queue: time slices are of 1 to 4 ms, whatever the profile says.
 //! - *above*, on [`CONTENDED`] and first-in-first-out over the vCPUs, as a hypervisor runs, it is done when the
-//!   vCPU goes on, which keeps the rest of its turn. A vCPU then sleeps 25 times a second, when its guest does.
-//!   More transfers fit into one turn.
+//!   vCPU goes on, which keeps the rest of its time slice. A vCPU then sleeps 25 times a second, when its guest does.
+//!   More transfers fit into one time slice.
 //!
 //! What strangers used of the contended core is measured (the core's busy time less QEMU's run
 //! time), since a VM does not only wait for its like.

@@ -1,4 +1,4 @@
-//! Where the time of whole transfers goes: into the connection, the data, and waits for a turn that no
+//! Where the time of whole transfers goes: into the connection, the data, and waits for a time slice that no
 //! offload removes.
 
 use floodway_report::{stats, table};

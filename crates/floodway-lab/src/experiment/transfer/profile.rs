@@ -20,7 +20,7 @@ const PRIORITY: u32 = 1;
 pub fn schedule(profile: Profile, threads: &[i32]) -> Result<Option<Guard>> {
     match profile {
         Profile::Era2011 => {
-            let turn = vcpu::set_round_robin_turn(XEN_SLICE)?;
+            let turn = vcpu::set_round_robin_slice(XEN_SLICE)?;
             threads.iter().try_for_each(|&thread| vcpu::set_round_robin(thread, PRIORITY))?;
             Ok(Some(turn))
         }

@@ -9,7 +9,7 @@
 //! (`load`) are outside, as many at once as `clients`, and each asks again as soon as it has its answer.
 //!
 //! In the papers each VM shares the core of its host with a load of 30 %. Here all VMs share one core, and each has a part of such a
-//! load within (`contention`): a VM waits for the turns of the others. Switches, network and visitors have the other core.
+//! load within (`contention`): a VM waits for the time slices of the others. Switches, network and visitors have the other core.
 //!
 //! Variants take turns in *blocks* of `block_s` seconds, A B C D D C B A, each after a short run that is not counted. One
 //! block gives one sample of operations per second and of each latency; intervals are bootstraps over blocks.

@@ -1,4 +1,4 @@
-//! Interrupt moderation: when a guest hears of frames from a neighbour, and of its own frames that are done with.
+//! Interrupt moderation: when a guest hears of frames of a co-resident VM, and of its own frames that are done with.
 //!
 //! # Theory of operation
 //! **Goal**: a stream of small messages between guests of one host must not cost an interrupt each, on either side. An interrupt is

@@ -14,7 +14,7 @@ const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;
 const F_INDIRECT: u16 = 4;
 
-/// Most descriptors, and most iovecs, of one chain: what the kernel takes in one `writev`, less our own piece.
+/// Most descriptors, and most iovecs, of one chain: what the kernel takes in one `writev`, less one of our own.
 pub const MAX_CHAIN: usize = 1023;
 
 /// A descriptor of fewer bytes is short: what it costs to get at them is more than what it costs to copy them.
@@ -197,7 +197,7 @@ impl Virtqueue {
                 self.memory.translate(&mut self.region_hint, first.addr, len)
             && contiguous == len
         {
-            work::count(Unit::Piece);
+            work::count(Unit::IoVec);
             // SAFETY: `translate` checked the range in the memory that `iovecs` holds.
             unsafe { iovecs.push(ptr, len as usize) };
             return Ok(len);
@@ -316,7 +316,7 @@ impl Walk<'_> {
             if self.iovecs.len() == self.end {
                 return Err(self.access.too_many());
             }
-            work::count(Unit::Piece);
+            work::count(Unit::IoVec);
             let (ptr, contiguous) =
                 self.memory.translate(self.hint, addr, rest).ok_or(ChainError::Address)?;
             // SAFETY: `translate` checked the range in the memory that `iovecs` holds.

@@ -23,7 +23,7 @@
 //!
 //! **Hostile guests**: every index is masked or compared with the ring's size, every address goes
 //! through [`GuestMemory`], descriptors are read once (a guest cannot change one between check and
-//! use), a chain is at most as long as its table, and frames at most [`MAX_CHAIN`] pieces. An avail
+//! use), a chain is at most as long as its table, and frames at most [`MAX_CHAIN`] iovecs. An avail
 //! index or head that cannot be right breaks the ring ([`RingBroken`]): it stops until the
 //! front-end sets it up again. Any other malformed chain is the caller's to judge: transmit queues
 //! give it back unused and count it, receive queues break.

@@ -30,7 +30,7 @@ struct Pair {
     memory: Arc<TestMemory>,
     driver: DriverQueue,
     device: Virtqueue,
-    pieces: GuestIoVecs,
+    iovecs: GuestIoVecs,
 }
 
 fn device(memory: &TestMemory, driver: &DriverQueue, event_idx: bool) -> Virtqueue {
@@ -46,7 +46,7 @@ impl Pair {
         let memory = TestMemory::new(&REGIONS);
         let driver = DriverQueue::new(Arc::clone(&memory), 0, size, event_idx).starting_at(index);
         let device = device(&memory, &driver, event_idx);
-        Self { memory, driver, device, pieces: GuestIoVecs::default() }
+        Self { memory, driver, device, iovecs: GuestIoVecs::default() }
     }
 
     /// A ring of 8 whose head 0 is `first`, with `others` behind it in the table.
@@ -60,15 +60,15 @@ impl Pair {
     }
 
     fn pop(&mut self, access: Access) -> Pop {
-        self.pieces.clear();
-        self.device.pop(access, &mut self.pieces).unwrap()
+        self.iovecs.clear();
+        self.device.pop(access, &mut self.iovecs).unwrap()
     }
 
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for piece in self.pieces.as_segments() {
-            // SAFETY: `device` keeps the memory of the pieces mapped; nobody writes meanwhile.
-            bytes.extend(unsafe { std::slice::from_raw_parts(piece.as_ptr(), piece.len()) });
+        for iovec in self.iovecs.as_slice() {
+            // SAFETY: `device` keeps the memory of the iovecs mapped; nobody writes meanwhile.
+            bytes.extend(unsafe { std::slice::from_raw_parts(iovec.as_ptr(), iovec.len()) });
         }
         bytes
     }
@@ -76,7 +76,7 @@ impl Pair {
     fn malformed(&mut self, access: Access) -> ChainError {
         match self.pop(access) {
             Pop::Malformed { error, .. } => {
-                assert!(self.pieces.is_empty());
+                assert!(self.iovecs.is_empty());
                 error
             }
             other => panic!("{other:?} where a malformed chain was expected"),
@@ -114,7 +114,7 @@ fn every_shape_of_chain_reads_the_same_bytes() {
             assert_eq!(pair.pop(READ), Pop::Chain(Chain { head, len: 6000 }));
             assert_eq!(pair.bytes(), data, "{lens:?} indirect={indirect}");
             // The border of the regions cuts a buffer in two, or lies between two.
-            assert_eq!(pair.pieces.len(), if lens.len() == 4 { 4 } else { lens.len() + 1 });
+            assert_eq!(pair.iovecs.len(), if lens.len() == 4 { 4 } else { lens.len() + 1 });
             assert_eq!(pair.pop(READ), Pop::Empty);
         }
     }
@@ -127,7 +127,7 @@ fn zero_length_pieces_and_unaligned_tables_are_fine() {
         [Buffer::readable(u64::MAX, 0), Buffer::readable(BUFFERS, 5), Buffer::readable(0, 0)];
     let head = pair.driver.post_indirect(TABLE + 3, &buffers).unwrap();
     assert_eq!(pair.pop(READ), Pop::Chain(Chain { head, len: 5 }));
-    assert_eq!(pair.pieces.len(), 1);
+    assert_eq!(pair.iovecs.len(), 1);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_chain_to_write_is_walked_as_far_as_it_is_needed() {
         let head = pair.driver.post(&chain).unwrap();
         let popped = pair.pop(Access::Write { need });
         assert_eq!(popped, Pop::Chain(Chain { head, len: need.min(100) }));
-        let lens: Vec<_> = pair.pieces.as_segments().iter().map(GuestIoVec::len).collect();
+        let lens: Vec<_> = pair.iovecs.as_slice().iter().map(GuestIoVec::len).collect();
         let n = need as usize;
         assert_eq!(lens, if n <= 60 { vec![n] } else { vec![60, (n - 60).min(40)] });
     }
@@ -247,7 +247,7 @@ fn chains_longer_than_the_limit_are_refused() {
 
 #[test]
 fn impossible_indices_break_the_ring() {
-    let mut pieces = GuestIoVecs::default();
+    let mut iovecs = GuestIoVecs::default();
     for jump in [9, 100, 32768, 65535] {
         let mut pair = Pair::new(8, true);
         pair.driver.set_avail_idx(jump);
@@ -257,8 +257,8 @@ fn impossible_indices_break_the_ring() {
     for head in [8, 9, 0xffff] {
         let mut pair = Pair::new(8, true);
         pair.driver.offer_raw(head);
-        assert_eq!(pair.device.pop(READ, &mut pieces), Err(RingBroken), "head {head}");
-        assert!(pieces.is_empty());
+        assert_eq!(pair.device.pop(READ, &mut iovecs), Err(RingBroken), "head {head}");
+        assert!(iovecs.is_empty());
     }
     // Exactly full is fine.
     let mut pair = Pair::new(8, true);
@@ -352,8 +352,8 @@ fn a_device_that_stops_polling_is_kicked_for_more_than_it_has_seen() {
 /// What a driver and a device do to a ring, one at a time.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The driver posts a chain of so many pieces.
-    Post { pieces: u8, indirect: bool },
+    /// The driver posts a chain of so many iovecs.
+    Post { iovecs: u8, indirect: bool },
     /// The device takes up to so many chains and gives them back.
     Serve(u8),
     /// The device publishes and considers an interrupt.
@@ -370,7 +370,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (1u8..5, any::<bool>()).prop_map(|(pieces, indirect)| Step::Post { pieces, indirect }),
+        4 => (1u8..5, any::<bool>()).prop_map(|(iovecs, indirect)| Step::Post { iovecs, indirect }),
         3 => (1u8..9).prop_map(Step::Serve),
         3 => Just(Step::Publish),
         2 => Just(Step::ReapAndSleep),
@@ -397,7 +397,7 @@ struct Model {
 impl Model {
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Post { pieces, indirect } => self.post(pieces, indirect),
+            Step::Post { iovecs, indirect } => self.post(iovecs, indirect),
             Step::Serve(n) => (0..n).for_each(|_| self.serve_one()),
             Step::Publish => self.publish(),
             Step::ReapAndSleep => self.reap(),
@@ -420,10 +420,10 @@ impl Model {
         }
     }
 
-    fn post(&mut self, pieces: u8, indirect: bool) {
-        let len = 100 * u32::from(pieces);
+    fn post(&mut self, iovecs: u8, indirect: bool) {
+        let len = 100 * u32::from(iovecs);
         let buffers: Vec<_> =
-            (0..u64::from(pieces)).map(|i| Buffer::writable(BUFFERS + 100 * i, 100)).collect();
+            (0..u64::from(iovecs)).map(|i| Buffer::writable(BUFFERS + 100 * i, 100)).collect();
         let posted = if indirect {
             let table = TABLE + 64 * u64::from(self.pair.driver.avail_idx() % 256);
             self.pair.driver.post_indirect(table, &buffers)
@@ -500,7 +500,7 @@ proptest! {
         prop_assert_eq!(model.pair.driver.free(), usize::from(size));
     }
 
-    /// Garbage in the rings never gives a piece outside the regions or more bytes than it says.
+    /// Garbage in the rings never gives an iovec outside the regions or more bytes than it says.
     #[test]
     fn garbage_stays_inside_memory(
         garbage in prop::collection::vec(any::<u8>(), 16..512),
@@ -518,19 +518,19 @@ proptest! {
         let access = if write { WRITE } else { READ };
         heads.iter().for_each(|&head| pair.driver.offer_raw(head));
         let mapped = Arc::clone(pair.device.memory());
-        let inside = |piece: &GuestIoVec<'_>| {
-            let at = piece.as_ptr().addr();
+        let inside = |iovec: &GuestIoVec<'_>| {
+            let at = iovec.as_ptr().addr();
             REGIONS.iter().any(|&(gpa, size)| {
                 let (base, _) = mapped.translate(&mut 0, gpa, 1).unwrap();
-                at >= base.addr() && at + piece.len() <= base.addr() + size as usize
+                at >= base.addr() && at + iovec.len() <= base.addr() + size as usize
             })
         };
         loop {
-            pair.pieces.clear();
-            match pair.device.pop(access, &mut pair.pieces) {
+            pair.iovecs.clear();
+            match pair.device.pop(access, &mut pair.iovecs) {
                 Ok(Pop::Chain(chain)) => {
-                    prop_assert!(pair.pieces.as_segments().iter().all(inside));
-                    prop_assert_eq!(pair.pieces.as_segments().iter().map(|p| p.len() as u64).sum::<u64>(), u64::from(chain.len));
+                    prop_assert!(pair.iovecs.as_slice().iter().all(inside));
+                    prop_assert_eq!(pair.iovecs.as_slice().iter().map(|p| p.len() as u64).sum::<u64>(), u64::from(chain.len));
                     pair.device.push_used(chain.head, 0);
                 }
                 Ok(Pop::Malformed { head, .. }) => pair.device.push_used(head, 0),

@@ -98,7 +98,7 @@ impl Sender for PacketSender {
 
     fn send(&mut self, vnet: &VnetHdr, frame: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         let header = &vnet.to_bytes()[..vnet::LEGACY_LEN];
-        // SAFETY: the pieces are mapped and readable during the call (the contract of `GuestIoVec`).
+        // SAFETY: the iovecs are mapped and readable during the call (the contract of `GuestIoVec`).
         self.list.send(header, frame, |list| unsafe { self.socket.send(list) })
     }
 }

@@ -27,11 +27,11 @@ struct Control([u8; 64]);
 struct Batch {
     buffers: Box<[u8]>,
     controls: Box<[Control]>,
-    pieces: Box<[libc::iovec]>,
+    iovecs: Box<[libc::iovec]>,
     messages: Box<[libc::mmsghdr]>,
 }
 
-// SAFETY: the pointers in `pieces` and `messages` lead to the other boxes of the same struct,
+// SAFETY: the pointers in `iovecs` and `messages` lead to the other boxes of the same struct,
 // which move with it and stay where they are on the heap.
 unsafe impl Send for Batch {}
 
@@ -40,17 +40,17 @@ impl Batch {
         let mut batch = Self {
             buffers: vec![0; BATCH * STRIDE].into_boxed_slice(),
             controls: vec![Control([0; 64]); BATCH].into_boxed_slice(),
-            pieces: Box::default(),
+            iovecs: Box::default(),
             messages: Box::default(),
         };
-        batch.pieces = batch
+        batch.iovecs = batch
             .buffers
             .chunks_exact_mut(STRIDE)
             .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
             .collect();
         let controls = batch.controls.iter_mut();
         batch.messages =
-            batch.pieces.iter_mut().zip(controls).map(|(p, c)| message(p, c)).collect();
+            batch.iovecs.iter_mut().zip(controls).map(|(p, c)| message(p, c)).collect();
         batch
     }
 
@@ -94,10 +94,10 @@ impl Batch {
     }
 }
 
-fn message(piece: &mut libc::iovec, control: &mut Control) -> libc::mmsghdr {
+fn message(iovec: &mut libc::iovec, control: &mut Control) -> libc::mmsghdr {
     // SAFETY: all zeros is a valid `mmsghdr`: no name, no buffers.
     let mut m: libc::mmsghdr = unsafe { mem::zeroed() };
-    m.msg_hdr.msg_iov = piece;
+    m.msg_hdr.msg_iov = iovec;
     m.msg_hdr.msg_iovlen = 1;
     m.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
     m

@@ -127,13 +127,13 @@ impl PacketSocket {
     /// Sends one frame with its header; returns what sendmsg(2) does.
     ///
     /// # Safety
-    /// The pieces must be readable during the call.
+    /// The iovecs must be readable during the call.
     pub(super) unsafe fn send(&self, list: &[libc::iovec]) -> libc::ssize_t {
-        // SAFETY: all zeros is a valid `msghdr`: no name, no control data, no pieces.
+        // SAFETY: all zeros is a valid `msghdr`: no name, no control data, no iovecs.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = list.as_ptr().cast_mut();
         message.msg_iovlen = list.len() as _;
-        // SAFETY: the list is valid during the call, and so are its pieces, says the caller;
+        // SAFETY: the list is valid during the call, and so are its iovecs, says the caller;
         // sendmsg does not write to them.
         unsafe { libc::sendmsg(self.fd(), &raw const message, 0) }
     }

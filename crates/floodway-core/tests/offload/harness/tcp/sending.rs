@@ -368,19 +368,23 @@ impl Sending {
             self.reduce(mss);
             self.cwr = true;
         } else if advanced > 0 && (self.recover.is_none() || self.timed_out) {
-            let step = if self.timed_out {
-                // An ACK may jump over what had arrived before.
-                advanced.min(mss).min((self.ssthresh - self.cwnd).max(0))
-            } else if self.cwnd < self.ssthresh {
-                advanced
-            } else {
-                advanced * mss / self.cwnd.max(1)
-            };
-            self.cwnd = (self.cwnd + step).min(1 << 30);
+            self.grow(advanced, mss);
         }
         if self.sent.is_empty() {
             self.arm(config, now);
         }
+    }
+
+    fn grow(&mut self, advanced: i64, mss: i64) {
+        let step = if self.timed_out {
+            // An ACK may jump over what had arrived before.
+            advanced.min(mss).min((self.ssthresh - self.cwnd).max(0))
+        } else if self.cwnd < self.ssthresh {
+            advanced
+        } else {
+            advanced * mss / self.cwnd.max(1)
+        };
+        self.cwnd = (self.cwnd + step).min(1 << 30);
     }
 
     /// Everything under way is sent again.

@@ -268,30 +268,34 @@ fn step(choices: &mut Choices, sides: &mut Sides, model: &mut Model) {
                 sides.driver.set_avail_flags(model.used_event as u16 & 1);
             }
         }
-        7 => {
-            let seen_before = model.seen;
-            let more = model.available().map(|ahead| ahead > 0);
-            assert_eq!(sides.device.enable_kick(), more);
-            if sides.event_idx {
-                assert_eq!(sides.driver.avail_event(), seen_before as u16);
-            } else {
-                assert_eq!(sides.driver.used_flags(), 0);
-            }
-        }
-        8 => {
-            sides.device.disable_kick();
-            if sides.event_idx {
-                let ahead = sides.driver.avail_event().wrapping_sub(model.taken as u16);
-                assert!(ahead > sides.driver.size(), "out of reach");
-            } else {
-                assert_eq!(sides.driver.used_flags(), 1);
-            }
-        }
+        7 => enable_kick(sides, model),
+        8 => disable_kick(sides, model),
         _ => {}
     }
     assert_eq!(sides.driver.used_idx(), model.published as u16);
     assert_eq!(sides.device.next_avail(), model.taken as u16);
     assert_eq!(sides.device.has_unpublished(), model.used != model.published);
+}
+
+fn enable_kick(sides: &mut Sides, model: &mut Model) {
+    let seen_before = model.seen;
+    let more = model.available().map(|ahead| ahead > 0);
+    assert_eq!(sides.device.enable_kick(), more);
+    if sides.event_idx {
+        assert_eq!(sides.driver.avail_event(), seen_before as u16);
+    } else {
+        assert_eq!(sides.driver.used_flags(), 0);
+    }
+}
+
+fn disable_kick(sides: &mut Sides, model: &Model) {
+    sides.device.disable_kick();
+    if sides.event_idx {
+        let ahead = sides.driver.avail_event().wrapping_sub(model.taken as u16);
+        assert!(ahead > sides.driver.size(), "out of reach");
+    } else {
+        assert_eq!(sides.driver.used_flags(), 1);
+    }
 }
 
 /// Checks all sequences of `length` steps.

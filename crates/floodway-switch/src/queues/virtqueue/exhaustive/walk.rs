@@ -228,7 +228,7 @@ impl Ring {
     }
 
     fn compare(&self, head: u16, popped: Pop, expected: Result<Ranges, ChainError>) {
-        let iovecs = self.iovecs.as_segments().iter().map(|s| (s.as_ptr(), s.len() as u64));
+        let iovecs = self.iovecs.as_slice().iter().map(|s| (s.as_ptr(), s.len() as u64));
         match expected {
             Ok(ranges) => {
                 let len = ranges.iter().map(|&(_, n)| n).sum::<u64>() as u32;

@@ -9,12 +9,12 @@ fn shredded() -> Pair {
     let memory = TestMemory::new(&regions);
     let driver = DriverQueue::new(Arc::clone(&memory), 0, 8, true);
     let device = device(&memory, &driver, true);
-    Pair { memory, driver, device, pieces: GuestIoVecs::default() }
+    Pair { memory, driver, device, iovecs: GuestIoVecs::default() }
 }
 
 const SHREDS: u64 = 64 * PAGE;
 
-/// Units of work that a chain may cost: each descriptor and each piece is looked up once, by 9 comparisons at most.
+/// Units of work that a chain may cost: each descriptor and each iovec is looked up once, by 9 comparisons at most.
 const CHAIN_COST: u64 = 2 * MAX_CHAIN as u64 * (1 + 9);
 
 #[test]
@@ -69,9 +69,9 @@ fn short_descriptors_beyond_the_second_are_counted() {
 fn a_chain_to_write_has_no_more_pieces_than_its_bytes_allow() {
     for need in [64, 1500, 60_000] {
         let most = most_iovecs(need as usize);
-        for (pieces, fits) in [(most, true), (most + 1, false)] {
-            let mut lens = vec![1; pieces];
-            lens[pieces - 1] = need;
+        for (iovecs, fits) in [(most, true), (most + 1, false)] {
+            let mut lens = vec![1; iovecs];
+            lens[iovecs - 1] = need;
             let chain: Vec<_> = lens.iter().map(|&len| Buffer::writable(BUFFERS, len)).collect();
             let mut pair = Pair::new(8, true);
             let head = pair.driver.post_indirect(TABLE, &chain).unwrap();
@@ -79,7 +79,7 @@ fn a_chain_to_write_has_no_more_pieces_than_its_bytes_allow() {
                 true => Pop::Chain(Chain { head, len: need }),
                 false => Pop::Malformed { head, error: ChainError::Scattered },
             };
-            assert_eq!(pair.pop(Access::Write { need }), expected, "{pieces} pieces");
+            assert_eq!(pair.pop(Access::Write { need }), expected, "{iovecs} iovecs");
         }
     }
 }

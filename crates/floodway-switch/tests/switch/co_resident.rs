@@ -1,4 +1,4 @@
-//! Guests that are neighbours: interrupts of a stream, guests that go and come back, and who sent to whom.
+//! Co-resident guests: interrupts of a stream, guests that go and come back, and who sent to whom.
 
 use floodway_switch::api::status::Way;
 use floodway_switch::testing::frames::{mac, number_of, numbered};
