@@ -20,7 +20,7 @@ use super::stack::Stack;
 use super::wire::{self, Wire};
 
 /// Bytes of the longest GSO packet.
-const MAX_SUPER_FRAME: usize = 65_535 + 14;
+const MAX_GSO_PACKET: usize = 65_535 + 14;
 
 /// How long the guest has a CPU, and for how long it has none, at random between the bounds.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ pub fn as_sent(frames: Vec<Vec<u8>>, joined: bool) -> Vec<(VnetHdr, Vec<u8>)> {
         return frames.into_iter().map(|frame| (VnetHdr::default(), frame)).collect();
     }
     let mut sent = Vec::new();
-    let mut run = Coalescer::new(vec![0; MAX_SUPER_FRAME]);
+    let mut run = Coalescer::new(vec![0; MAX_GSO_PACKET]);
     let finish = |run: &mut Coalescer<Vec<u8>>, sent: &mut Vec<_>| {
         sent.extend(run.finish().map(|(vnet, bytes)| (vnet, bytes.to_vec())));
     };
