@@ -1,4 +1,8 @@
 //! A client of the control socket, for the command line.
+//!
+//! A switch of two processes takes changes of its configuration on a socket of its broker's, beside the control socket ([`manage_path`]); one of a single process has
+//! no such socket. So requests of that kind are sent there if somebody listens, and to the control socket otherwise. Who may not use the broker's socket may
+//! still ask the control socket what the configuration is.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery, PortPage, Refusal,
+    OffloadSettings, PairPage, PairQuery, PortPage, Refusal, manage_path,
 };
 use crate::diagnosis::Diagnosis;
 use crate::edit::PortDocument;
@@ -37,7 +41,7 @@ pub enum ClientError {
     #[error("floodway is not running or uses another control socket: {} (set --control)", .0.display())]
     NotRunning(PathBuf),
     /// The socket is there, but not for this user.
-    #[error("no permission to use control socket {} (run as its owner or a member of its group)", .0.display())]
+    #[error("no permission to use control socket {} (run as root, its owner, or a member of its group if its mode lets that)", .0.display())]
     PermissionDenied(PathBuf),
     /// It took longer than so many seconds.
     #[error("no answer on control socket {} within {} s", .0.display(), .1)]
@@ -63,10 +67,23 @@ pub enum ClientError {
     },
 }
 
-/// Asks a running switch. Each call makes its own connection and blocks for at most 5 s.
+/// Which socket a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    /// The control socket.
+    Control,
+    /// The broker's, for changes of the configuration; the control socket if there is no broker.
+    Manage,
+    /// As above, and also if this user may not use the broker's.
+    Configuration,
+}
+
+/// Asks a running switch. Each call makes its own connection and blocks for at most 5 s, for a change 60 s.
 #[derive(Debug)]
 pub struct ControlClient {
     path: PathBuf,
+    /// Where its broker is, if it has one.
+    manage: PathBuf,
     runtime: Runtime,
 }
 
@@ -79,7 +96,7 @@ impl ControlClient {
         let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime =
             runtime.map_err(|source| ClientError::Io { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), runtime })
+        Ok(Self { path: path.to_owned(), manage: manage_path(path), runtime })
     }
 
     /// The status of the switch.
@@ -139,7 +156,7 @@ impl ControlClient {
     /// # Errors
     /// There is no answer.
     pub fn config(&self) -> Result<String, ClientError> {
-        let body = self.get_bytes("/v1/config")?;
+        let body = self.configured("/v1/config")?;
         String::from_utf8(body.to_vec()).map_err(|error| self.bad_answer(error.to_string()))
     }
 
@@ -158,7 +175,8 @@ impl ControlClient {
     pub fn ports(&self) -> Result<Vec<PortDocument>, ClientError> {
         let (mut ports, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page: PortPage = self.get(&format!("/v1/ports?limit=1000{cursor}"))?;
+            let route = format!("/v1/ports?limit=1000{cursor}");
+            let page: PortPage = self.decode(&route, &self.configured(&route)?)?;
             ports.extend(page.ports);
             let Some(next) = page.next else { return Ok(ports) };
             cursor = format!("&cursor={}", escape(&next));
@@ -170,7 +188,8 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or no such port.
     pub fn port(&self, name: &str) -> Result<PortDocument, ClientError> {
-        self.get(&port_route(name))
+        let route = port_route(name);
+        self.decode(&route, &self.configured(&route)?)
     }
 
     /// Adds a port, or replaces one, and returns what that changes.
@@ -215,7 +234,12 @@ impl ControlClient {
         body: Bytes,
     ) -> Result<Plan, ClientError> {
         let route = format!("{route}?dry_run={dry_run}");
-        self.decode(&route, &self.request(method, &route, body, CHANGE_TIMEOUT)?)
+        self.decode(&route, &self.request(Door::Manage, method, &route, body, CHANGE_TIMEOUT)?)
+    }
+
+    /// The answer to a question about the configuration, which may have to wait for a change.
+    fn configured(&self, route: &str) -> Result<Bytes, ClientError> {
+        self.request(Door::Configuration, &Method::GET, route, Bytes::new(), CHANGE_TIMEOUT)
     }
 
     /// How the link into the host is divided.
@@ -269,7 +293,8 @@ impl ControlClient {
         route: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.decode(route, &self.request(method, route, self.encode(body)?, TIMEOUT)?)
+        let body = self.encode(body)?;
+        self.decode(route, &self.request(Door::Control, method, route, body, TIMEOUT)?)
     }
 
     fn encode(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
@@ -288,17 +313,18 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or it is not a success.
     pub fn get_bytes(&self, route: &str) -> Result<Bytes, ClientError> {
-        self.request(&Method::GET, route, Bytes::new(), TIMEOUT)
+        self.request(Door::Control, &Method::GET, route, Bytes::new(), TIMEOUT)
     }
 
     fn request(
         &self,
+        door: Door,
         method: &Method,
         route: &str,
         body: Bytes,
         limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        let exchange = async { timeout(limit, self.exchange(method, route, body)).await };
+        let exchange = async { timeout(limit, self.exchange(door, method, route, body)).await };
         let answer = self.runtime.block_on(exchange);
         let timed_out = |_| ClientError::TimedOut(self.path.clone(), limit.as_secs());
         let (code, body) = answer.map_err(timed_out)??;
@@ -313,11 +339,12 @@ impl ControlClient {
 
     async fn exchange(
         &self,
+        door: Door,
         method: &Method,
         route: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = UnixStream::connect(&self.path).await.map_err(|error| self.refused(error))?;
+        let stream = self.connect(door).await?;
         let failed = |error: hyper::Error| self.bad_answer(error.to_string());
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(failed)?;
@@ -341,19 +368,35 @@ impl ControlClient {
         answer
     }
 
-    fn refused(&self, source: io::Error) -> ClientError {
-        let path = self.path.clone();
-        match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning(path)
+    async fn connect(&self, door: Door) -> Result<UnixStream, ClientError> {
+        if door != Door::Control {
+            match UnixStream::connect(&self.manage).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) if is_nobody(&error) => {}
+                Err(error)
+                    if door == Door::Configuration
+                        && error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(refused(&self.manage, error)),
             }
-            io::ErrorKind::PermissionDenied => ClientError::PermissionDenied(path),
-            _ => ClientError::Io { path, source },
         }
+        UnixStream::connect(&self.path).await.map_err(|error| refused(&self.path, error))
     }
 
     fn bad_answer(&self, problem: String) -> ClientError {
         ClientError::Answer { path: self.path.clone(), problem }
+    }
+}
+
+fn is_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn refused(path: &Path, source: io::Error) -> ClientError {
+    let path = path.to_owned();
+    match source.kind() {
+        _ if is_nobody(&source) => ClientError::NotRunning(path),
+        io::ErrorKind::PermissionDenied => ClientError::PermissionDenied(path),
+        _ => ClientError::Io { path, source },
     }
 }
 

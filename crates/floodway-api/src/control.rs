@@ -1,7 +1,8 @@
 //! What an operator can ask of and tell a running switch about its TCP offload and its meter: the documents of the
-//! control socket.
+//! control socket. Changes of the configuration have a socket of their own where there is a broker ([`manage_path`]).
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,18 @@ use crate::config::offload::Refused;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
+
+/// What the path of a manage socket has behind that of the control socket.
+pub const MANAGE_SUFFIX: &str = ".manage";
+
+/// Where the broker of a switch with this control socket takes changes of its configuration. It follows from the path alone: a data plane that was taken over
+/// cannot send operators elsewhere.
+#[must_use]
+pub fn manage_path(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(MANAGE_SUFFIX);
+    path.into()
+}
 
 /// Why the switch does not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,11 +43,14 @@ pub enum ControlError {
     /// Something that is fixed while the switch runs would have to change.
     #[error("cannot be changed while the switch runs: {0}; restart it")]
     NeedsRestart(String),
-    /// The sockets of ports are not the switch's.
+    /// The sockets of ports are not this process's.
     #[error(
-        "the ports of a switch of two processes cannot be changed while it runs yet; restart it with the new configuration, or run it with --single-process"
+        "the configuration of a switch of two processes is changed by its broker, at the path of the control socket with {MANAGE_SUFFIX} behind it"
     )]
     HasBroker,
+    /// Who asks may not change anything.
+    #[error("uid {0} may not change the configuration (run as root, or as the user of the switch)")]
+    Forbidden(u32),
     /// It was changed since the entity tag of the request was given.
     #[error("it has changed since; look again")]
     Outdated,

@@ -6,6 +6,7 @@
 //! | [`status`] | counters and states of a running switch |
 //! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
+//! | [`settings`] | settings made at run time, and configurations with them |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`client`] | a client of the control socket |
 
@@ -16,6 +17,7 @@ pub mod control;
 pub mod diagnosis;
 pub mod edit;
 pub mod plan;
+pub mod settings;
 pub mod status;
 
 pub use config::Config;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::config::{Config, Permissions};
+use crate::control::ControlError;
 
 /// Keys of a port that take effect at once. With a section's name, all keys of that.
 const LIVE: &[&str] = &["inbound_weight", "offload", "storm_pps"];
@@ -108,6 +109,15 @@ impl Plan {
     /// Changes that cannot be made while the switch runs.
     pub fn refused(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.effect == Effect::Restart)
+    }
+
+    /// Refuses what cannot be done while the switch runs.
+    ///
+    /// # Errors
+    /// Names the sections.
+    pub fn check_fixed(&self) -> Result<(), ControlError> {
+        let fixed: Vec<_> = self.refused().map(|change| change.section.as_str()).collect();
+        if fixed.is_empty() { Ok(()) } else { Err(ControlError::NeedsRestart(fixed.join(", "))) }
     }
 
     /// Names of ports that this is done to, with this effect.

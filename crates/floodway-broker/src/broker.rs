@@ -8,34 +8,39 @@
 //! A first data plane that ends before it was ready will not be ready at the next attempt either (a device that is missing, say): then the broker gives
 //! up, and whoever started it reads why.
 //!
+//! **Changes** of what is served come from the broker's side alone ([`layout`](crate::layout)). The data plane is sent the channels of new ports and then the
+//! configuration; from there on the next one starts with that, unless this one refuses. Ends of channels are attached to ports when it has
+//! answered, so no front-end is served of which it may know nothing. One that does not answer within [`CHANGE`] is killed.
+//!
 //! **Invariant**: at most one data plane runs.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::message::{
-    FromDataPlane, Setting, StatePart, ToDataPlane, VERSION, Violation, shorten,
+    FromDataPlane, FromPort, StatePart, ToDataPlane, ToPort, VERSION, Violation, shorten,
 };
 use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::layout::{Changes, Layout, NotChanged, Place, Request};
 use crate::notices::Notices;
-use crate::port::{PortChannel, PortFault, PortThread, wait_for};
+use crate::port::{PortChannel, PortFault, wait_for};
+use crate::settings::{Settings, TooMany};
 use crate::supervision::{End, LOOK, Pulse, Restarts};
+use crate::transaction::{NotAsked, Transaction};
 use crate::uplink::Uplink;
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
-
-/// Settings of each port, and of the switch as a whole, that are kept. Data planes have two for each port, and one more.
-const MAX_SETTINGS_PER_PORT: usize = 4;
+/// How long a data plane may take to answer a change: workers have 5 s to see it, guests that are cut off 1 s, front-ends 5 s to let go.
+const CHANGE: Duration = Duration::from_secs(40);
 
 type MainChannel = Channel<ToDataPlane, FromDataPlane>;
 
@@ -74,12 +79,12 @@ pub enum Event {
 pub struct Broker<'a> {
     /// Starts a data plane that has the descriptor as its standard input.
     pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
-    /// The text of the configuration.
-    pub configuration: &'a str,
+    /// Configuration and ports.
+    pub layout: Transaction<Layout>,
+    /// Numbers that ports can have.
+    pub numbers: u16,
     /// Where operators connect; data planes answer them.
     pub control: BorrowedFd<'a>,
-    /// Ports, in the order of the configuration.
-    pub ports: &'a [PortThread],
     /// Uplinks, in the order of the configuration.
     pub uplinks: Vec<Uplink>,
     /// What data planes are told when it changes.
@@ -92,8 +97,10 @@ pub struct Broker<'a> {
     pub stop: BorrowedFd<'a>,
     /// State that data planes leave for each other.
     pub state: Vec<State>,
-    /// Settings that operators made at run time, by key: none at first.
-    pub settings: BTreeMap<String, Vec<u8>>,
+    /// Settings that operators made at run time.
+    pub settings: &'a Settings,
+    /// Where changes are left.
+    pub changes: &'a Changes,
 }
 
 /// Memory of a fixed size that outlives data planes.
@@ -120,6 +127,16 @@ struct DataPlane {
     pidfd: OwnedFd,
     pulse: Pulse,
     started: Instant,
+    change: Option<OpenChange>,
+}
+
+/// A change that the data plane has not answered.
+struct OpenChange {
+    /// Our ends of channels, with what tells their ports.
+    ends: Vec<(u64, PortChannel)>,
+    settled: Vec<String>,
+    answer: Sender<Result<(), NotChanged>>,
+    deadline: Instant,
 }
 
 /// What is wrong with what a data plane says.
@@ -129,8 +146,10 @@ enum HearError {
     Channel(#[from] ChannelError),
     #[error("it names uplink {0}, which does not exist")]
     UnknownUplink(u16),
-    #[error("it makes more settings than there are")]
-    TooManySettings,
+    #[error(transparent)]
+    TooManySettings(#[from] TooMany),
+    #[error(transparent)]
+    NotAsked(#[from] NotAsked),
 }
 
 /// Why a data plane is not waited for any longer.
@@ -147,6 +166,12 @@ impl Broker<'_> {
     /// # Errors
     /// The first one does not start, or no process can be had.
     pub fn run(&mut self) -> Result<(), BrokerError> {
+        let outcome = self.keep_running();
+        self.changes.close();
+        outcome
+    }
+
+    fn keep_running(&mut self) -> Result<(), BrokerError> {
         let mut restarts = Restarts::default();
         let mut last_end: Option<String> = None;
         let mut was_ready = false;
@@ -162,6 +187,9 @@ impl Broker<'_> {
             };
             was_ready |= plane.pulse.is_ready();
             let lived = plane.started.elapsed();
+            if let Some(change) = plane.change.take() {
+                self.end_change(change);
+            }
             drop(plane);
             if !was_ready {
                 return Err(BrokerError::NotReady(end));
@@ -176,6 +204,7 @@ impl Broker<'_> {
     }
 
     fn launch(&mut self, restarts: u32, last_end: Option<&str>) -> Result<DataPlane, BrokerError> {
+        self.change_without_data_plane();
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
         // Events of the last one's channels are of no interest any more.
@@ -185,7 +214,8 @@ impl Broker<'_> {
         let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
         let started = Instant::now();
-        let plane = DataPlane { channel, child, pidfd, pulse: Pulse::default(), started };
+        let pulse = Pulse::default();
+        let plane = DataPlane { channel, child, pidfd, pulse, started, change: None };
         if let Err(error) = self.equip(&plane.channel, restarts, last_end) {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");
@@ -202,26 +232,24 @@ impl Broker<'_> {
     ) -> Result<(), ChannelError> {
         let last_end = last_end.map(shorten);
         channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
-        let text = self.configuration.as_bytes();
-        let file = sealed::seal("configuration", text)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
-        channel.send(&ToDataPlane::Configuration { bytes }, &[file.as_fd()])?;
+        let layout = self.layout.in_force();
+        let (file, bytes) = seal(&layout.configuration)?;
+        let numbers = self.numbers;
+        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
         channel.send(&ToDataPlane::Control, &[self.control])?;
         for (index, uplink) in (0..).zip(&mut self.uplinks) {
             uplink.refresh();
             send_uplink(channel, uplink, index)?;
         }
-        for (index, port) in (0..).zip(self.ports) {
+        for (index, place) in (0..).zip(&layout.ports) {
             let (ours, theirs) = PortChannel::pair()?;
-            channel.send(&ToDataPlane::Port { index }, &[theirs.as_fd()])?;
-            port.attach(ours);
+            channel.send(&announcement(index, place), &[theirs.as_fd()])?;
+            place.thread.attach(ours);
         }
         for State { part, file, bytes } in &self.state {
             channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
         }
-        for (key, value) in &self.settings {
-            let setting = Setting { key: key.clone(), value: value.clone() };
+        for setting in self.settings.all() {
             channel.send(&ToDataPlane::Setting(setting), &[])?;
         }
         for notice in self.notices.all() {
@@ -235,14 +263,20 @@ impl Broker<'_> {
         let mut next_look = Instant::now() + LOOK;
         loop {
             let left = next_look.saturating_duration_since(Instant::now());
-            let fds = [self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
+            let can_change = plane.pulse.is_ready() && plane.change.is_none();
+            let mut fds =
+                vec![self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
+            fds.extend(can_change.then(|| self.changes.as_fd()));
             wait_for(&fds, Some(left));
             (self.on_event)(Event::Look);
             if is_readable(self.stop) {
                 return Verdict::Stop;
             }
             // First what it has sent, perhaps just before it ended.
-            let heard = self.hear(plane).and_then(|()| self.pass_notices_on(plane));
+            let heard = self
+                .hear(plane)
+                .and_then(|()| self.begin_change(plane))
+                .and_then(|()| self.pass_notices_on(plane));
             if let Ok(Some(status)) = plane.child.try_wait() {
                 return Verdict::Ended(end_of(status));
             }
@@ -261,6 +295,9 @@ impl Broker<'_> {
             if plane.pulse.look() {
                 return plane.kill(End::Silent);
             }
+            if plane.change.as_ref().is_some_and(|change| now >= change.deadline) {
+                return plane.kill(End::Fault("it does not answer a change".to_owned()));
+            }
         }
     }
 
@@ -273,7 +310,7 @@ impl Broker<'_> {
                     wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
                     return Err(ChannelError::System(Errno::PIPE).into());
                 }
-                Received::Message(message, _) => self.on_message(plane, &message)?,
+                Received::Message(message, _) => self.on_message(plane, message)?,
             }
         }
     }
@@ -288,33 +325,113 @@ impl Broker<'_> {
     fn on_message(
         &mut self,
         plane: &mut DataPlane,
-        message: &FromDataPlane,
+        message: FromDataPlane,
     ) -> Result<(), HearError> {
         match message {
-            FromDataPlane::Ready { version, .. } if *version != VERSION => {
-                return Err(ChannelError::from(Violation::Version(*version)).into());
+            FromDataPlane::Ready { version, .. } if version != VERSION => {
+                return Err(ChannelError::from(Violation::Version(version)).into());
             }
             FromDataPlane::Ready { .. } => {
                 plane.pulse.on_ready();
                 (self.on_event)(Event::Ready);
             }
-            FromDataPlane::Alive { count } => plane.pulse.on_sign(*count),
+            FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
             FromDataPlane::Reopen { index } => {
-                let uplink = self.uplinks.get_mut(usize::from(*index));
-                let uplink = uplink.ok_or(HearError::UnknownUplink(*index))?;
+                let uplink = self.uplinks.get_mut(usize::from(index));
+                let uplink = uplink.ok_or(HearError::UnknownUplink(index))?;
                 if uplink.on_failed(Instant::now()) {
-                    send_uplink(&plane.channel, uplink, *index)?;
+                    send_uplink(&plane.channel, uplink, index)?;
                 }
             }
             FromDataPlane::Remember(setting) => {
-                let most = MAX_SETTINGS_PER_PORT * (self.ports.len() + 1);
-                if self.settings.len() >= most && !self.settings.contains_key(&setting.key) {
-                    return Err(HearError::TooManySettings);
-                }
-                self.settings.insert(setting.key.clone(), setting.value.clone());
+                let ports = self.layout.states().map(|layout| layout.ports.len()).max();
+                self.settings.keep(setting, ports.unwrap_or(0))?;
+            }
+            FromDataPlane::Changed { number, refusal } => {
+                self.on_changed(plane, number, refusal)?;
             }
         }
         Ok(())
+    }
+
+    /// Makes the change that is waiting, if there is one: the data plane is not there to be asked.
+    fn change_without_data_plane(&mut self) {
+        let Some(Request { layout, settled, answer }) = self.changes.take() else { return };
+        // None is open without a data plane.
+        drop(self.layout.replace(layout));
+        self.settings.forget(&settled);
+        // Fails when nobody waits any more.
+        let _ = answer.send(Ok(()));
+    }
+
+    /// Asks the data plane for the change that is waiting, if there is one, and puts it in force.
+    fn begin_change(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
+        if !plane.pulse.is_ready() || plane.change.is_some() {
+            return Ok(());
+        }
+        let Some(Request { layout, settled, answer }) = self.changes.take() else { return Ok(()) };
+        let prepared = new_ends(self.layout.in_force(), &layout)
+            .and_then(|ends| Ok((ends, seal(&layout.configuration)?)));
+        let (ends, (file, bytes)) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                drop(layout);
+                let _ = answer.send(Err(NotChanged::Refused(error.to_string())));
+                return Ok(());
+            }
+        };
+        // None is open: the data plane has none.
+        let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
+        let (ours, theirs): (Vec<_>, Vec<_>) = ends
+            .into_iter()
+            .map(|NewEnd { instance, ours, theirs, says }| ((instance, ours), (says, theirs)))
+            .unzip();
+        let deadline = Instant::now() + CHANGE;
+        plane.change = Some(OpenChange { ends: ours, settled, answer, deadline });
+        for (says, theirs) in &theirs {
+            plane.channel.send(says, &[theirs.as_fd()])?;
+        }
+        Ok(plane.channel.send(&ToDataPlane::Change { number, bytes }, &[file.as_fd()])?)
+    }
+
+    /// The data plane has answered a change.
+    fn on_changed(
+        &mut self,
+        plane: &mut DataPlane,
+        number: u64,
+        refusal: Option<String>,
+    ) -> Result<(), NotAsked> {
+        // Whatever is not in force any more ends where the change came from.
+        drop(self.layout.answer(number, refusal.is_none())?);
+        let Some(OpenChange { ends, settled, answer, .. }) = plane.change.take() else {
+            return Ok(());
+        };
+        let outcome = match refusal {
+            Some(refusal) => Err(NotChanged::Refused(refusal)),
+            None => {
+                self.settings.forget(&settled);
+                for (instance, end) in ends {
+                    let place =
+                        self.layout.in_force().ports.iter().find(|p| p.instance == instance);
+                    if let Some(place) = place {
+                        place.thread.attach(end);
+                    }
+                }
+                Ok(())
+            }
+        };
+        // Fails when nobody waits any more.
+        let _ = answer.send(outcome);
+        Ok(())
+    }
+
+    /// The data plane has ended over a change: the next one starts with it.
+    fn end_change(&mut self, change: OpenChange) {
+        let OpenChange { ends, settled, answer, .. } = change;
+        drop((self.layout.end(), ends));
+        self.settings.forget(&settled);
+        // Fails when nobody waits any more.
+        let _ = answer.send(Ok(()));
     }
 
     /// Waits. Returns `true` if the switch is to stop.
@@ -368,8 +485,44 @@ fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(),
     }
 }
 
+/// A channel of a port that is new.
+struct NewEnd {
+    instance: u64,
+    ours: PortChannel,
+    theirs: Channel<FromPort, ToPort>,
+    says: ToDataPlane,
+}
+
+/// Channels for the ports of `next` that `last` does not have.
+fn new_ends(last: &Layout, next: &Layout) -> Result<Vec<NewEnd>, ChannelError> {
+    let places = (0..).zip(&next.ports).filter(|(_, place)| !last.has(place.instance));
+    let end = |(index, place): (u16, &Place)| {
+        let (ours, theirs) = PortChannel::pair()?;
+        let says = announcement(index, place);
+        Ok(NewEnd { instance: place.instance, ours, theirs, says })
+    };
+    places.map(end).collect()
+}
+
+/// What is said of the port at position `index` of the configuration.
+fn announcement(index: u16, place: &Place) -> ToDataPlane {
+    ToDataPlane::Port { index, number: place.number, instance: place.instance }
+}
+
+/// The text of a configuration as memory that nobody changes, and its length.
+fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
+    let text = configuration.as_bytes();
+    let file = sealed::seal("configuration", text)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
+    Ok((file, bytes))
+}
+
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! File descriptors: as many as all front-ends together can make the broker hold.
 //!
 //! # Theory of operation
-//! What a record may hold is bounded, and so is what a message may bring. A broker starts only if the process may have the sum for all its ports, so no front-end can
-//! take another's.
+//! What a record may hold is bounded, and so is what a message may bring. A broker starts only if the process may have the sum for all its ports, and takes another port
+//! only if it may have it then, so no front-end can take another's.
 //!
 //! Source: `getrlimit(2)`.
 
@@ -11,12 +11,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::record::Limits;
 
-/// Of a port beside its record: a message that is outstanding and one that is arriving, listener, connection, channels of two data planes, event.
-const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 8;
+/// Of a port beside its record: a message that is outstanding and one that is arriving, two of the listener, connection, channels of two data planes, event.
+const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 10;
 /// Of an uplink: a device, and another one that takes its place.
 const PER_UPLINK: usize = 8;
-/// Of the process: standard streams, main channel, process descriptor, configuration, signals.
-const OTHERS: usize = 32;
+/// Of the process: standard streams, main channel, process descriptor, configuration, signals, manage socket and its clients.
+const OTHERS: usize = 64;
 
 /// The process may have too few descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

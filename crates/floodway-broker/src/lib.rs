@@ -8,6 +8,9 @@
 //! | [`notices`] | what data planes show and cannot find out |
 //! | [`port`] | a port's thread: its socket and its channel |
 //! | [`uplink`] | devices of uplinks |
+//! | [`layout`] | which ports there are, and changes of that |
+//! | [`transaction`] | whether the state before a change is in force or the one after it |
+//! | [`settings`] | what operators have set at run time |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`descriptors`] | how many the process must be allowed |
@@ -15,11 +18,14 @@
 pub mod broker;
 pub mod descriptors;
 pub mod framing;
+pub mod layout;
 pub mod notices;
 pub mod port;
 pub mod record;
 pub mod session;
+pub mod settings;
 pub mod supervision;
+pub mod transaction;
 pub mod uplink;
 
 #[cfg(any(test, feature = "testing"))]

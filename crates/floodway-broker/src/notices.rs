@@ -44,6 +44,11 @@ impl Notices {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
+    /// Forgets the notice under `key`.
+    pub fn remove(&self, key: u16) {
+        self.lock().latest.remove(&key);
+    }
+
     /// All of them, for a new data plane.
     pub(crate) fn all(&self) -> Vec<ToDataPlane> {
         self.silence();
@@ -97,5 +102,9 @@ mod tests {
         notices.put(2, notice(4));
         assert_eq!(notices.changed(), [notice(4)]);
         assert_eq!(notices.all(), [notice(1), notice(4)]);
+        notices.put(2, notice(5));
+        notices.remove(2);
+        assert_eq!(notices.changed(), []);
+        assert_eq!(notices.all(), [notice(1)]);
     }
 }

@@ -3,7 +3,8 @@
 //! The input is a list of steps: of a front-end that sends messages, and of data planes that say anything and end at any moment.
 //!
 //! **Oracle**: for any input, the record stays within its limits and has no descriptor but those that came with messages of its own session; a
-//! reply is written only for a message that was delivered and had none; a message that breaks the protocol changes nothing.
+//! reply is written only for a message that was delivered and had none; a message that breaks the protocol changes nothing. On the main channel one of the layouts
+//! is in force that were proposed, the last one unless it was refused; settings stay within their bound.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,8 @@ use floodway_process::message::{
 
 use crate::record::{Limits, Packet};
 use crate::session::{Outgoing, Session};
+use crate::settings::Settings;
+use crate::transaction::Transaction;
 
 const LIMITS: Limits = Limits { entries: 8, bytes: 300, descriptors: 8 };
 
@@ -129,12 +132,16 @@ impl Port {
     }
 }
 
-/// Runs `input`.
+/// Runs `input`, on a port's channel and on the main one.
 ///
 /// # Panics
 /// The broker did what it must not.
 pub fn data_plane(input: &[u8]) {
-    let mut input = Input(input);
+    on_port(Input(input));
+    on_main_channel(Input(input));
+}
+
+fn on_port(mut input: Input<'_>) {
     let mut port = Port::connect(1, 0);
     while let Some(step) = input.byte() {
         match step % 6 {
@@ -190,6 +197,99 @@ fn handled(session: u32, number: u64, input: &mut Input<'_>) -> FromPort {
     let len = input.byte().unwrap_or(0);
     handled.reply = input.bytes(len).to_vec();
     FromPort::Handled(handled)
+}
+
+/// Ports of the switch on the main channel.
+const PORTS: usize = 2;
+
+/// The broker's side of the main channel, as far as it keeps anything, and what has to be in force.
+struct Main {
+    layouts: Transaction<u32>,
+    settings: Settings,
+    in_force: u32,
+    /// The change that is open, and what was before.
+    open: Option<(u64, u32)>,
+    proposed: u32,
+}
+
+impl Main {
+    fn propose(&mut self) {
+        let next = self.proposed + 1;
+        match (self.layouts.propose(next), self.open) {
+            (Ok(number), None) => {
+                self.open = Some((number, self.in_force));
+                (self.proposed, self.in_force) = (next, next);
+            }
+            (Err(refused), Some(_)) => assert_eq!(refused, next),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn hear(&mut self, message: FromDataPlane) {
+        match message {
+            FromDataPlane::Changed { number, refusal } => {
+                self.on_changed(number, refusal.is_none());
+            }
+            FromDataPlane::Remember(setting) => {
+                let known = self.settings.all().iter().any(|kept| kept.key == setting.key);
+                let kept = self.settings.keep(setting, PORTS).is_ok();
+                assert!(kept || !known, "what is known is replaced");
+            }
+            _ => {}
+        }
+    }
+
+    fn on_changed(&mut self, number: u64, is_made: bool) {
+        match (self.layouts.answer(number, is_made), self.open) {
+            (Ok(not_in_force), Some((open, before))) => {
+                assert_eq!(number, open);
+                let refused = std::mem::replace(&mut self.in_force, before);
+                if is_made {
+                    self.in_force = refused;
+                }
+                assert_eq!(not_in_force, if is_made { before } else { refused });
+                self.open = None;
+            }
+            // It is ended for that.
+            (Err(_), open) => {
+                assert!(open.is_none_or(|(open, _)| open != number));
+                self.replace_data_plane();
+            }
+            (Ok(_), None) => panic!("an answer that nobody asked for"),
+        }
+    }
+
+    fn replace_data_plane(&mut self) {
+        assert_eq!(self.layouts.end(), self.open.take().map(|(_, before)| before));
+    }
+}
+
+fn on_main_channel(mut input: Input<'_>) {
+    let (layouts, settings) = (Transaction::new(0), Settings::default());
+    let mut main = Main { layouts, settings, in_force: 0, open: None, proposed: 0 };
+    while let Some(step) = input.byte() {
+        match step % 4 {
+            0 => main.propose(),
+            1 => {
+                let len = input.byte().unwrap_or(0);
+                match message::decode(input.bytes(len), 0) {
+                    Ok(message) => main.hear(message),
+                    Err(_) => main.replace_data_plane(),
+                }
+            }
+            2 => {
+                // A plausible answer: to the change that is open, the one before or the one after.
+                let open = main.open.map_or(0, |(number, _)| number);
+                let number = (open + u64::from(step / 4 % 3)).saturating_sub(1);
+                let refusal = (step >= 128).then(|| "no".to_owned());
+                main.hear(FromDataPlane::Changed { number, refusal });
+            }
+            _ => main.replace_data_plane(),
+        }
+        assert_eq!(*main.layouts.in_force(), main.in_force);
+        assert_eq!(main.layouts.is_open(), main.open.is_some());
+        assert!(main.settings.all().len() <= 4 * (PORTS + 1));
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@
 //! **Encoding**: `postcard`. A datagram is one message and nothing else. The bounds are checked on both sides: the sender's are a fault of ours and tested, the
 //! receiver's are the protection.
 //!
+//! **Changes** go one way: the broker says what is to be, the data plane whether it is. There is no message by which a data plane could ask for one.
+//!
 //! **Versions**: the first message each way carries [`VERSION`]. Broker and data plane of different versions meet only in an upgrade; a
 //! difference ends the start with an error that names both.
 //!
@@ -21,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -189,6 +191,8 @@ pub enum ToDataPlane {
     Configuration {
         /// Length of the text.
         bytes: u32,
+        /// Numbers that ports can have.
+        numbers: u16,
     },
     /// The listening control socket.
     Control,
@@ -201,10 +205,21 @@ pub enum ToDataPlane {
         /// Bits per second, if the device says so.
         link_rate: Option<u64>,
     },
-    /// The channel of a port.
+    /// The channel of a port. After the start it is that of a port of the next [`Change`](Self::Change).
     Port {
         /// Position in the configuration.
         index: u16,
+        /// Its number, which nobody else has at the same time.
+        number: u16,
+        /// What tells it from others that have had the number: never the same again.
+        instance: u64,
+    },
+    /// Another configuration, in a sealed memfd. Ports that came since the last change are new; others stay if it has them, and go if not.
+    Change {
+        /// Number of the change.
+        number: u64,
+        /// Length of the text.
+        bytes: u32,
     },
     /// A sealed memfd with state of an earlier data plane, or zeros.
     State {
@@ -217,7 +232,7 @@ pub enum ToDataPlane {
     Setting(Setting),
     /// How the broker fares with the vCPU threads of a port's VM.
     Vcpus {
-        /// Position of the port in the configuration.
+        /// Number of the port.
         port: u16,
         /// Threads that have the policy's slice.
         threads: u32,
@@ -235,9 +250,11 @@ impl Message for ToDataPlane {
 
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
-            Self::Configuration { .. } | Self::Control | Self::Port { .. } | Self::State { .. } => {
-                1..=1
-            }
+            Self::Configuration { .. }
+            | Self::Control
+            | Self::Port { .. }
+            | Self::Change { .. }
+            | Self::State { .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
             Self::Hello { .. }
@@ -295,6 +312,13 @@ pub enum FromDataPlane {
         /// Its number.
         index: u16,
     },
+    /// A change has been made, or nothing of it.
+    Changed {
+        /// Number of the change.
+        number: u64,
+        /// Why nothing was changed.
+        refusal: Option<String>,
+    },
 }
 
 impl Message for FromDataPlane {
@@ -303,6 +327,9 @@ impl Message for FromDataPlane {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Remember(setting) => setting.check(),
+            Self::Changed { refusal, .. } => {
+                at_most("refusal", refusal.as_ref().map_or(0, String::len), MAX_REASON)
+            }
             _ => Ok(()),
         }
     }
@@ -513,6 +540,9 @@ mod tests {
         assert!(encode(&largest).unwrap().len() <= MAX_DATAGRAM);
         let setting = Setting { key: "k".repeat(MAX_KEY), value: vec![0xff; MAX_VALUE] };
         assert!(encode(&FromDataPlane::Remember(setting)).is_ok());
+        let refusal = Some("r".repeat(MAX_REASON + 1));
+        let error = encode(&FromDataPlane::Changed { number: 1, refusal }).unwrap_err();
+        assert_eq!(error.to_string(), "refusal = 257: at most 256");
     }
 
     #[test]

@@ -36,9 +36,10 @@ use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, EgressDefaults, Uplink, UplinkError, UplinkReceiver};
 use crate::state::workers::WorkerInfo;
+use crate::stats::Removed;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
-use manager::Manager;
+use manager::{Broker, Manager};
 use operated::Operated;
 
 /// Ports that every switch can have.
@@ -107,11 +108,24 @@ pub enum StartError {
     },
 }
 
+/// A port whose socket a broker holds.
+#[derive(Debug)]
+pub struct BrokerPort {
+    /// Its number.
+    pub number: usize,
+    /// What tells it from others that have had the number.
+    pub instance: u64,
+    /// Its front-ends are at the other end.
+    pub channel: OwnedFd,
+}
+
 /// What a broker holds for a switch.
 #[derive(Debug)]
 pub struct Brokered {
-    /// Channels of ports, by index: their front-ends are at the other end.
-    pub channels: BTreeMap<usize, OwnedFd>,
+    /// Ports, by index: as many as the configuration has.
+    pub ports: BTreeMap<usize, BrokerPort>,
+    /// Numbers that ports can have.
+    pub numbers: usize,
     /// Where devices of uplinks come from, in the order of the configuration.
     pub devices: Vec<Arc<DeviceSupply>>,
     /// Counters of earlier data planes; from zero if there are none.
@@ -156,23 +170,19 @@ impl Switch {
     }
 
     fn start_all(config: &Config, brokered: Option<Brokered>) -> Result<Self, StartError> {
-        let is_brokered = brokered.is_some();
-        let (channels, state, addresses) = match brokered {
-            Some(Brokered { channels, devices, counters, addresses }) => {
-                (channels, Held { devices: Some(devices), counters }, addresses)
-            }
-            None => (BTreeMap::new(), Held::default(), Vec::new()),
-        };
+        let has_broker = brokered.is_some();
+        let (channels, mut held, addresses) = take_apart(brokered);
         let failed = |index| move |source| StartError::Worker { index, source };
         let wakers = (0..config.workers.len())
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let Opened { shared, table, memory } = open(config, &wakers, &mut receivers, state)?;
+        let Opened { shared, table, memory } = open(config, &wakers, &mut receivers, &held)?;
         restore(&shared, &addresses);
         let (all, shared) = (wakers.clone(), Arc::new(shared));
         shared.configure_inbound(&config.inbound);
-        let manager = Manager::new(Arc::clone(&shared), all, table, memory, config, is_brokered);
+        let broker = has_broker.then(|| Broker { counters: held.counters.take() });
+        let manager = Manager::new(Arc::clone(&shared), all, table, memory, config, broker);
 
         let mut switch = Self {
             shared,
@@ -251,7 +261,23 @@ impl Switch {
 
     /// Saves learned addresses for a later data plane, if any have come or gone.
     pub fn save_addresses(&self, kept: &mut KeptAddresses) {
-        kept.save(&self.shared.table());
+        let ports = self.shared.ports();
+        let instances = ports.iter().map(|port| (port.id.index(), port.instance));
+        kept.save(&self.shared.table(), instances);
+    }
+
+    /// Makes the switch what its broker has decided: `ports` are those that are new, by index. `answer` hears of it before an operator can make another
+    /// setting: that nothing was changed and why, or that it is done.
+    ///
+    /// # Errors
+    /// Something was changed, and not all. The process has to end, and the next one starts as the broker has decided.
+    pub fn follow(
+        &self,
+        wanted: Config,
+        ports: BTreeMap<usize, BrokerPort>,
+        answer: impl FnOnce(Result<(), String>),
+    ) -> Result<(), String> {
+        self.manager.follow(wanted, ports, answer)
     }
 
     /// Notes what the process has given up.
@@ -328,11 +354,44 @@ pub fn prepare(config: &Config) -> Result<(), StartError> {
     Ok(descriptors::reserve(config)?)
 }
 
+/// As [`prepare`], for a process that gives up the right to raise its limits later, when ports come.
+///
+/// # Errors
+/// As there.
+pub fn prepare_confined(config: &Config) -> Result<(), StartError> {
+    call::check_aio()?;
+    Ok(descriptors::reserve_all(config)?)
+}
+
 /// What ports and uplinks are made of that a broker holds.
 #[derive(Default)]
 struct Held {
     devices: Option<Vec<Arc<DeviceSupply>>>,
     counters: Option<KeptCounters>,
+    /// Numbers and instances of ports, by index; the index is the number if there is no broker.
+    seats: BTreeMap<usize, (usize, u64)>,
+    /// Numbers that ports can have.
+    numbers: Option<usize>,
+}
+
+impl Held {
+    fn seat(&self, index: usize) -> (usize, u64) {
+        self.seats.get(&index).copied().unwrap_or((index, 0))
+    }
+}
+
+type Channels = BTreeMap<usize, OwnedFd>;
+
+/// Channels of ports, what else a broker holds, and what its data planes have learned.
+fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<(MacAddr, PortId)>) {
+    let Some(Brokered { ports, numbers, devices, counters, addresses }) = brokered else {
+        return (BTreeMap::new(), Held::default(), Vec::new());
+    };
+    let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
+    let seats = ports.iter().map(seat).collect();
+    let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
+    let held = Held { devices: Some(devices), counters, seats, numbers: Some(numbers) };
+    (channels, held, addresses)
 }
 
 /// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.
@@ -362,7 +421,8 @@ struct Opened {
 }
 
 /// Numbers for ports: twice as many as are configured, so that others can come at run time.
-fn capacity(config: &Config) -> usize {
+#[must_use]
+pub fn numbers(config: &Config) -> usize {
     let wanted = (2 * config.ports.len()).next_power_of_two().max(MIN_CAPACITY);
     wanted.min(MAX_PORTS - config.uplinks.len())
 }
@@ -372,33 +432,34 @@ fn open(
     config: &Config,
     wakers: &[Arc<Waker>],
     receivers: &mut [Vec<UplinkReceiver>],
-    held: Held,
+    held: &Held,
 ) -> Result<Opened, StartError> {
-    let Held { devices, mut counters } = held;
+    let (devices, counters) = (held.devices.as_deref(), held.counters.as_ref());
     let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
-    let capacity = capacity(config);
+    let capacity = held.numbers.unwrap_or_else(|| numbers(config));
     let memory = Budget::new(capacity);
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
-        let mut port = Port::new(Ports::id(i), c.clone(), waker, Arc::clone(&table));
+        let (number, instance) = held.seat(i);
+        let mut port = Port::new(Ports::id(number), c.clone(), waker, Arc::clone(&table));
+        port.instance = instance;
         port.memory = Share::of(Arc::clone(&memory));
-        if let Some(counters) = &mut counters {
-            port.count_in(counters);
+        if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
+            port.count_in(&counters);
         }
         Arc::new(port)
     };
+    let removed = counters.map(|all| count_orphans(all, held)).unwrap_or_default();
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
     let defaults = EgressDefaults { meter: &config.meter, guests: capacity, seed: hash_seed()[0] };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
         let id = Ports::id(capacity + i);
-        let source = devices
-            .as_deref()
-            .map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
+        let source =
+            devices.map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
-        let mut traffic = || counters.as_mut().map(KeptCounters::next_block).unwrap_or_default();
-        let traffic = [traffic(), traffic()];
+        let traffic = counters.map(|all| all.uplink(i)).unwrap_or_default();
         let (slot, receiver) =
             Uplink::open(id, c.clone(), &defaults, waker, source, traffic).map_err(failed)?;
         receivers[c.worker].push(receiver);
@@ -407,8 +468,17 @@ fn open(
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
     let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&table));
+    *lock(&shared.removed) = removed;
     fill_table(&shared);
     Ok(Opened { shared, table, memory })
+}
+
+/// Counters of ports that are gone, with those that went while there was no data plane. To be called before other ports get their numbers.
+fn count_orphans(counters: &KeptCounters, held: &Held) -> Removed {
+    let removed = counters.removed();
+    let seats: BTreeMap<_, _> = held.seats.values().copied().collect();
+    counters.count_orphans(&removed, |number, instance| seats.get(&number) == Some(&instance));
+    removed
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -432,7 +502,7 @@ impl Shared {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers, Held::default())?.shared);
+        let shared = Arc::new(open(config, &wakers, &mut receivers, &Held::default())?.shared);
         shared.configure_inbound(&config.inbound);
         Ok(shared)
     }

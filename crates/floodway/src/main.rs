@@ -19,6 +19,7 @@ mod offload;
 mod output;
 mod pairs;
 mod port;
+mod reload;
 mod run;
 mod save;
 mod status;

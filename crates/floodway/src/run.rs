@@ -1,12 +1,10 @@
 //! `floodway run`: the switch in the foreground, from its configuration to a signal.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodway_switch::control::{ControlListener, ControlServer};
-use floodway_switch::operator::ControlApi;
 use floodway_switch::{Config, Switch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -18,6 +16,7 @@ use crate::broker;
 use crate::cli::RunArgs;
 use crate::log::{Flush, Log};
 use crate::notify::Notifier;
+use crate::reload::reload;
 
 /// Runs the switch until SIGINT or SIGTERM, or only checks its configuration. On SIGHUP the switch becomes what the file says then.
 ///
@@ -36,7 +35,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let _flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
     if !args.single_process {
-        // Its ports cannot be changed: a reload does nothing.
+        // One that comes before there is anything to reload does nothing.
         flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
         return broker::run(args, format!("running with {}", summary(&config)));
     }
@@ -76,18 +75,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     drop(control);
     switch.stop();
     Ok(())
-}
-
-/// Makes the switch what the file at `path` says, or leaves it as it is and logs why.
-fn reload(operator: &dyn ControlApi, path: &Path) {
-    let wanted = match Config::load(path) {
-        Ok(wanted) => wanted,
-        Err(error) => return tracing::error!("not reloaded: {error}"),
-    };
-    match operator.reconfigure(&|_| Ok(wanted.clone()), false) {
-        Ok(plan) => tracing::info!("reloaded {}: {plan}", path.display()),
-        Err(error) => tracing::error!("not reloaded: {}: {error}", path.display()),
-    }
 }
 
 /// Starts to log what `filter` admits to standard error, with colours if that is a terminal. What is returned waits for the last lines.

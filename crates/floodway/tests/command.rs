@@ -11,6 +11,13 @@ use std::time::{Duration, Instant};
 /// Far beyond what a start or stop takes; only a failed test waits this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How the switch is run: what operators can do is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processes {
+    One,
+    Two,
+}
+
 /// A directory with a configuration of one port, whose guest never comes.
 struct Scene {
     directory: tempfile::TempDir,
@@ -53,9 +60,14 @@ impl Scene {
         self.wait_for(self.command(&["run", "--config", "switch.toml"]))
     }
 
-    /// The switch as one process, whose ports can be changed while it runs.
-    fn start_single(&self) -> Running {
-        self.wait_for(self.command(&["run", "--single-process", "--config", "switch.toml"]))
+    /// A switch of that many processes.
+    fn start_as(&self, processes: Processes) -> Running {
+        match processes {
+            Processes::One => {
+                self.wait_for(self.command(&["run", "--single-process", "--config", "switch.toml"]))
+            }
+            Processes::Two => self.start(),
+        }
     }
 
     /// The switch that `command` starts, once it answers.
@@ -248,8 +260,17 @@ fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
 
 #[test]
 fn ports_are_changed_while_the_switch_runs_and_saved() {
+    ports_are_changed_and_saved(Processes::Two);
+}
+
+#[test]
+fn ports_of_a_single_process_are_changed_while_it_runs_and_saved() {
+    ports_are_changed_and_saved(Processes::One);
+}
+
+fn ports_are_changed_and_saved(processes: Processes) {
     let scene = Scene::new();
-    let running = scene.start_single();
+    let running = scene.start_as(processes);
     let done = |words: &[&str]| {
         let output = scene.output(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -282,7 +303,7 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
     // What was saved is what runs.
     assert_eq!(done(&["apply", "-f", "switch.toml"]), "no changes\n");
     drop(running);
-    let _running = scene.start_single();
+    let _running = scene.start_as(processes);
     assert_eq!(done(&["port", "show", "vm2"]), shown);
     done(&["port", "del", "vm2", "--save", "switch.toml"]);
     assert!(!socket.exists());
@@ -290,20 +311,18 @@ fn ports_are_changed_while_the_switch_runs_and_saved() {
 }
 
 #[test]
-fn ports_of_a_switch_of_two_processes_are_not_changed_and_the_error_says_what_helps() {
-    let scene = Scene::new();
-    let _running = scene.start();
-    let output = scene.output(&["port", "add", "vm2", "socket=vm2.sock"]);
-    assert_eq!(output.status.code(), Some(1));
-    let expected = "floodway: the ports of a switch of two processes cannot be changed while it runs yet; restart it with the new configuration, or run it with --single-process\n";
-    assert_eq!(stderr(&output), expected);
-    assert!(!stdout(&scene.output(&["status"])).contains("vm2"));
+fn a_file_is_applied_by_command_and_by_signal_and_a_bad_one_changes_nothing() {
+    a_file_is_applied(Processes::Two);
 }
 
 #[test]
-fn a_file_is_applied_by_command_and_by_signal_and_a_bad_one_changes_nothing() {
+fn a_file_is_applied_to_a_single_process() {
+    a_file_is_applied(Processes::One);
+}
+
+fn a_file_is_applied(processes: Processes) {
     let scene = Scene::new();
-    let running = scene.start_single();
+    let running = scene.start_as(processes);
     let pps = || stdout(&scene.output(&["port", "show", "vm1"]));
     scene.configure("storm_pps = 5");
     let dry = stdout(&scene.output(&["apply", "-f", "switch.toml", "--dry-run"]));

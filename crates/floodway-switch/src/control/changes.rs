@@ -1,24 +1,28 @@
 //! Routes that change the switch: ports, and the whole configuration.
 //!
+//! They are part of the control socket of a switch of one process, and all that a broker's manage socket has.
+//!
 //! A change may have to wait for workers and front-ends, and whoever asks for the configuration waits for the change. Both are done on threads
 //! of their own and hold up no other request.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, put};
+use axum::routing::get;
+use axum::{Json, Router};
 use serde::Deserialize;
 
-use super::failure::{Failure, Source};
+use super::failure::Failure;
 use crate::api::control::{ControlError, MAX_PAGE, PortPage, PortQuery};
 use crate::api::edit::{self, PortDocument};
 use crate::api::plan::Plan;
 use crate::config::{Config, ConfigError};
+use crate::operator::ConfigApi;
 
 /// Ports in a page if nobody says how many.
 const PAGE: usize = 100;
@@ -34,12 +38,23 @@ pub(super) struct How {
 type HowQuery = Result<Query<How>, QueryRejection>;
 type Body = Result<Json<PortDocument>, JsonRejection>;
 
-/// What changes a port.
-pub(super) fn of_port() -> MethodRouter<Source> {
-    put(put_port).patch(patch_port).delete(delete_port)
+/// What answers.
+type Source = Arc<dyn ConfigApi>;
+
+/// What there is.
+pub(super) const ROUTES: &str = "/v1/config, /v1/ports, /v1/ports/NAME";
+
+/// The routes, answered by `source`.
+pub(super) fn router(source: Source) -> Router {
+    let port_routes = get(port).put(put_port).patch(patch_port).delete(delete_port);
+    Router::new()
+        .route("/v1/ports", get(ports))
+        .route("/v1/ports/{name}", port_routes)
+        .route("/v1/config", get(config).put(put_config))
+        .with_state(source)
 }
 
-pub(super) async fn ports(
+async fn ports(
     State(source): State<Source>,
     query: Result<Query<PortQuery>, QueryRejection>,
 ) -> Result<Json<PortPage>, Failure> {
@@ -65,10 +80,7 @@ fn page(config: &Config, query: &PortQuery) -> Result<PortPage, ControlError> {
     Ok(PortPage { next: last.filter(|_| more).map(|port| port.name.clone()), ports })
 }
 
-pub(super) async fn port(
-    State(source): State<Source>,
-    Path(name): Path<String>,
-) -> Result<Response, Failure> {
+async fn port(State(source): State<Source>, Path(name): Path<String>) -> Result<Response, Failure> {
     let port = aside(move || edit::port(&source.configuration()?, &name)).await?;
     Ok((tagged(&port_tag(&port)), Json(port)).into_response())
 }
@@ -116,13 +128,13 @@ async fn delete_port(
     .await
 }
 
-pub(super) async fn config(State(source): State<Source>) -> Result<Response, Failure> {
+async fn config(State(source): State<Source>) -> Result<Response, Failure> {
     let text = aside(move || text(&source.configuration()?)).await?;
     let kind = [(header::CONTENT_TYPE, "application/toml")];
     Ok((tagged(&tag(&text)), kind, text).into_response())
 }
 
-pub(super) async fn put_config(
+async fn put_config(
     State(source): State<Source>,
     how: HowQuery,
     headers: HeaderMap,
@@ -152,7 +164,7 @@ async fn change(
 }
 
 /// Does something that may have to wait on a thread of its own.
-async fn aside<T: Send + 'static>(
+pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
 ) -> Result<T, ControlError> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -34,6 +34,7 @@ impl From<ControlError> for Failure {
                 StatusCode::BAD_REQUEST
             }
             ControlError::NeedsRestart(_) | ControlError::HasBroker => StatusCode::CONFLICT,
+            ControlError::Forbidden(_) => StatusCode::FORBIDDEN,
             ControlError::Outdated => StatusCode::PRECONDITION_FAILED,
             ControlError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

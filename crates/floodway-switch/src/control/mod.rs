@@ -28,6 +28,9 @@
 //! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still
 //! holds (412 otherwise). A change that cannot be made changes nothing.
 //!
+//! Behind a broker the routes that change ports or the configuration are refused (409): the broker answers them, and reads of the same, on a socket
+//! of its own (`manage`).
+//!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:
 //! `curl --unix-socket /run/floodway/control.sock http://floodway/v1/status`.
 //!
@@ -37,6 +40,7 @@
 
 mod changes;
 mod failure;
+mod manage;
 mod metrics;
 mod routes;
 mod server;

@@ -1,5 +1,7 @@
 //! What the control socket answers. A new route is a line in [`router`] and a handler.
 
+use std::sync::Arc;
+
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri, header};
@@ -7,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 
+use super::changes::aside;
 use super::failure::{Failure, Source, error};
 use super::{changes, metrics};
 use crate::api::control::{
@@ -15,20 +18,19 @@ use crate::api::control::{
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::status::{Status, Version};
+use crate::operator::ConfigApi;
 
-/// What there is, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/config, /v1/ports, /v1/ports/NAME, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
+/// What there is beside the configuration, for who asks for something else.
+const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
 
 pub(super) fn router(source: Source) -> Router {
+    let configuration = changes::router(Arc::clone(&source) as Arc<dyn ConfigApi>);
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/version", get(version))
         .route("/v1/flows", get(flows))
         .route("/v1/pairs", get(pairs))
         .route("/v1/inbound", put(set_inbound).get(inbound))
-        .route("/v1/ports", get(changes::ports))
-        .route("/v1/ports/{name}", get(changes::port).merge(changes::of_port()))
-        .route("/v1/config", get(changes::config).put(changes::put_config))
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/v1/ports/{name}/diagnosis", get(diagnosis))
@@ -36,6 +38,7 @@ pub(super) fn router(source: Source) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(source)
+        .merge(configuration)
 }
 
 async fn status(State(source): State<Source>) -> Json<Status> {
@@ -75,7 +78,7 @@ async fn set_offload(
     change: Result<Json<OffloadChange>, JsonRejection>,
 ) -> Result<Json<OffloadSettings>, Failure> {
     let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(Json(source.offload(&port, &change)?))
+    Ok(Json(aside(move || source.offload(&port, &change)).await?))
 }
 
 async fn inbound(State(source): State<Source>) -> Result<Json<InboundStatus>, Failure> {
@@ -87,7 +90,7 @@ async fn set_inbound(
     change: Result<Json<InboundChange>, JsonRejection>,
 ) -> Result<Json<InboundStatus>, Failure> {
     let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(Json(source.inbound(&change)?))
+    Ok(Json(aside(move || source.inbound(&change)).await?))
 }
 
 async fn diagnosis(
@@ -110,7 +113,7 @@ async fn drain(
     request: Result<Json<DrainRequest>, JsonRejection>,
 ) -> Result<Json<DrainStatus>, Failure> {
     let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(Json(source.drain(&port, Some(request.draining))?))
+    Ok(Json(aside(move || source.drain(&port, Some(request.draining))).await?))
 }
 
 async fn prometheus(State(source): State<Source>) -> Response {
@@ -120,11 +123,11 @@ async fn prometheus(State(source): State<Source>) -> Response {
     }
 }
 
-async fn unknown(uri: Uri) -> Response {
-    let message = format!("no route {}; there are {ROUTES}", uri.path());
+pub(super) async fn unknown(uri: Uri) -> Response {
+    let message = format!("no route {}; there are {ROUTES}, {}", uri.path(), changes::ROUTES);
     error(StatusCode::NOT_FOUND, message)
 }
 
-async fn wrong_method(uri: Uri) -> Response {
+pub(super) async fn wrong_method(uri: Uri) -> Response {
     error(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not answer to this method", uri.path()))
 }

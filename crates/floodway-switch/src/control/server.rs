@@ -1,5 +1,8 @@
 //! The server's thread.
 
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -7,10 +10,11 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
+use super::manage::{self, Peer};
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
-use crate::operator::ControlApi;
+use crate::operator::{ConfigApi, ControlApi};
 
 /// A running control server. Dropping it removes the socket's file, if it is this process's, and stops the thread, and with it lets
 /// go of the operator.
@@ -30,6 +34,34 @@ impl ControlServer {
         listener: ControlListener,
         operator: Arc<dyn ControlApi>,
     ) -> Result<Self, BindError> {
+        let serve = move |listener| -> Serving {
+            Box::pin(axum::serve(listener, routes::router(operator)).into_future())
+        };
+        Self::spawn("control", listener, serve)
+    }
+
+    /// Takes changes of a configuration on `listener`, until dropped: from root and from the user of this process.
+    ///
+    /// # Errors
+    /// Threads or descriptors have run out.
+    pub fn start_manage(
+        listener: ControlListener,
+        configuration: Arc<dyn ConfigApi>,
+    ) -> Result<Self, BindError> {
+        let owner = rustix::process::geteuid().as_raw();
+        let serve = move |listener| -> Serving {
+            let router = manage::router(configuration, owner);
+            let service = router.into_make_service_with_connect_info::<Peer>();
+            Box::pin(axum::serve(listener, service).into_future())
+        };
+        Self::spawn("manage", listener, serve)
+    }
+
+    fn spawn(
+        name: &str,
+        listener: ControlListener,
+        serve: impl FnOnce(UnixListener) -> Serving + Send + 'static,
+    ) -> Result<Self, BindError> {
         let ControlListener { listener, path, file } = listener;
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
@@ -38,12 +70,15 @@ impl ControlServer {
             .map_err(failed(&path, "start its runtime"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || serve(&runtime, listener, operator, stopped))
+            .name(name.to_owned())
+            .spawn(move || run(&runtime, listener, serve, stopped))
             .map_err(failed(&path, "start its thread"))?;
         Ok(Self { file, stop: Some(stop), thread: Some(thread) })
     }
 }
+
+/// The server's work, which ends only if it fails.
+type Serving = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
@@ -58,21 +93,21 @@ impl Drop for ControlServer {
     }
 }
 
-fn serve(
+fn run(
     runtime: &runtime::Runtime,
     listener: std::os::unix::net::UnixListener,
-    operator: Arc<dyn ControlApi>,
+    serve: impl FnOnce(UnixListener) -> Serving,
     stopped: oneshot::Receiver<()>,
 ) {
     let served = runtime.block_on(async {
         let listener = UnixListener::from_std(listener)?;
         // Not axum's graceful shutdown, which waits for clients that keep their connection open.
         tokio::select! {
-            served = axum::serve(listener, routes::router(operator)).into_future() => served,
+            served = serve(listener) => served,
             _ = stopped => Ok(()),
         }
     });
     if let Err(error) = served {
-        tracing::error!(%error, "the control socket failed");
+        tracing::error!(%error, "a control socket failed");
     }
 }

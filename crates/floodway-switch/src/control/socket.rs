@@ -7,11 +7,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use crate::api::control::{MANAGE_SUFFIX, manage_path};
 use crate::host::socket_access::Access;
 use crate::host::socket_file::{self, SocketError, SocketFile};
 
 /// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
+/// Longest path of a socket in bytes (`unix(7)`).
+const MAX_SOCKET: usize = 107;
+/// Only the owner may connect.
+const MANAGE_MODE: u32 = 0o600;
 /// Everybody may pass through, only the owner may make files.
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -24,6 +29,9 @@ pub enum BindError {
     /// The file is none of ours.
     #[error("control = \"{}\": the file exists and is not a socket (remove it, or choose another path)", .0.display())]
     NotASocket(PathBuf),
+    /// There is no room for the name of the manage socket.
+    #[error("control = \"{}\": too long; at most {} bytes, as the broker's socket is called the same with {MANAGE_SUFFIX} behind it", .0.display(), MAX_SOCKET - MANAGE_SUFFIX.len())]
+    TooLong(PathBuf),
     /// The system refused.
     #[error("control = \"{}\": cannot {action}: {source}", path.display())]
     Io {
@@ -55,12 +63,28 @@ impl ControlListener {
     /// # Errors
     /// The socket cannot be had, above all because a live process has it.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
+        Self::bind_with(path, SOCKET_MODE)
+    }
+
+    /// Listens where a broker takes changes of the configuration of the switch whose control socket is at `control`.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind); the path is longer than that of a socket can be.
+    pub fn bind_manage(control: &Path) -> Result<Self, BindError> {
+        let path = manage_path(control);
+        if path.as_os_str().len() > MAX_SOCKET {
+            return Err(BindError::TooLong(control.to_owned()));
+        }
+        Self::bind_with(&path, MANAGE_MODE)
+    }
+
+    fn bind_with(path: &Path, mode: u32) -> Result<Self, BindError> {
         if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             let mut builder = DirBuilder::new();
             let made = builder.recursive(true).mode(DIRECTORY_MODE).create(directory);
             made.map_err(failed(path, "make its directory"))?;
         }
-        let access = Access::of_process(SOCKET_MODE);
+        let access = Access::of_process(mode);
         let (listener, file) = socket_file::listen(path, access).map_err(refused(path))?;
         Ok(Self { listener, path: path.to_owned(), file: Some(file) })
     }

@@ -20,7 +20,7 @@ use crate::api::status::{
 };
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
-use crate::operator::{ControlApi, StatusSource, drops};
+use crate::operator::{ConfigApi, ControlApi, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
 struct Fixed(Status);
@@ -30,6 +30,8 @@ impl StatusSource for Fixed {
         self.0.clone()
     }
 }
+
+impl ConfigApi for Fixed {}
 
 /// Answers with what it was asked, where the documents have room for it.
 impl ControlApi for Fixed {

@@ -23,6 +23,9 @@ const PER_UPLINK: u64 = 8;
 /// Of the process: standard streams, log, control socket and its clients, AIO.
 const OTHERS: u64 = 64;
 
+/// What is asked for where there is no hard limit: the kernel's default for the highest.
+const MANY: u64 = 1 << 20;
+
 /// The process may have too few descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -43,6 +46,28 @@ pub fn needed(config: &Config) -> u64 {
     let ports: u64 = config.ports.iter().map(port).sum();
     let workers = PER_WORKER * config.workers.len() as u64;
     OTHERS + ports + workers + PER_UPLINK * config.uplinks.len() as u64
+}
+
+/// Checks that a process with this one's limits can run `config`, once it has raised them.
+///
+/// # Errors
+/// The hard limit is lower than what it needs.
+pub fn check(config: &Config) -> Result<(), TooFewDescriptors> {
+    let needed = needed(config);
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    if limit < needed { Err(TooFewDescriptors { needed, limit }) } else { Ok(()) }
+}
+
+/// Raises the process's limit as far as it can be: for one that cannot do it later, when ports come.
+///
+/// # Errors
+/// That is less than `config` needs.
+pub fn reserve_all(config: &Config) -> Result<(), TooFewDescriptors> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Up to the hard limit everybody may; what is refused is found below.
+    let current = Some(maximum.unwrap_or(MANY));
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    reserve(config)
 }
 
 /// Raises the process's limit to what `config` needs, if it is lower.

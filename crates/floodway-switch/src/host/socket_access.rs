@@ -17,6 +17,7 @@ use std::path::Path;
 
 use nix::unistd::{Group, User};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chmod, chownat, fstat, open};
+use rustix::process::{getegid, geteuid};
 
 use crate::config::Permissions;
 
@@ -86,6 +87,13 @@ impl Access {
             gid: account("group", "group", group_name.as_deref(), group)?,
             mode: *mode,
         })
+    }
+
+    /// The same, with the user and group of the process in the place of none.
+    #[must_use]
+    pub fn or_process(self) -> Self {
+        let uid = self.uid.or_else(|| Some(geteuid().as_raw()));
+        Self { uid, gid: self.gid.or_else(|| Some(getegid().as_raw())), mode: self.mode }
     }
 
     /// Gives these rights to the socket at `path` with device and inode `identity`.

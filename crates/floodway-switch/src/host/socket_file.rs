@@ -63,6 +63,20 @@ impl SocketFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Returns `true` if the file is still there, and ours.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity)
+    }
+
+    /// Gives the file other rights: those of a new one, so what `access` leaves to the process is given back to it.
+    ///
+    /// # Errors
+    /// Another file has taken its place, or the system refuses.
+    pub fn set_access(&self, access: Access) -> Result<(), AccessError> {
+        access.or_process().apply(&self.path, self.identity)
+    }
 }
 
 impl Drop for SocketFile {

@@ -1,8 +1,13 @@
 //! Traffic and drops of queues, ports and uplinks in kept memory.
 //!
 //! # Theory of operation
-//! A block of words for each queue, port and uplink direction, in the order of the configuration, which is the same for all data planes of a broker. Workers count
+//! A block of words for each queue, port and uplink direction, whose place does not depend on which ports there are: a port is found by its number. Workers count
 //! in the blocks themselves, so nothing is lost with a process, and counters never go back: monitoring would take that for a restart, and count everything twice.
+//!
+//! **Ports come and go**, and one gets the number of another. So beside each number is the instance that counts there, which a broker gives to no two ports.
+//! Whoever has another instance starts from zero. What a port has counted that is gone is in the blocks of all such ports: added by the data plane that
+//! removes it, or if that dies over it by the next one, which finds an instance that is in no configuration. The note of the instance is cleared after the
+//! sum is made; a data plane that dies just between the two has it counted twice.
 //!
 //! The first words say how long a block is and how many there are. Where that is not what this version has, everything starts from zero.
 
@@ -12,58 +17,162 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::map;
-use crate::config::Config;
-use crate::stats::{Traffic, WORDS};
+use crate::stats::{Removed, Traffic, WORDS};
 
 /// Words before the first block; a block's length, so that blocks begin cache lines.
 const HEADER: usize = WORDS;
 /// Of counters of this kind.
-const MAGIC: u64 = u64::from_be_bytes(*b"fwcount1");
+const MAGIC: u64 = u64::from_be_bytes(*b"fwcount2");
+/// Of ports that are gone: their number, what went to them, what came from them, what was too late.
+const REMOVED: usize = 4;
+/// Queue pairs of a port at most.
+const PAIRS: usize = 16;
+/// Of a port: two for each queue pair, and one of what came to no queue.
+const PER_PORT: usize = 2 * PAIRS + 1;
+/// Of an uplink: one for each direction.
+const PER_UPLINK: usize = 2;
+/// The instance of no port.
+const NOBODY: u64 = 0;
 
-/// Blocks that have not been given away.
+type Blocks = &'static [[AtomicU64; WORDS]];
+
+/// Numbers of ports, and uplinks, that there can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Numbers of ports.
+    pub ports: usize,
+    /// Uplinks.
+    pub uplinks: usize,
+}
+
+/// Counters that outlive this process.
 #[derive(Debug)]
 pub struct KeptCounters {
-    blocks: &'static [AtomicU64],
+    /// Which port counts at a number.
+    instances: &'static [AtomicU64],
+    removed: Blocks,
+    uplinks: Blocks,
+    ports: Blocks,
 }
 
-/// Words that a switch of `config` needs.
+/// The counters of one port.
+#[derive(Debug)]
+pub struct PortCounters(Blocks);
+
+/// Words that a switch with these places needs.
 #[must_use]
-pub fn words(config: &Config) -> usize {
-    HEADER + blocks(config) * WORDS
+pub fn words(places: Places) -> usize {
+    HEADER + instance_words(places) + blocks(places) * WORDS
 }
 
-/// For each queue pair two, for each port one more, for each uplink two.
-fn blocks(config: &Config) -> usize {
-    let ports: usize = config.ports.iter().map(|port| 2 * usize::from(port.queue_pairs) + 1).sum();
-    ports + 2 * config.uplinks.len()
+/// As whole blocks.
+fn instance_words(places: Places) -> usize {
+    places.ports.next_multiple_of(WORDS)
+}
+
+fn blocks(places: Places) -> usize {
+    REMOVED + PER_UPLINK * places.uplinks + PER_PORT * places.ports
 }
 
 impl KeptCounters {
-    /// The counters of a switch of `config` in `file`, which has [`words`].
+    /// The counters of a switch with these places in `file`, which has [`words`].
     ///
     /// # Errors
     /// It cannot be used.
-    pub fn open(file: &OwnedFd, config: &Config) -> io::Result<Self> {
-        let memory = map(file, words(config))?;
-        let layout = [MAGIC, WORDS as u64, blocks(config) as u64];
-        let (header, blocks) = memory.split_at(HEADER);
+    pub fn open(file: &OwnedFd, places: Places) -> io::Result<Self> {
+        let memory = map(file, words(places))?;
+        let layout = [MAGIC, WORDS as u64, places.ports as u64, places.uplinks as u64];
+        let (header, rest) = memory.split_at(HEADER);
         if header.iter().zip(layout).any(|(word, value)| word.load(Relaxed) != value) {
             memory.iter().for_each(|word| word.store(0, Relaxed));
             header.iter().zip(layout).for_each(|(word, value)| word.store(value, Relaxed));
         }
-        Ok(Self { blocks })
+        let (instances, rest) = rest.split_at(instance_words(places));
+        let (blocks, _) = rest.as_chunks();
+        let (removed, blocks) = blocks.split_at(REMOVED);
+        let (uplinks, ports) = blocks.split_at(PER_UPLINK * places.uplinks);
+        Ok(Self { instances: &instances[..places.ports], removed, uplinks, ports })
     }
 
-    /// The next block; counters of this process alone once there is none left.
-    pub fn next_block(&mut self) -> Traffic {
-        match self.blocks.split_first_chunk() {
-            Some((block, rest)) => {
-                self.blocks = rest;
-                Traffic::kept(block)
-            }
-            None => Traffic::default(),
+    /// Counters of both directions of the uplink with this index; of this process alone if there is none.
+    #[must_use]
+    pub fn uplink(&self, index: usize) -> [Traffic; PER_UPLINK] {
+        std::array::from_fn(|direction| traffic(self.uplinks, PER_UPLINK * index + direction))
+    }
+
+    /// Counters of the port `instance` with number `number`, where it has left them, or from zero; `None` if there is no such number.
+    #[must_use]
+    pub fn port(&self, number: usize, instance: u64) -> Option<PortCounters> {
+        let (known, blocks) = self.place(number)?;
+        if known.load(Relaxed) != instance {
+            blocks.iter().flatten().for_each(|word| word.store(0, Relaxed));
+            known.store(instance, Relaxed);
+        }
+        Some(PortCounters(blocks))
+    }
+
+    /// Counters of all ports that are gone.
+    #[must_use]
+    pub fn removed(&self) -> Removed {
+        let [ports, rx, tx, late] = std::array::from_fn(|block| traffic(self.removed, block));
+        Removed { ports, rx, tx, late }
+    }
+
+    /// The port with this number is gone and counted.
+    pub fn release(&self, number: usize) {
+        if let Some((known, _)) = self.place(number) {
+            known.store(NOBODY, Relaxed);
         }
     }
+
+    /// Counts ports as gone in `removed` that are not among those, by number and instance.
+    pub fn count_orphans(&self, removed: &Removed, is_there: impl Fn(usize, u64) -> bool) {
+        for (number, known) in self.instances.iter().enumerate() {
+            let instance = known.load(Relaxed);
+            if instance == NOBODY || is_there(number, instance) {
+                continue;
+            }
+            let Some((_, blocks)) = self.place(number) else { continue };
+            let counters = PortCounters(blocks);
+            for pair in 0..PAIRS {
+                removed.rx.add(&counters.rx(pair));
+                removed.tx.add(&counters.tx(pair));
+            }
+            removed.rx.add(&counters.undelivered());
+            removed.ports.packets.add(1);
+            known.store(NOBODY, Relaxed);
+        }
+    }
+
+    fn place(&self, number: usize) -> Option<(&'static AtomicU64, Blocks)> {
+        let known = self.instances.get(number)?;
+        Some((known, self.ports.get(PER_PORT * number..)?.get(..PER_PORT)?))
+    }
+}
+
+impl PortCounters {
+    /// Of the receive queue of a pair.
+    #[must_use]
+    pub fn rx(&self, pair: usize) -> Traffic {
+        traffic(&self.0[..2 * PAIRS], 2 * pair)
+    }
+
+    /// Of the transmit queue of a pair.
+    #[must_use]
+    pub fn tx(&self, pair: usize) -> Traffic {
+        traffic(&self.0[..2 * PAIRS], 2 * pair + 1)
+    }
+
+    /// Of what came to no queue.
+    #[must_use]
+    pub fn undelivered(&self) -> Traffic {
+        traffic(self.0, 2 * PAIRS)
+    }
+}
+
+/// Counters in a block; of this process alone if there is none.
+fn traffic(blocks: Blocks, index: usize) -> Traffic {
+    blocks.get(index).map_or_else(Traffic::default, Traffic::kept)
 }
 
 #[cfg(test)]
@@ -74,38 +183,66 @@ mod tests {
     use super::*;
     use crate::stats::DropReason;
 
-    fn config(pairs: u8) -> Config {
-        let text = format!("[[port]]\nname = \"a\"\nsocket = \"/a\"\nqueue_pairs = {pairs}\n");
-        Config::parse(&text, "test".as_ref()).unwrap()
+    const PLACES: Places = Places { ports: 3, uplinks: 1 };
+
+    fn open(file: &OwnedFd) -> KeptCounters {
+        KeptCounters::open(file, PLACES).unwrap()
     }
 
     #[test]
     fn counters_go_on_where_they_were() {
-        let config = config(1);
-        let file = memory(words(&config), SealFlags::SHRINK);
-        let open = || KeptCounters::open(&file, &config).unwrap();
+        let file = memory(words(PLACES), SealFlags::SHRINK);
         for round in 1..4 {
-            let mut counters = open();
-            let blocks: Vec<Traffic> = (0..3).map(|_| counters.next_block()).collect();
-            for (i, block) in (0..).zip(&blocks) {
+            let counters = open(&file);
+            let port = counters.port(2, 9).unwrap();
+            let [received, sent] = counters.uplink(0);
+            let all = [port.rx(0), port.tx(0), port.rx(15), port.undelivered(), received, sent];
+            for (i, block) in (0..).zip(&all) {
                 block.count(100 + i);
                 block.count_drop(DropReason::UplinkError, i);
                 assert_eq!((block.packets.get(), block.bytes.get()), (round, round * (100 + i)));
                 assert_eq!(block.drops(DropReason::UplinkError), round * i);
                 assert_eq!(block.drops(DropReason::BadDescriptor), 0);
             }
-            let own = counters.next_block();
-            own.count(1);
-            assert_eq!(own.packets.get(), 1, "the memory ends before this one");
+            assert!(counters.port(3, 9).is_none());
+            for own in [counters.uplink(1)[0].packets.get(), port.rx(16).packets.get()] {
+                assert_eq!(own, 0, "the memory ends before this one");
+            }
         }
     }
 
     #[test]
+    fn a_port_that_gets_the_number_of_another_starts_from_zero_and_nothing_is_lost() {
+        let file = memory(words(PLACES), SealFlags::SHRINK);
+        let counters = open(&file);
+        for (number, instance) in [(0, 1), (1, 2), (2, 3)] {
+            let port = counters.port(number, instance).unwrap();
+            port.rx(0).count(100);
+            port.tx(15).count(10);
+            port.undelivered().count_drop(DropReason::PortDown, 1);
+        }
+        // The data plane dies. Of three ports one is as it was, one another, and one has gone.
+        let counters = open(&file);
+        let removed = counters.removed();
+        for _ in 0..2 {
+            counters.count_orphans(&removed, |number, instance| (number, instance) == (0, 1));
+            assert_eq!(removed.ports.packets.get(), 2, "once");
+        }
+        assert_eq!((removed.rx.bytes.get(), removed.tx.bytes.get()), (200, 20));
+        assert_eq!(removed.rx.drops(DropReason::PortDown), 2);
+        assert_eq!(counters.port(0, 1).unwrap().rx(0).packets.get(), 1);
+        assert_eq!(counters.port(1, 4).unwrap().rx(0).packets.get(), 0);
+        counters.release(1);
+        counters.count_orphans(&removed, |number, _| number == 0);
+        assert_eq!(open(&file).removed().ports.packets.get(), 2);
+    }
+
+    #[test]
     fn counters_of_another_layout_start_from_zero() {
-        let file = memory(words(&config(2)), SealFlags::SHRINK);
-        let open = |pairs| KeptCounters::open(&file, &config(pairs)).unwrap();
-        open(2).next_block().count(1);
-        assert_eq!(open(2).next_block().packets.get(), 1);
-        assert_eq!(open(1).next_block().packets.get(), 0);
+        let file = memory(words(PLACES), SealFlags::SHRINK);
+        open(&file).uplink(0)[0].count(1);
+        assert_eq!(open(&file).uplink(0)[0].packets.get(), 1);
+        let fewer = Places { ports: 2, ..PLACES };
+        assert_eq!(KeptCounters::open(&file, fewer).unwrap().uplink(0)[0].packets.get(), 0);
     }
 }

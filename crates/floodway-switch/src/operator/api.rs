@@ -15,8 +15,33 @@ pub trait StatusSource: Send + Sync {
     fn status(&self) -> Status;
 }
 
+/// Something whose configuration can be changed: the running switch, or its broker.
+pub trait ConfigApi: Send + Sync {
+    /// The configuration that runs.
+    ///
+    /// # Errors
+    /// This is no switch that has one.
+    fn configuration(&self) -> Result<Config, ControlError> {
+        Err(ControlError::HasBroker)
+    }
+
+    /// Makes what runs what `edit` makes of the configuration, or only says what that would change (`dry_run`). `edit` has to be
+    /// quick: other changes wait for it.
+    ///
+    /// # Errors
+    /// Those of `edit`, and what keeps the switch from being so. Nothing is changed then, unless the error says so.
+    fn reconfigure(
+        &self,
+        edit: &dyn Fn(&Config) -> Result<Config, ControlError>,
+        dry_run: bool,
+    ) -> Result<Plan, ControlError> {
+        let (_, _) = (edit, dry_run);
+        Err(ControlError::HasBroker)
+    }
+}
+
 /// Something that can be operated: the running switch.
-pub trait ControlApi: StatusSource {
+pub trait ControlApi: StatusSource + ConfigApi {
     /// A page of flows.
     ///
     /// # Errors
@@ -46,28 +71,6 @@ pub trait ControlApi: StatusSource {
     /// # Errors
     /// There is no such port.
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError>;
-
-    /// The configuration that runs.
-    ///
-    /// # Errors
-    /// This is no switch that has one.
-    fn configuration(&self) -> Result<Config, ControlError> {
-        Err(ControlError::HasBroker)
-    }
-
-    /// Makes what runs what `edit` makes of the configuration, or only says what that would change (`dry_run`). `edit` has to be
-    /// quick: other changes wait for it.
-    ///
-    /// # Errors
-    /// Those of `edit`, and what keeps the switch from being so. Nothing is changed then, unless the error says so.
-    fn reconfigure(
-        &self,
-        edit: &dyn Fn(&Config) -> Result<Config, ControlError>,
-        dry_run: bool,
-    ) -> Result<Plan, ControlError> {
-        let (_, _) = (edit, dry_run);
-        Err(ControlError::HasBroker)
-    }
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///

@@ -1,13 +1,12 @@
 //! The control socket's view of inbound rates.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use floodway_core::inbound::{Config, Policy};
+use floodway_core::inbound::Config;
 
 use crate::api::control::{ControlError, InboundChange, InboundPort, InboundStatus};
+use crate::api::settings as api_settings;
 use crate::config::inbound as settings;
-use crate::config::offload::{Refused, check, choose};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
@@ -22,7 +21,8 @@ impl Shared {
         change: &InboundChange,
     ) -> Result<InboundStatus, ControlError> {
         if *change != InboundChange::default() {
-            let config = self.inbound.with(|state| changed(state.core.config(), change))?;
+            let config =
+                self.inbound.with(|state| api_settings::inbound(state.core.config(), change))?;
             settings::check_minimum(&config, self.ports().list().len())?;
             self.configure_inbound(&config);
             tracing::info!(?change, "inbound settings changed");
@@ -86,33 +86,4 @@ fn change_to(config: &Config) -> InboundChange {
         burst_bytes: Some(config.burst),
         police_udp: Some(config.police_udp),
     }
-}
-
-/// `config` with `change`, if every new value is in its range.
-fn changed(config: &Config, change: &InboundChange) -> Result<Config, Refused> {
-    let mut config = config.clone();
-    if let Some(mbit) = change.capacity_mbit {
-        // Zero switches it off.
-        let mbit =
-            if mbit == 0 { 0 } else { check("capacity_mbit", mbit, &settings::CAPACITY_MBIT)? };
-        config.capacity = mbit * settings::MBIT;
-    }
-    if let Some(kbit) = change.minimum_kbit {
-        config.minimum = check("minimum_kbit", kbit, &settings::MINIMUM_KBIT)? * settings::KBIT;
-    }
-    if let Some(name) = &change.policy {
-        config.policy = choose("policy", name, &Policy::ALL, Policy::name)?;
-    }
-    if let Some(cap) = change.weight_cap {
-        config.weight_cap = check("weight_cap", cap, &settings::WEIGHT_CAP)?;
-    }
-    if let Some(ms) = change.idle_ms {
-        config.idle = Duration::from_millis(check("idle_ms", ms, &settings::IDLE_MS)?);
-    }
-    if let Some(bytes) = change.burst_bytes {
-        config.burst = check("burst_bytes", bytes, &settings::BURST_BYTES)?;
-    }
-    config.water_fill = change.water_fill.unwrap_or(config.water_fill);
-    config.police_udp = change.police_udp.unwrap_or(config.police_udp);
-    Ok(config)
 }

@@ -8,10 +8,8 @@ pub(crate) mod runtime_settings;
 mod snapshot;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{BufferPolicy, Config, FlowSummary, LocalFlows};
+use floodway_core::offload::FlowSummary;
 use floodway_wire::FiveTuple;
 
 use crate::api::control::{
@@ -19,8 +17,8 @@ use crate::api::control::{
     MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::settings;
 use crate::api::status::OffloadStatus;
-use crate::config::offload::{self as settings, Refused, check, choose};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
@@ -28,7 +26,7 @@ use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
-pub use api::{ControlApi, StatusSource};
+pub use api::{ConfigApi, ControlApi, StatusSource};
 pub use snapshot::drops;
 
 /// Flows in a page if nobody says how many.
@@ -100,6 +98,8 @@ impl PortOffload {
     }
 }
 
+impl ConfigApi for Arc<Shared> {}
+
 impl ControlApi for Arc<Shared> {
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
         let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
@@ -135,7 +135,7 @@ impl ControlApi for Arc<Shared> {
         if *change != OffloadChange::default() {
             let mut delivery = Delivery::new(Arc::clone(self));
             let mut session = Session::open(&port, &mut delivery);
-            let config = changed(session.config(), change)?;
+            let config = settings::offload(session.config(), change)?;
             session.configure(config);
             drop(session);
             delivery.flush();
@@ -187,48 +187,6 @@ fn excerpt(text: &str) -> String {
 fn parse_cursor(cursor: &str) -> Option<(usize, u32)> {
     let (index, from) = cursor.split_once('.')?;
     Some((index.parse().ok()?, from.parse().ok()?))
-}
-
-/// `config` with `change`, if every new value is in its range.
-fn changed(config: &Config, change: &OffloadChange) -> Result<Config, Refused> {
-    let ranged = |key, value: Option<u32>, range, current| {
-        value.map_or(Ok(current), |value| check(key, value, range))
-    };
-    let long = |key, value: Option<u64>, range, current| {
-        value.map_or(Ok(current), |value| check(key, value, range))
-    };
-    let (idle, min_rto) = (config.idle.as_secs(), config.min_rto.as_millis() as u64);
-    Ok(Config {
-        transmit: change.transmit.unwrap_or(config.transmit),
-        receive: change.receive.unwrap_or(config.receive),
-        local: change.local.as_ref().map_or(Ok(config.local), |name| {
-            choose("local", name, &LocalFlows::ALL, LocalFlows::name)
-        })?,
-        congestion: change.congestion.as_ref().map_or(Ok(config.congestion), |name| {
-            choose("congestion", name, &Algorithm::ALL, Algorithm::name)
-        })?,
-        initial_window: change.initial_window.map_or(Ok(config.initial_window), |n| {
-            check("initial_window", n, &settings::INITIAL_WINDOW)
-        })?,
-        buffer: change.buffer.as_ref().map_or(Ok(config.buffer), |name| {
-            choose("buffer", name, &BufferPolicy::ALL, BufferPolicy::name)
-        })?,
-        budget: ranged("budget", change.budget, &settings::BUDGET, config.budget)?,
-        receive_budget: ranged(
-            "receive_budget",
-            change.receive_budget,
-            &settings::BUDGET,
-            config.receive_budget,
-        )?,
-        max_flows: config.max_flows,
-        idle: Duration::from_secs(long("idle_s", change.idle_s, &settings::IDLE_S, idle)?),
-        min_rto: Duration::from_millis(long(
-            "min_rto_ms",
-            change.min_rto_ms,
-            &settings::MIN_RTO_MS,
-            min_rto,
-        )?),
-    })
 }
 
 fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {

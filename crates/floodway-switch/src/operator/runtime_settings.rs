@@ -99,11 +99,15 @@ mod tests {
 
     use super::*;
     use crate::Config;
+    use crate::api::settings::adopt;
+
+    fn config() -> Config {
+        let text = "[[port]]\nname = \"ab\"\nsocket = \"/unused\"\n";
+        Config::parse(text, "test".as_ref()).unwrap()
+    }
 
     fn switch() -> Arc<Shared> {
-        let text = "[[port]]\nname = \"ab\"\nsocket = \"/unused\"\n";
-        let config = Config::parse(text, "test".as_ref()).unwrap();
-        Shared::without_threads(&config).unwrap()
+        Shared::without_threads(&config()).unwrap()
     }
 
     type Keys = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -143,6 +147,14 @@ mod tests {
         for (key, value) in &*keys.lock().unwrap() {
             apply(&second, key, value).unwrap();
         }
+        // So has a configuration.
+        let mut config = config();
+        for (key, value) in &*keys.lock().unwrap() {
+            adopt(&mut config, key, value).unwrap();
+        }
+        let ports = first.ports();
+        assert_eq!(config.ports[0].offload, *ports.list()[0].offload.machine().engine.config());
+        assert_eq!(config.inbound, first.inbound.with(|state| state.core.config().clone()));
         let none = OffloadChange::default();
         assert_eq!(first.offload("ab", &none).unwrap(), second.offload("ab", &none).unwrap());
         let settings = |shared: &Arc<Shared>| {
@@ -171,6 +183,11 @@ mod tests {
         ];
         for (key, value) in wrong {
             assert!(apply(&shared, key, value.as_bytes()).is_err(), "{key}: {value}");
+            if !key.starts_with("drain") {
+                let mut config = config();
+                assert!(adopt(&mut config, key, value.as_bytes()).is_err(), "{key}: {value}");
+                assert_eq!(config, self::config());
+            }
         }
         assert_eq!(shared.offload("ab", &OffloadChange::default()).unwrap(), before);
     }

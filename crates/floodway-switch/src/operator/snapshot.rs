@@ -19,7 +19,7 @@ use crate::state::shared::Shared;
 use crate::state::uplink::Uplink;
 use crate::state::workers::WorkerInfo;
 use crate::stats::traffic_matrix::MatrixEntry;
-use crate::stats::{DropReason, Traffic};
+use crate::stats::{DropReason, Removed, Traffic};
 use crate::sync::lock;
 use crate::vhost::features;
 
@@ -68,18 +68,26 @@ impl Shared {
     }
 
     fn removed_status(&self) -> RemovedStatus {
-        let mut removed = lock(&self.removed).clone();
-        add_drops(&mut removed.rx.drops, &drops(&lock(&self.gone)));
-        removed
+        let Removed { ports, rx, tx, late } = &*lock(&self.removed);
+        let mut rx = TrafficStatus::from(rx);
+        add_drops(&mut rx.drops, &drops(late));
+        RemovedStatus { ports: ports.packets.get(), rx, tx: tx.into() }
     }
 
     /// Adds what a port has counted, which is removed, to what all those have.
     pub(crate) fn count_removed(&self, port: &Port) {
-        let last = self::port(port, WorkStatus::default());
-        let mut removed = lock(&self.removed);
-        removed.ports += 1;
-        removed.rx += &last.rx();
-        removed.tx += &last.tx();
+        for pair in &port.pairs {
+            // One lock of a queue at a time.
+            let rx = pair.rx();
+            lock(&self.removed).rx.add(&rx.traffic);
+            drop(rx);
+            let tx = pair.tx();
+            lock(&self.removed).tx.add(&tx.traffic);
+        }
+        let undelivered = lock(&port.undelivered);
+        let removed = lock(&self.removed);
+        removed.rx.add(&undelivered);
+        removed.ports.packets.add(1);
     }
 
     fn pair(&self, pair: &MatrixEntry) -> PairTrafficStatus {

@@ -172,7 +172,7 @@ impl Delivery {
     /// Counts frames to a port that has just been removed.
     #[cold]
     fn drop_for_removed(&self, frames: usize) {
-        lock(&self.shared.gone).count_drop(DropReason::PortDown, frames as u64);
+        lock(&self.shared.removed).late.count_drop(DropReason::PortDown, frames as u64);
     }
 
     /// Something of `src` is left to be cut. An uplink's worker is the one that sends for it, and looks by itself.

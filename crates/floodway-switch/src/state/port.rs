@@ -18,7 +18,7 @@ use crate::api::status::VcpuStatus;
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
-use crate::kept::counters::KeptCounters;
+use crate::kept::counters::PortCounters;
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
@@ -61,6 +61,8 @@ pub struct Quarantine {
 pub struct Port {
     /// Its number in the forwarding table.
     pub id: PortId,
+    /// What a broker tells it by from others that have had its number; zero without a broker.
+    pub instance: u64,
     /// As configured.
     pub config: PortConfig,
     /// Which sources its guest may use.
@@ -128,6 +130,7 @@ impl Port {
         };
         Self {
             id,
+            instance: 0,
             policy: SourcePolicy {
                 mac: config.mac,
                 ips: config.ips.clone(),
@@ -163,13 +166,13 @@ impl Port {
         }
     }
 
-    /// Counts in the next blocks of `kept` from now on: those of each queue pair, and of what comes to no queue.
-    pub(crate) fn count_in(&self, kept: &mut KeptCounters) {
-        for pair in &self.pairs {
-            pair.rx().count_in(kept.next_block());
-            pair.tx().traffic = kept.next_block();
+    /// Counts in `kept` from now on: in blocks of each queue pair, and of what comes to no queue.
+    pub(crate) fn count_in(&self, kept: &PortCounters) {
+        for (index, pair) in self.pairs.iter().enumerate() {
+            pair.rx().count_in(kept.rx(index));
+            pair.tx().traffic = kept.tx(index);
         }
-        *lock(&self.undelivered) = kept.next_block();
+        *lock(&self.undelivered) = kept.undelivered();
     }
 
     /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.

@@ -13,8 +13,8 @@ use super::port::Port;
 use super::ports::Ports;
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
-use crate::api::status::{PredecessorsStatus, RemovedStatus, Sandbox};
-use crate::stats::Traffic;
+use crate::api::status::{PredecessorsStatus, Sandbox};
+use crate::stats::Removed;
 use crate::stats::ledger::Ledger;
 use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock_order::{Ordered, Rank};
@@ -41,9 +41,7 @@ pub struct Shared {
     /// What the work for each port and uplink has cost.
     pub ledger: Ledger,
     /// What ports have counted that were removed.
-    pub(crate) removed: Mutex<RemovedStatus>,
-    /// Frames that were to go to a port that was just removed.
-    pub gone: Mutex<Traffic>,
+    pub removed: Mutex<Removed>,
     /// Data planes before this one, if there is a broker.
     pub(crate) predecessors: OnceLock<PredecessorsStatus>,
     /// What the process has given up; nothing if nobody says so.
@@ -77,7 +75,6 @@ impl Shared {
             traffic: TrafficMatrix::new(places),
             ledger: Ledger::new(places),
             removed: Mutex::default(),
-            gone: Mutex::default(),
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),

@@ -178,6 +178,19 @@ impl Deref for Traffic {
     }
 }
 
+/// What ports have counted that are gone.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// How many there were, as packets.
+    pub ports: Traffic,
+    /// Frames to their guests.
+    pub rx: Traffic,
+    /// Frames from their guests.
+    pub tx: Traffic,
+    /// Frames that were to go to a port that was just removed.
+    pub late: Traffic,
+}
+
 /// The counters of a [`Traffic`].
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -205,6 +218,14 @@ impl Block {
     #[cold]
     pub fn count_drop(&self, reason: DropReason, n: u64) {
         self.drops[reason as usize].add(n);
+    }
+
+    /// Adds what another block has counted.
+    pub fn add(&self, other: &Self) {
+        self.packets.add(other.packets.get());
+        self.bytes.add(other.bytes.get());
+        self.gso_packets.add(other.gso_packets.get());
+        self.drops.iter().zip(&other.drops).for_each(|(counter, more)| counter.add(more.get()));
     }
 
     /// Frames dropped for `reason`.

@@ -14,9 +14,12 @@
 //!    could not be made before; should one fail now, the port comes back as it was, and the error says so.
 //! 5. Settings that take effect at once: offload, storm limits, weights, the division of the link.
 //!
-//! With a broker the ports' sockets are not the switch's, and nothing can be changed.
+//! With a broker the ports' sockets are not the switch's. Then it is the broker that decides and this that follows (`follow`): the same steps with the
+//! broker's channels for sockets, and without going back.
 //!
 //! **Invariant**: what [`configuration`](Manager::configuration) returns is what runs.
+
+mod follow;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -27,13 +30,14 @@ use std::time::{Duration, Instant};
 
 use floodway_core::l2::{MacTable, PortId, PortKind, StormLimit};
 
-use super::StartError;
+use super::{BrokerPort, StartError};
 use crate::api::control::ControlError;
 use crate::api::plan::{Action, Effect, Plan};
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::host::affinity::Cores;
 use crate::host::descriptors;
 use crate::host::socket_access::Access;
+use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
@@ -71,7 +75,38 @@ struct State {
     vcpus: Option<SliceController>,
     /// Numbers of no port; the one that has been free for longest is first.
     free: VecDeque<usize>,
-    has_broker: bool,
+    broker: Option<Broker>,
+}
+
+/// What there is if a broker holds the ports' sockets.
+pub(super) struct Broker {
+    /// Where ports count.
+    pub(super) counters: Option<KeptCounters>,
+}
+
+/// Where the front-ends of new ports come from.
+enum Doors {
+    /// Sockets of this process's; ports have numbers of its choice.
+    Own,
+    /// The broker's channels, by the names of ports.
+    Broker(BTreeMap<String, BrokerPort>),
+}
+
+/// Why a change was not made.
+enum NotMade {
+    /// It was not begun.
+    Refused(ControlError),
+    /// Some of it was made.
+    Half(String),
+}
+
+impl From<NotMade> for ControlError {
+    fn from(error: NotMade) -> Self {
+        match error {
+            NotMade::Refused(error) => error,
+            NotMade::Half(problem) => Self::Failed(problem),
+        }
+    }
 }
 
 /// A port that works but is in no table yet.
@@ -121,7 +156,7 @@ impl Manager {
         table: Arc<RwLock<MacTable>>,
         memory: Arc<Budget>,
         config: &Config,
-        has_broker: bool,
+        broker: Option<Broker>,
     ) -> Self {
         let spare = Cores::spare(config.workers.iter().filter_map(|worker| worker.core));
         let state = State {
@@ -129,7 +164,7 @@ impl Manager {
             connections: BTreeMap::new(),
             vcpus: None,
             free: (config.ports.len()..shared.capacity).collect(),
-            has_broker,
+            broker,
         };
         Self { shared, wakers, table, memory, spare, state: Mutex::new(state) }
     }
@@ -151,7 +186,7 @@ impl Manager {
             state.connections.insert(port.id, connection);
         }
         // With a broker it is that which looks after vCPUs.
-        if !state.has_broker {
+        if state.broker.is_none() {
             let keeper = look_after_vcpus(self.shared.ports().list(), &state.config);
             state.vcpus = keeper.map_err(|source| StartError::Vcpus { source })?;
         }
@@ -194,40 +229,48 @@ impl Manager {
         let running = self.current(&state);
         let wanted = edit(&running)?;
         let plan = Plan::between(&running, &wanted);
-        check_fixed(&plan)?;
+        plan.check_fixed()?;
         if dry_run || plan.is_empty() {
             return Ok(plan);
         }
-        if state.has_broker {
+        if state.broker.is_some() {
             return Err(ControlError::HasBroker);
         }
-        let failed = self.make(&mut state, &running, wanted, &plan);
-        tracing::info!(%plan, error = failed.as_ref().err().map(tracing::field::display), "reconfigured");
-        failed.map(|()| plan)
+        let parts = Parts::of(&plan, &running, &wanted, self.shared.ports().list());
+        self.check(&state, &wanted, &parts)?;
+        let made = self.make(&mut state, &running, wanted, &parts, &mut Doors::Own);
+        let made = made.map_err(ControlError::from);
+        tracing::info!(%plan, error = made.as_ref().err().map(tracing::field::display), "reconfigured");
+        made.map(|()| plan)
     }
 
-    /// Does what the plan says.
+    /// Does something while no change is under way.
+    pub(super) fn between_changes<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _state = lock(&self.state);
+        work()
+    }
+
+    /// Does what the parts say.
     fn make(
         &self,
         state: &mut State,
         running: &Config,
         mut wanted: Config,
-        plan: &Plan,
-    ) -> Result<(), ControlError> {
+        parts: &Parts,
+        doors: &mut Doors,
+    ) -> Result<(), NotMade> {
         let ports = self.shared.ports();
-        let parts = Parts::of(plan, running, &wanted, ports.list());
-        self.check(state, &wanted, &parts)?;
-        let prepared = self.prepare_all(state, &parts.early)?;
-        self.drain(&parts);
+        let prepared = self.prepare_all(state, &parts.early, doors).map_err(NotMade::Refused)?;
+        self.drain(parts);
         let mut list = parts.stay.clone();
         list.extend(self.adopt(state, prepared));
         if !(parts.gone.is_empty() && parts.early.is_empty()) {
             self.show(&list);
             self.retire(state, &parts.gone);
         }
-        let problem = self.come_back(state, running, &mut wanted, &parts.late, &mut list);
+        let problem = self.come_back(state, running, &mut wanted, &parts.late, &mut list, doors);
         self.settle(state, running, ports.list(), wanted, list);
-        problem.map_or(Ok(()), |problem| Err(ControlError::Failed(problem)))
+        problem.map_or(Ok(()), |problem| Err(NotMade::Half(problem)))
     }
 
     /// Refuses what can be seen to fail before anything is done.
@@ -258,10 +301,11 @@ impl Manager {
         &self,
         state: &mut State,
         ports: &[PortConfig],
+        doors: &mut Doors,
     ) -> Result<Vec<Prepared>, ControlError> {
         let mut prepared = Vec::new();
         for config in ports {
-            match self.prepare(state, config) {
+            match self.prepare(state, config, doors) {
                 Ok(port) => prepared.push(port),
                 Err(problem) => {
                     for Prepared { port, connection } in prepared {
@@ -275,17 +319,32 @@ impl Manager {
         Ok(prepared)
     }
 
-    /// A port with a socket, at a number of its own.
-    fn prepare(&self, state: &mut State, config: &PortConfig) -> Result<Prepared, String> {
-        let number = state.free.pop_front().ok_or_else(|| self.too_many().to_string())?;
-        let waker = Arc::clone(&self.wakers[config.worker]);
-        let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
-        port.memory = Share::of(Arc::clone(&self.memory));
-        self.shared.traffic.forget(port.id);
-        self.shared.ledger.forget(port.id);
-        let port = Arc::new(port);
+    /// A port with a socket or channel, at a number of its own.
+    fn prepare(
+        &self,
+        state: &mut State,
+        config: &PortConfig,
+        doors: &mut Doors,
+    ) -> Result<Prepared, String> {
+        let (number, instance, channel) = match doors {
+            Doors::Own => {
+                let number = state.free.pop_front().ok_or_else(|| self.too_many().to_string())?;
+                (number, 0, None)
+            }
+            Doors::Broker(doors) => {
+                let BrokerPort { number, instance, channel } = doors
+                    .remove(&config.name)
+                    .ok_or_else(|| format!("port \"{}\": no channel", config.name))?;
+                (number, instance, Some(channel))
+            }
+        };
+        let port = self.new_port(state, config, number, instance);
         add_to_table(&mut self.shared.table_mut(), &port);
-        match Connection::start(Arc::clone(&port)) {
+        let connection = match channel {
+            Some(channel) => relay::start(Arc::clone(&port), channel),
+            None => Connection::start(Arc::clone(&port)),
+        };
+        match connection {
             Ok(connection) => {
                 connection.keep_to(self.spare);
                 Ok(Prepared { port, connection })
@@ -298,10 +357,37 @@ impl Manager {
         }
     }
 
+    fn new_port(
+        &self,
+        state: &State,
+        config: &PortConfig,
+        number: usize,
+        instance: u64,
+    ) -> Arc<Port> {
+        let waker = Arc::clone(&self.wakers[config.worker]);
+        let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
+        port.instance = instance;
+        port.memory = Share::of(Arc::clone(&self.memory));
+        let counters = state.broker.as_ref().and_then(|broker| broker.counters.as_ref());
+        if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
+            port.count_in(&counters);
+        }
+        self.shared.traffic.forget(port.id);
+        self.shared.ledger.forget(port.id);
+        Arc::new(port)
+    }
+
     /// Forgets a port's addresses, and lets its number be used again.
     fn give_up(&self, state: &mut State, port: &Port) {
         self.shared.table_mut().remove_port(port.id);
-        state.free.push_back(port.id.index());
+        match &state.broker {
+            Some(Broker { counters }) => {
+                if let Some(counters) = counters {
+                    counters.release(port.id.index());
+                }
+            }
+            None => state.free.push_back(port.id.index()),
+        }
     }
 
     fn adopt(&self, state: &mut State, prepared: Vec<Prepared>) -> Vec<Arc<Port>> {
@@ -375,6 +461,7 @@ impl Manager {
         wanted: &mut Config,
         late: &[PortConfig],
         list: &mut Vec<Arc<Port>>,
+        doors: &mut Doors,
     ) -> Option<String> {
         let mut problems = Vec::new();
         for PortConfig { name, .. } in late {
@@ -382,9 +469,9 @@ impl Manager {
                 continue;
             };
             let before = running.ports.iter().find(|port| port.name == *name);
-            let prepared = self.prepare(state, &wanted.ports[at]).or_else(|problem| {
+            let prepared = self.prepare(state, &wanted.ports[at], doors).or_else(|problem| {
                 problems.push(problem.clone());
-                before.map_or(Err(problem), |before| self.prepare(state, before))
+                before.map_or(Err(problem), |before| self.prepare(state, before, doors))
             });
             match prepared {
                 Ok(prepared) => {
@@ -446,7 +533,7 @@ impl Manager {
         let vms = |ports: &[Arc<Port>]| -> BTreeSet<_> {
             ports.iter().filter(|port| port.config.vcpu.is_some()).map(|port| port.id).collect()
         };
-        if vms(before) == vms(ports.list()) {
+        if state.broker.is_some() || vms(before) == vms(ports.list()) {
             return;
         }
         drop(state.vcpus.take());
@@ -459,12 +546,6 @@ impl Manager {
 
 fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<SliceController>> {
     SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
-}
-
-/// Refuses what cannot be done while the switch runs.
-fn check_fixed(plan: &Plan) -> Result<(), ControlError> {
-    let fixed: Vec<_> = plan.refused().map(|change| change.section.as_str()).collect();
-    if fixed.is_empty() { Ok(()) } else { Err(ControlError::NeedsRestart(fixed.join(", "))) }
 }
 
 /// Brings a port and its configured address into the forwarding table.

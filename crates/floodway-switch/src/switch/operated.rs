@@ -11,7 +11,7 @@ use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::config::Config;
-use crate::operator::{ControlApi, StatusSource};
+use crate::operator::{ConfigApi, ControlApi, StatusSource};
 use crate::state::shared::Shared;
 
 /// All that an operator can ask of a switch.
@@ -36,11 +36,21 @@ impl ControlApi for Operated {
     }
 
     fn offload(&self, port: &str, change: &OffloadChange) -> Result<OffloadSettings, ControlError> {
-        self.shared.offload(port, change)
+        let made = || self.shared.offload(port, change);
+        if *change == OffloadChange::default() {
+            made()
+        } else {
+            self.manager.between_changes(made)
+        }
     }
 
     fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError> {
-        ControlApi::inbound(&self.shared, change)
+        let made = || ControlApi::inbound(&self.shared, change);
+        if *change == InboundChange::default() {
+            made()
+        } else {
+            self.manager.between_changes(made)
+        }
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
@@ -48,9 +58,12 @@ impl ControlApi for Operated {
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {
-        self.shared.drain(port, draining)
+        let made = || self.shared.drain(port, draining);
+        if draining.is_none() { made() } else { self.manager.between_changes(made) }
     }
+}
 
+impl ConfigApi for Operated {
     fn configuration(&self) -> Result<Config, ControlError> {
         Ok(self.manager.configuration())
     }

@@ -1,40 +1,39 @@
-//! `floodway run`: holds the VMs' sockets and all else that takes rights, and keeps a data plane running behind them.
+//! `floodway run`: holds the VMs' sockets and all else that takes rights, and keeps a data plane running behind them. Changes of the configuration come
+//! in here, too.
 
+mod ports;
+mod reload;
 mod supervision;
 mod uplinks;
 mod user;
 mod vcpus;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
 use floodway_broker::broker::{Broker, State};
-use floodway_broker::descriptors;
-use floodway_broker::notices::Notices;
-use floodway_broker::port::{PortThread, Source};
-use floodway_broker::record::Limits;
+use floodway_broker::transaction::Transaction;
 use floodway_process::message::StatePart;
 use floodway_process::sandbox::User;
 use floodway_switch::Config;
-use floodway_switch::config::{PortConfig, SocketMode};
-use floodway_switch::control::{BindError, ControlListener};
-use floodway_switch::host::socket_access::{self, Access};
-use floodway_switch::host::socket_file::{self, SocketFile};
+use floodway_switch::control::{BindError, ControlListener, ControlServer};
+use floodway_switch::kept::counters::Places;
 use floodway_switch::kept::{WORD, addresses, counters};
+use floodway_switch::operator::ConfigApi;
+use floodway_switch::switch;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
+use ports::Ports;
+use reload::Reload;
 use supervision::Supervision;
 
 /// How long a data plane may take to end after its broker was killed.
@@ -55,52 +54,50 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         pipe::register(signal, stop.try_clone()?)?;
     }
     // Before any port is touched: a second switch with this configuration goes no further.
-    let control = bind_control(&config.control)?;
+    let control = bind_control(|| ControlListener::bind(&config.control))?;
+    let manage = bind_control(|| ControlListener::bind_manage(&config.control))?;
     let (faults, heard) = mpsc::channel();
-    let mut files = Vec::new();
-    let mut ports = Vec::new();
-    let limits = |port: &PortConfig| Limits::of_port(2 * usize::from(port.queue_pairs));
-    let all: Vec<_> = config.ports.iter().map(limits).collect();
-    descriptors::reserve(&all, config.uplinks.len())?;
+    let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
+    let numbers = u16::try_from(places.ports)?;
+    let control_path = config.control.clone();
     let uplinks = config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?;
-    for port in &config.ports {
-        let (source, file) =
-            open(port).map_err(|error| anyhow!("{}: {error:#}", describe(port)))?;
-        files.extend(file);
-        let limits = limits(port);
-        ports.push(PortThread::start(&port.name, source, limits, faults.clone())?);
-    }
-    let notices = Arc::new(Notices::new()?);
-    let vcpus = vcpus::start(&config, &notices)?;
-    let user = if args.no_sandbox { None } else { user::choose(&config.control)? };
+    let ports = Arc::new(Ports::open(config, &configuration, numbers, faults)?);
+    let user = if args.no_sandbox { None } else { user::choose(&control_path)? };
     let supervision = Supervision::new(running);
+    let changed: Arc<dyn ConfigApi> = Arc::<Ports>::clone(&ports);
+    let reload = Reload::start(&args.config, Arc::clone(&changed), supervision.notifier())?;
+    let manage = ControlServer::start_manage(manage, changed)?;
     let on_event = |event| supervision.on_event(event);
     let start = |channel: OwnedFd| start_data_plane(args, user, channel);
     let mut broker = Broker {
         start: &start,
-        configuration: &configuration,
+        layout: Transaction::new(ports.layout()),
+        numbers,
         control: control.as_fd(),
-        ports: &ports,
         uplinks,
-        notices: &notices,
+        notices: &ports.notices(),
         faults: &heard,
         on_event: &on_event,
         stop: stopped.as_fd(),
-        state: state(&config)?,
-        settings: BTreeMap::new(),
+        state: state(places)?,
+        settings: &ports.settings(),
+        changes: &ports.changes(),
     };
     let outcome = broker.run();
-    drop((ports, vcpus));
+    drop((manage, reload, broker));
+    ports.close();
     // The files go last: nobody is to connect to a port that is not served.
-    drop((files, control));
+    drop(control);
     Ok(outcome?)
 }
 
 /// Takes the control socket. The data plane of a broker that was killed has it, too, for the moment that it takes the kernel to end it.
-fn bind_control(path: &Path) -> Result<ControlListener, BindError> {
+fn bind_control(
+    bind: impl Fn() -> Result<ControlListener, BindError>,
+) -> Result<ControlListener, BindError> {
     let deadline = Instant::now() + DYING;
     loop {
-        match ControlListener::bind(path) {
+        match bind() {
             Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(10));
             }
@@ -110,10 +107,10 @@ fn bind_control(path: &Path) -> Result<ControlListener, BindError> {
 }
 
 /// What data planes leave for each other.
-fn state(config: &Config) -> io::Result<Vec<State>> {
+fn state(places: Places) -> io::Result<Vec<State>> {
     let parts = [
-        (StatePart::Counters, counters::words(config)),
-        (StatePart::MacTable, addresses::words(config)),
+        (StatePart::Counters, counters::words(places)),
+        (StatePart::MacTable, addresses::words(places)),
     ];
     parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
 }
@@ -132,22 +129,4 @@ fn start_data_plane(args: &RunArgs, user: Option<User>, channel: OwnedFd) -> io:
     }
     command.env_clear().envs(std::env::var_os(BACKTRACE).map(|value| (BACKTRACE, value)));
     command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
-}
-
-/// Where the front-ends of `port` come from.
-fn open(port: &PortConfig) -> anyhow::Result<(Source, Option<SocketFile>)> {
-    if port.mode == SocketMode::Client {
-        let (path, describe) = (port.socket.clone(), socket_access::describe);
-        return Ok((Source::Connect { path, describe }, None));
-    }
-    if let Some(directory) = port.socket.parent() {
-        fs::create_dir_all(directory).context("cannot make its directory")?;
-    }
-    let access = Access::resolve(&port.permissions)?;
-    let (listener, file) = socket_file::listen(&port.socket, access)?;
-    Ok((Source::Listen(listener), Some(file)))
-}
-
-fn describe(port: &PortConfig) -> String {
-    format!("port \"{}\": socket = \"{}\"", port.name, port.socket.display())
 }

@@ -7,11 +7,12 @@ use anyhow::{Context, bail};
 use floodway_process::channel::Received;
 use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
 use floodway_process::sealed;
+use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
-use floodway_switch::kept::counters::KeptCounters;
+use floodway_switch::kept::counters::{KeptCounters, Places};
+use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
-use floodway_switch::{Config, Switch};
 
 use super::MainChannel;
 
@@ -22,8 +23,10 @@ pub struct Equipment {
     pub configuration: String,
     /// Where operators connect.
     pub control: Option<OwnedFd>,
-    /// Channels of ports, by index.
-    pub channels: BTreeMap<usize, OwnedFd>,
+    /// Numbers that ports can have.
+    pub numbers: usize,
+    /// Ports, by index.
+    pub ports: BTreeMap<usize, BrokerPort>,
     /// Devices of uplinks, by index; those that could not be opened are missing.
     pub devices: BTreeMap<usize, Device>,
     /// Memory that outlives data planes, by part.
@@ -41,15 +44,15 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens what a switch of `config` can use. The switch runs without the rest.
-    pub fn open(state: Vec<(StatePart, OwnedFd)>, config: &Config) -> Self {
+    /// Opens what a switch with these places can use. The switch runs without the rest.
+    pub fn open(state: Vec<(StatePart, OwnedFd)>, places: Places) -> Self {
         let mut kept = Self { counters: None, addresses: None };
         for (part, file) in state {
             let opened = match part {
                 StatePart::Counters => {
-                    KeptCounters::open(&file, config).map(|counters| kept.counters = Some(counters))
+                    KeptCounters::open(&file, places).map(|counters| kept.counters = Some(counters))
                 }
-                StatePart::MacTable => KeptAddresses::open(&file, config)
+                StatePart::MacTable => KeptAddresses::open(&file, places)
                     .map(|addresses| kept.addresses = Some(addresses)),
             };
             if let Err(error) = opened {
@@ -116,13 +119,14 @@ impl Equipment {
             ToDataPlane::Hello { restarts, last_end, .. } => {
                 (self.past.restarts, self.past.last_end) = (restarts, last_end);
             }
-            ToDataPlane::Configuration { bytes } => {
-                let text = sealed::read(only(&mut descriptors)?, usize::try_from(bytes)?)?;
-                self.configuration = String::from_utf8(text)?;
+            ToDataPlane::Configuration { bytes, numbers } => {
+                self.configuration = text(&mut descriptors, bytes)?;
+                self.numbers = numbers.into();
             }
             ToDataPlane::Control => self.control = Some(only(&mut descriptors)?),
-            ToDataPlane::Port { index } => {
-                self.channels.insert(usize::from(index), only(&mut descriptors)?);
+            ToDataPlane::Port { index, number, instance } => {
+                let port = port(number, instance, &mut descriptors)?;
+                self.ports.insert(index.into(), port);
             }
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
@@ -142,6 +146,27 @@ impl Equipment {
 /// The only descriptor of a message that has one.
 fn only(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
     descriptors.pop().context("a message came without its descriptor")
+}
+
+/// The text of a configuration.
+///
+/// # Errors
+/// It came without its descriptor, or is none.
+pub fn text(descriptors: &mut Vec<OwnedFd>, bytes: u32) -> anyhow::Result<String> {
+    let text = sealed::read(only(descriptors)?, usize::try_from(bytes)?)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// A port whose socket the broker holds.
+///
+/// # Errors
+/// It came without its channel.
+pub fn port(
+    number: u16,
+    instance: u64,
+    descriptors: &mut Vec<OwnedFd>,
+) -> anyhow::Result<BrokerPort> {
+    Ok(BrokerPort { number: number.into(), instance, channel: only(descriptors)? })
 }
 
 /// An uplink's device that the broker has opened.

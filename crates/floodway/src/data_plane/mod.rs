@@ -3,8 +3,10 @@
 //! What it starts with comes from the broker ([`Equipment`]). From then on the main thread speaks with the broker, and all others move frames: a request of theirs
 //! rings a bell, and they never wait for the answer.
 
+mod changes;
 mod equipment;
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,17 +20,19 @@ use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::kept::addresses::KeptAddresses;
+use floodway_switch::kept::counters::Places;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, Brokered};
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
-use equipment::{Equipment, Kept, device};
+use changes::Changes;
+use equipment::{Equipment, Kept, device, port, text};
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -45,7 +49,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     // It was started by a path that is no name.
     rustix::thread::set_name(c"floodway")?;
     // The broker says when to stop, also when a signal comes to the whole group.
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let channel = MainChannel::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -53,22 +57,29 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let channel = Arc::new(channel);
     let equipment = Equipment::receive(&channel)?;
     let config = Config::parse(&equipment.configuration, &args.name)?;
-    switch::prepare(&config)?;
+    switch::prepare_confined(&config)?;
     let colours = io::stderr().is_terminal();
     let confinement = confine(args)?;
     let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
 
     let bell = Arc::new(Bell::new()?);
-    let Equipment { control, channels, mut devices, state, .. } = equipment;
+    let Equipment { control, numbers, ports, mut devices, state, .. } = equipment;
+    if ports.len() != config.ports.len() {
+        bail!("the broker sends {} channels for {} ports", ports.len(), config.ports.len());
+    }
     let supply = |index| DeviceSupply::new(devices.remove(&index), Arc::clone(&bell));
     let devices: Vec<_> = (0..config.uplinks.len()).map(supply).map(Arc::new).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
-    let Kept { counters, addresses } = Kept::open(state, &config);
-    let restored = addresses.as_ref().map(KeptAddresses::restore).unwrap_or_default();
-    let brokered = Brokered { channels, devices: devices.clone(), counters, addresses: restored };
-    let switch = Switch::start_behind_broker(&config, brokered)?;
+    let places = Places { ports: numbers, uplinks: config.uplinks.len() };
+    let Kept { counters, addresses } = Kept::open(state, places);
+    let seats: BTreeMap<_, _> = ports.values().map(|port| (port.number, port.instance)).collect();
+    let is_at = |number: usize| seats.get(&number).copied();
+    let restored = addresses.as_ref().map(|kept| kept.restore(is_at)).unwrap_or_default();
+    let brokered =
+        Brokered { ports, numbers, devices: devices.clone(), counters, addresses: restored };
+    let switch = Arc::new(Switch::start_behind_broker(&config, brokered)?);
     switch.note_sandbox(match confinement {
         Confinement::Full => Sandbox::Full,
         Confinement::Partial => Sandbox::Partial,
@@ -80,10 +91,17 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
-    Serving { switch: &switch, channel, bell, devices, addresses }.run()?;
+    let changes = Changes::new(
+        Arc::clone(&switch),
+        Arc::clone(&channel),
+        args.name.clone(),
+        Arc::clone(&bell),
+    );
+    Serving { switch: &switch, channel, bell, devices, addresses, changes }.run()?;
     tracing::info!("stopping");
     drop(control);
-    switch.stop();
+    // A change that is under way has its own reference, and the process ends before it.
+    drop(switch);
     Ok(())
 }
 
@@ -114,6 +132,7 @@ struct Serving<'a> {
     bell: Arc<Bell>,
     devices: Vec<Arc<DeviceSupply>>,
     addresses: Option<KeptAddresses>,
+    changes: Changes,
 }
 
 impl Serving<'_> {
@@ -136,6 +155,7 @@ impl Serving<'_> {
             }
             wait(&[self.channel.as_fd(), self.bell.as_fd()], beat - now);
             self.pass_requests_on()?;
+            self.changes.check()?;
             loop {
                 match self.channel.try_recv()? {
                     Received::Nothing => break,
@@ -159,7 +179,11 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn on_message(&self, message: ToDataPlane, descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+    fn on_message(
+        &mut self,
+        message: ToDataPlane,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> anyhow::Result<()> {
         match message {
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 let index = usize::from(index);
@@ -171,6 +195,12 @@ impl Serving<'_> {
             }
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.switch.note_vcpus(usize::from(port), threads, problem);
+            }
+            ToDataPlane::Port { index, number, instance } => {
+                self.changes.add(index, port(number, instance, &mut descriptors)?);
+            }
+            ToDataPlane::Change { number, bytes } => {
+                self.changes.begin(number, &text(&mut descriptors, bytes)?)?;
             }
             other => bail!("the broker sends what this version cannot use: {other:?}"),
         }

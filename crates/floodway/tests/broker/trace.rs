@@ -35,6 +35,30 @@ impl Tracee {
 
     /// Makes a system call; returns what the kernel does: a negative error number if it fails.
     pub fn call(&mut self, number: libc::c_long, arguments: [i64; 3]) -> i64 {
+        self.begin(number, arguments);
+        wait_until_stopped(self.pid);
+        registers(self.pid).rax.cast_signed()
+    }
+
+    /// Makes a system call that somebody may kill the process for.
+    pub fn last_call(self, number: libc::c_long, arguments: [i64; 3]) {
+        self.begin(number, arguments);
+        let mut status = 0;
+        // SAFETY: the kernel writes one number, to where it belongs.
+        let stopped = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } == self.pid
+            && libc::WIFSTOPPED(status);
+        if stopped {
+            // It may end meanwhile.
+            // SAFETY: the kernel reads registers from where they are; a detached process goes on.
+            unsafe {
+                libc::ptrace(libc::PTRACE_SETREGS, self.pid, 0, &raw const self.own);
+                libc::ptrace(libc::PTRACE_DETACH, self.pid, 0, 0);
+            }
+        }
+        std::mem::forget(self);
+    }
+
+    fn begin(&self, number: libc::c_long, arguments: [i64; 3]) {
         let mut registers = self.own;
         registers.rip -= 2;
         registers.rax = number.cast_unsigned();
@@ -43,8 +67,6 @@ impl Tracee {
         [registers.rdi, registers.rsi, registers.rdx] = arguments.map(i64::cast_unsigned);
         set_registers(self.pid, &registers);
         request(libc::PTRACE_SINGLESTEP, self.pid, 0, 0);
-        wait_until_stopped(self.pid);
-        self::registers(self.pid).rax.cast_signed()
     }
 }
 

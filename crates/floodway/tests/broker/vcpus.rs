@@ -63,3 +63,36 @@ fn slices_of_vcpus_outlive_a_data_plane_and_end_with_the_broker() {
         assert_eq!(Attributes::of(thread).unwrap(), before);
     });
 }
+
+#[test]
+fn vcpus_of_a_port_that_comes_are_looked_after_until_it_goes() {
+    let probe = thread::spawn(|| {
+        become_ordinary();
+        set_slice(0, Duration::from_millis(1))
+    });
+    if matches!(probe.join().unwrap(), Err(SliceError::Unsupported)) {
+        return;
+    }
+    with_vcpu(|thread| {
+        let before = Attributes::of(thread).unwrap();
+        let scene = Scene::start();
+        let socket = format!("socket={}", scene.path("vm3.sock").display());
+        let process = format!("vcpu.pid={}", std::process::id());
+        let done = |words: &[&str]| {
+            let output = scene.output(words);
+            assert!(output.status.success(), "{words:?}: {output:?}");
+        };
+        done(&["port", "add", "vm3", &socket, &process, "vcpu.policy=latency"]);
+        let shown = || scene.status().map(|status| status["ports"][2]["vcpu"]["threads"].clone());
+        wait_until("the slice", || shown() == Some(1.into()));
+        assert_eq!(Attributes::of(thread).unwrap().slice(), Duration::from_micros(500));
+        signal(scene.data_plane(), libc::SIGKILL);
+        wait("another data plane", || scene.status());
+        assert_eq!(shown(), Some(1.into()));
+        done(&["port", "del", "vm3"]);
+        assert_eq!(Attributes::of(thread).unwrap(), before);
+        // Nothing of it is left for whoever has its number next.
+        done(&["port", "add", "vm3", &socket]);
+        assert_eq!(shown(), Some(serde_json::Value::Null));
+    });
+}

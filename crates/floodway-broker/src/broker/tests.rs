@@ -1,0 +1,238 @@
+//! A broker whose data planes are this test: each is a process that does nothing, and its end of the channel.
+
+use std::io::PipeWriter;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+
+use floodway_process::message::Setting;
+
+use super::*;
+use crate::port::{PortThread, Source};
+use crate::record::Limits;
+
+/// Far beyond what anything here takes; only a failed test waits this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A data plane's end. Its process lives as long as this.
+struct Plane {
+    channel: Channel<FromDataPlane, ToDataPlane>,
+    _life: PipeWriter,
+}
+
+/// A running broker.
+struct Scene {
+    planes: Receiver<Plane>,
+    changes: Arc<Changes>,
+    settings: Arc<Settings>,
+    stop: Option<UnixStream>,
+    broker: Option<JoinHandle<()>>,
+}
+
+fn layout(name: &str, ports: &[u64]) -> Layout {
+    let place = |&instance: &u64| {
+        let source =
+            Source::Connect { path: PathBuf::from("/nobody"), describe: |_| String::new() };
+        let limits = Limits::of_port(2);
+        let thread = PortThread::start("p", source, limits, mpsc::channel().0).unwrap();
+        Place { number: instance as u16, instance, thread: Arc::new(thread) }
+    };
+    Layout { configuration: name.into(), ports: ports.iter().map(place).collect() }
+}
+
+impl Scene {
+    fn start() -> Self {
+        let (planes, started) = mpsc::channel();
+        let (changes, settings) =
+            (Arc::new(Changes::new().unwrap()), Arc::new(Settings::default()));
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let mut scene = Self { planes: started, changes, settings, stop: Some(stop), broker: None };
+        let (changes, settings) = (Arc::clone(&scene.changes), Arc::clone(&scene.settings));
+        scene.broker = Some(thread::spawn(move || {
+            let start = move |channel: OwnedFd| {
+                let (input, life) = io::pipe()?;
+                let channel = Channel::from(channel);
+                channel.set_time_limit(Some(PATIENCE))?;
+                planes.send(Plane { channel, _life: life }).unwrap();
+                Command::new("cat").stdin(input).spawn()
+            };
+            let (_faults, heard) = mpsc::channel();
+            let control = UnixStream::pair().unwrap().0;
+            let mut broker = Broker {
+                start: &start,
+                layout: Transaction::new(layout("old", &[1])),
+                numbers: 9,
+                control: control.as_fd(),
+                uplinks: Vec::new(),
+                notices: &Notices::new().unwrap(),
+                faults: &heard,
+                on_event: &|_| {},
+                stop: stopped.as_fd(),
+                state: Vec::new(),
+                settings: &settings,
+                changes: &changes,
+            };
+            broker.run().unwrap();
+        }));
+        scene
+    }
+
+    /// The next data plane, and the configuration that it starts with, with the instances of its ports.
+    fn next(&self) -> (Plane, String, Vec<u64>) {
+        let plane = self.planes.recv_timeout(PATIENCE).unwrap();
+        let (mut configuration, mut instances) = (String::new(), Vec::new());
+        loop {
+            match recv(&plane) {
+                (ToDataPlane::Configuration { bytes, numbers: 9 }, mut files) => {
+                    configuration = text(files.pop().unwrap(), bytes);
+                }
+                (ToDataPlane::Port { instance, .. }, _) => instances.push(instance),
+                (ToDataPlane::Start, _) => break,
+                _ => {}
+            }
+        }
+        let confinement = floodway_process::message::Confinement::Full;
+        plane.channel.send(&FromDataPlane::Ready { version: VERSION, confinement }, &[]).unwrap();
+        (plane, configuration, instances)
+    }
+
+    /// Asks for a change to a layout with the ports 1 and 2; returns what becomes of it.
+    fn change(&self) -> JoinHandle<Result<(), NotChanged>> {
+        let changes = Arc::clone(&self.changes);
+        thread::spawn(move || changes.make(layout("new", &[1, 2]), vec!["settled".to_owned()]))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(broker) = self.broker.take() {
+            let ended = broker.join();
+            assert!(ended.is_ok() || thread::panicking());
+        }
+    }
+}
+
+fn recv(plane: &Plane) -> (ToDataPlane, Vec<OwnedFd>) {
+    match plane.channel.recv().unwrap() {
+        Received::Message(message, descriptors) => (message, descriptors),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn text(file: OwnedFd, bytes: u32) -> String {
+    String::from_utf8(sealed::read(file, bytes as usize).unwrap()).unwrap()
+}
+
+/// Takes a change, which has to be complete: a new port and then the configuration. Returns its number.
+fn take_change(plane: &Plane) -> u64 {
+    let (port, channel) = recv(plane);
+    assert_eq!((port, channel.len()), (ToDataPlane::Port { index: 1, number: 2, instance: 2 }, 1));
+    match recv(plane) {
+        (ToDataPlane::Change { number, bytes }, mut files) => {
+            assert_eq!(text(files.pop().unwrap(), bytes), "new");
+            number
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn remember(plane: &Plane, key: &str) {
+    let setting = Setting { key: key.to_owned(), value: vec![1] };
+    plane.channel.send(&FromDataPlane::Remember(setting), &[]).unwrap();
+}
+
+fn keys(scene: &Scene) -> Vec<String> {
+    scene.settings.all().into_iter().map(|setting| setting.key).collect()
+}
+
+#[test]
+fn a_change_that_is_made_is_in_force_and_settings_that_are_part_of_it_are_forgotten() {
+    let scene = Scene::start();
+    let (plane, configuration, ports) = scene.next();
+    assert_eq!((configuration.as_str(), ports), ("old", vec![1]));
+    remember(&plane, "settled");
+    remember(&plane, "other");
+    let change = scene.change();
+    let number = take_change(&plane);
+    // Made before the change.
+    remember(&plane, "settled");
+    plane.channel.send(&FromDataPlane::Changed { number, refusal: None }, &[]).unwrap();
+    assert_eq!(change.join().unwrap(), Ok(()));
+    assert_eq!(keys(&scene), ["other"]);
+    drop(plane);
+    let (_plane, configuration, ports) = scene.next();
+    assert_eq!((configuration.as_str(), ports), ("new", vec![1, 2]));
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let scene = Scene::start();
+    let (plane, ..) = scene.next();
+    remember(&plane, "settled");
+    for round in 1..3 {
+        let change = scene.change();
+        let number = take_change(&plane);
+        assert_eq!(number, round);
+        let refusal = Some("no threads".to_owned());
+        plane.channel.send(&FromDataPlane::Changed { number, refusal }, &[]).unwrap();
+        let refused = Err(NotChanged::Refused("no threads".to_owned()));
+        assert_eq!(change.join().unwrap(), refused);
+    }
+    assert_eq!(keys(&scene), ["settled"]);
+    drop(plane);
+    let (_plane, configuration, ports) = scene.next();
+    assert_eq!((configuration.as_str(), ports), ("old", vec![1]));
+}
+
+#[test]
+fn a_data_plane_that_dies_over_a_change_is_replaced_by_one_that_starts_with_it() {
+    // Before it has looked, and when it has.
+    for seen in [false, true] {
+        let scene = Scene::start();
+        let (plane, ..) = scene.next();
+        let change = scene.change();
+        if seen {
+            take_change(&plane);
+        } else {
+            wait_for(&[plane.channel.as_fd()], Some(PATIENCE));
+        }
+        drop(plane);
+        assert_eq!(change.join().unwrap(), Ok(()), "seen: {seen}");
+        let (_plane, configuration, ports) = scene.next();
+        assert_eq!((configuration.as_str(), ports), ("new", vec![1, 2]));
+    }
+}
+
+#[test]
+fn an_answer_to_no_change_or_to_another_ends_a_data_plane() {
+    let scene = Scene::start();
+    let (plane, ..) = scene.next();
+    plane.channel.send(&FromDataPlane::Changed { number: 1, refusal: None }, &[]).unwrap();
+    let (plane, configuration, _) = scene.next();
+    assert_eq!(configuration, "old");
+    let change = scene.change();
+    let number = take_change(&plane) + 1;
+    plane
+        .channel
+        .send(&FromDataPlane::Changed { number, refusal: Some("no".to_owned()) }, &[])
+        .unwrap();
+    assert_eq!(change.join().unwrap(), Ok(()));
+    let (_plane, configuration, _) = scene.next();
+    assert_eq!(configuration, "new");
+}
+
+#[test]
+fn nobody_waits_for_a_change_of_a_switch_that_stops() {
+    let scene = Scene::start();
+    let (plane, ..) = scene.next();
+    let change = scene.change();
+    take_change(&plane);
+    let changes = Arc::clone(&scene.changes);
+    drop(scene);
+    assert_eq!(change.join().unwrap(), Err(NotChanged::Stopping));
+    assert_eq!(changes.make(layout("new", &[]), Vec::new()), Err(NotChanged::Stopping));
+}
