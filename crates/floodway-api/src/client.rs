@@ -1,8 +1,8 @@
 //! A client of the control socket, for the command line.
 //!
 //! A switch of two processes takes changes of its configuration on a socket of its broker's, beside the control socket ([`manage_path`]); one of a single process has
-//! no such socket. So requests of that kind are sent there if somebody listens, and to the control socket otherwise. Who may not use the broker's socket may
-//! still ask the control socket what the configuration is.
+//! no such socket. Such requests go to the broker's socket if a process listens on it, and to the control socket otherwise. A user who may not use the broker's
+//! socket can still read the configuration from the control socket.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -87,7 +87,7 @@ pub struct Broker<'a> {
     pub control: BorrowedFd<'a>,
     /// Uplinks, in the order of the configuration.
     pub uplinks: Vec<Uplink>,
-    /// What data planes are told when it changes.
+    /// Notices for data planes, sent when they change.
     pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
     pub faults: &'a Receiver<PortFault>,
@@ -504,7 +504,7 @@ fn new_ends(last: &Layout, next: &Layout) -> Result<Vec<NewEnd>, ChannelError> {
     places.map(end).collect()
 }
 
-/// What is said of the port at position `index` of the configuration.
+/// The message that announces the port at position `index` of the configuration.
 fn announcement(index: u16, place: &Place) -> ToDataPlane {
     ToDataPlane::Port { index, number: place.number, instance: place.instance }
 }

@@ -1,7 +1,7 @@
 //! Which of two states is in force while a data plane is asked to change from one to the other.
 //!
 //! # Theory of operation
-//! The next state is in force from the moment that the data plane is told: if it dies then, whatever it has done, its successor starts with that. So nobody has to
+//! The next state is in force as soon as the data plane has been asked for it: if the data plane dies after that, its successor starts with the next state. So nobody has to
 //! know how far it had come. A data plane that refuses has changed nothing, and the last state is in force again. It is trusted with that as with
 //! the frames of its ports: one that lies is not as the broker believes it to be until it ends, and what it can reach is the same in both.
 //!

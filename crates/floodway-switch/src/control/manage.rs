@@ -22,7 +22,7 @@ use super::{changes, routes};
 use crate::api::control::ControlError;
 use crate::operator::ConfigApi;
 
-/// User of the process at the other end; nobody if that cannot be told.
+/// User of the process at the other end; `None` if it is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(Option<u32>);
 

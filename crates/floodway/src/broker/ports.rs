@@ -150,7 +150,7 @@ impl Ports {
         self.lock().layout.clone()
     }
 
-    /// What data planes are told when it changes.
+    /// Notices for data planes, sent when they change.
     pub fn notices(&self) -> Arc<Notices> {
         Arc::clone(&self.notices)
     }

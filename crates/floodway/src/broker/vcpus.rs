@@ -21,7 +21,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// The port's number, under which data planes are told of it.
+    /// The port's number, which notices about it carry.
     pub fn number(&self) -> u16 {
         self.number
     }

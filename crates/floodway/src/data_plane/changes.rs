@@ -45,10 +45,10 @@ impl Changes {
         Self { switch, channel, name, ports, failure, bell }
     }
 
-    /// Fails if a change was made in part: the process has to end, and the next data plane starts with all of it.
+    /// Returns an error if a change was made in part. The process must end then, and the next data plane starts with the whole change.
     ///
     /// # Errors
-    /// As said.
+    /// A change was made in part.
     pub fn check(&self) -> anyhow::Result<()> {
         match self.failure.get() {
             Some(problem) => bail!("a change was made in part: {problem}"),

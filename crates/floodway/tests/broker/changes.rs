@@ -18,7 +18,6 @@ use floodway_switch::config::PortConfig;
 use floodway_switch::control::{ClientError, ControlClient};
 use floodway_switch::testing::frames::{mac, number_of, numbered};
 use floodway_switch::testing::{wait, wait_until};
-use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, configure, descriptors, exchange, run, signal};
@@ -251,8 +250,10 @@ fn start_limited(descriptors: u32) -> Scene {
 
 #[test]
 fn there_is_room_for_64_ports_and_for_each_that_takes_the_place_of_another() {
-    // With fewer the broker refuses them for that reason.
-    if getrlimit(Resource::Nofile).maximum.is_some_and(|most| most < 25_000) {
+    // With fewer the broker refuses them for that reason. Root may have more than its limit says.
+    let raise = Command::new("sh").args(["-c", "ulimit -n 25000"]).status().unwrap();
+    if !raise.success() {
+        eprintln!("skipped: a process may not have 25 000 descriptors here");
         return;
     }
     let scene = start_limited(25_000);
@@ -375,7 +376,7 @@ fn random_change(scene: &Scene, dice: &mut Dice, foreign: &Path, config: &mut Co
     }
 }
 
-/// Makes `count` random changes, with `before_each` told the number of the next, and checks that each is made wholly or not at all. Returns how many were
+/// Makes `count` random changes, calling `before_each` with the number of the next, and checks that each is made wholly or not at all. Returns how many were
 /// made and refused.
 fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32)) -> (u32, u32) {
     let foreign = scene.path("foreign.sock");

@@ -18,7 +18,7 @@
 //! must be answered before the next one, though: Linux measures `tcp_retries2` from the first repeat of a recovery (`retrans_stamp`), and one
 //! that has lasted for longer ends with the second timeout in a row. So the time between two answers begins with [`FIRST_INTERVAL`] and
 //! doubles with every answer, as timeouts do. A sender whose timeout starts anew at every advance comes to be answered once in
-//! [`LONGEST_INTERVAL`], which is within ten of its timeouts, and the reserve lasts for two hours.
+//! [`LONGEST_INTERVAL`], which is within four of its timeouts (0.2, 0.4, 0.8 and 1.6 s), and the reserve lasts for two hours.
 //!
 //! All is disclosed as soon as the window opens, the guest's FIN is acknowledged, or the flow goes offline. An idle flow whose
 //! window is merely small withholds nothing, for the guest's timer would run for no purpose.
