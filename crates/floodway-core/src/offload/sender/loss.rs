@@ -146,7 +146,10 @@ impl<B: 'static> Sender<B> {
     /// How long after its transmission an overtaken range counts as lost; none if nothing can have
     /// been overtaken.
     fn patience(&self) -> Option<Duration> {
-        if !self.agreed.sack() || (self.store.sacked() == 0 && self.store.in_repair() == 0) {
+        let in_order = self.store.sacked() == 0
+            && self.store.in_repair() == 0
+            && !self.recovery.repair_arrived;
+        if !self.agreed.sack() || in_order {
             return None;
         }
         Some(self.recovery.latest?.rtt + self.reordering_window())
@@ -262,10 +265,11 @@ impl<B: 'static> Sender<B> {
 
     #[inline]
     pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
-        if self.store.records() == 0 || !self.store.is_quiet() {
+        let in_order = self.store.is_quiet() && !self.recovery.repair_arrived;
+        if self.store.records() == 0 || !in_order {
             return self.set_timer_in_full(env);
         }
-        // All that is on its way was sent once.
+        // All that is on its way was sent once, after all that has arrived.
         let timeout = self.timeout_after(self.recovery.rto_base, env.config);
         // Where the timeout is sooner, the probe takes its place (RFC 8985 section 7.2).
         let probe = self.probe_at(env.now).map(|at| at.min(timeout));
