@@ -209,8 +209,8 @@ impl<B: 'static> Sender<B> {
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
         if recovery.repairs.are_needless() && self.undo_reduction() {
             if self.recovery.phase == Phase::Loss {
-                // What the timeout took for lost, nothing has shown to be. Other losses stay what they are.
-                self.store.forget_losses();
+                // Other losses stay what they are.
+                self.forget_timeout();
             }
             env.counters.undone += 1;
         } else if self.snd_una().before(self.recovery.recover) && !any_new {

@@ -188,6 +188,13 @@ impl Recovery {
         }
     }
 
+    /// Forgets the arrival of a repair: it was that of the original.
+    pub fn forget_repair(&mut self) {
+        if std::mem::take(&mut self.repair_arrived) {
+            self.latest = None;
+        }
+    }
+
     /// Notes that up to `end` something has arrived.
     pub fn note_delivered(&mut self, end: Seq) {
         self.fack = self.fack.max(end);
