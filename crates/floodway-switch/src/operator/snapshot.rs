@@ -9,12 +9,12 @@ use crate::api::status::{
     RemovedStatus, RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus, add_drops,
 };
-use crate::memory::sigbus::Kind;
 use crate::operator::api::StatusSource;
 use crate::queues::ring::Interrupts;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
 use crate::state::port::{Port, QueuePair};
+use crate::state::quarantine::Cause;
 use crate::state::shared::Shared;
 use crate::state::uplink::Uplink;
 use crate::state::workers::WorkerInfo;
@@ -134,8 +134,7 @@ pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
         (0, false) => PortState::Down,
     };
     let quarantine = lock(&port.quarantine);
-    let times =
-        |label: &str| (label.to_owned(), quarantine.counts.get(label).copied().unwrap_or(0));
+    let times = |(cause, times): (Cause, u64)| (cause.label().to_owned(), times);
     PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
@@ -149,8 +148,8 @@ pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
         work,
         offload: port.offload.status(),
         vcpu: lock(&port.vcpu).clone(),
-        quarantine: quarantine.reason.clone(),
-        quarantines: Kind::ALL.iter().map(|kind| times(kind.label())).collect(),
+        quarantine: quarantine.reason().map(|(_, reason)| reason.to_owned()),
+        quarantines: quarantine.counts().map(times).collect(),
     }
 }
 

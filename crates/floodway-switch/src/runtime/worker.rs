@@ -30,6 +30,7 @@ use std::time::Duration;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
+use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
 use crate::queues::tx::{Batch, TxQueue};
 use crate::runtime::polling::Polling;
@@ -77,6 +78,8 @@ pub struct Worker {
     pub schedule: Schedule,
     /// The last round had work.
     pub was_busy: bool,
+    /// Where it notes which port it serves.
+    pub turn: Turn,
 }
 
 impl Worker {
@@ -138,8 +141,12 @@ impl Worker {
 
     /// Runs the timers that are due; returns whether there were any.
     fn run_timers(&mut self, forwarder: &mut Forwarder, now: Instant) -> bool {
-        let busy =
-            self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
+        let mut busy = false;
+        for port in &self.ports {
+            self.turn.note(port.instance);
+            busy |= forwarder.run_timers(port, now);
+        }
+        self.turn.clear();
         // An interrupt that was let wait is no frame: it does not keep the worker from sleeping.
         forwarder.interrupt(now);
         if self.next_completion <= now {
@@ -206,8 +213,10 @@ impl Worker {
         self.schedule.begin_round(self.was_busy, || self.shared.now());
         let mut busy = false;
         for i in 0..self.ports.len() {
+            self.turn.note(self.ports[i].instance);
             busy |= self.serve_port(i, forwarder, batch, now);
         }
+        self.turn.clear();
         for i in 0..self.uplinks.len() {
             busy |= self.serve_uplink(i, forwarder, now);
         }
