@@ -3,6 +3,8 @@
 //! Sums are made queue by queue, one lock at a time, and no text is made but the names of what was dropped: this is asked for every
 //! second, and workers want the same locks.
 
+use floodway_core::time::Instant;
+
 use crate::api::activity::{
     Activity, OffloadActivity, PortActivity, TrafficActivity, UplinkActivity, WorkerActivity,
 };
@@ -16,10 +18,12 @@ use crate::sync::lock;
 
 impl Shared {
     pub(super) fn look_at_activity(&self) -> Activity {
+        let now = self.now();
         let ports = self.ports();
+        let workers = self.workers.iter().enumerate();
         Activity {
-            switch: self.switch_status(self.now()),
-            workers: self.workers.iter().enumerate().map(|(n, info)| worker(n, info)).collect(),
+            switch: self.switch_status(now),
+            workers: workers.map(|(index, info)| worker(index, info, now)).collect(),
             ports: ports.iter().map(|port| self.port_activity(port)).collect(),
             uplinks: self.uplinks.iter().map(|uplink| self.uplink_activity(uplink)).collect(),
         }
@@ -67,13 +71,13 @@ impl Shared {
     }
 }
 
-fn worker(index: usize, info: &WorkerInfo) -> WorkerActivity {
+fn worker(index: usize, info: &WorkerInfo, now: Instant) -> WorkerActivity {
     WorkerActivity {
         index,
         core: info.core,
         polls: info.stats.polls.get(),
         busy_polls: info.stats.busy_polls.get(),
-        asleep_s: info.stats.slept_ns.get() as f64 / 1e9,
+        asleep_s: info.stats.slept_s(now),
     }
 }
 

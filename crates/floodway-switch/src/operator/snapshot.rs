@@ -28,16 +28,14 @@ use crate::vhost::features;
 impl StatusSource for Shared {
     fn status(&self) -> Status {
         let now = self.now();
-        let switch = self.switch_status(now);
-        let uptime_s = switch.uptime_s;
         let entries = self.table().entries(now);
         Status {
-            switch,
+            switch: self.switch_status(now),
             workers: self
                 .workers
                 .iter()
                 .enumerate()
-                .map(|(index, info)| worker(index, info, uptime_s))
+                .map(|(index, info)| worker(index, info, now))
                 .collect(),
             ports: self.ports().iter().map(|p| port(p, self.work(p.id))).collect(),
             uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
@@ -127,9 +125,10 @@ impl Shared {
     }
 }
 
-fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
+fn worker(index: usize, info: &WorkerInfo, now: Instant) -> WorkerStatus {
+    let uptime_s = now.as_nanos() as f64 / 1e9;
     let stats = &info.stats;
-    let slept_s = stats.slept_ns.get() as f64 / 1e9;
+    let slept_s = stats.slept_s(now);
     WorkerStatus {
         index,
         core: info.core,
