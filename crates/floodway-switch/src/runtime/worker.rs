@@ -339,14 +339,14 @@ impl Worker {
         let mut work = false;
         self.each_tx(|tx| work |= tx.enable_kick());
         if !work {
-            self.stats.sleeps.add(1);
             let until = self.waker.sleeper.lie_down(housekeeping, || self.next_timer());
             let before = self.shared.now();
+            self.stats.note_asleep(before);
             let allowed = until.since(before);
             self.waker.wait(allowed);
             self.waker.sleeper.get_up();
             let slept = self.shared.now().since(before);
-            self.stats.slept_ns.add(slept.as_nanos() as u64);
+            self.stats.note_awake(slept);
             self.polling.adapt(slept, slept < allowed);
         }
         self.each_tx(TxQueue::disable_kick);
