@@ -13,11 +13,11 @@ use floodway_core::egress::qdisc::{self, Kind};
 use floodway_core::l2::PortId;
 use floodway_core::time::{Duration, Instant};
 use floodway_switch::config::{MeterConfig, QueueConfig};
-use floodway_switch::egress::{Egress, LinkRate, Settings, SharedEgress};
+use floodway_switch::egress::{Egress, LinkRate, Outbox, Settings, SharedEgress};
 use floodway_switch::frame;
 use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::frame::vnet_offload::Offloads;
-use floodway_switch::stats::{DropReason, Traffic};
+use floodway_switch::stats::DropReason;
 use floodway_switch::uplink::{Capabilities, SendError, Sender};
 use floodway_wire::traffic_class::traffic_class;
 use floodway_wire::vnet::VnetHdr;
@@ -117,7 +117,7 @@ fuzz_target!(|input: Input<'_>| {
     let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
     let egress = SharedEgress::new(egress);
     let next_look = || egress.with(|egress| egress.next_look());
-    let sent = Traffic::default();
+    let sent = Outbox::default();
     let (mut now, mut offered) = (Instant::ZERO, 0_u64);
     let mut calls = 0;
     for step in input.steps {

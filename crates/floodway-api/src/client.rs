@@ -4,12 +4,15 @@
 //! no such socket. Such requests go to the broker's socket if a process listens on it, and to the control socket otherwise. A user who may not use the broker's
 //! socket can still read the configuration from the control socket.
 
+mod capture;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
+use hyper::client::conn::http1::{Connection, SendRequest};
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -27,6 +30,8 @@ use crate::diagnosis::Diagnosis;
 use crate::edit::PortDocument;
 use crate::plan::Plan;
 use crate::status::{Status, Version};
+
+pub use capture::Next;
 
 /// A switch that is alive answers in milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -340,9 +345,14 @@ impl ControlClient {
         if code == StatusCode::OK {
             return Ok(body);
         }
-        match serde_json::from_slice::<Refusal>(&body) {
-            Ok(body) => Err(ClientError::Refused(body.error)),
-            Err(_) => Err(self.bad_answer(format!("{route} answers {code}"))),
+        Err(self.failure(route, code, &body))
+    }
+
+    /// What an answer says that is not a success.
+    fn failure(&self, route: &str, code: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<Refusal>(body) {
+            Ok(body) => ClientError::Refused(body.error),
+            Err(_) => self.bad_answer(format!("{route} answers {code}")),
         }
     }
 
@@ -355,15 +365,8 @@ impl ControlClient {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         let stream = self.connect(door).await?;
         let failed = |error: hyper::Error| self.bad_answer(error.to_string());
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(failed)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(route)
-            .header(header::HOST, "floodway")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.bad_answer(error.to_string()))?;
+        let (mut sender, connection) = self.shake_hands(stream).await?;
+        let request = self.request_of(method, route, body)?;
         let answer = async move {
             let answer = sender.send_request(request).await.map_err(failed)?;
             let code = answer.status();
@@ -375,6 +378,29 @@ impl ControlClient {
         // Its own errors reach the request too.
         let (answer, _) = tokio::join!(answer, connection);
         answer
+    }
+
+    async fn shake_hands(
+        &self,
+        stream: UnixStream,
+    ) -> Result<(SendRequest<Full<Bytes>>, Connection<TokioIo<UnixStream>, Full<Bytes>>), ClientError>
+    {
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        handshake.map_err(|error| self.bad_answer(error.to_string()))
+    }
+
+    fn request_of(
+        &self,
+        method: &Method,
+        route: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(route)
+            .header(header::HOST, "floodway")
+            .header(header::CONTENT_TYPE, "application/json");
+        request.body(Full::new(body)).map_err(|error| self.bad_answer(error.to_string()))
     }
 
     async fn connect(&self, door: Door) -> Result<UnixStream, ClientError> {

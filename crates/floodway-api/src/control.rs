@@ -34,6 +34,23 @@ pub enum ControlError {
         /// Those that there are.
         ports: Vec<String>,
     },
+    /// No port and no uplink has that name.
+    #[error("no port or uplink \"{name}\"; there are {}", known(interfaces))]
+    UnknownInterface {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        interfaces: Vec<String>,
+    },
+    /// No capture has that number.
+    #[error("no capture {0}")]
+    UnknownCapture(u64),
+    /// As many captures run as there can be.
+    #[error("{0} captures run already, and no more can; end one of them")]
+    TooManyCaptures(usize),
+    /// Who asks may not see what guests send.
+    #[error("uid {0} may not capture frames (run as root, or as the user of the switch)")]
+    MayNotCapture(u32),
     /// Not what the last page said.
     #[error("cursor = {0:?}: must be \"next\" of an earlier page")]
     BadCursor(String),

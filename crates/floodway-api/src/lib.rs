@@ -8,10 +8,12 @@
 //! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
 //! | [`settings`] | settings made at run time, and configurations with them |
+//! | [`capture`] | what of frames is to be captured |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`client`] | a client of the control socket |
 
 pub mod activity;
+pub mod capture;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod config;

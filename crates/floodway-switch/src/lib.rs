@@ -13,6 +13,7 @@
 //! | [`pipeline`] | `forward`, `delivery` (and `migration`), `tcp_offload`, `inbound` | frames and where they go |
 //! | [`state`] | `port`, `front_end`, `uplink`, `shared` | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
+//! | [`capture`] | `tap`, `ring`, `record` | copies of frames for an operator who looks |
 //! | [`uplink`] | | devices that frames leave and come by |
 //! | [`queues`] | `tx`, `rx`, `moderation`, `ring`, `call`, `virtqueue` | taking frames from guests and giving them |
 //! | [`frame`] | `iovec`, `vnet_offload`, `describe`, `headers`, `pool` | one frame: where its bytes are, what its headers claim |
@@ -28,6 +29,7 @@
 //! forwarding table where each frame goes, and [`delivery`](pipeline::delivery) puts it into an [`rx`](queues::rx) queue or [`uplink`]. Each module
 //! opens with its theory of operation. [`stats`] counts everything that is forwarded or dropped.
 
+pub mod capture;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod egress;

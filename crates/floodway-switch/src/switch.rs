@@ -16,6 +16,7 @@ use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
 use crate::api::status::{PredecessorsStatus, Sandbox, VcpuStatus};
+use crate::capture::Captures;
 use crate::config::{Config, MAX_PORTS, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
@@ -459,7 +460,13 @@ fn open(
     };
     let removed = counters.map(|all| count_orphans(all, held)).unwrap_or_default();
     let ports: Vec<_> = config.ports.iter().enumerate().map(port).collect();
-    let defaults = EgressDefaults { meter: &config.meter, guests: capacity, seed: hash_seed()[0] };
+    let captures = Arc::new(Captures::new(config.workers.len()));
+    let defaults = EgressDefaults {
+        meter: &config.meter,
+        guests: capacity,
+        seed: hash_seed()[0],
+        captures: &captures,
+    };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
@@ -475,7 +482,7 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&table));
+    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&table), captures);
     *lock(&shared.removed) = removed;
     fill_table(&shared);
     Ok(Opened { shared, table, memory })

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arp;
+pub mod bpf;
 pub mod build;
 mod bytes;
 pub mod checksum;
@@ -19,6 +20,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod notice;
 pub mod parse;
+pub mod pcapng;
 pub mod segmentation;
 mod sum;
 pub mod tcp;

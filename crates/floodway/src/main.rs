@@ -5,6 +5,7 @@
 
 mod apply;
 mod broker;
+mod capture;
 mod cli;
 mod data_plane;
 mod diagnose;
@@ -58,6 +59,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pairs(args) => pairs::pairs(&args)?,
         Command::Offload(args) => offload::offload(&args)?,
         Command::Inbound(args) => inbound::inbound(&args)?,
+        Command::Capture(args) => capture::capture(&args)?,
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,
         Command::Apply(args) => apply::apply(&args)?,

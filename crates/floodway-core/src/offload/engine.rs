@@ -529,6 +529,13 @@ impl<B: 'static> Offload<B> {
         (self.port.pool.budget.used(), self.port.kept)
     }
 
+    /// The flow with these addresses and ports in the guest's direction, if it is known.
+    #[must_use]
+    pub fn flow(&self, tuple: &FiveTuple) -> Option<FlowSummary> {
+        let id = self.flows.find(tuple)?;
+        self.flows.get(id).map(|flow| flow.summary(tuple))
+    }
+
     /// The flows in places `from` to `from + limit` of the table, and where the next page starts, if there
     /// is one.
     #[must_use]

@@ -29,12 +29,15 @@ impl Failure {
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
-            ControlError::UnknownPort { .. } => StatusCode::NOT_FOUND,
+            ControlError::UnknownPort { .. }
+            | ControlError::UnknownInterface { .. }
+            | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,
+            ControlError::TooManyCaptures(_) => StatusCode::SERVICE_UNAVAILABLE,
             ControlError::BadCursor(_) | ControlError::Refused(_) | ControlError::Invalid(_) => {
                 StatusCode::BAD_REQUEST
             }
             ControlError::NeedsRestart(_) | ControlError::HasBroker => StatusCode::CONFLICT,
-            ControlError::Forbidden(_) => StatusCode::FORBIDDEN,
+            ControlError::Forbidden(_) | ControlError::MayNotCapture(_) => StatusCode::FORBIDDEN,
             ControlError::Outdated => StatusCode::PRECONDITION_FAILED,
             ControlError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

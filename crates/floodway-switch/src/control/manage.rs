@@ -9,28 +9,17 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
-use tokio::net::UnixListener;
 
 use super::failure::{Failure, error};
+use super::peer::{Peer, may};
 use super::{changes, routes};
 use crate::api::control::ControlError;
 use crate::operator::ConfigApi;
-
-/// User of the process at the other end; `None` if it is unknown.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(Option<u32>);
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(|peer| peer.uid()))
-    }
-}
 
 /// The routes, answered by `source`, for root and the user `owner`.
 pub(super) fn router(source: Arc<dyn ConfigApi>, owner: u32) -> Router {
@@ -54,11 +43,6 @@ async fn check_rights(
     Failure::from(ControlError::Forbidden(uid)).into_response()
 }
 
-/// Returns `true` if the user `uid` may change what belongs to `owner`.
-fn may(uid: Option<u32>, owner: u32) -> bool {
-    uid.is_some_and(|uid| uid == 0 || uid == owner)
-}
-
 async fn unknown(uri: Uri) -> Response {
     let routes = changes::ROUTES;
     let message = format!(
@@ -66,15 +50,4 @@ async fn unknown(uri: Uri) -> Response {
         uri.path()
     );
     error(axum::http::StatusCode::NOT_FOUND, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_root_and_the_owner_may_change_anything() {
-        let allowed = [Some(0), Some(7), Some(1), Some(u32::MAX), None].map(|uid| may(uid, 7));
-        assert_eq!(allowed, [true, true, false, false, false]);
-    }
 }

@@ -24,6 +24,9 @@
 //! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::api::control::DrainRequest) |
 //! | `GET /v1/inbound` | [`InboundStatus`](crate::api::control::InboundStatus) as JSON |
 //! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::control::InboundChange) |
+//! | `GET /v1/captures` | [`CaptureList`](crate::api::capture::CaptureList) as JSON |
+//! | `POST /v1/captures` | a pcapng file that grows, after a [`CaptureRequest`](crate::api::capture::CaptureRequest); for root and the switch's user (403) |
+//! | `DELETE /v1/captures/ID` | ends a capture, whose file is completed; for the same |
 //! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
 //!
 //! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still
@@ -39,17 +42,19 @@
 //! replaced, a file that is no socket is never touched); the socket's mode is 0660, so its
 //! directory's and file's owner and group decide who may ask; a stop never waits for clients.
 
+mod captures;
 mod changes;
 mod failure;
 mod manage;
 mod metrics;
+mod peer;
 mod routes;
 mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use crate::api::client::{ClientError, ControlClient};
+pub use crate::api::client::{ClientError, ControlClient, Next};
 pub use crate::api::status::Version;
 pub use server::ControlServer;
 pub use socket::{BindError, ControlListener};

@@ -6,12 +6,12 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{delete, get, put};
 use axum::{Json, Router};
 
 use super::changes::aside;
 use super::failure::{Failure, Source, error};
-use super::{changes, metrics};
+use super::{captures, changes, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
@@ -22,9 +22,14 @@ use crate::api::status::{Status, Version};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/captures, /metrics";
 
-pub(super) fn router(source: Source) -> Router {
+/// The routes, answered by `source`; captures are for root and the user `owner`.
+pub(super) fn router(source: Source, owner: u32) -> Router {
+    let of_captures = Router::new()
+        .route("/v1/captures", get(captures::list).post(captures::begin))
+        .route("/v1/captures/{id}", delete(captures::end))
+        .with_state(captures::Owned { source: Arc::clone(&source), owner });
     let configuration = changes::router(Arc::clone(&source) as Arc<dyn ConfigApi>);
     Router::new()
         .route("/v1/status", get(status))
@@ -41,6 +46,7 @@ pub(super) fn router(source: Source) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(source)
         .merge(configuration)
+        .merge(of_captures)
 }
 
 async fn status(State(source): State<Source>) -> Json<Status> {

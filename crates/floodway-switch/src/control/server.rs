@@ -10,7 +10,8 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::manage::{self, Peer};
+use super::manage;
+use super::peer::Peer;
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
@@ -26,7 +27,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Answers on `listener` with `operator`, until dropped.
+    /// Answers on `listener` with `operator`, until dropped. Captures are for root and the user of this process.
     ///
     /// # Errors
     /// Threads or descriptors have run out.
@@ -34,8 +35,22 @@ impl ControlServer {
         listener: ControlListener,
         operator: Arc<dyn ControlApi>,
     ) -> Result<Self, BindError> {
+        Self::start_for(listener, operator, rustix::process::geteuid().as_raw())
+    }
+
+    /// As [`start`](Self::start), for a switch that belongs to the user `owner`.
+    ///
+    /// # Errors
+    /// Threads or descriptors have run out.
+    pub fn start_for(
+        listener: ControlListener,
+        operator: Arc<dyn ControlApi>,
+        owner: u32,
+    ) -> Result<Self, BindError> {
         let serve = move |listener| -> Serving {
-            Box::pin(axum::serve(listener, routes::router(operator)).into_future())
+            let router = routes::router(operator, owner);
+            let service = router.into_make_service_with_connect_info::<Peer>();
+            Box::pin(axum::serve(listener, service).into_future())
         };
         Self::spawn("control", listener, serve)
     }

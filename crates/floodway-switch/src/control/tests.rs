@@ -6,9 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
 use crate::api::activity::{Activity, PortActivity};
+use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
     OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
@@ -21,7 +23,7 @@ use crate::api::status::{
 };
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
-use crate::operator::{ConfigApi, ControlApi, StatusSource, drops};
+use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
 struct Fixed(Status);
@@ -88,6 +90,24 @@ impl ControlApi for Fixed {
             capacity_bps: change.capacity_mbit.unwrap_or(7) * 1_000_000,
             ..InboundStatus::default()
         })
+    }
+
+    fn capture(
+        &self,
+        _: &CaptureRequest,
+        _: u32,
+        mut sink: Box<dyn CaptureSink>,
+    ) -> Result<u64, ControlError> {
+        thread::spawn(move || (0..3).all(|n| sink.send(vec![n; 100_000])));
+        Ok(7)
+    }
+
+    fn captures(&self) -> CaptureList {
+        CaptureList::default()
+    }
+
+    fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError> {
+        Err(ControlError::UnknownCapture(id))
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {

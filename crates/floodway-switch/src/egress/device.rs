@@ -9,9 +9,10 @@ use std::time::Duration;
 use floodway_core::egress::qdisc::{ByteLimit, Shaper};
 use floodway_core::time::Instant;
 
+use super::Outbox;
 use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, Frame};
-use crate::stats::{DropReason, Traffic};
+use crate::stats::DropReason;
 use crate::uplink::{SendError, Sender};
 
 /// When a device that was full, or held as much as it may, is looked at again. At 10 Gbit/s it sends 62 KB in this
@@ -137,7 +138,7 @@ impl Device {
 
     /// Offers a frame, which is the caller's again unless that is [`Offered::Done`].
     #[inline]
-    pub(super) fn send(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> Offered {
+    pub(super) fn send(&mut self, frame: &Frame<'_>, now: Instant, sent: &Outbox) -> Offered {
         if self.offloads.allow(&frame.vnet) {
             return self.send_one(frame, now, sent);
         }
@@ -146,25 +147,22 @@ impl Device {
                 // In the middle of a GSO packet there is no going back.
                 match self.send_one(frame, now, sent) {
                     Offered::Done => {}
-                    Offered::Full => sent.count_drop(DropReason::UplinkFull, 1),
-                    Offered::Refused => sent.count_drop(DropReason::UplinkRefused, 1),
+                    Offered::Full => sent.count_dropped(frame, DropReason::UplinkFull, now),
+                    Offered::Refused => sent.count_dropped(frame, DropReason::UplinkRefused, now),
                 }
             });
         });
         if let Err(reason) = finished {
-            sent.count_drop(reason, 1);
+            sent.count_dropped(frame, reason, now);
         }
         Offered::Done
     }
 
-    fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Traffic) -> Offered {
+    fn send_one(&mut self, frame: &Frame<'_>, now: Instant, sent: &Outbox) -> Offered {
         match self.sender.send(&frame.vnet, frame.parts) {
             Ok(()) => {
                 self.note_sent(frame, now);
-                sent.count(u64::from(frame.len));
-                if frame.vnet.is_gso() {
-                    sent.gso_packets.add(1);
-                }
+                sent.count_left(frame, now);
                 Offered::Done
             }
             Err(SendError::Full) => {
@@ -174,7 +172,7 @@ impl Device {
             Err(SendError::Refused) => Offered::Refused,
             Err(SendError::Failed(error)) => {
                 tracing::debug!(%error, "an uplink cannot send");
-                sent.count_drop(DropReason::UplinkError, 1);
+                sent.count_dropped(frame, DropReason::UplinkError, now);
                 Offered::Done
             }
         }

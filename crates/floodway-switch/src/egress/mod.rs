@@ -28,6 +28,7 @@
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.2 and 4.3.
 
 mod device;
+mod outbox;
 mod queue;
 mod segments;
 mod shared;
@@ -43,13 +44,13 @@ use floodway_core::time::Instant;
 
 use crate::config::{MeterConfig, QueueConfig};
 use crate::frame::{self, Frame, PREFIX_LEN};
-use crate::stats::Traffic;
 use crate::uplink::Sender;
 use device::{Device, Offered};
 use queue::{Owned, Queue};
 use tagger::{Seen, Tagger};
 
 pub use device::LinkRate;
+pub use outbox::Outbox;
 pub use shared::SharedEgress;
 
 /// Most frames that are dealt with under one hold of the lock.
@@ -95,7 +96,7 @@ struct Pass<'a> {
     seen: Option<Seen>,
     now: Instant,
     hash_seed: u64,
-    sent: &'a Traffic,
+    sent: &'a Outbox,
 }
 
 /// What is known of a frame once it was classified.
@@ -138,7 +139,7 @@ impl Egress {
         source: PortId,
         now: Instant,
         frames: &mut impl Iterator<Item = Frame<'f>>,
-        sent: &Traffic,
+        sent: &Outbox,
     ) -> Option<Uncut<'f>> {
         let now = self.tick(now);
         let mut bytes = 0;
@@ -177,7 +178,7 @@ impl Egress {
         now: Instant,
         label: Label,
         segments: &mut [Option<Owned>],
-        sent: &Traffic,
+        sent: &Outbox,
     ) {
         let now = self.tick(now);
         let (Label { class, seen }, hash_seed) = (label, self.hash_seed);
@@ -193,7 +194,7 @@ impl Egress {
     }
 
     /// Hands waiting frames to the device, as far as it may be filled.
-    pub fn pump(&mut self, now: Instant, sent: &Traffic) {
+    pub fn pump(&mut self, now: Instant, sent: &Outbox) {
         if self.queue.is_empty() {
             return;
         }

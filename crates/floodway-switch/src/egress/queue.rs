@@ -17,12 +17,12 @@ use floodway_core::time::Instant;
 use floodway_wire::traffic_class;
 use floodway_wire::vnet::VnetHdr;
 
-use super::Pass;
 use super::device::LOOK_AGAIN;
 use super::tagger::Seen;
+use super::{Outbox, Pass};
 use crate::frame::pool::{Buffer, Pool};
 use crate::frame::{self, Frame};
-use crate::stats::{DropReason, Traffic};
+use crate::stats::DropReason;
 
 /// An Ethernet frame with 1500 bytes of payload.
 const FULL_FRAME: u64 = 1514;
@@ -47,6 +47,16 @@ impl Owned {
     /// Calls `f` with it.
     pub(super) fn with_frame<R>(&self, f: impl FnOnce(&Frame<'_>) -> R) -> R {
         frame::with_slice(self.vnet, &self.buffer.bytes()[..self.len as usize], f)
+    }
+
+    /// Counts it as dropped by the scheduler.
+    #[cold]
+    fn count(&self, sent: &Outbox, cause: Cause, now: Instant) {
+        let reason = match cause {
+            Cause::Full => DropReason::UplinkQueueFull,
+            Cause::Aqm => DropReason::UplinkAqm,
+        };
+        self.with_frame(|frame| sent.count_dropped(frame, reason, now));
     }
 }
 
@@ -116,7 +126,7 @@ impl Queue {
     pub(super) fn push(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
         match Owned::copy(&self.pool, frame) {
             Some(owned) => self.push_owned(pass, owned),
-            None => pass.sent.count_drop(DropReason::UplinkFull, 1),
+            None => pass.sent.count_dropped(frame, DropReason::UplinkFull, pass.now),
         }
     }
 
@@ -125,7 +135,7 @@ impl Queue {
     pub(super) fn push_refused_copy(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) {
         match Owned::copy(&self.pool, frame) {
             Some(owned) => self.push_refused(pass, owned),
-            None => pass.sent.count_drop(DropReason::UplinkRefused, 1),
+            None => pass.sent.count_dropped(frame, DropReason::UplinkRefused, pass.now),
         }
     }
 
@@ -147,19 +157,22 @@ impl Queue {
             ecn_capable: seen.is_ecn_capable(),
             handle: owned,
         };
-        let drop = &mut |_, cause| count(pass.sent, cause);
+        let drop = &mut |packet: Packet<Owned>, cause| {
+            packet.handle.count(pass.sent, cause, pass.now);
+        };
         self.scheduler.enqueue(pass.class, pass.source.0, packet, pass.now, drop);
     }
 
     /// The frame that leaves next, marked if need be.
-    pub(super) fn next(&mut self, now: Instant, sent: &Traffic) -> Option<Waiting> {
+    pub(super) fn next(&mut self, now: Instant, sent: &Outbox) -> Option<Waiting> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
         if let Some(due) = self.refused.iter().position(|w| w.retry_at <= now) {
             return Some(self.refused.swap_remove(due));
         }
-        let served = self.scheduler.dequeue(now, &mut |_, cause| count(sent, cause))?;
+        let drop = &mut |packet: Packet<Owned>, cause| packet.handle.count(sent, cause, now);
+        let served = self.scheduler.dequeue(now, drop)?;
         let mut owned = served.departure.packet.handle;
         if served.departure.mark {
             let len = owned.len as usize;
@@ -184,11 +197,13 @@ impl Queue {
 
     /// Takes a frame back that the device has refused, or drops and counts it.
     #[cold]
-    pub(super) fn refuse(&mut self, mut waiting: Waiting, now: Instant, sent: &Traffic) {
+    pub(super) fn refuse(&mut self, mut waiting: Waiting, now: Instant, sent: &Outbox) {
         waiting.refusals += 1;
         if waiting.refusals == MAX_REFUSALS {
             self.scheduler.resume(waiting.class, waiting.source);
-            return sent.count_drop(DropReason::UplinkRefused, 1);
+            let dropped =
+                |frame: &Frame<'_>| sent.count_dropped(frame, DropReason::UplinkRefused, now);
+            return waiting.owned.with_frame(dropped);
         }
         self.scheduler.pause(waiting.class, waiting.source);
         waiting.retry_at = now + LOOK_AGAIN * (1 << (waiting.refusals - 1));
@@ -210,12 +225,4 @@ impl Queue {
     pub(super) const fn counters(&self) -> &Counters {
         self.scheduler.counters()
     }
-}
-
-fn count(sent: &Traffic, cause: Cause) {
-    let reason = match cause {
-        Cause::Full => DropReason::UplinkQueueFull,
-        Cause::Aqm => DropReason::UplinkAqm,
-    };
-    sent.count_drop(reason, 1);
 }

@@ -9,10 +9,10 @@ use floodway_core::work::Work;
 use super::queue::Owned;
 use super::segments::Segments;
 use super::uncut::{Backlog, Whole};
-use super::{Egress, Label, PIECE, Uncut};
+use super::{Egress, Label, Outbox, PIECE, Uncut};
 use crate::frame::pool::Pool;
 use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::stats::{DropReason, Traffic};
+use crate::stats::DropReason;
 use crate::sync::lock_order::{Ordered, Rank};
 
 /// An [`Egress`] under its lock, which nobody holds for longer than a piece of work of known size.
@@ -52,7 +52,7 @@ impl SharedEgress {
         source: PortId,
         now: Instant,
         frames: impl Iterator<Item = Frame<'f>>,
-        sent: &Traffic,
+        sent: &Outbox,
         changed: impl Fn(&Egress),
     ) -> bool {
         let turn = Turn { source, now, sent, changed };
@@ -89,7 +89,7 @@ impl SharedEgress {
         &self,
         source: PortId,
         now: Instant,
-        sent: &Traffic,
+        sent: &Outbox,
         changed: impl Fn(&Egress),
     ) -> Option<Work> {
         let turn = Turn { source, now, sent, changed };
@@ -162,20 +162,22 @@ impl SharedEgress {
             more.map(|more| more.then(|| segments.next_number()))
         });
         filled.unwrap_or_else(|reason| {
-            self.drop_one(turn.sent, reason);
+            self.drop_one(turn, frame, reason);
             None
         })
     }
 
     fn keep<F: Fn(&Egress)>(&self, turn: &Turn<'_, F>, whole: Whole) {
-        if !self.backlog.push(turn.source, whole) {
-            self.drop_one(turn.sent, DropReason::UplinkQueueFull);
+        if let Err(Whole { vnet, bytes, .. }) = self.backlog.push(turn.source, whole) {
+            frame::with_slice(vnet, &bytes, |frame| {
+                self.drop_one(turn, frame, DropReason::UplinkQueueFull);
+            });
         }
     }
 
     /// Counts a dropped frame: counters are written under the lock.
-    fn drop_one(&self, sent: &Traffic, reason: DropReason) {
-        self.with(|_| sent.count_drop(reason, 1));
+    fn drop_one<F>(&self, turn: &Turn<'_, F>, frame: &Frame<'_>, reason: DropReason) {
+        self.with(|_| turn.sent.count_dropped(frame, reason, turn.now));
     }
 }
 
@@ -183,7 +185,7 @@ impl SharedEgress {
 struct Turn<'a, F> {
     source: PortId,
     now: Instant,
-    sent: &'a Traffic,
+    sent: &'a Outbox,
     changed: F,
 }
 

@@ -68,7 +68,7 @@ impl Sender for Device {
 struct Scene {
     egress: SharedEgress,
     device: Device,
-    sent: Traffic,
+    sent: Outbox,
     now: Instant,
 }
 
@@ -85,7 +85,7 @@ impl Scene {
         change(&mut settings, &mut lock(&device.0));
         let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);
         let egress = SharedEgress::new(egress);
-        Self { egress, device, sent: Traffic::default(), now: Instant::ZERO }
+        Self { egress, device, sent: Outbox::default(), now: Instant::ZERO }
     }
 
     fn next_look(&self) -> Instant {

@@ -68,8 +68,11 @@ impl Backlog {
             && lock(&self.sources).iter().any(|source| source.id == id)
     }
 
-    /// Lets a frame wait behind those of its source. Returns `false` if there is no room.
-    pub(super) fn push(&self, id: PortId, frame: Whole) -> bool {
+    /// Lets a frame wait behind those of its source.
+    ///
+    /// # Errors
+    /// There is no room: the frame comes back.
+    pub(super) fn push(&self, id: PortId, frame: Whole) -> Result<(), Whole> {
         let mut sources = lock(&self.sources);
         let at = sources.iter().position(|source| source.id == id).unwrap_or_else(|| {
             sources.push(Source { id, frames: VecDeque::new(), bytes: 0, cutting: false });
@@ -78,11 +81,11 @@ impl Backlog {
         });
         let source = &mut sources[at];
         if source.bytes >= LIMIT {
-            return false;
+            return Err(frame);
         }
         source.bytes += frame.bytes.len();
         source.frames.push_back(frame);
-        true
+        Ok(())
     }
 
     /// Takes out the first frame of `id`, to be given to [`put_back`](Self::put_back) or [`done`](Self::done). `None` if it has none, or

@@ -34,7 +34,7 @@ impl Shared {
             name: port.config.name.clone(),
             worker: port.config.worker,
             state: snapshot::state(port),
-            quarantined: lock(&port.quarantine).reason.is_some(),
+            quarantined: lock(&port.quarantine).reason().is_some(),
             front_end_pid: port.front_end.peer().map(|peer| peer.pid),
             work: self.work(port.id),
             offload: offload(port),
@@ -59,7 +59,7 @@ impl Shared {
     fn uplink_activity(&self, uplink: &Uplink) -> UplinkActivity {
         let (mut rx, mut tx) = (Sums::default(), Sums::default());
         rx.add(&uplink.received);
-        tx.add(&uplink.sent);
+        tx.add(&uplink.sent.traffic);
         let egress = uplink.egress().with(|egress| egress.status());
         UplinkActivity {
             name: uplink.config.name.clone(),

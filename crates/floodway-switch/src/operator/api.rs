@@ -1,6 +1,8 @@
 //! What can be asked of a running switch, whoever it is that answers: the switch, or a stand-in of tests.
 
+use super::capture::CaptureSink;
 use crate::api::activity::Activity;
+use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
@@ -69,6 +71,26 @@ pub trait ControlApi: StatusSource + ConfigApi {
     /// # Errors
     /// A setting is out of its range; then nothing is changed.
     fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError>;
+
+    /// Begins a capture for the user `uid`, whose file goes to `sink`. Returns its number.
+    ///
+    /// # Errors
+    /// There is no such port or uplink, the request or its filter is not valid, or too many captures run.
+    fn capture(
+        &self,
+        request: &CaptureRequest,
+        uid: u32,
+        sink: Box<dyn CaptureSink>,
+    ) -> Result<u64, ControlError>;
+
+    /// Captures that run, and the last ones that have ended.
+    fn captures(&self) -> CaptureList;
+
+    /// Asks a capture to end.
+    ///
+    /// # Errors
+    /// There is none with this number.
+    fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError>;
 
     /// What is known of a port's connection, and what is wrong with it.
     ///

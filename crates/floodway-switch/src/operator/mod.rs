@@ -2,6 +2,7 @@
 
 mod activity;
 mod api;
+mod capture;
 mod diagnose;
 mod inbound;
 mod pairs;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use floodway_core::offload::FlowSummary;
 use floodway_wire::FiveTuple;
 
+use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
     MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
@@ -28,6 +30,7 @@ use crate::state::port::Port;
 use crate::state::shared::Shared;
 
 pub use api::{ConfigApi, ControlApi, StatusSource};
+pub use capture::CaptureSink;
 pub use snapshot::drops;
 
 /// Flows in a page if nobody says how many.
@@ -148,6 +151,23 @@ impl ControlApi for Arc<Shared> {
 
     fn inbound(&self, change: &InboundChange) -> Result<InboundStatus, ControlError> {
         self.operate_inbound(change)
+    }
+
+    fn capture(
+        &self,
+        request: &CaptureRequest,
+        uid: u32,
+        sink: Box<dyn CaptureSink>,
+    ) -> Result<u64, ControlError> {
+        capture::begin(self, request, uid, sink)
+    }
+
+    fn captures(&self) -> CaptureList {
+        capture::list(self)
+    }
+
+    fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError> {
+        capture::end(self, id)
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {

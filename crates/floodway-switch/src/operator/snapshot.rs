@@ -205,7 +205,7 @@ fn uplink(slot: &Uplink, work: WorkStatus) -> UplinkStatus {
         worker: slot.config.worker,
         device: slot.config.device.clone(),
         rx: (&slot.received).into(),
-        tx: (&slot.sent).into(),
+        tx: (&slot.sent.traffic).into(),
         work,
         egress: slot.egress().with(|egress| egress.status()),
     }

@@ -12,6 +12,7 @@
 //!
 //! **Invariant**: every frame that is handed in is in a queue afterwards, or counted as dropped there.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,7 @@ use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
 
+use crate::api::capture::Stage;
 use crate::frame::{CUT_AT_ONCE, Frame};
 use crate::queues::rx::RxQueue;
 use crate::state::port::Port;
@@ -114,7 +116,7 @@ impl Delivery {
         };
         if !self.ports.connects(src, dst) {
             // An address has moved there since the frame was classified.
-            return drop_isolated(port, frames().count());
+            return self.drop_isolated(port, frames());
         }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
@@ -127,7 +129,11 @@ impl Delivery {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(src, &port, frames());
         }
-        let placed = place_all(port, &mut rx, frames());
+        let placed = if port.tap.watch().wants(Stage::Out) {
+            self.shared.place_and_capture(port, &mut rx, frames())
+        } else {
+            place_all(port, &mut rx, frames())
+        };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
         port.count_received(placed.frames - placed.pure_acks);
@@ -167,6 +173,15 @@ impl Delivery {
         }
         self.shared.ledger.charge(src, &work);
         self.shared.traffic.count(src, dst, work.copies, work.bytes);
+    }
+
+    /// Drops frames to a port that their sender must not reach.
+    #[cold]
+    fn drop_isolated<'f>(&self, port: &Port, frames: impl Iterator<Item = Frame<'f>>) {
+        for frame in frames {
+            lock(&port.undelivered).count_drop(DropReason::Isolated, 1);
+            self.shared.capture_delivered(port, &frame, Some(DropReason::Isolated));
+        }
     }
 
     /// Counts frames to a port that has just been removed.
@@ -282,7 +297,7 @@ impl Delivery {
 
 /// What became of some frames to a port.
 #[derive(Default)]
-struct Placed {
+pub(super) struct Placed {
     frames: u64,
     bytes: u64,
     pure_acks: u64,
@@ -290,9 +305,22 @@ struct Placed {
     work: Work,
 }
 
+impl AddAssign for Placed {
+    fn add_assign(&mut self, more: Self) {
+        self.frames += more.frames;
+        self.bytes += more.bytes;
+        self.pure_acks += more.pure_acks;
+        self.work += more.work;
+    }
+}
+
 /// Places frames in `rx`, and counts those that do not fit the port.
 #[inline]
-fn place_all<'f>(port: &Port, rx: &mut RxQueue, frames: impl Iterator<Item = Frame<'f>>) -> Placed {
+pub(super) fn place_all<'f>(
+    port: &Port,
+    rx: &mut RxQueue,
+    frames: impl Iterator<Item = Frame<'f>>,
+) -> Placed {
     let mut placed = Placed::default();
     for frame in frames {
         placed.frames += 1;
@@ -314,12 +342,6 @@ fn place_all<'f>(port: &Port, rx: &mut RxQueue, frames: impl Iterator<Item = Fra
     placed.work.bytes += placed.bytes;
     placed.work += rx.take_extra();
     placed
-}
-
-/// Drops frames to a port that their sender must not reach.
-#[cold]
-fn drop_isolated(port: &Port, frames: usize) {
-    lock(&port.undelivered).count_drop(DropReason::Isolated, frames as u64);
 }
 
 /// A hash that is the same for all frames of a flow.

@@ -24,6 +24,7 @@ use floodway_core::work::Work;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
+use crate::api::capture::Stage;
 use crate::frame::describe::is_notice;
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame};
@@ -109,6 +110,10 @@ impl Forwarder {
         }
         self.delivery.flush();
         ingress.count_sent(data_frames);
+        let watch = ingress.tap.watch();
+        if watch.wants(Stage::In) {
+            self.delivery.shared.capture_batch(ingress, batch, watch);
+        }
     }
 
     /// Takes over other ports. Not within a batch.
@@ -358,11 +363,16 @@ impl Forwarder {
             received += 1;
             self.delivery.shared.ledger.charge(id, &RECEIVED);
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
-                let slot = arrived.slot.id;
-                if let Err(reason) = self.forward_received(slot, frame, arrived.frame, now) {
-                    arrived.slot.received.count_drop(reason, 1);
-                } else {
-                    arrived.slot.received.count(u64::from(frame.len));
+                let slot = arrived.slot;
+                let forwarded = self.forward_received(slot.id, frame, arrived.frame, now);
+                match forwarded {
+                    Err(reason) => slot.received.count_drop(reason, 1),
+                    Ok(()) => slot.received.count(u64::from(frame.len)),
+                }
+                let watch = slot.tap().watch();
+                if watch.wants(Stage::In) {
+                    let shared = &self.delivery.shared;
+                    shared.capture_received(slot.id, frame, forwarded.err(), watch);
                 }
             });
         }

@@ -46,6 +46,7 @@ use floodway_wire::{MacAddr, arp};
 
 use crate::frame::{self, Frame};
 use crate::pipeline::delivery::{self, Delivery, Flush};
+use crate::pipeline::taps::Drops;
 use crate::queues::rx::{PendingFrame, RxQueue};
 use crate::state::port::Port;
 use crate::state::uplink::Uplink;
@@ -179,6 +180,8 @@ impl Delivery {
                 continue;
             }
             self.account(src, port, &rx, &frame);
+            let before = Drops::of(&rx.traffic);
+            let mut drop = None;
             if !port.admits(&frame) {
                 rx.traffic.count_drop(DropReason::Oversize, 1);
             } else if rx.is_running() {
@@ -190,7 +193,10 @@ impl Delivery {
                 rx.wait_for_guest(&frame);
             } else {
                 lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
+                drop = Some(DropReason::PortDown);
             }
+            let drop = drop.or_else(|| before.newest(&rx.traffic));
+            self.shared.capture_delivered(port, &frame, drop);
         }
     }
 

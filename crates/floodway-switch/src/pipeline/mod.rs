@@ -4,4 +4,5 @@ pub mod delivery;
 pub mod forward;
 pub mod inbound;
 mod migration;
+mod taps;
 pub mod tcp_offload;

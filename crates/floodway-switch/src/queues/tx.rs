@@ -158,6 +158,23 @@ impl Batch {
         })
     }
 
+    /// Calls `f` with the `i`-th frame, dropped or not, and why it was. Of a frame whose descriptors or headers are wrong only the first bytes are there,
+    /// if any.
+    pub fn with_any(&self, i: usize, f: impl FnOnce(&Frame<'_>, Option<DropReason>)) {
+        let Some(&TxFrame { prefix_len, vnet, len, parts: (start, end), dropped, .. }) =
+            self.frames.get(i)
+        else {
+            return;
+        };
+        let prefix = &self.prefixes.get(i)[..usize::from(prefix_len)];
+        let first = [GuestIoVec::from_slice(prefix)];
+        let parts = match dropped {
+            Some(DropReason::BadDescriptor | DropReason::Runt | DropReason::BadOffload) => &first,
+            _ => &self.iovecs.as_slice()[start as usize..end as usize],
+        };
+        f(&Frame { vnet, prefix, parts, len }, dropped);
+    }
+
     /// Marks the `i`-th frame as dropped.
     pub fn drop_frame(&mut self, i: usize, reason: DropReason) {
         self.frames[i].dropped = Some(reason);

@@ -30,6 +30,7 @@ use std::time::Duration;
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
+use crate::capture;
 use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
 use crate::queues::tx::{Batch, TxQueue};
@@ -92,6 +93,7 @@ impl Worker {
         let mut next_housekeeping = now + HOUSEKEEPING;
         let mut idle_polls = 0u32;
         end_sleeps_on_time();
+        capture::set_worker(self.index);
         self.stats.note_thread();
         self.each_tx(TxQueue::disable_kick);
         while !self.stop.load(Ordering::Relaxed) {

@@ -14,6 +14,7 @@ use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::offload::{GuestEvent, PortOffload};
 use crate::api::status::VcpuStatus;
+use crate::capture::Tap;
 use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
@@ -64,6 +65,8 @@ pub struct Port {
     pub offload: PortOffload,
     /// Inbound rate.
     pub inbound: PortInbound,
+    /// Which captures want what of it.
+    pub tap: Tap,
     /// Addresses that the guest has claimed in what it flooded. Nothing else is locked under its lock.
     own: Mutex<OwnAddresses>,
     /// The link-local address of the guest that was refused last.
@@ -131,6 +134,7 @@ impl Port {
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
             offload: PortOffload::new(config.offload.clone()),
             inbound: PortInbound::default(),
+            tap: Tap::default(),
             own: Mutex::default(),
             refused_link_local: Mutex::default(),
             storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),

@@ -14,6 +14,7 @@ use super::ports::Ports;
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
 use crate::api::status::{PredecessorsStatus, Sandbox};
+use crate::capture::Captures;
 use crate::stats::Removed;
 use crate::stats::ledger::Ledger;
 use crate::stats::traffic_matrix::TrafficMatrix;
@@ -40,6 +41,8 @@ pub struct Shared {
     pub traffic: TrafficMatrix,
     /// What the work for each port and uplink has cost.
     pub ledger: Ledger,
+    /// Who looks at frames.
+    pub captures: Arc<Captures>,
     /// What ports have counted that were removed.
     pub removed: Mutex<Removed>,
     /// Data planes before this one, if there is a broker.
@@ -62,6 +65,7 @@ impl Shared {
         uplinks: Vec<Arc<Uplink>>,
         workers: Vec<WorkerInfo>,
         table: Arc<RwLock<MacTable>>,
+        captures: Arc<Captures>,
     ) -> Self {
         let inbound = BandwidthAllocator::new(&ports);
         let places = capacity + uplinks.len();
@@ -74,6 +78,7 @@ impl Shared {
             inbound,
             traffic: TrafficMatrix::new(places),
             ledger: Ledger::new(places),
+            captures,
             removed: Mutex::default(),
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),

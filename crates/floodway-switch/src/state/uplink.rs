@@ -16,8 +16,9 @@ use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
 use super::supply::DeviceSupply;
+use crate::capture::{Captures, Tap};
 use crate::config::{MeterConfig, UplinkConfig};
-use crate::egress::{Egress, LinkRate, Settings, SharedEgress};
+use crate::egress::{Egress, LinkRate, Outbox, Settings, SharedEgress};
 use crate::frame::Frame;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::deadline::Deadline;
@@ -80,7 +81,7 @@ pub struct Uplink {
     /// Multicast that may come from there.
     multicast: Mutex<StormLimit>,
     /// Frames that left. Written under the egress's lock.
-    pub sent: Traffic,
+    pub sent: Outbox,
     /// Frames that arrived. Written by the worker that owns the receiving half.
     pub received: Traffic,
 }
@@ -106,9 +107,10 @@ impl Uplink {
             Some(device) => device.halves(&config.device),
             None => uplink::absent::halves()?,
         };
-        let slot = Self::with_sender(id, config, defaults, LinkRate::new(link), sender, waker);
-        let [sent, received] = traffic;
-        let slot = Arc::new(Self { sent, received, ..slot });
+        let link = LinkRate::new(link);
+        let mut slot = Self::with_sender(id, config, defaults, link, sender, waker);
+        [slot.sent.traffic, slot.received] = traffic;
+        let slot = Arc::new(slot);
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
     }
@@ -132,7 +134,7 @@ impl Uplink {
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: Deadline::default(),
             waker,
-            sent: Traffic::default(),
+            sent: Outbox::new(Arc::clone(defaults.captures)),
             received: Traffic::default(),
         }
     }
@@ -194,6 +196,13 @@ impl Uplink {
         self.egress.cuts_gso_packets()
     }
 
+    /// Which captures want what of it.
+    #[inline]
+    #[must_use]
+    pub const fn tap(&self) -> &Tap {
+        &self.sent.tap
+    }
+
     /// What is before the device.
     pub fn egress(&self) -> &SharedEgress {
         &self.egress
@@ -220,6 +229,8 @@ pub struct EgressDefaults<'a> {
     pub guests: usize,
     /// Guests must not know it.
     pub seed: u64,
+    /// Who looks at frames.
+    pub captures: &'a Arc<Captures>,
 }
 
 impl EgressDefaults<'_> {

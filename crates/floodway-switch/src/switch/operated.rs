@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::manager::Manager;
 use crate::api::activity::Activity;
+use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
@@ -12,7 +13,7 @@ use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::config::Config;
-use crate::operator::{ConfigApi, ControlApi, StatusSource};
+use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource};
 use crate::state::shared::Shared;
 
 /// All that an operator can ask of a switch.
@@ -56,6 +57,23 @@ impl ControlApi for Operated {
         } else {
             self.manager.between_changes(made)
         }
+    }
+
+    fn capture(
+        &self,
+        request: &CaptureRequest,
+        uid: u32,
+        sink: Box<dyn CaptureSink>,
+    ) -> Result<u64, ControlError> {
+        self.shared.capture(request, uid, sink)
+    }
+
+    fn captures(&self) -> CaptureList {
+        self.shared.captures()
+    }
+
+    fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError> {
+        self.shared.end_capture(id)
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {

@@ -20,6 +20,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod memory;
 pub mod message;
+pub mod pcapng;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The switch as VMs see it: real sockets, real shared memory, real threads; guests and front-ends
 //! in this process.
 
+mod capture;
 mod change;
 mod co_resident;
 mod control;

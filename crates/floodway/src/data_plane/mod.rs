@@ -52,7 +52,10 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
-    let channel = MainChannel::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+    // Who has made the channel is who the switch belongs to.
+    let owner = rustix::net::sockopt::socket_peercred(&stdin)?.uid.as_raw();
+    let channel = MainChannel::from(stdin);
     channel.set_time_limit(Some(BEAT))?;
     let channel = Arc::new(channel);
     let equipment = Equipment::receive(&channel)?;
@@ -87,7 +90,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     });
     equipment.past.hand_over(&switch);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
-    let control = ControlServer::start(listener, switch.operator())?;
+    let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));

@@ -1,5 +1,6 @@
 //! `floodway run`: what VMs and operators see when the data plane dies.
 
+mod capture;
 mod changes;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;

@@ -6,14 +6,17 @@ use floodway_core::offload::{
     Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
 };
 use floodway_wire::notice::{self, Notice};
+use floodway_wire::pcapng::Direction;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{FiveTuple, MacAddr};
 
+use crate::api::capture::Stage;
 use crate::frame::held::Held;
 use crate::frame::iovec::GuestIoVec;
 use crate::frame::{self, Frame, PREFIX_LEN, headers};
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
+use crate::pipeline::taps::Verdict;
 use crate::state::offload::Output;
 use crate::state::port::Port;
 
@@ -75,10 +78,23 @@ impl Egress<'_> {
         true
     }
 
+    /// Shows a frame that the engine sends or delivers by itself.
+    #[inline]
+    fn show(&self, frame: &Frame<'_>, name: &'static str, direction: Direction) {
+        let watch = self.port.tap.watch();
+        if watch.wants(Stage::Offload) {
+            let verdict = Verdict { name, direction, drop: None, flow: None };
+            self.delivery.shared.capture_offloaded(self.port, frame, watch, &verdict);
+        }
+    }
+
     fn notify(&mut self, notice: &Notice, guest: MacAddr) {
         let mut bytes = [0; notice::MAX_FRAME_LEN];
         notice.write_frame(NOTICE_SOURCE, guest, self.port.nonce(), &mut bytes);
-        frame::with_slice(VnetHdr::default(), &bytes, |frame| self.deliver_to_guest(frame));
+        frame::with_slice(VnetHdr::default(), &bytes, |frame| {
+            self.show(frame, "notice", Direction::Outbound);
+            self.deliver_to_guest(frame);
+        });
     }
 }
 
@@ -93,20 +109,27 @@ impl Sink<Held> for Egress<'_> {
         let prefix = headers.as_slice();
         let parts = [GuestIoVec::from_slice(prefix), GuestIoVec::from_slice(payload)];
         let frame = Frame { vnet, prefix, parts: &parts, len: prefix.len() as u32 + len };
+        self.show(&frame, "released", Direction::Inbound);
         self.send(&frame, held.meta.dst_mac);
     }
 
     fn to_network(&mut self, segment: &SynthesizedSegment) {
         let Link { guest, peer, .. } = segment.link;
         let bytes = headers::synthesized(segment, guest, peer, self.output.identify(1));
-        frame::with_slice(VnetHdr::default(), bytes.as_slice(), |frame| self.send(frame, peer));
+        frame::with_slice(VnetHdr::default(), bytes.as_slice(), |frame| {
+            self.show(frame, "sent", Direction::Inbound);
+            self.send(frame, peer);
+        });
     }
 
     fn to_guest(&mut self, segment: &SynthesizedSegment) {
         let Link { guest, peer, .. } = segment.link;
         let bytes = headers::synthesized(segment, peer, guest, self.output.identify(1));
         let bytes = bytes.as_slice();
-        frame::with_slice(VnetHdr::default(), bytes, |frame| self.deliver_to_guest(frame));
+        frame::with_slice(VnetHdr::default(), bytes, |frame| {
+            self.show(frame, "answered", Direction::Outbound);
+            self.deliver_to_guest(frame);
+        });
     }
 
     fn redeliver(&mut self, held: &Held, edit: &Edit) {
@@ -114,7 +137,10 @@ impl Sink<Held> for Egress<'_> {
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
         let parts = [GuestIoVec::from_slice(bytes)];
         let frame = Frame { vnet: held.vnet, prefix, parts: &parts, len: bytes.len() as u32 };
-        headers::with_edit(&frame, &held.meta, edit, |frame| self.deliver_to_guest(frame));
+        headers::with_edit(&frame, &held.meta, edit, |frame| {
+            self.show(frame, "redelivered", Direction::Outbound);
+            self.deliver_to_guest(frame);
+        });
     }
 
     fn heartbeat(&mut self, link: &Link, lifetime_ms: u16) {

@@ -7,16 +7,19 @@ use floodway_core::offload::{Config, Packet, Refusal, Side, Verdict};
 use floodway_core::tables::flow_table::FlowId;
 use floodway_core::time::Instant;
 use floodway_wire::tcp::Flags;
-use floodway_wire::{FiveTuple, Meta};
+use floodway_wire::{FiveTuple, Meta, pcapng};
 
 use super::egress::Egress;
 use super::too_big::TooBig;
+use crate::api::capture::Stage;
+use crate::capture::Watch;
 use crate::frame::describe::{Described, Direction, Trust, describe, hops, is_intact};
 use crate::frame::headers::with_edit;
 use crate::frame::held::Held;
 use crate::frame::pool::Pool;
 use crate::frame::{self, Frame};
 use crate::pipeline::delivery::Delivery;
+use crate::pipeline::taps;
 use crate::queues::tx::BATCH;
 use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::state::port::Port;
@@ -167,16 +170,44 @@ impl<'a> Session<'a> {
                 Direction::FromNetwork => engine.from_network(now, &packet, keep, egress),
             }
         });
+        let watch = self.port.tap.watch();
+        if watch.wants(Stage::Offload) {
+            self.capture(frame, meta, direction, &verdict, watch);
+        }
         match verdict {
             Verdict::Pass(edit) if edit.is_empty() => forward(self.delivery, frame),
             Verdict::Pass(edit) => {
                 with_edit(frame, meta, &edit, |frame| forward(self.delivery, frame));
             }
             Verdict::Absorb => {}
-            Verdict::Drop(Refusal::BeyondGrant) => return Err(DropReason::BeyondGrant),
-            Verdict::Drop(Refusal::AcksUnsent) => return Err(DropReason::AcksUnsent),
+            Verdict::Drop(refusal) => return Err(reason(refusal)),
         }
         Ok(())
+    }
+
+    /// Shows a frame as the engine has seen it, and what becomes of it.
+    #[cold]
+    fn capture(
+        &self,
+        frame: &Frame<'_>,
+        meta: &Meta,
+        direction: Direction,
+        verdict: &Verdict,
+        watch: Watch,
+    ) {
+        let (flow, direction) = match direction {
+            Direction::FromGuest => (meta.flow, pcapng::Direction::Inbound),
+            Direction::FromNetwork => (meta.flow.reversed(), pcapng::Direction::Outbound),
+        };
+        let flow = self.machine.engine.flow(&flow);
+        let (name, drop) = match verdict {
+            Verdict::Pass(edit) if edit.is_empty() => ("passed", None),
+            Verdict::Pass(_) => ("edited", None),
+            Verdict::Absorb => ("absorbed", None),
+            Verdict::Drop(refusal) => ("dropped", Some(reason(*refusal))),
+        };
+        let verdict = taps::Verdict { name, direction, drop, flow: flow.as_ref() };
+        self.delivery.shared.capture_offloaded(self.port, frame, watch, &verdict);
     }
 
     /// Ends a batch of frames.
@@ -237,6 +268,13 @@ impl<'a> Session<'a> {
         let Machine { engine, pool, output, .. } = &mut *self.machine;
         let mut egress = Egress { port: self.port, delivery: self.delivery, output };
         work(engine, pool, self.now, &mut egress)
+    }
+}
+
+const fn reason(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::BeyondGrant => DropReason::BeyondGrant,
+        Refusal::AcksUnsent => DropReason::AcksUnsent,
     }
 }
 

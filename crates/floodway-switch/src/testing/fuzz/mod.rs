@@ -1,5 +1,6 @@
 //! What has to hold for any input: fuzz targets and property tests feed the same functions. They panic where it does not.
 
+mod capture_filter;
 #[cfg(any(test, fuzzing))]
 mod cursor;
 #[cfg(any(test, fuzzing))]
@@ -8,6 +9,7 @@ mod qmp;
 #[cfg(any(test, fuzzing))]
 mod vhost;
 
+pub use capture_filter::capture_filter;
 #[cfg(any(test, fuzzing))]
 pub use inbound::inbound_frames;
 pub use qmp::qmp;
