@@ -15,6 +15,9 @@ FUZZ_SECONDS ?= 600
 FUZZ_SMOKE_SECONDS ?= 20
 # Crates whose tests need neither root nor network nor VMs.
 CHECKED := api core experiment layers report sim wire
+# What `make bench-ab` compares this tree with, and by which bench.
+BASE ?= HEAD
+BENCH ?= offload
 # Minutes that all property tests and fuzz targets share.
 SOAK_MINUTES ?= 30
 FUZZ_TARGETS = $(shell cd fuzz && $(CARGO) +nightly fuzz list)
@@ -24,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-libvirt packages lint unit prove bench bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
+.PHONY: help demo check test test-ray test-packages test-libvirt packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +79,9 @@ bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches 
 	$(LAB) doctor --install --bench
 	$(CARGO) bench --workspace --locked
 	$(LAB) bench
+
+bench-ab: ## Benches of commit BASE and of this tree in turn, with paired ratios (BENCH=offload or pipeline)
+	CARGO='$(CARGO)' tools/bench-ab --base $(BASE) $(BENCH)
 
 bench-sim: build ## The simulator beside ns-3: speed and completion times
 	tools/ns3

@@ -135,7 +135,7 @@ fn send_signal_to_group(pid: u32, signal: i32) -> Result<()> {
     signal_target(-i32::try_from(pid)?, signal)
 }
 
-fn signal_target(target: i32, signal: i32) -> Result<()> {
+pub(crate) fn signal_target(target: i32, signal: i32) -> Result<()> {
     // SAFETY: kill takes no pointers.
     if unsafe { libc::kill(target, signal) } != 0 {
         return Err(io::Error::last_os_error().into());

@@ -24,7 +24,7 @@ use floodway_switch::control::ControlClient;
 use floodway_wire::ethernet::MacAddr;
 use serde_json::Value;
 
-use crate::child::Process;
+use crate::child::{Process, signal_target};
 use crate::net::Namespace;
 use crate::process;
 use crate::vcpu;
@@ -171,6 +171,27 @@ impl Switch {
     /// When it does not go.
     pub fn kill(&mut self) -> Result<()> {
         self.process.take().map_or(Ok(()), Process::kill)
+    }
+
+    /// How long its data plane has run.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn age(&self) -> Result<Duration> {
+        let status = self.status()?;
+        let seconds = status["switch"]["uptime_s"].as_f64().context("a status without uptime")?;
+        Ok(Duration::from_secs_f64(seconds))
+    }
+
+    /// Kills its data plane (SIGKILL), which a broker replaces.
+    ///
+    /// # Errors
+    /// It does not run, or has no broker.
+    pub fn kill_data_plane(&self) -> Result<()> {
+        let broker = self.process.as_ref().context("the switch does not run")?.id();
+        let victim = data_plane(broker);
+        ensure!(victim != broker, "the switch has no data plane of its own");
+        signal_target(i32::try_from(victim)?, libc::SIGKILL)
     }
 
     /// What `floodway status --json` says.

@@ -1,10 +1,12 @@
-//! Kills the switch under a TCP connection between two VMs, and starts it again.
+//! Kills the switch, or only its data plane, under a TCP connection between two VMs.
 //!
-//! Each cycle sends one TCP stream; when a part of it has arrived, the switch is killed (SIGKILL) and
-//! started again. The connection must carry the rest. Every other stream is the agent's own, whose ends
-//! compare SHA-256; the others are those of iperf3. The *outage* is the time from the kill until the receiver's kernel
-//! counts new bytes, so it includes the start of the new process and the sender's retransmission
-//! timer.
+//! Each cycle sends one TCP stream; when a part of it has arrived, something is killed (SIGKILL): the whole switch, which is then
+//! started again, or its data plane, which its broker replaces. The connection must carry the rest. Every other stream is the agent's own,
+//! whose ends compare SHA-256; the others are those of iperf3.
+//!
+//! The *outage* of the whole switch is the time from the kill until the receiver's kernel counts new bytes, so it includes the start of
+//! the new process and the sender's retransmission timer. That of a data plane may be shorter than the pauses that two VMs on shared cores make
+//! by themselves. It is the longest time after the kill in which the receiver's kernel counts nothing new, and the same is told of as long a time before.
 //!
 //! Leaks are looked for where a lost back-end could leave something: descriptors of the QEMU
 //! processes and of the new switch, its memory, and files beside its sockets.
@@ -28,6 +30,12 @@ use crate::vm::Vm;
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the receiver's counters are read. Its share of an outage's error.
 const POLL: Duration = Duration::from_millis(20);
+/// The same where an outage may be short.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a stream is looked at before and after a data plane is killed.
+const WATCH: Duration = Duration::from_secs(1);
+/// A data plane that has lived for so long is replaced at once (`floodway-broker`, `supervision::YOUNG`).
+const YOUNG: Duration = Duration::from_secs(11);
 /// New bytes that prove that the stream runs again: more than acknowledgements or neighbour
 /// discovery could add up to.
 const PROGRESS_BYTES: i64 = 100_000;
@@ -38,22 +46,50 @@ const PROGRESS_BYTES: i64 = 100_000;
 pub struct SwitchRestart {
     /// Kernel of the guests.
     pub kernel: Series,
-    /// Kills, at least 2.
+    /// What is killed.
+    #[serde(default = "default_victims")]
+    pub victims: Vec<Victim>,
+    /// Kills of each, at least 2.
     pub cycles: u32,
     /// Bytes of one stream in MB, at least 10.
     pub transfer_mb: u64,
 }
 
+/// What is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// Broker and data plane; the lab starts it again.
+    Switch,
+    /// The data plane; its broker starts another one.
+    DataPlane,
+}
+
+fn default_victims() -> Vec<Victim> {
+    vec![Victim::Switch]
+}
+
+impl Victim {
+    /// Prefix of its rows.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Switch => "",
+            Self::DataPlane => "data plane: ",
+        }
+    }
+}
+
 /// What one cycle showed.
 struct Cycle {
     outage: Duration,
-    start: Duration,
+    /// Start of the new switch; the longest time without new bytes before the kill of a data plane.
+    beside: Duration,
     intact: bool,
 }
 
 impl RealScenario for SwitchRestart {
     fn steps(&self) -> u64 {
-        1 + u64::from(self.cycles)
+        1 + self.victims.len() as u64 * u64::from(self.cycles)
     }
 
     fn run(&self, run: &Run) -> Result<Measured> {
@@ -61,49 +97,75 @@ impl RealScenario for SwitchRestart {
         ensure!(self.transfer_mb >= 10, "transfer_mb = {}: at least 10", self.transfer_mb);
         run.progress.step("booting two guests");
         let mut testbed = Testbed::start("srestart", &[self.kernel; 2], &[Network::Floodway])?;
-        let mut outage = samples("outage", "s");
-        let mut start = samples("start of the switch", "s");
-        let mut broken = 0_u32;
-        let (mut descriptors, mut memory, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        for cycle in 0..self.cycles {
-            run.progress.step(&format!("kill {}/{}", cycle + 1, self.cycles));
-            let seed = run.seed.wrapping_add(cycle.into());
-            let stream = if cycle % 2 == 0 { Stream::Checked { seed } } else { Stream::Iperf };
-            let result =
-                self.cycle(&mut testbed, stream).with_context(|| format!("cycle {}", cycle + 1))?;
-            outage.value.push(result.outage.as_secs_f64());
-            start.value.push(result.start.as_secs_f64());
-            broken += u32::from(!result.intact);
-            descriptors.push(open_descriptors(&testbed)?);
-            let anonymous = testbed.switch()?.usage()?.anonymous_kib;
-            memory.push(usize::try_from(anonymous).unwrap_or(usize::MAX));
-            files.push(testbed.switch()?.files()?);
-        }
         let mut measured = Measured::default();
-        let longest = outage.value.iter().copied().fold(0.0, f64::max);
-        measured.add_samples(outage);
-        measured.add_samples(start);
-        measured.add_value("longest outage", "s", longest);
-        measured.add_value("kills survived", "streams", (self.cycles - broken).into());
-        measured.add_value("streams broken", "streams", broken.into());
-        measured.add_value("descriptors leaked", "descriptors", growth(&descriptors));
-        measured.add_value("memory grown", "KiB", growth(&memory));
-        measured.add_value("files left", "files", growth(&files));
+        for &victim in &self.victims {
+            self.kill_again_and_again(victim, &mut testbed, run, &mut measured)?;
+        }
         Ok(measured)
     }
 }
 
 impl SwitchRestart {
-    fn cycle(&self, testbed: &mut Testbed, stream: Stream) -> Result<Cycle> {
+    fn kill_again_and_again(
+        &self,
+        victim: Victim,
+        testbed: &mut Testbed,
+        run: &Run,
+        measured: &mut Measured,
+    ) -> Result<()> {
+        let name = |name: &str| format!("{}{name}", victim.prefix());
+        let beside = match victim {
+            Victim::Switch => "start of the switch",
+            Victim::DataPlane => "longest pause before the kill",
+        };
+        let mut outages = samples(&name("outage"), "s");
+        let mut besides = samples(&name(beside), "s");
+        let mut broken = 0_u32;
+        let (mut descriptors, mut memory, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        for cycle in 0..self.cycles {
+            run.progress.step(&name(&format!("kill {}/{}", cycle + 1, self.cycles)));
+            let seed = run.seed.wrapping_add(cycle.into());
+            let stream = if cycle % 2 == 0 { Stream::Checked { seed } } else { Stream::Iperf };
+            let result = self
+                .cycle(victim, testbed, stream)
+                .with_context(|| name(&format!("cycle {}", cycle + 1)))?;
+            outages.value.push(result.outage.as_secs_f64());
+            besides.value.push(result.beside.as_secs_f64());
+            broken += u32::from(!result.intact);
+            descriptors.push(open_descriptors(testbed)?);
+            let anonymous = testbed.switch()?.usage()?.anonymous_kib;
+            memory.push(usize::try_from(anonymous).unwrap_or(usize::MAX));
+            files.push(testbed.switch()?.files()?);
+        }
+        let longest = outages.value.iter().copied().fold(0.0, f64::max);
+        measured.add_samples(outages);
+        measured.add_samples(besides);
+        measured.add_value(&name("longest outage"), "s", longest);
+        measured.add_value(&name("kills survived"), "streams", (self.cycles - broken).into());
+        measured.add_value(&name("streams broken"), "streams", broken.into());
+        measured.add_value(&name("descriptors leaked"), "descriptors", growth(&descriptors));
+        measured.add_value(&name("memory grown"), "KiB", growth(&memory));
+        measured.add_value(&name("files left"), "files", growth(&files));
+        Ok(())
+    }
+
+    fn cycle(&self, victim: Victim, testbed: &mut Testbed, stream: Stream) -> Result<Cycle> {
         let address = Network::Floodway.guest_address(1)?;
         let (guests, switch, _) = testbed.parts()?;
         let [sender, receiver] = [&guests[0], &guests[1]];
         let bytes = self.transfer_mb * 1_000_000;
+        if victim == Victim::DataPlane {
+            // One that dies young is replaced after a pause.
+            thread::sleep(YOUNG.saturating_sub(switch.age()?));
+        }
         thread::scope(|scope| {
             let running = scope.spawn(|| stream.is_carried(sender, receiver, &address, bytes));
             let ended = || running.is_finished();
-            let (outage, start) = kill_in_the_middle(switch, receiver, bytes, &ended)?;
-            Ok(Cycle { outage, start, intact: joined(running)? })
+            let (outage, beside) = match victim {
+                Victim::Switch => kill_in_the_middle(switch, receiver, bytes, &ended)?,
+                Victim::DataPlane => kill_data_plane(switch, receiver, bytes, &ended)?,
+            };
+            Ok(Cycle { outage, beside, intact: joined(running)? })
         })
     }
 }
@@ -169,6 +231,40 @@ fn kill_in_the_middle(
     let start = switch.restart()?;
     wait_for_bytes(receiver, seen + PROGRESS_BYTES, ended).context("after the restart")?;
     Ok((killed.elapsed(), start))
+}
+
+/// Kills the data plane under the stream. Returns the longest time without new bytes after that, and before it.
+fn kill_data_plane(
+    switch: &Switch,
+    receiver: &Vm,
+    bytes: u64,
+    ended: &dyn Fn() -> bool,
+) -> Result<(Duration, Duration)> {
+    let begin = received_bytes(receiver)?;
+    wait_for_bytes(receiver, begin + i64::try_from(bytes / 10)?, ended)
+        .context("before the kill")?;
+    let before = longest_pause(receiver, ended)?;
+    switch.kill_data_plane()?;
+    let outage = longest_pause(receiver, ended)?;
+    ensure!(outage < WATCH, "nothing has come for {WATCH:?} after the kill");
+    Ok((outage, before))
+}
+
+/// The longest time in which the receiver's kernel counts nothing new, of the next [`WATCH`].
+fn longest_pause(receiver: &Vm, ended: &dyn Fn() -> bool) -> Result<Duration> {
+    let start = Instant::now();
+    let (mut last, mut seen, mut longest) = (start, received_bytes(receiver)?, Duration::ZERO);
+    while start.elapsed() < WATCH {
+        ensure!(!ended(), "the stream has ended already; raise transfer_mb");
+        let count = received_bytes(receiver)?;
+        let now = Instant::now();
+        if count > seen {
+            longest = longest.max(now - last);
+            (last, seen) = (now, count);
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(longest.max(last.elapsed()))
 }
 
 fn wait_for_bytes(receiver: &Vm, target: i64, ended: &dyn Fn() -> bool) -> Result<()> {
