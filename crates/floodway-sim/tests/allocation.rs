@@ -1,5 +1,6 @@
 //! In steady state nothing is allocated per event.
 
+#[path = "sim/support.rs"]
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,7 +1,5 @@
 //! From bytes to metadata: every kind of frame, cut anywhere, and any bytes at all.
 
-mod support;
-
 use floodway_wire::build::{self, Ip, Link};
 use floodway_wire::{
     Error, FiveTuple, Layer, MacAddr, Network, Transport, announced_mac, arp, ethernet, icmp, ipv4,
@@ -9,7 +7,7 @@ use floodway_wire::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::{payload, tcp};
+use crate::support::{payload, tcp};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 

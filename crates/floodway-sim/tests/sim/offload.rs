@@ -1,7 +1,5 @@
 //! The offload in the simulated driver domain: it is the switch's, so what is proved of it there must be seen here.
 
-mod support;
-
 use std::any::Any;
 
 use floodway_core::congestion::Algorithm;
@@ -15,7 +13,7 @@ use floodway_sim::packet::Address;
 use floodway_sim::tcp::{SenderStats, TcpConfig};
 use floodway_sim::traffic::{Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
-use support::{AT, MBIT, MS, US};
+use crate::support::{AT, MBIT, MS, US};
 
 #[derive(Clone, Copy)]
 struct Setup {

@@ -1,7 +1,5 @@
 //! The same seed gives the same history, whatever the number of threads.
 
-mod support;
-
 use std::num::NonZeroUsize;
 
 use floodway_sim::Duration;
@@ -13,7 +11,7 @@ use floodway_sim::packet::Address;
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Empirical, Pairing, Poisson, PoissonConfig, Sizes};
 use floodway_sim::world::World;
-use support::{AT, MBIT, MS, US};
+use crate::support::{AT, MBIT, MS, US};
 
 /// A fat tree with loss and jitter; two of its hosts run VMs with loads.
 fn run(seed: u64) -> (u64, u64, Vec<(u64, Duration)>) {

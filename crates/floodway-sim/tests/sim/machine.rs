@@ -1,7 +1,5 @@
 //! A machine with VMs: what scheduling does to TCP, and that packets are not lost on the way.
 
-mod support;
-
 use std::any::Any;
 
 use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, VcpuSpec};
@@ -12,7 +10,7 @@ use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Echo, EchoConfig, Record, Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
 use floodway_sim::{Duration, Instant};
-use support::{AT, MBIT, MS, US};
+use crate::support::{AT, MBIT, MS, US};
 
 struct Setup {
     world: World,

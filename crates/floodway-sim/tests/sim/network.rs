@@ -1,7 +1,5 @@
 //! Topologies, queues and traffic models.
 
-mod support;
-
 use floodway_core::congestion::Algorithm;
 use floodway_sim::Duration;
 use floodway_sim::flow::{Flow, FlowId, Side};
@@ -15,7 +13,7 @@ use floodway_sim::traffic::{
     PoissonConfig, Queries, QueryConfig, Record, Samples, Sizes,
 };
 use floodway_sim::world::{App, Ctx, World};
-use support::{AT, MBIT, MS, US};
+use crate::support::{AT, MBIT, MS, US};
 
 const HIGH: u8 = 46;
 

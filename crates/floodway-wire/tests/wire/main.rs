@@ -1,0 +1,6 @@
+//! Parsing, checksums and segmentation: one binary, so that it is linked once.
+
+mod checksum;
+mod offload;
+mod parse;
+mod support;
