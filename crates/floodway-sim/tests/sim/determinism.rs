@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use crate::support::{AT, MBIT, MS, US};
 use floodway_sim::Duration;
 use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, VcpuSpec};
 use floodway_sim::engine::sweep;
@@ -11,7 +12,6 @@ use floodway_sim::packet::Address;
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Empirical, Pairing, Poisson, PoissonConfig, Sizes};
 use floodway_sim::world::World;
-use crate::support::{AT, MBIT, MS, US};
 
 /// A fat tree with loss and jitter; two of its hosts run VMs with loads.
 fn run(seed: u64) -> (u64, u64, Vec<(u64, Duration)>) {

@@ -1,5 +1,6 @@
 //! An offloaded flow takes no more of a path than the algorithm that it runs allows.
 
+use crate::support::{AT, MBIT, MS};
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::Config;
 use floodway_sim::Duration;
@@ -11,7 +12,6 @@ use floodway_sim::net::{Builder, Link, Net, NicConfig, QueueConfig, SwitchConfig
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Bulk, BulkFlow};
 use floodway_sim::world::{AppId, World};
-use crate::support::{AT, MBIT, MS};
 
 /// Host 0 receives behind a bottleneck; the others send, through access links with a jitter of one packet time, since without any
 /// randomness flows fall into step with the drops of the queue.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use crate::support::{AT, MBIT, MS, US};
 use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, RoundRobin, Scheduler, VcpuSpec};
 use floodway_sim::machine::{DriverConfig, Hook, HookCtx, MachineConfig, PassThrough, VmConfig};
 use floodway_sim::net::{Link, NicConfig, one_link};
@@ -10,7 +11,6 @@ use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Echo, EchoConfig, Record, Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
 use floodway_sim::{Duration, Instant};
-use crate::support::{AT, MBIT, MS, US};
 
 struct Setup {
     world: World,

@@ -1,5 +1,6 @@
 //! Topologies, queues and traffic models.
 
+use crate::support::{AT, MBIT, MS, US};
 use floodway_core::congestion::Algorithm;
 use floodway_sim::Duration;
 use floodway_sim::flow::{Flow, FlowId, Side};
@@ -13,7 +14,6 @@ use floodway_sim::traffic::{
     PoissonConfig, Queries, QueryConfig, Record, Samples, Sizes,
 };
 use floodway_sim::world::{App, Ctx, World};
-use crate::support::{AT, MBIT, MS, US};
 
 const HIGH: u8 = 46;
 

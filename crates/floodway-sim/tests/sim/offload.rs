@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use crate::support::{AT, MBIT, MS, US};
 use floodway_core::congestion::Algorithm;
 use floodway_core::offload::{BufferPolicy, Config, Counters, TxState};
 use floodway_sim::Duration;
@@ -13,7 +14,6 @@ use floodway_sim::packet::Address;
 use floodway_sim::tcp::{SenderStats, TcpConfig};
 use floodway_sim::traffic::{Samples, Series, SeriesConfig};
 use floodway_sim::world::{AppId, MachineId, World};
-use crate::support::{AT, MBIT, MS, US};
 
 #[derive(Clone, Copy)]
 struct Setup {

@@ -1,6 +1,7 @@
 //! Section 6 of the small-flows paper: what a VM gains that tries to cheat. Each test has a control that shows that the cheat
 //! would work if the mechanism were not there.
 
+use crate::support::{AT, MBIT, MS, US};
 use floodway_sim::cpu::{Credit, CreditConfig, LoadConfig, VcpuSpec};
 use floodway_sim::flow::{FlowId, Side};
 use floodway_sim::machine::{DriverConfig, MachineConfig, PassThrough, VmConfig};
@@ -12,7 +13,6 @@ use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Arrivals, Echo, EchoConfig, Queries, QueryConfig, Samples, Sizes};
 use floodway_sim::world::{App, AppId, Ctx, World};
 use floodway_sim::{Duration, Instant};
-use crate::support::{AT, MBIT, MS, US};
 
 const HIGH: u8 = 46;
 /// Hosts of the star.

@@ -1,12 +1,12 @@
 //! TCP against what is known of it.
 
+use crate::support::{AT, MBIT, MS, US, bulk_pairs, jittered, pairs, progress, sender};
 use floodway_core::congestion::Algorithm;
 use floodway_sim::net::{Link, NicConfig, QueueConfig, one_link};
 use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Bulk, BulkFlow};
 use floodway_sim::world::World;
 use floodway_sim::{Duration, Instant};
-use crate::support::{AT, MBIT, MS, US, bulk_pairs, jittered, pairs, progress, sender};
 
 /// Payload of full segments at a link's rate, in bytes per second.
 fn goodput(link: &Link, mss: u32, headers: u32) -> f64 {

@@ -1,5 +1,6 @@
 //! The multi-tier application against what queueing theory says of closed networks.
 
+use crate::support::{MBIT, MS, US};
 use floodway_sim::cpu::{RoundRobin, VcpuSpec};
 use floodway_sim::machine::{DriverConfig, MachineConfig, PassThrough, VmConfig};
 use floodway_sim::net::{Link, NicConfig, one_link};
@@ -7,7 +8,6 @@ use floodway_sim::tcp::TcpConfig;
 use floodway_sim::traffic::{Call, Operation, Request, Sizes, Tier, Tiers, TiersConfig};
 use floodway_sim::world::{AppId, World};
 use floodway_sim::{Duration, Instant};
-use crate::support::{MBIT, MS, US};
 
 const SECONDS: u64 = 400;
 

@@ -1,5 +1,6 @@
 //! Checksums agree with a reference, whole and incrementally, and edits keep them right.
 
+use crate::support::{payload, reference_sum, tcp};
 use floodway_wire::build::{self, Link};
 use floodway_wire::checksum::{self, ChecksumState, Sum, Verification};
 use floodway_wire::tcp::options::Timestamps;
@@ -7,7 +8,6 @@ use floodway_wire::tcp::{Flags, HeaderMut, OptionSummary};
 use floodway_wire::{MacAddr, parse};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use crate::support::{payload, reference_sum, tcp};
 
 /// What edits of a header are tested with.
 fn edit(frame: &mut [u8], state: ChecksumState, (n, window, flags): (u32, u16, u8)) -> usize {

@@ -1,5 +1,6 @@
 //! Segmentation and coalescing undo each other, and what they produce is what TCP expects.
 
+use crate::support::{payload, tcp};
 use floodway_wire::checksum::{self, ChecksumState, Verification};
 use floodway_wire::coalescing::{Coalescer, Offer};
 use floodway_wire::segmentation::Segmenter;
@@ -7,7 +8,6 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{ipv4, parse, vnet};
 use proptest::prelude::*;
-use crate::support::{payload, tcp};
 
 fn segments(frame: &[u8], gso_size: u16) -> Vec<Vec<u8>> {
     let mut segmenter = Segmenter::new(frame, gso_size).unwrap();

@@ -1,5 +1,6 @@
 //! From bytes to metadata: every kind of frame, cut anywhere, and any bytes at all.
 
+use crate::support::{payload, tcp};
 use floodway_wire::build::{self, Ip, Link};
 use floodway_wire::{
     Error, FiveTuple, Layer, MacAddr, Network, Transport, announced_mac, arp, ethernet, icmp, ipv4,
@@ -7,7 +8,6 @@ use floodway_wire::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use crate::support::{payload, tcp};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
