@@ -21,6 +21,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
 
+use crate::activity::Activity;
 use crate::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery, PortPage, Refusal, manage_path,
@@ -110,6 +111,14 @@ impl ControlClient {
     /// There is no answer, or not one of this version.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get("/v1/status")
+    }
+
+    /// What the switch does now: less than its status, for who asks again and again.
+    ///
+    /// # Errors
+    /// There is no answer, or not one of this version.
+    pub fn activity(&self) -> Result<Activity, ClientError> {
+        self.get("/v1/activity")
     }
 
     /// The version of the switch.

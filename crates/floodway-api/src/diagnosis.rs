@@ -69,6 +69,9 @@ pub struct Diagnosis {
     pub last_error: Option<ErrorReport>,
     /// Why the last front-end was cut off, until another one comes.
     pub quarantine: Option<String>,
+    /// The kind of cause: `guest_memory`, `dirty_log`, `crash`.
+    #[serde(default)]
+    pub quarantine_cause: Option<String>,
     /// Negotiated virtio features by name.
     pub features: Vec<String>,
     /// vhost-user protocol features that the front-end has chosen, by name.
@@ -240,7 +243,10 @@ impl Diagnosis {
     fn quarantined(&self) -> Option<Finding> {
         let reason = self.quarantine.as_ref()?;
         let problem = format!("the last front-end was cut off: {reason}");
-        Some(error(problem, "df -h /dev/shm /dev/hugepages"))
+        Some(match self.quarantine_cause.as_deref() {
+            Some("crash") => error(problem, "journalctl -u floodway --since -1h -p warning"),
+            _ => error(problem, "df -h /dev/shm /dev/hugepages"),
+        })
     }
 
     fn socket(&self) -> Option<Finding> {

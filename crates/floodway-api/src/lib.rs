@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | the configuration: names, units, ranges and defaults, from TOML and back |
 //! | [`status`] | counters and states of a running switch |
+//! | [`activity`] | the few of them that are shown again and again |
 //! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
 //! | [`settings`] | settings made at run time, and configurations with them |
@@ -11,6 +12,7 @@
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`client`] | a client of the control socket |
 
+pub mod activity;
 pub mod capture;
 #[cfg(feature = "client")]
 pub mod client;

@@ -209,7 +209,7 @@ pub struct PortStatus {
     /// Why its last front-end was cut off; none if it was not, or if another one has come.
     #[serde(default)]
     pub quarantine: Option<String>,
-    /// Front-ends that were cut off, by what had gone: `guest_memory`, `dirty_log`.
+    /// Front-ends that were cut off, by cause: memory that has gone (`guest_memory`, `dirty_log`), data planes that crashed in its turns (`crash`).
     #[serde(default)]
     pub quarantines: BTreeMap<String, u64>,
 }

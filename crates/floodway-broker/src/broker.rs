@@ -12,6 +12,8 @@
 //! configuration; from there on the next one starts with that, unless this one refuses. Ends of channels are attached to ports when it has
 //! answered, so no front-end is served of which it may know nothing. One that does not answer within [`CHANGE`] is killed.
 //!
+//! **A data plane that crashed** has left a note of whose turn it was; a port that several died of is [cut off](crate::quarantine).
+//!
 //! **Invariant**: at most one data plane runs.
 
 use std::io;
@@ -32,6 +34,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::layout::{Changes, Layout, NotChanged, Place, Request};
 use crate::notices::Notices;
 use crate::port::{PortChannel, PortFault, wait_for};
+use crate::quarantine::{Suspects, TURNS, take_turns};
 use crate::settings::{Settings, TooMany};
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
@@ -173,6 +176,7 @@ impl Broker<'_> {
 
     fn keep_running(&mut self) -> Result<(), BrokerError> {
         let mut restarts = Restarts::default();
+        let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
         let mut was_ready = false;
         loop {
@@ -191,6 +195,7 @@ impl Broker<'_> {
                 self.end_change(change);
             }
             drop(plane);
+            self.judge_turns(&end, &mut suspects);
             if !was_ready {
                 return Err(BrokerError::NotReady(end));
             }
@@ -199,6 +204,27 @@ impl Broker<'_> {
             last_end = Some(end.to_string());
             if self.pause(pause) {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Cuts off ports in whose turns data planes crash.
+    fn judge_turns(&self, end: &End, suspects: &mut Suspects) {
+        let Some(notes) = self.state.iter().find(|state| state.part == StatePart::Turns) else {
+            return;
+        };
+        let turns = take_turns(notes.file.as_fd(), notes.bytes).unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot find out whose turn it was");
+            Vec::new()
+        });
+        if !end.is_crash() {
+            return;
+        }
+        for instance in suspects.on_crash(&turns) {
+            let mut ports = self.layout.in_force().ports.iter();
+            if let Some(place) = ports.find(|place| place.instance == instance) {
+                let reason = format!("{TURNS} data planes in a row crashed in its turn: {end}");
+                place.thread.cut_off(reason);
             }
         }
     }

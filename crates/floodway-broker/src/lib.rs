@@ -11,6 +11,7 @@
 //! | [`layout`] | which ports there are, and changes of that |
 //! | [`transaction`] | whether the state before a change is in force or the one after it |
 //! | [`settings`] | what operators have set at run time |
+//! | [`quarantine`] | ports that data planes die of, and for how long their front-ends are kept away |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`descriptors`] | how many the process must be allowed |
@@ -21,6 +22,7 @@ pub mod framing;
 pub mod layout;
 pub mod notices;
 pub mod port;
+pub mod quarantine;
 pub mod record;
 pub mod session;
 pub mod settings;

@@ -8,6 +8,8 @@
 //! A new data plane is there when its end of a new channel has been [put into the mailbox](PortThread::attach). The old channel is read to its end first: what its
 //! data plane had sent counts.
 //!
+//! A front-end of which data planes die is cut off, and its port stays without one [for a while](crate::quarantine).
+//!
 //! Whatever a front-end does costs this thread only: closing a descriptor that it serves itself may take for ever.
 
 use std::io::{self, Write};
@@ -21,12 +23,13 @@ use std::time::{Duration, Instant};
 
 use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromPort, MAX_PROBLEM, ToPort};
+use floodway_process::message::{FromPort, MAX_PROBLEM, ToPort, shorten};
 use floodway_process::peer::Peer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
+use crate::quarantine::CutOffs;
 use crate::record::{Limits, Packet};
 use crate::session::{Outcome, Outgoing, Session};
 
@@ -73,6 +76,8 @@ pub struct PortFault {
 #[derive(Debug, Default)]
 struct Letters {
     channel: Option<PortChannel>,
+    /// Why the front-end is to be cut off.
+    cut_off: Option<String>,
     stop: bool,
 }
 
@@ -94,7 +99,8 @@ impl Mailbox {
         // Nothing to read is no news.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        Letters { channel: letters.channel.take(), stop: letters.stop }
+        let Letters { channel, cut_off, stop } = &mut *letters;
+        Letters { channel: channel.take(), cut_off: cut_off.take(), stop: *stop }
     }
 }
 
@@ -132,6 +138,8 @@ impl PortThread {
             sessions: 0,
             retry: Instant::now(),
             attempts: Attempts::default(),
+            cut_offs: CutOffs::default(),
+            quarantine: None,
             allowance: Allowance::new(Instant::now()),
         };
         let thread =
@@ -142,6 +150,11 @@ impl PortThread {
     /// Hands the port to a new data plane, which has the other end of `channel`.
     pub fn attach(&self, channel: PortChannel) {
         self.mailbox.change(|letters| letters.channel = Some(channel));
+    }
+
+    /// Cuts off the front-end, of which data planes die.
+    pub fn cut_off(&self, reason: String) {
+        self.mailbox.change(|letters| letters.cut_off = Some(reason));
     }
 }
 
@@ -185,6 +198,9 @@ struct Server {
     /// When a front-end that listens is looked for next.
     retry: Instant,
     attempts: Attempts,
+    cut_offs: CutOffs,
+    /// Why the last front-end was cut off, until there is another one.
+    quarantine: Option<String>,
     /// What this thread may do for front-ends.
     allowance: Allowance,
 }
@@ -210,6 +226,9 @@ impl Server {
                 return;
             }
             self.hear();
+            if let Some(reason) = letters.cut_off {
+                self.cut_off(&reason);
+            }
             if let Some(channel) = letters.channel {
                 self.attach(channel);
             }
@@ -254,8 +273,29 @@ impl Server {
         }
         self.channel = Some(channel);
         self.attempts.reported = None;
+        self.report_quarantine();
         self.replay();
         self.report_attempts();
+    }
+
+    /// Closes the connection of a front-end of which data planes die, and lets in no other for a while.
+    fn cut_off(&mut self, reason: &str) {
+        let now = Instant::now();
+        let pause = self.cut_offs.on_cut_off(now);
+        tracing::warn!(port = self.name, reason, ?pause, "front-end cut off");
+        self.front_end = None;
+        self.retry = self.retry.max(now + pause);
+        self.quarantine = Some(match pause.as_secs() {
+            0 => shorten(reason),
+            seconds => shorten(&format!("{reason}; no other is let in for {seconds} s")),
+        });
+        self.report_quarantine();
+    }
+
+    fn report_quarantine(&mut self) {
+        if let Some(reason) = self.quarantine.clone() {
+            self.send(&ToPort::Quarantined { reason }.into());
+        }
     }
 
     fn replay(&mut self) {
@@ -268,10 +308,7 @@ impl Server {
                     }
                 }
             }
-            Err(suspect) => {
-                tracing::warn!(port = self.name, reason = %suspect, "front-end cut off");
-                self.front_end = None;
-            }
+            Err(suspect) => self.cut_off(&suspect.to_string()),
         }
     }
 
@@ -417,6 +454,7 @@ impl Server {
         self.sessions += 1;
         let id = self.sessions;
         self.allowance.connect();
+        self.quarantine = None;
         let peer = Peer::of(&stream).ok();
         let session = Session::new(id, self.limits).of_process(peer);
         let framer = Framer::default();

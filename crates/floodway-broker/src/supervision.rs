@@ -48,6 +48,22 @@ impl fmt::Display for End {
     }
 }
 
+impl End {
+    /// Returns `true` if it was something that the data plane did, and not what somebody did to it, as far as that shows. `SIGKILL` comes from
+    /// operators, and where memory has run out.
+    #[must_use]
+    pub fn is_crash(&self) -> bool {
+        use rustix::process::Signal;
+        let faults =
+            [Signal::ABORT, Signal::SEGV, Signal::BUS, Signal::ILL, Signal::FPE, Signal::SYS];
+        match self {
+            Self::Signalled(signal) => faults.iter().any(|fault| fault.as_raw() == *signal),
+            Self::Silent => true,
+            Self::Exited(_) | Self::Fault(_) => false,
+        }
+    }
+}
+
 /// What a signal means to an operator.
 fn name(signal: i32) -> &'static str {
     use rustix::process::Signal;
@@ -166,6 +182,15 @@ mod tests {
         assert_eq!((1..).find(|_| pulse.look()), Some(START_LOOKS));
         pulse.on_ready();
         assert_eq!((1..).find(|_| pulse.look()), Some(SILENT_LOOKS));
+    }
+
+    #[test]
+    fn what_somebody_does_to_a_data_plane_is_no_crash() {
+        let signals =
+            |numbers: &[i32]| numbers.iter().map(|&n| End::Signalled(n)).collect::<Vec<_>>();
+        assert!(signals(&[4, 6, 7, 8, 11, 31]).iter().all(End::is_crash) && End::Silent.is_crash());
+        assert!(!signals(&[2, 9, 15, 64]).iter().any(End::is_crash));
+        assert!(!End::Exited(1).is_crash() && !End::Fault(String::new()).is_crash());
     }
 
     #[test]

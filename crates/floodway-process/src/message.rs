@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -166,6 +166,9 @@ pub enum UplinkKind {
     Packet,
 }
 
+/// Bytes that each worker has in [`StatePart::Turns`]: a cache line.
+pub const TURN_BYTES: usize = 64;
+
 /// A part of the state that outlives a data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StatePart {
@@ -173,6 +176,8 @@ pub enum StatePart {
     Counters,
     /// The forwarding table.
     MacTable,
+    /// Whose turn it is: in the first word of each worker's [`TURN_BYTES`] the instance of the port that it serves, or zero.
+    Turns,
 }
 
 /// What the broker says on the main channel.
@@ -352,6 +357,11 @@ pub enum ToPort {
         /// Why it cannot, other than that nobody listens.
         problem: Option<String>,
     },
+    /// The last front-end was cut off, since data planes had died of it, and no other has come yet.
+    Quarantined {
+        /// Why, for the status.
+        reason: String,
+    },
     /// A vhost-user message, with its descriptors.
     Message {
         /// Number of the connection.
@@ -391,6 +401,7 @@ impl Message for ToPort {
             Self::Attempts { problem, .. } => {
                 at_most("problem", problem.as_ref().map_or(0, String::len), MAX_PROBLEM)
             }
+            Self::Quarantined { reason } => at_most("reason", reason.len(), MAX_REASON),
             _ => Ok(()),
         }
     }

@@ -23,6 +23,7 @@ use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
 use crate::kept::addresses::KeptAddresses;
 use crate::kept::counters::KeptCounters;
+use crate::kept::turns::{KeptTurns, Turn};
 use crate::memory::budget::{Budget, Share};
 use crate::operator::runtime_settings::{self, SettingError};
 use crate::operator::{ControlApi, StatusSource};
@@ -133,6 +134,8 @@ pub struct Brokered {
     pub counters: Option<KeptCounters>,
     /// Addresses that earlier data planes had learned.
     pub addresses: Vec<(MacAddr, PortId)>,
+    /// Where workers note whose turn it is, if anybody reads it.
+    pub turns: Option<KeptTurns>,
 }
 
 /// A running switch.
@@ -194,7 +197,9 @@ impl Switch {
             stop: Arc::new(AtomicBool::new(false)),
         };
         for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
-            let worker = switch.start_worker(&config.workers[index], index, waker, uplinks)?;
+            let turn = held.turns.as_ref().map_or(Turn::default(), |turns| turns.of_worker(index));
+            let config = &config.workers[index];
+            let worker = switch.start_worker(config, index, waker, uplinks, turn)?;
             switch.workers.push(worker);
         }
         switch.manager.connect(channels)?;
@@ -218,6 +223,7 @@ impl Switch {
         index: usize,
         waker: Arc<Waker>,
         uplinks: Vec<UplinkReceiver>,
+        turn: Turn,
     ) -> Result<RunningWorker, StartError> {
         let failed = |source| StartError::Worker { index, source };
         for uplink in &uplinks {
@@ -239,6 +245,7 @@ impl Switch {
             stop: Arc::clone(&self.stop),
             housekeeper: index == 0,
             next_completion: Instant::NEVER,
+            turn,
         };
         let thread =
             spawn_critical(format!("worker-{index}"), move || worker.run()).map_err(failed)?;
@@ -373,6 +380,7 @@ struct Held {
     seats: BTreeMap<usize, (usize, u64)>,
     /// Numbers that ports can have.
     numbers: Option<usize>,
+    turns: Option<KeptTurns>,
 }
 
 impl Held {
@@ -385,13 +393,13 @@ type Channels = BTreeMap<usize, OwnedFd>;
 
 /// Channels of ports, what else a broker holds, and what its data planes have learned.
 fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<(MacAddr, PortId)>) {
-    let Some(Brokered { ports, numbers, devices, counters, addresses }) = brokered else {
+    let Some(Brokered { ports, numbers, devices, counters, addresses, turns }) = brokered else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
-    let held = Held { devices: Some(devices), counters, seats, numbers: Some(numbers) };
+    let held = Held { devices: Some(devices), counters, seats, numbers: Some(numbers), turns };
     (channels, held, addresses)
 }
 

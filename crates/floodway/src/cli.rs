@@ -1,6 +1,7 @@
 //! Commands and options.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
@@ -24,6 +25,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show the ports, queues, drops and addresses of the running switch
     Status(StatusArgs),
+    /// Show what the VMs of the running switch do, the busiest first: rates, drops, delay, what the offload does, waiting vCPUs
+    Top(TopArgs),
     /// Show the TCP connections that the running switch offloads
     Flows(FlowsArgs),
     /// Show what the guests of the running switch send where, at which rate and in which class
@@ -125,6 +128,62 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,
+}
+
+/// Options of `floodway top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// Print the rates of one interval and exit
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON, one line for each interval, and with --once one document
+    #[arg(long)]
+    pub json: bool,
+    /// What ports are sorted by
+    #[arg(long, value_name = "FIGURE", default_value = "rate")]
+    pub sort: Key,
+    /// Only ports whose name or state has these words
+    #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
+    pub filter: String,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// What `floodway top` sorts ports by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Key {
+    /// Name, with numbers in it by their value.
+    Name,
+    /// Bits a second, both ways.
+    #[default]
+    Rate,
+    /// Bits a second from the guest.
+    Tx,
+    /// Bits a second to the guest.
+    Rx,
+    /// Frames a second from the guest.
+    TxFrames,
+    /// Frames a second to the guest.
+    RxFrames,
+    /// Bytes that the offload stores.
+    Stored,
+    /// Bytes acknowledged for the guest.
+    Kept,
+    /// Repairs a second.
+    Repairs,
+    /// Time that frames wait.
+    Delay,
+    /// Drops a second.
+    Drops,
+    /// Share of the worker.
+    Work,
+    /// vCPUs that wait.
+    Wait,
+    /// Frames a second that the guest is spared.
+    Saved,
 }
 
 /// Options of `floodway flows`.
@@ -393,6 +452,13 @@ pub struct DrainArgs {
     pub control: ControlArgs,
 }
 
+/// A time between two looks, in seconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let seconds = seconds.ok_or("must be a number of seconds from 0.1 to 3600")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
 /// A number of bytes, perhaps in KiB, MiB or GiB.
 fn bytes(text: &str) -> Result<u32, String> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
@@ -446,6 +512,18 @@ mod tests {
             panic!("not accepted");
         };
         assert_eq!((args.json, args.watch), (false, Some(5)));
+    }
+
+    #[test]
+    fn options_of_top() {
+        let words = "floodway top --once --json --interval 0.5 --sort tx-frames --filter web";
+        let Ok(Command::Top(args)) = parse(words) else { panic!("not accepted") };
+        assert!(args.once && args.json);
+        assert_eq!((args.interval.as_millis(), args.sort), (500, Key::TxFrames));
+        for seconds in ["0", "0.01", "3601", "-1", "NaN", "x"] {
+            let error = parse(&format!("floodway top --interval={seconds}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{seconds}");
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod run;
 mod save;
 mod status;
 mod table;
+mod top;
 
 use std::io;
 use std::process::ExitCode;
@@ -53,6 +54,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(&args)?,
         Command::Status(args) => status::status(&args)?,
+        Command::Top(args) => top::top(&args)?,
         Command::Flows(args) => flows::flows(&args)?,
         Command::Pairs(args) => pairs::pairs(&args)?,
         Command::Offload(args) => offload::offload(&args)?,

@@ -79,7 +79,7 @@ fn predecessors(status: &PredecessorsStatus) -> String {
 }
 
 /// Seconds as `3d 04:05:06`.
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     // A float to integer cast saturates; negative uptimes become zero.
     let s = seconds as u64;
     let clock = format!("{:02}:{:02}:{:02}", s / 3600 % 24, s / 60 % 60, s % 60);

@@ -194,3 +194,36 @@ fn a_message_that_kills_twice_ends_its_connection() {
     let _plane = scene.data_plane();
     assert_eq!(front_end.read(&mut [0]).unwrap(), 0, "hung up");
 }
+
+/// Hears why the last front-end was cut off.
+fn quarantined(plane: &PlaneEnd) -> String {
+    let (message, _) = recv(plane);
+    let ToPort::Quarantined { reason } = message else { panic!("{message:?}") };
+    reason
+}
+
+#[test]
+fn a_front_end_that_is_cut_off_again_is_kept_away() {
+    let scene = Scene::new("cut-off");
+    let mut front_end = scene.front_end();
+    resume(&scene.data_plane());
+    scene.port.cut_off("it kills".to_owned());
+    assert_eq!(front_end.read(&mut [0]).unwrap(), 0, "closed");
+    let plane = scene.data_plane();
+    assert_eq!(quarantined(&plane), "it kills");
+    // Let in at once; its quarantine is over.
+    let mut front_end = scene.front_end();
+    resume(&plane);
+    drop(plane);
+    let plane = scene.data_plane();
+    resume(&plane);
+    scene.port.cut_off("it kills".to_owned());
+    assert_eq!(front_end.read(&mut [0]).unwrap(), 0, "closed");
+    assert_eq!(quarantined(&plane), "it kills; no other is let in for 10 s");
+    let _waiting = scene.front_end();
+    // This one is not kept back with it.
+    let next = scene.data_plane();
+    assert_eq!(quarantined(&next), "it kills; no other is let in for 10 s");
+    next.set_time_limit(Some(Duration::from_millis(300))).unwrap();
+    assert!(matches!(next.recv(), Ok(Received::Nothing) | Err(_)), "nobody comes");
+}

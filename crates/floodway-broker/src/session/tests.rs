@@ -186,7 +186,10 @@ fn report(plane: &mut Plane, outgoing: &Outgoing<u32>) -> Option<FromPort> {
             (!replayed).then_some(FromPort::Handled(handled))
         }
         ToPort::Replayed { session } => Some(FromPort::Resumed { session: *session }),
-        ToPort::Connected { .. } | ToPort::Disconnected { .. } | ToPort::Attempts { .. } => None,
+        ToPort::Connected { .. }
+        | ToPort::Disconnected { .. }
+        | ToPort::Attempts { .. }
+        | ToPort::Quarantined { .. } => None,
     }
 }
 

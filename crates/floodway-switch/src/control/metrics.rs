@@ -120,7 +120,7 @@ impl Snapshot {
                 (labels.collect::<Labels>(), n)
             })
         });
-        metrics.counter("port_quarantines", "Front-ends cut off, by what had gone", times)
+        metrics.counter("port_quarantines", "Front-ends cut off, by cause", times)
     }
 
     fn work(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {

@@ -8,6 +8,7 @@
 //! | route | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](crate::api::status::Status) as JSON |
+//! | `GET /v1/activity` | [`Activity`](crate::api::activity::Activity) as JSON: what is shown every second |
 //! | `GET /v1/version` | [`Version`] as JSON |
 //! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::control::FlowPage) as JSON |
 //! | `GET /v1/ports?limit=&cursor=` | [`PortPage`](crate::api::control::PortPage) as JSON |

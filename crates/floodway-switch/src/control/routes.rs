@@ -12,6 +12,7 @@ use axum::{Json, Router};
 use super::changes::aside;
 use super::failure::{Failure, Source, error};
 use super::{captures, changes, metrics};
+use crate::api::activity::Activity;
 use crate::api::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
     OffloadSettings, PairPage, PairQuery,
@@ -21,7 +22,7 @@ use crate::api::status::{Status, Version};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/captures, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/captures, /metrics";
 
 /// The routes, answered by `source`; captures are for root and the user `owner`.
 pub(super) fn router(source: Source, owner: u32) -> Router {
@@ -32,6 +33,7 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
     let configuration = changes::router(Arc::clone(&source) as Arc<dyn ConfigApi>);
     Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/activity", get(activity))
         .route("/v1/version", get(version))
         .route("/v1/flows", get(flows))
         .route("/v1/pairs", get(pairs))
@@ -49,6 +51,10 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
 
 async fn status(State(source): State<Source>) -> Json<Status> {
     Json(source.status())
+}
+
+async fn activity(State(source): State<Source>) -> Json<Activity> {
+    Json(source.activity())
 }
 
 async fn version() -> Json<Version> {

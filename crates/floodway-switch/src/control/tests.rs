@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
@@ -30,6 +31,16 @@ struct Fixed(Status);
 impl StatusSource for Fixed {
     fn status(&self) -> Status {
         self.0.clone()
+    }
+
+    fn activity(&self) -> Activity {
+        let ports = self.0.ports.iter().map(|port| PortActivity {
+            name: port.name.clone(),
+            state: port.state,
+            ..PortActivity::default()
+        });
+        let ports = ports.collect();
+        Activity { switch: self.0.switch.clone(), ports, ..Activity::default() }
     }
 }
 
@@ -181,6 +192,7 @@ fn the_client_reads_what_the_source_says() {
     let _server = start(&path).unwrap();
     let client = ControlClient::new(&path).unwrap();
     assert_eq!(client.status().unwrap(), sample());
+    assert_eq!(client.activity().unwrap(), Fixed(sample()).activity());
     assert_eq!(client.version().unwrap().version, env!("CARGO_PKG_VERSION"));
 }
 

@@ -9,9 +9,11 @@
 //! |---|---|
 //! | [`counters`] | traffic and drops of queues, ports and uplinks |
 //! | [`addresses`] | where learned addresses are |
+//! | [`turns`] | whose turn it is |
 
 pub mod addresses;
 pub mod counters;
+pub mod turns;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

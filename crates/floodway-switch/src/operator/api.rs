@@ -1,6 +1,7 @@
 //! What can be asked of a running switch, whoever it is that answers: the switch, or a stand-in of tests.
 
 use super::capture::CaptureSink;
+use crate::api::activity::Activity;
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
@@ -15,6 +16,9 @@ use crate::config::Config;
 pub trait StatusSource: Send + Sync {
     /// The status now.
     fn status(&self) -> Status;
+
+    /// What is shown again and again of it.
+    fn activity(&self) -> Activity;
 }
 
 /// Something whose configuration can be changed: the running switch, or its broker.

@@ -13,6 +13,7 @@ use crate::memory::RegionLayout;
 use crate::operator::snapshot;
 use crate::state::front_end::{Facts, Noted, Peer, VringFacts};
 use crate::state::port::Port;
+use crate::sync::lock;
 
 /// What is known of `port`, with findings.
 pub fn port(port: &Port) -> Diagnosis {
@@ -20,12 +21,14 @@ pub fn port(port: &Port) -> Diagnosis {
     let status = snapshot::port(port, WorkStatus::default());
     let ring = |(index, vring)| ring(port, index, vring);
     let protocol = Protocol::from_bits_truncate(facts.protocol_features);
+    let quarantine_cause = lock(&port.quarantine).reason().map(|(cause, _)| cause.label());
     let mut diagnosis = Diagnosis {
         port: port.config.name.clone(),
         state: status.state,
         socket: socket(port, &facts),
         peer: facts.peer.map(|Peer { pid, uid, gid }| PeerReport { pid, uid, gid }),
         last_error: facts.last_error.as_ref().map(|noted| error(noted, &facts)),
+        quarantine_cause: quarantine_cause.map(str::to_owned),
         quarantine: status.quarantine.clone(),
         protocol_features: protocol.iter_names().map(|(name, _)| name.to_owned()).collect(),
         memory: facts.regions.iter().map(region).collect(),

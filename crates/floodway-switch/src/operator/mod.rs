@@ -1,5 +1,6 @@
 //! What the running switch does for its operator, and the TCP offload's part of it.
 
+mod activity;
 mod api;
 mod capture;
 mod diagnose;

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind, PortId};
+use floodway_core::time::Instant;
 
+use crate::api::activity::Activity;
 use crate::api::status::{
     Drops, L2Entry, Notifications, PairTrafficStatus, PortState, PortStatus, QueuePairStatus,
     RemovedStatus, RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus, add_drops,
 };
-use crate::memory::sigbus::Kind;
 use crate::operator::api::StatusSource;
 use crate::queues::ring::Interrupts;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
 use crate::state::port::{Port, QueuePair};
+use crate::state::quarantine::Cause;
 use crate::state::shared::Shared;
 use crate::state::uplink::Uplink;
 use crate::state::workers::WorkerInfo;
@@ -26,21 +28,14 @@ use crate::vhost::features;
 impl StatusSource for Shared {
     fn status(&self) -> Status {
         let now = self.now();
-        let uptime_s = now.as_nanos() as f64 / 1e9;
         let entries = self.table().entries(now);
         Status {
-            switch: SwitchStatus {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                pid: std::process::id(),
-                uptime_s,
-                predecessors: self.predecessors.get().cloned(),
-                sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
-            },
+            switch: self.switch_status(now),
             workers: self
                 .workers
                 .iter()
                 .enumerate()
-                .map(|(index, info)| worker(index, info, uptime_s))
+                .map(|(index, info)| worker(index, info, now))
                 .collect(),
             ports: self.ports().iter().map(|p| port(p, self.work(p.id))).collect(),
             uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
@@ -49,15 +44,34 @@ impl StatusSource for Shared {
             traffic: self.traffic.iter().map(|pair| self.pair(&pair)).collect(),
         }
     }
+
+    fn activity(&self) -> Activity {
+        self.look_at_activity()
+    }
 }
 
 impl StatusSource for Arc<Shared> {
     fn status(&self) -> Status {
         Shared::status(self)
     }
+
+    fn activity(&self) -> Activity {
+        Shared::activity(self)
+    }
 }
 
 impl Shared {
+    /// The process, at `now`.
+    pub(super) fn switch_status(&self, now: Instant) -> SwitchStatus {
+        SwitchStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: now.as_nanos() as f64 / 1e9,
+            predecessors: self.predecessors.get().cloned(),
+            sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
+        }
+    }
+
     fn l2_entry(&self, entry: &Entry) -> L2Entry {
         let port = self.name_of(entry.port);
         let age_s = match entry.kind {
@@ -97,7 +111,7 @@ impl Shared {
         PairTrafficStatus { from, to, by, packets: pair.packets, bytes: pair.bytes }
     }
 
-    fn work(&self, id: PortId) -> WorkStatus {
+    pub(super) fn work(&self, id: PortId) -> WorkStatus {
         let seconds = self.ledger.used(id) as f64 / 1e9;
         WorkStatus { seconds, share: self.ledger.share(id) }
     }
@@ -111,9 +125,10 @@ impl Shared {
     }
 }
 
-fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
+fn worker(index: usize, info: &WorkerInfo, now: Instant) -> WorkerStatus {
+    let uptime_s = now.as_nanos() as f64 / 1e9;
     let stats = &info.stats;
-    let slept_s = stats.slept_ns.get() as f64 / 1e9;
+    let slept_s = stats.slept_s(now);
     WorkerStatus {
         index,
         core: info.core,
@@ -127,30 +142,32 @@ fn worker(index: usize, info: &WorkerInfo, uptime_s: f64) -> WorkerStatus {
 
 /// The status of one port.
 pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
-    let running = port.rx_running();
-    let state = match (running, port.is_connected()) {
-        (1.., _) => PortState::Running,
-        (0, true) => PortState::Connected,
-        (0, false) => PortState::Down,
-    };
     let quarantine = lock(&port.quarantine);
-    let times =
-        |label: &str| (label.to_owned(), quarantine.counts.get(label).copied().unwrap_or(0));
+    let times = |(cause, times): (Cause, u64)| (cause.label().to_owned(), times);
     PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
-        state,
+        state: state(port),
         mac: port.config.mac.map(|mac| mac.to_string()),
         features: features::names(port.features()).into_iter().map(str::to_owned).collect(),
         queue_pairs_offered: port.config.queue_pairs,
-        queue_pairs_enabled: running,
+        queue_pairs_enabled: port.rx_running(),
         queues: port.pairs.iter().map(queue_pair).collect(),
         undelivered: drops(&lock(&port.undelivered)),
         work,
         offload: port.offload.status(),
         vcpu: lock(&port.vcpu).clone(),
-        quarantine: quarantine.reason.clone(),
-        quarantines: Kind::ALL.iter().map(|kind| times(kind.label())).collect(),
+        quarantine: quarantine.reason().map(|(_, reason)| reason.to_owned()),
+        quarantines: quarantine.counts().map(times).collect(),
+    }
+}
+
+/// Where a port is in its life.
+pub(super) fn state(port: &Port) -> PortState {
+    match (port.rx_running(), port.is_connected()) {
+        (1.., _) => PortState::Running,
+        (0, true) => PortState::Connected,
+        (0, false) => PortState::Down,
     }
 }
 

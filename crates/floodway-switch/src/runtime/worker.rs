@@ -31,6 +31,7 @@ use floodway_core::time::Instant;
 use floodway_core::work::Work;
 
 use crate::capture;
+use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
 use crate::queues::tx::{Batch, TxQueue};
 use crate::runtime::polling::Polling;
@@ -78,6 +79,8 @@ pub struct Worker {
     pub schedule: Schedule,
     /// The last round had work.
     pub was_busy: bool,
+    /// Where it notes which port it serves.
+    pub turn: Turn,
 }
 
 impl Worker {
@@ -140,8 +143,12 @@ impl Worker {
 
     /// Runs the timers that are due; returns whether there were any.
     fn run_timers(&mut self, forwarder: &mut Forwarder, now: Instant) -> bool {
-        let busy =
-            self.ports.iter().fold(false, |busy, port| forwarder.run_timers(port, now) | busy);
+        let mut busy = false;
+        for port in &self.ports {
+            self.turn.note(port.instance);
+            busy |= forwarder.run_timers(port, now);
+        }
+        self.turn.clear();
         // An interrupt that was let wait is no frame: it does not keep the worker from sleeping.
         forwarder.interrupt(now);
         if self.next_completion <= now {
@@ -208,8 +215,10 @@ impl Worker {
         self.schedule.begin_round(self.was_busy, || self.shared.now());
         let mut busy = false;
         for i in 0..self.ports.len() {
+            self.turn.note(self.ports[i].instance);
             busy |= self.serve_port(i, forwarder, batch, now);
         }
+        self.turn.clear();
         for i in 0..self.uplinks.len() {
             busy |= self.serve_uplink(i, forwarder, now);
         }
@@ -332,14 +341,14 @@ impl Worker {
         let mut work = false;
         self.each_tx(|tx| work |= tx.enable_kick());
         if !work {
-            self.stats.sleeps.add(1);
             let until = self.waker.sleeper.lie_down(housekeeping, || self.next_timer());
             let before = self.shared.now();
+            self.stats.note_asleep(before);
             let allowed = until.since(before);
             self.waker.wait(allowed);
             self.waker.sleeper.get_up();
             let slept = self.shared.now().since(before);
-            self.stats.slept_ns.add(slept.as_nanos() as u64);
+            self.stats.note_awake(slept);
             self.polling.adapt(slept, slept < allowed);
         }
         self.each_tx(TxQueue::disable_kick);

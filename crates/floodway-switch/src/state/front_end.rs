@@ -81,6 +81,12 @@ impl FrontEnd {
         self.lock().clone()
     }
 
+    /// The process; none while nobody is connected.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.lock().peer
+    }
+
     /// How many things have gone wrong.
     #[must_use]
     pub fn errors(&self) -> u64 {

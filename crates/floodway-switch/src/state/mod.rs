@@ -6,6 +6,7 @@ pub mod inbound;
 pub mod offload;
 pub mod port;
 pub mod ports;
+pub mod quarantine;
 pub mod shared;
 pub mod supply;
 pub mod uplink;

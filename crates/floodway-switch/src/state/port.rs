@@ -1,6 +1,5 @@
 //! A port: what the pipeline and the vhost-user device share of one VM.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -23,6 +22,7 @@ use crate::kept::counters::PortCounters;
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
+use crate::state::quarantine::Quarantine;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
@@ -47,15 +47,6 @@ impl QueuePair {
     pub fn tx(&self) -> Ordered<MutexGuard<'_, TxQueue>> {
         Ordered::lock(Rank::Transmit, &self.tx)
     }
-}
-
-/// Front-ends of a port that were cut off because memory that they share had gone.
-#[derive(Debug, Default)]
-pub struct Quarantine {
-    /// Why the last one was, if it was, until another one comes.
-    pub reason: Option<String>,
-    /// How many were, by what had gone: [`label`](crate::memory::sigbus::Kind::label).
-    pub counts: BTreeMap<&'static str, u64>,
 }
 
 /// One VM's port.

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use floodway_core::time::Instant;
 
 use crate::stats::Counter;
 
@@ -23,8 +26,10 @@ pub struct WorkerStats {
     pub busy_polls: Counter,
     /// Times that it went to sleep.
     pub sleeps: Counter,
-    /// Nanoseconds slept.
-    pub slept_ns: Counter,
+    /// Nanoseconds slept, without a sleep that goes on.
+    slept_ns: Counter,
+    /// Nanoseconds of the switch's clock at which that began; zero while it is awake.
+    asleep_since_ns: AtomicU64,
     /// Times that it stood still. Written by the watchdog.
     pub stalls: Counter,
     /// The table of ports that it has seen.
@@ -34,6 +39,29 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
+    /// Notes that it sleeps from `now` on.
+    pub(crate) fn note_asleep(&self, now: Instant) {
+        self.sleeps.add(1);
+        self.asleep_since_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that it has slept for `slept`, and is awake.
+    pub(crate) fn note_awake(&self, slept: Duration) {
+        self.asleep_since_ns.store(0, Ordering::Relaxed);
+        self.slept_ns.add(slept.as_nanos() as u64);
+    }
+
+    /// Seconds that it has slept until `now`. A reader that comes just when it wakes may miss the sleep that ends.
+    #[must_use]
+    pub fn slept_s(&self, now: Instant) -> f64 {
+        let slept = self.slept_ns.get();
+        let goes_on = match self.asleep_since_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            since => now.as_nanos().saturating_sub(since),
+        };
+        (slept + goes_on) as f64 / 1e9
+    }
+
     /// Notes which table of ports it has seen.
     pub(crate) fn note_generation(&self, generation: u64) {
         self.generation.store(generation, Ordering::Release);
@@ -55,5 +83,23 @@ impl WorkerStats {
     #[must_use]
     pub fn thread_id(&self) -> u32 {
         self.thread.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_that_goes_on_counts() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let stats = WorkerStats::default();
+        assert_eq!((stats.slept_s(at(500)), stats.sleeps.get()), (0.0, 0));
+        stats.note_asleep(at(500));
+        assert_eq!((stats.slept_s(at(500)), stats.slept_s(at(1500))), (0.0, 1.0));
+        stats.note_awake(Duration::from_millis(1500));
+        assert_eq!((stats.slept_s(at(9000)), stats.sleeps.get()), (1.5, 1));
+        stats.note_asleep(at(10_000));
+        assert_eq!(stats.slept_s(at(10_500)), 2.0);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::manager::Manager;
+use crate::api::activity::Activity;
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
@@ -24,6 +25,10 @@ pub(super) struct Operated {
 impl StatusSource for Operated {
     fn status(&self) -> Status {
         self.shared.status()
+    }
+
+    fn activity(&self) -> Activity {
+        self.shared.activity()
     }
 }
 

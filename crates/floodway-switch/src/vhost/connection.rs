@@ -29,6 +29,7 @@ use crate::host::socket_file::{self, SocketError, SocketFile, failed};
 use crate::memory::sigbus::Kind;
 use crate::state::front_end::Peer;
 use crate::state::port::Port;
+use crate::state::quarantine::Cause;
 use crate::sync::lock;
 
 /// How long a client waits before it tries to reach its front-end again.
@@ -183,7 +184,7 @@ impl Server {
             match stream {
                 Ok(Some(stream)) => {
                     log_limited!(info, self.port, "front-end connected");
-                    lock(&self.port.quarantine).reason = None;
+                    lock(&self.port.quarantine).end();
                     self.port.front_end.on_connected(Peer::of(&stream).ok());
                     self.port.set_connected(true);
                     self.allowance.borrow_mut().connect();
@@ -327,9 +328,7 @@ pub(super) fn quarantine(port: &Port, lost: Kind) -> Duration {
     let reason =
         format!("its {} has gone: the file has shrunk, or its file system is full", lost.name());
     log_limited!(warn, port, reason, "front-end cut off");
-    let mut quarantine = lock(&port.quarantine);
-    quarantine.reason = Some(reason);
-    *quarantine.counts.entry(lost.label()).or_default() += 1;
+    lock(&port.quarantine).begin(Cause::Memory(lost), reason);
     QUARANTINE
 }
 

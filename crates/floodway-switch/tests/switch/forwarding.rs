@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use floodway_switch::api::status::PortState;
+use floodway_switch::api::status::{PortState, Status};
 use floodway_switch::testing::frames::{ipv4, mac, number_of, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
 use floodway_wire::build::{Ip, Link, udp};
@@ -345,6 +345,27 @@ fn nothing_is_lost_uncounted() {
     assert_eq!(stuck.rx().packets, 64);
     assert!(stuck.pending().0 > 0 && stuck.pending().1 <= 128 << 10);
     assert!(stuck.rx().drops["queue_full"] > 0);
+    activity_agrees(&net, &status);
+}
+
+/// Activity has the sums of a status of the same moment, and names no reason for which nothing was dropped.
+fn activity_agrees(net: &Net, status: &Status) {
+    let activity = net.switch.as_ref().expect("the switch runs").status_source().activity();
+    assert_eq!(activity.ports.len(), status.ports.len());
+    for (port, now) in status.ports.iter().zip(&activity.ports) {
+        let (rx, tx, waiting) = (port.rx(), port.tx(), port.pending());
+        assert_eq!((&now.name, now.worker, now.state), (&port.name, port.worker, port.state));
+        assert_eq!((now.rx.packets, now.rx.bytes), (rx.packets, rx.bytes));
+        assert_eq!((now.tx.packets, now.tx.bytes), (tx.packets, tx.bytes));
+        assert_eq!((now.rx.dropped(), now.tx.dropped()), (rx.dropped(), tx.dropped()));
+        assert_eq!((now.pending_frames, now.pending_bytes), waiting);
+        assert_eq!(now.front_end_pid, i32::try_from(std::process::id()).ok());
+    }
+    let stuck = &activity.ports[3].rx.drops;
+    assert!(stuck["queue_full"] > 0 && stuck.values().all(|&n| n > 0), "{stuck:?}");
+    let (was, now) = (&status.switch, &activity.switch);
+    assert!(now.pid == was.pid && now.uptime_s >= was.uptime_s);
+    assert!(activity.workers.iter().all(|worker| worker.polls >= worker.busy_polls));
 }
 
 /// Only the switch may speak to the congestion control inside a guest.

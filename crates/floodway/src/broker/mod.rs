@@ -25,7 +25,7 @@ use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::control::{BindError, ControlListener, ControlServer};
 use floodway_switch::kept::counters::Places;
-use floodway_switch::kept::{WORD, addresses, counters};
+use floodway_switch::kept::{WORD, addresses, counters, turns};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::switch;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -59,6 +59,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
     let (faults, heard) = mpsc::channel();
     let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
     let numbers = u16::try_from(places.ports)?;
+    let state = state(places, config.workers.len())?;
     let control_path = config.control.clone();
     let uplinks = config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?;
     let ports = Arc::new(Ports::open(config, &configuration, numbers, faults)?);
@@ -79,7 +80,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         faults: &heard,
         on_event: &on_event,
         stop: stopped.as_fd(),
-        state: state(places)?,
+        state,
         settings: &ports.settings(),
         changes: &ports.changes(),
     };
@@ -107,10 +108,11 @@ fn bind_control(
 }
 
 /// What data planes leave for each other.
-fn state(places: Places) -> io::Result<Vec<State>> {
+fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
     let parts = [
         (StatePart::Counters, counters::words(places)),
         (StatePart::MacTable, addresses::words(places)),
+        (StatePart::Turns, turns::words(workers)),
     ];
     parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
 }

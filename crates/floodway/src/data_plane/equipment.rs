@@ -11,6 +11,7 @@ use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::{KeptCounters, Places};
+use floodway_switch::kept::turns::KeptTurns;
 use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
 
@@ -41,12 +42,14 @@ pub struct Kept {
     pub counters: Option<KeptCounters>,
     /// Where learned addresses are.
     pub addresses: Option<KeptAddresses>,
+    /// Whose turn it is.
+    pub turns: Option<KeptTurns>,
 }
 
 impl Kept {
-    /// Opens what a switch with these places can use. The switch runs without the rest.
-    pub fn open(state: Vec<(StatePart, OwnedFd)>, places: Places) -> Self {
-        let mut kept = Self { counters: None, addresses: None };
+    /// Opens what a switch with these places and so many workers can use. The switch runs without the rest.
+    pub fn open(state: Vec<(StatePart, OwnedFd)>, places: Places, workers: usize) -> Self {
+        let mut kept = Self { counters: None, addresses: None, turns: None };
         for (part, file) in state {
             let opened = match part {
                 StatePart::Counters => {
@@ -54,6 +57,9 @@ impl Kept {
                 }
                 StatePart::MacTable => KeptAddresses::open(&file, places)
                     .map(|addresses| kept.addresses = Some(addresses)),
+                StatePart::Turns => {
+                    KeptTurns::open(&file, workers).map(|turns| kept.turns = Some(turns))
+                }
             };
             if let Err(error) = opened {
                 tracing::error!(?part, %error, "state ends with this data plane");

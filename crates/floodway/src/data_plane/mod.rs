@@ -76,12 +76,12 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
     let places = Places { ports: numbers, uplinks: config.uplinks.len() };
-    let Kept { counters, addresses } = Kept::open(state, places);
+    let Kept { counters, addresses, turns } = Kept::open(state, places, config.workers.len());
     let seats: BTreeMap<_, _> = ports.values().map(|port| (port.number, port.instance)).collect();
     let is_at = |number: usize| seats.get(&number).copied();
     let restored = addresses.as_ref().map(|kept| kept.restore(is_at)).unwrap_or_default();
     let brokered =
-        Brokered { ports, numbers, devices: devices.clone(), counters, addresses: restored };
+        Brokered { ports, numbers, devices: devices.clone(), counters, addresses: restored, turns };
     let switch = Arc::new(Switch::start_behind_broker(&config, brokered)?);
     switch.note_sandbox(match confinement {
         Confinement::Full => Sandbox::Full,

@@ -5,6 +5,7 @@ mod changes;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod scene;
+mod suspects;
 #[cfg(target_arch = "x86_64")]
 mod trace;
 mod uplinks;

@@ -265,7 +265,7 @@ impl<B: 'static> Sender<B> {
         if repeated && self.rtt.min_rtt().is_some_and(|min| rtt < min) {
             return;
         }
-        self.recovery.arrived(at, end, rtt);
+        self.recovery.arrived(at, end, rtt, repeated);
     }
 
     /// Counts duplicate ACKs; answers the bytes that this ACK says have arrived.

@@ -146,7 +146,10 @@ impl<B: 'static> Sender<B> {
     /// How long after its transmission an overtaken range counts as lost; none if nothing can have
     /// been overtaken.
     fn patience(&self) -> Option<Duration> {
-        if !self.agreed.sack() || (self.store.sacked() == 0 && self.store.in_repair() == 0) {
+        let in_order = self.store.sacked() == 0
+            && self.store.in_repair() == 0
+            && !self.recovery.repair_arrived;
+        if !self.agreed.sack() || in_order {
             return None;
         }
         Some(self.recovery.latest?.rtt + self.reordering_window())
@@ -206,8 +209,8 @@ impl<B: 'static> Sender<B> {
             && self.controller.partial_ack() == PartialAck::EndsRecovery;
         if recovery.repairs.are_needless() && self.undo_reduction() {
             if self.recovery.phase == Phase::Loss {
-                // What the timeout took for lost, nothing has shown to be. Other losses stay what they are.
-                self.store.forget_losses();
+                // Other losses stay what they are.
+                self.forget_timeout();
             }
             env.counters.undone += 1;
         } else if self.snd_una().before(self.recovery.recover) && !any_new {
@@ -262,10 +265,11 @@ impl<B: 'static> Sender<B> {
 
     #[inline]
     pub(super) fn set_timer<S>(&mut self, env: &Env<'_, S>) {
-        if self.store.records() == 0 || !self.store.is_quiet() {
+        let in_order = self.store.is_quiet() && !self.recovery.repair_arrived;
+        if self.store.records() == 0 || !in_order {
             return self.set_timer_in_full(env);
         }
-        // All that is on its way was sent once.
+        // All that is on its way was sent once, after all that has arrived.
         let timeout = self.timeout_after(self.recovery.rto_base, env.config);
         // Where the timeout is sooner, the probe takes its place (RFC 8985 section 7.2).
         let probe = self.probe_at(env.now).map(|at| at.min(timeout));

@@ -60,6 +60,8 @@ pub(in crate::offload) struct Recovery {
     pub probed: bool,
     /// It repeated a lone segment.
     pub(super) probe_lone: bool,
+    /// [`latest`](Self::latest) is a repair: it may have overtaken what was sent once.
+    pub(super) repair_arrived: bool,
     pub(super) learnt: Learnt,
     /// Ends when this is acknowledged.
     pub recover: Seq,
@@ -116,6 +118,7 @@ impl Recovery {
             dup_bytes: 0,
             probe_end: None,
             probe_lone: false,
+            repair_arrived: false,
             probed: false,
             repairs: Repairs::NONE,
             frto: Frto::Off,
@@ -146,6 +149,7 @@ impl Recovery {
             && self.frto == Frto::Off
             && self.dup_bytes == 0
             && self.probe_end.is_none()
+            && !self.repair_arrived
             && self.black_hole.full == 0
             && !self.repairs.are_named()
     }
@@ -175,11 +179,19 @@ impl Recovery {
         }
     }
 
-    /// A transmission has arrived that took `rtt`.
-    pub fn arrived(&mut self, at: Instant, end: Seq, rtt: Duration) {
+    /// A transmission has arrived that took `rtt`; a repair, if `repeated`.
+    pub fn arrived(&mut self, at: Instant, end: Seq, rtt: Duration, repeated: bool) {
         let later = |l: &Latest| sent_before(l.at, l.end, at, end);
         if self.latest.as_ref().is_none_or(later) {
             self.latest = Some(Latest { at, end, rtt });
+            self.repair_arrived = repeated;
+        }
+    }
+
+    /// Forgets the arrival of a repair: it was that of the original.
+    pub fn forget_repair(&mut self) {
+        if std::mem::take(&mut self.repair_arrived) {
+            self.latest = None;
         }
     }
 

@@ -59,10 +59,17 @@ impl<B: 'static> Sender<B> {
     fn undo_timeout<S>(&mut self, env: &mut Env<'_, S>) {
         self.recovery.frto = Frto::Off;
         if self.undo_reduction() {
-            self.store.forget_losses();
+            self.forget_timeout();
             env.counters.undone += 1;
             self.end_recovery(env);
         }
+    }
+
+    /// What a needless timeout took for lost, nothing has shown to be; nor was it overtaken by a repair, since what has arrived
+    /// was the original.
+    pub(super) fn forget_timeout(&mut self) {
+        self.store.forget_losses();
+        self.recovery.forget_repair();
     }
 }
 

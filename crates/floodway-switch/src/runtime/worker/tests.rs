@@ -53,6 +53,7 @@ impl Scene {
             stats: Arc::default(),
             stop: Arc::default(),
             housekeeper: true,
+            turn: Turn::default(),
             next_completion: Instant::NEVER,
             shared: Arc::clone(&shared),
         };

@@ -30,6 +30,7 @@ use super::messages::Verdict;
 use crate::host::log_limit::log_limited;
 use crate::host::socket_file::{SocketError, failed};
 use crate::state::port::Port;
+use crate::state::quarantine::Cause;
 use crate::sync::lock;
 use record::Keeper;
 
@@ -112,6 +113,10 @@ impl Relay {
                 self.port.front_end.set_attempts(count, problem);
                 Ok(())
             }
+            Received::Message(ToPort::Quarantined { reason }, _) => {
+                lock(&self.port.quarantine).begin(Cause::Crash, reason);
+                Ok(())
+            }
             Received::Message(ToPort::Disconnected { session }, _) => {
                 if self.current(session).is_some() {
                     log_limited!(info, self.port, "front-end disconnected");
@@ -148,7 +153,7 @@ impl Relay {
         match self.open(id) {
             Ok(front_end) => {
                 log_limited!(info, self.port, "front-end connected");
-                lock(&self.port.quarantine).reason = None;
+                lock(&self.port.quarantine).end();
                 self.port.front_end.on_connected(peer);
                 self.port.set_connected(true);
                 self.front_end = Some(front_end);

@@ -171,7 +171,9 @@ impl Sending {
         let mss = i64::from(config.mss);
         let cwnd = if self.managed { i64::MAX / 2 } else { self.cwnd };
         let room = cwnd - self.in_flight();
+        // As Linux: behind a window that has shrunk, only the first is repeated.
         if let Some(index) = self.sent.iter().position(|s| s.lost)
+            && (index == 0 || self.start_of(index) < self.edge)
             && (room >= mss || self.in_flight() == 0)
         {
             return Some(self.again(index, mss, now));

@@ -29,6 +29,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::cursor::Cursor;
 use crate::config::Config;
+use crate::kept::turns::Turn;
 use crate::memory::MAX_REGIONS;
 use crate::memory::sigbus;
 use crate::pipeline::forward::Forwarder;
@@ -344,6 +345,7 @@ fn worker(shared: &Arc<Shared>) -> Worker {
         stop: Arc::new(AtomicBool::new(false)),
         housekeeper: true,
         next_completion: Instant::NEVER,
+        turn: Turn::default(),
         shared: Arc::clone(shared),
     }
 }
