@@ -6,6 +6,7 @@ use floodway_core::time::Instant;
 use floodway_wire::pcapng::Direction;
 
 use super::{Ring, Seen};
+use crate::frame::iovec::GuestIoVec;
 
 /// Time, tag, length of the comment, direction, length of the frame.
 const HEADER: usize = 16;
@@ -55,7 +56,7 @@ pub(super) fn write(ring: &Ring, tag: u16, now: Instant, snap_len: u32, seen: &S
     let comment = comment(seen);
     let comment = comment.as_bytes();
     // Of a malformed frame there may be less than it claims.
-    let there: usize = seen.frame.parts.iter().map(|part| part.len()).sum();
+    let there: usize = seen.frame.parts.iter().map(GuestIoVec::len).sum();
     let captured = there.min(snap_len as usize).min(seen.frame.len as usize);
     let direction = match seen.direction {
         Direction::Inbound => 0,
@@ -150,7 +151,6 @@ mod tests {
 
     use super::*;
     use crate::frame;
-    use crate::frame::iovec::GuestIoVec;
     use crate::stats::DropReason;
     use crate::testing::frames::{partial, pattern, tcp};
 
