@@ -140,12 +140,12 @@ impl SwitchRestart {
         let longest = outages.value.iter().copied().fold(0.0, f64::max);
         measured.add_samples(outages);
         measured.add_samples(besides);
-        measured.add_value(&name("longest outage"), "s", longest);
-        measured.add_value(&name("kills survived"), "streams", (self.cycles - broken).into());
-        measured.add_value(&name("streams broken"), "streams", broken.into());
-        measured.add_value(&name("descriptors leaked"), "descriptors", growth(&descriptors));
-        measured.add_value(&name("memory grown"), "KiB", growth(&memory));
-        measured.add_value(&name("files left"), "files", growth(&files));
+        measured.add_value(name("longest outage"), "s", longest);
+        measured.add_value(name("kills survived"), "streams", (self.cycles - broken).into());
+        measured.add_value(name("streams broken"), "streams", broken.into());
+        measured.add_value(name("descriptors leaked"), "descriptors", growth(&descriptors));
+        measured.add_value(name("memory grown"), "KiB", growth(&memory));
+        measured.add_value(name("files left"), "files", growth(&files));
         Ok(())
     }
 
