@@ -48,11 +48,6 @@ pub fn case(args: &Args, peer: PeerKind, attack: Kind) -> Result<Case> {
     Ok(Case { peer, attack, slices, ended })
 }
 
-/// The victims': buffers of 4 MiB together, so that their bytes are not in the cache of the switch's core when they come round again.
-fn spec() -> Spec {
-    Spec { ring_size: 1024, ..Spec::default() }
-}
-
 /// A run in progress.
 struct Run<'a> {
     args: &'a Args,
@@ -64,13 +59,13 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(args: &'a Args, bed: &'a Testbed, attack: Kind) -> Result<Self> {
-        let victim = bed.boot(VICTIM, &spec())?;
+        let victim = bed.boot(VICTIM, &Spec::victim())?;
         let partner = match attack.uplink() {
             Uplink::Between { .. } => {
                 let (receiver, sender) = packet::open(FAR_DEVICE)?;
                 Partner::Far(Box::new(Far { receiver, sender }))
             }
-            _ => Partner::Vm(Box::new(bed.boot(PARTNER, &spec())?)),
+            _ => Partner::Vm(Box::new(bed.boot(PARTNER, &Spec::victim())?)),
         };
         let victims = Victims::new(victim, partner);
         let attack = attack::stage(attack, bed)?;

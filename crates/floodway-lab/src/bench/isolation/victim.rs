@@ -5,7 +5,11 @@
 //! counts from when the request was due, so that a switch that stands still is charged for all requests that it delayed. One that is not
 //! answered when the slice ends counts with the time that it has waited, which is the least that it can have taken.
 //!
-//! **Stream.** The transmit ring is kept full of frames of 1500 bytes. What arrives counts.
+//! **Stream.** The transmit ring is kept full of frames of 1500 bytes. What arrives counts. The ring leads through more memory than caches hold ([`Spec::victim`]): a
+//! stream with a part of the worker comes back to its buffers later than one that is alone, and finds in a cache less of what fits into it, whoever has the rest of
+//! the worker.
+//!
+//! [`Spec::victim`]: super::vm::Spec::victim
 //!
 //! One thread plays victims and attacker in turns, because they share a core: threads would add the scheduler's slices to each latency.
 //! What a turn takes is noted, the attacker's apart, as it is part of every latency: see [`ClientCost`].

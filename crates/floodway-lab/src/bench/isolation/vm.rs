@@ -1,8 +1,11 @@
 //! VMs in this process: memory, rings and a front-end, with as little work for each frame as can be.
 //!
-//! Buffers stay where they are: slot *i* of a ring is descriptor *i*, so that a frame that is there once is sent again and again by
+//! Slot *i* of a ring is descriptor *i*. A frame that is in a slot's buffer once is sent again and again by
 //! making its descriptor available, and a receive buffer is given back without being looked at. That keeps the switch the bottleneck
 //! with all VMs on one core.
+//!
+//! A slot has one buffer, or several, and goes on to the next one of them whenever it is made available ([`Spec::laps`]): so a ring that is no longer than real ones
+//! leads through more memory than caches hold.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -38,6 +41,8 @@ pub struct Spec {
     pub rx_buffer: u32,
     /// Bytes of each transmit buffer, with the virtio-net header.
     pub tx_buffer: u32,
+    /// Buffers of each slot, at least one.
+    pub laps: u16,
     /// Bytes behind the buffers, for what an attacker lays out itself.
     pub spare: u64,
     /// Further regions of memory: guest physical address and bytes, whole pages, beyond [`Spec::end`].
@@ -53,6 +58,7 @@ impl Default for Spec {
             ring_size: 256,
             rx_buffer: 2048,
             tx_buffer: 2048,
+            laps: 1,
             spare: 0,
             regions: Vec::new(),
         }
@@ -60,6 +66,12 @@ impl Default for Spec {
 }
 
 impl Spec {
+    /// A victim: its stream goes through 48 MiB, of its own memory and its partner's, before it touches a byte again. So its frames are in no cache, neither
+    /// when it has the worker to itself nor when it has a part of it.
+    pub fn victim() -> Self {
+        Self { ring_size: 1024, laps: 16, ..Self::default() }
+    }
+
     /// Where the rings end and the buffers start.
     fn rings(&self) -> u64 {
         2 * u64::from(self.queue_pairs) * self.ring_stride()
@@ -73,8 +85,13 @@ impl Spec {
         u64::from(if is_tx { self.tx_buffer } else { self.rx_buffer }).next_multiple_of(64)
     }
 
+    /// Buffers of a ring.
+    fn buffers(&self) -> u64 {
+        u64::from(self.ring_size) * u64::from(self.laps)
+    }
+
     fn spare_at(&self) -> u64 {
-        let pair = u64::from(self.ring_size) * (self.stride(false) + self.stride(true));
+        let pair = self.buffers() * (self.stride(false) + self.stride(true));
         (self.rings() + u64::from(self.queue_pairs) * pair).next_multiple_of(PAGE)
     }
 
@@ -91,14 +108,34 @@ pub struct Ring {
     pub call: EventFd,
     buffers: u64,
     stride: u64,
+    /// Which of its buffers each slot has now, and how many it has.
+    lap: Vec<u16>,
+    laps: u16,
+    /// Bytes and flags of descriptors that lead from buffer to buffer.
+    shape: (u32, u16),
     /// Slots that the VM has and the switch has not.
     free: Vec<u16>,
 }
 
 impl Ring {
-    /// Address of the buffer of a slot.
+    /// Address of the buffer that a slot has now.
     pub fn buffer(&self, slot: u16) -> u64 {
-        self.buffers + u64::from(slot) * self.stride
+        self.buffer_of(self.lap[usize::from(slot)], slot)
+    }
+
+    fn buffer_of(&self, lap: u16, slot: u16) -> u64 {
+        let number = u64::from(lap) * u64::from(self.driver.size()) + u64::from(slot);
+        self.buffers + number * self.stride
+    }
+
+    /// Lets a slot go on to its next buffer.
+    fn advance(&mut self, slot: u16) {
+        if self.laps > 1 {
+            let lap = &mut self.lap[usize::from(slot)];
+            *lap = (*lap + 1) % self.laps;
+            let (len, flags) = self.shape;
+            self.set(slot, self.buffer(slot), len, flags);
+        }
     }
 
     /// Lets descriptor `slot` be a chain of its own.
@@ -120,6 +157,7 @@ impl Ring {
             let Some(used) = self.driver.reap_raw() else { break };
             each(used.len);
             if again {
+                self.advance(used.head);
                 self.driver.offer_raw(used.head);
             } else {
                 self.free.push(used.head);
@@ -246,6 +284,7 @@ impl Vm {
         let rx = &mut self.rings[0];
         let used = rx.driver.reap_raw()?;
         let mut bytes = self.memory.read(rx.buffer(used.head), used.len as usize);
+        rx.advance(used.head);
         rx.driver.offer_raw(used.head);
         rx.kick();
         bytes.drain(..vnet::LEN.min(bytes.len()));
@@ -254,9 +293,12 @@ impl Vm {
 
     /// Puts the same frame into all transmit buffers that the VM has, of all pairs.
     pub fn fill(&mut self, vnet: &VnetHdr, frame: &[u8]) {
-        for tx in self.rings.iter().skip(1).step_by(2) {
+        let bytes = [&vnet.to_bytes()[..], frame].concat();
+        for tx in self.rings.iter_mut().skip(1).step_by(2) {
+            tx.shape = (bytes.len() as u32, 0);
             for &slot in &tx.free {
-                write_frame(&self.memory, tx, slot, vnet, frame);
+                (0..tx.laps).for_each(|lap| self.memory.write(tx.buffer_of(lap, slot), &bytes));
+                tx.set(slot, tx.buffer(slot), bytes.len() as u32, 0);
             }
         }
     }
@@ -302,8 +344,7 @@ fn write_frame(memory: &TestMemory, tx: &Ring, slot: u16, vnet: &VnetHdr, frame:
 /// Ring `index` with its buffers: all of those to receive are posted.
 fn ring(memory: &Arc<TestMemory>, spec: &Spec, index: u16, features: u64) -> Ring {
     let (is_tx, pair) = (index % 2 == 1, u64::from(index / 2));
-    let slots = u64::from(spec.ring_size);
-    let (rx, tx) = (slots * spec.stride(false), slots * spec.stride(true));
+    let (rx, tx) = (spec.buffers() * spec.stride(false), spec.buffers() * spec.stride(true));
     let buffers = spec.rings() + pair * (rx + tx) + if is_tx { rx } else { 0 };
     let at = u64::from(index) * spec.ring_stride();
     let event_idx = features & features::EVENT_IDX != 0;
@@ -312,7 +353,14 @@ fn ring(memory: &Arc<TestMemory>, spec: &Spec, index: u16, features: u64) -> Rin
     let event = || EventFd::new(libc::EFD_NONBLOCK).expect("descriptors left");
     let stride = spec.stride(is_tx);
     let free = (0..spec.ring_size).rev().collect();
-    let mut ring = Ring { driver, kick: event(), call: event(), buffers, stride, free };
+    let lap = vec![0; usize::from(spec.ring_size)];
+    let (laps, shape) = (spec.laps, (spec.rx_buffer, F_WRITE));
+    let (kick, call) = (event(), event());
+    let mut ring = Ring { driver, kick, call, buffers, stride, lap, laps, shape, free };
+    if spec.laps > 1 {
+        // The kernel finds memory for a page when it is touched first, which is not to be in the switch.
+        (0..spec.buffers()).for_each(|n| memory.write(buffers + n * stride, &[0]));
+    }
     if !is_tx {
         (0..spec.ring_size).for_each(|i| ring.set(i, ring.buffer(i), spec.rx_buffer, F_WRITE));
         ring.offer_all();
@@ -367,4 +415,96 @@ fn accept(listener: &UnixListener, timeout: Duration) -> Result<UnixStream> {
 pub fn truncate(memory: &TestMemory) -> Result<()> {
     (0..memory.layouts().count())
         .try_for_each(|region| File::set_len(memory.file(region), 0).map_err(Into::into))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    use floodway_switch::queues::ring::Ring as DeviceRing;
+    use floodway_switch::queues::tx::{Batch, TxFeatures, TxQueue};
+    use floodway_switch::queues::virtqueue::Virtqueue;
+
+    /// The last level of a large server's cache, for the cores that share it.
+    const CACHE: u64 = 32 << 20;
+
+    /// A VM without a switch.
+    fn vm(spec: &Spec) -> Vm {
+        let (stream, _) = UnixStream::pair().unwrap();
+        let memory = TestMemory::new(&[(0, spec.end())]);
+        let rings = (0..2).map(|index| ring(&memory, spec, index, spec.features)).collect();
+        let (features, spare_at) = (spec.features, spec.spare_at());
+        Vm { memory, rings, features, spare_at, frontend: Frontend::new(stream) }
+    }
+
+    /// The switch's side of its transmit ring.
+    fn device(vm: &mut Vm) -> TxQueue {
+        let driver = &vm.tx(0).driver;
+        let (size, at) = (driver.size(), driver.addresses());
+        let queue = Virtqueue::new(Arc::new(vm.memory.map()), size, at, true);
+        let mut device = TxQueue::default();
+        device.start(
+            DeviceRing { queue: queue.expect("good rings"), call: None },
+            TxFeatures { hdr_len: vnet::LEN, ..TxFeatures::default() },
+        );
+        device.set_enabled(true);
+        device
+    }
+
+    /// Addresses that a ring's descriptors lead to.
+    fn addresses(vm: &mut Vm) -> BTreeSet<u64> {
+        let memory = Arc::clone(&vm.memory);
+        let driver = &vm.tx(0).driver;
+        let (table, _) = driver.written_by_driver()[0];
+        let entry = |n: u16| memory.read(table + RawDescriptor::SIZE * u64::from(n), 8);
+        let address = |n| u64::from_ne_bytes(entry(n).try_into().expect("eight bytes"));
+        (0..driver.size()).map(address).collect()
+    }
+
+    /// Streams at least `frames` frames. Returns the addresses that the switch has found them at, and how many were like `frame`.
+    fn stream(vm: &mut Vm, frames: u64, frame: &[u8]) -> (BTreeSet<u64>, u64) {
+        let (mut device, mut batch) = (device(vm), Batch::default());
+        let (mut seen, mut good) = (BTreeSet::new(), 0);
+        vm.fill(&VnetHdr::default(), frame);
+        vm.transmit(0, true);
+        while good < frames {
+            // Each slot changes once in a lap.
+            if good % u64::from(Spec::default().ring_size) == 0 {
+                seen.append(&mut addresses(vm));
+            }
+            device.dequeue_burst(&mut batch);
+            let mut bytes = Vec::new();
+            for i in 0..batch.len() {
+                bytes.clear();
+                batch.frame(i).expect("a frame").append_to(&mut bytes);
+                assert!(bytes == frame, "frame {good} is another one");
+                good += 1;
+            }
+            assert!(!batch.is_empty(), "the ring has gone empty");
+            device.complete(&mut batch);
+            vm.transmit(0, true);
+        }
+        (seen, good)
+    }
+
+    /// Otherwise they are in the cache when the victims are alone, and have gone out of it when they get half of the worker.
+    #[test]
+    fn the_bytes_of_a_victims_stream_are_in_no_cache_when_they_come_round_again() {
+        let spec = Spec::victim();
+        let mut vm = vm(&spec);
+        let frame = vec![0x5a; 1500];
+        let (seen, good) = stream(&mut vm, 2 * spec.buffers(), &frame);
+        assert!(seen.len() as u64 * frame.len() as u64 > CACHE / 2, "{} buffers", seen.len());
+        assert!(good > seen.len() as u64, "each comes round again");
+        assert!(seen.iter().all(|at| (spec.rings()..spec.spare_at()).contains(at)));
+    }
+
+    #[test]
+    fn a_vm_with_one_lap_uses_the_buffer_of_each_slot() {
+        let spec = Spec::default();
+        let mut vm = vm(&spec);
+        let (seen, _) = stream(&mut vm, 3 * spec.buffers(), &[0x5a; 64]);
+        assert_eq!(seen.len(), usize::from(spec.ring_size));
+    }
 }
