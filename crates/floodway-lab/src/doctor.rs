@@ -56,7 +56,7 @@ impl Finding {
 }
 
 /// A program, the package that brings it, and what needs it.
-const PROGRAMS: [(&str, &str, Need); 16] = [
+const PROGRAMS: [(&str, &str, Need); 17] = [
     ("qemu-system-x86_64", "qemu-system-x86", Need::Lab),
     ("iperf3", "iperf3", Need::Lab),
     ("busybox", "busybox-static", Need::Lab),
@@ -68,6 +68,8 @@ const PROGRAMS: [(&str, &str, Need); 16] = [
     ("xz", "xz-utils", Need::Lab),
     // For a test of `floodway top`.
     ("tmux", "tmux", Need::Lab),
+    // For a test of `floodway capture`.
+    ("tshark", "tshark", Need::Lab),
     ("cpio", "cpio", Need::Lab),
     // The lab builds the guests' program, if it is not there, with libbpf and BPF programs in it.
     ("clang", "clang", Need::Lab),

@@ -1,13 +1,16 @@
 //! Commands and options.
 
+mod capture;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
-use floodway_switch::api::capture::Stage;
 use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
+
+pub use capture::CaptureArgs;
 
 /// A user-space virtual switch for hosts that run many VMs per core
 #[derive(Debug, Parser)]
@@ -285,63 +288,6 @@ pub enum Toggle {
     Off,
 }
 
-/// Options of `floodway capture`.
-#[derive(Debug, Args)]
-#[command(after_help = "Captures are for root and the user of the switch. Examples:
-  floodway capture vm1 -w vm1.pcapng
-  floodway capture vm1 --filter 'tcp port 80' | wireshark -k -i -
-  floodway capture vm1 --drops | tcpdump -r -
-  floodway capture vm1 --stage offload --snaplen 96 -w flows.pcapng")]
-pub struct CaptureArgs {
-    /// The port or uplink
-    #[arg(value_name = "PORT|UPLINK")]
-    pub interface: String,
-    /// Write to this file, which only its owner may read; - is standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    pub write: PathBuf,
-    /// Only frames that this expression selects, as for tcpdump (pcap-filter(7)); needs libpcap
-    #[arg(long, value_name = "EXPR")]
-    pub filter: Option<String>,
-    /// Where frames are seen: as they come, as they are delivered, or in the TCP offload; several by commas [default: in,out]
-    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
-    pub stage: Vec<CaptureStage>,
-    /// Only frames that are dropped there
-    #[arg(long)]
-    pub drops: bool,
-    /// Most bytes of a frame that are copied; a GSO packet has up to 65,550
-    #[arg(short, long, value_name = "BYTES", default_value = "262144", value_parser = value_parser!(u32).range(14..=262_144))]
-    pub snaplen: u32,
-    /// End after so many frames
-    #[arg(short, long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// End after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..))]
-    pub duration: Option<u64>,
-    #[command(flatten)]
-    pub control: ControlArgs,
-}
-
-/// Where frames are seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CaptureStage {
-    /// From the guest, or the uplink's device
-    In,
-    /// To the guest, or the uplink's device
-    Out,
-    /// Shown to the TCP offload, and sent and delivered by it
-    Offload,
-}
-
-impl From<CaptureStage> for Stage {
-    fn from(stage: CaptureStage) -> Self {
-        match stage {
-            CaptureStage::In => Self::In,
-            CaptureStage::Out => Self::Out,
-            CaptureStage::Offload => Self::Offload,
-        }
-    }
-}
-
 /// Options of `floodway diagnose`.
 #[derive(Debug, Args)]
 pub struct DiagnoseArgs {
@@ -546,20 +492,6 @@ mod tests {
         };
         assert_eq!((args.port.as_str(), args.undo, args.timeout), ("vm1", false, 0));
         assert!(matches!(parse("floodway drain vm1 --undo"), Ok(Command::Drain(_))));
-    }
-
-    #[test]
-    fn options_of_capture() {
-        let words = "floodway capture vm1 -w a.pcapng --stage in,offload --drops -s 96 -c 5";
-        let Ok(Command::Capture(args)) = parse(words) else { panic!("not accepted") };
-        assert_eq!((&*args.interface, args.write), ("vm1", PathBuf::from("a.pcapng")));
-        assert_eq!(args.stage, [CaptureStage::In, CaptureStage::Offload]);
-        assert_eq!((args.drops, args.snaplen, args.count), (true, 96, Some(5)));
-        let Ok(Command::Capture(args)) = parse("floodway capture up") else {
-            panic!("not accepted")
-        };
-        assert_eq!((args.write, args.snaplen), (PathBuf::from("-"), 262_144));
-        assert!(parse("floodway capture up --stage lost").is_err());
     }
 
     #[test]

@@ -74,7 +74,9 @@ impl ControlClient {
                 Err(_) => Bytes::new(),
                 Ok(None) => return Ok(id),
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-                Ok(Some(Err(error))) => return Err(self.bad_answer(error.to_string())),
+                Ok(Some(Err(error))) => {
+                    return Err(self.bad_answer(format!("the capture breaks off: {error}")));
+                }
             };
             match each(&bytes) {
                 Next::Continue => {}

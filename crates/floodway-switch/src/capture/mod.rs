@@ -35,7 +35,7 @@
 //! capture or not at all.
 
 mod record;
-mod ring;
+pub(crate) mod ring;
 mod tap;
 
 use std::cell::Cell;

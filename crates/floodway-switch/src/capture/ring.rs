@@ -6,13 +6,15 @@
 //! record by storing `head`, the reader returns its room by storing `tail`.
 //!
 //! That there is one writer and one reader at a time is not trusted: each side has a flag. Who finds the writer's flag set does not wait but
-//! counts its record as lost.
+//! counts its record as lost. The order of accesses is checked by loom (`interleavings`).
 //!
 //! **Invariants**: `tail <= head <= tail + size`; the writer writes only between `head` and `tail + size`, the reader reads only between `tail` and `head`.
 //! `tail`, `head` and sizes of records are multiples of 8.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::sync::atomics::Word;
 
 /// The length that says: the next record is at the front.
 const WRAP: u64 = u64::MAX;
@@ -26,6 +28,16 @@ struct Side {
     count: AtomicU64,
     /// Somebody is on this side.
     taken: AtomicBool,
+}
+
+/// Returns how far this side has come, and the other: what that has done up to there is seen.
+pub(crate) fn look<W: Word<u64>>(own: &W, other: &W) -> (u64, u64) {
+    (own.load(Ordering::Relaxed), other.load(Ordering::Acquire))
+}
+
+/// Lets the other side know how far this one has come, after all that it has done up to there.
+pub(crate) fn publish<W: Word<u64>>(own: &W, count: u64) {
+    own.store(count, Ordering::Release);
 }
 
 /// See the module's theory of operation.
@@ -44,9 +56,10 @@ impl Ring {
     #[must_use]
     pub fn new(size: usize) -> Self {
         assert!(size.is_power_of_two() && size > WORD, "a ring has a power of two of bytes");
-        // Zeroed memory that nobody has touched takes no room.
-        let words = vec![0_u64; size / WORD];
-        let words = words.into_iter().map(UnsafeCell::new).collect();
+        let words = vec![0_u64; size / WORD].into_boxed_slice();
+        // Zeroed memory that nobody has touched takes no room, so it is not gone through word by word.
+        // SAFETY: a cell is laid out as what is in it, and the box was this function's alone.
+        let words = unsafe { Box::from_raw(Box::into_raw(words) as *mut [UnsafeCell<u64>]) };
         Self { words, writer: Side::default(), reader: Side::default(), lost: AtomicU64::new(0) }
     }
 
@@ -82,8 +95,7 @@ impl Ring {
 
     /// As [`push`](Self::push), for who has the writer's flag.
     fn write(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        let head = self.writer.count.load(Ordering::Relaxed);
-        let tail = self.reader.count.load(Ordering::Acquire);
+        let (head, tail) = look(&self.writer.count, &self.reader.count);
         let need = (WORD + len.next_multiple_of(WORD)) as u64;
         let left = self.size() - (head & (self.size() - 1));
         let skip = if need > left { left } else { 0 };
@@ -102,7 +114,7 @@ impl Ring {
             std::slice::from_raw_parts_mut(place.add(WORD), len)
         };
         fill(bytes);
-        self.writer.count.store(start + need, Ordering::Release);
+        publish(&self.writer.count, start + need);
         true
     }
 
@@ -131,8 +143,7 @@ impl Reader<'_> {
     /// Where the oldest record starts, and how long it is.
     fn first(&self) -> Option<(u64, usize)> {
         let ring = self.ring;
-        let head = ring.writer.count.load(Ordering::Acquire);
-        let tail = ring.reader.count.load(Ordering::Relaxed);
+        let (tail, head) = look(&ring.reader.count, &ring.writer.count);
         if head == tail {
             return None;
         }
@@ -153,7 +164,7 @@ impl Reader<'_> {
     pub fn advance(&mut self) {
         if let Some((start, len)) = self.first() {
             let end = start + (WORD + len.next_multiple_of(WORD)) as u64;
-            self.ring.reader.count.store(end, Ordering::Release);
+            publish(&self.ring.reader.count, end);
         }
     }
 }

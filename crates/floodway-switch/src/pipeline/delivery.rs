@@ -172,6 +172,11 @@ impl Delivery {
             self.resume_soon(src);
         }
         self.shared.ledger.charge(src, &work);
+        if uplink.tap().watch().wants(Stage::Out) {
+            // Those that wait are copied later.
+            let Work { copies, bytes, .. } = work;
+            self.shared.ledger.charge(dst, &Work { copies, bytes, ..Work::default() });
+        }
         self.shared.traffic.count(src, dst, work.copies, work.bytes);
     }
 

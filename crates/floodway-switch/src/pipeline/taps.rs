@@ -125,3 +125,37 @@ impl Drops {
         DropReason::ALL.iter().find(is_new).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use floodway_wire::vnet::VnetHdr;
+
+    use super::*;
+    use crate::config::{Config, PortConfig, WorkerConfig};
+    use crate::frame;
+    use crate::stats::ledger::MODEL;
+
+    #[test]
+    fn copies_are_charged_to_the_port_that_is_captured() {
+        let port = |n| PortConfig::new(format!("vm{n}"), "unused");
+        let config = Config {
+            workers: vec![WorkerConfig { core: None, poll: Duration::ZERO }],
+            ports: vec![port(1), port(2)],
+            ..Config::default()
+        };
+        let shared = Shared::without_threads(&config).unwrap();
+        let (captured, other) = (shared.port_at(0), shared.port_at(1));
+        let capture = shared.captures.begin("vm1", 0, 100).unwrap();
+        captured.tap.set(&capture, &[Stage::Out], false);
+        let spent = |port: &Port| shared.ledger.spent(port.id);
+        let before = (spent(&captured), spent(&other));
+        frame::with_slice(VnetHdr::default(), &[1; 500], |frame| {
+            shared.capture_delivered(&captured, frame, None);
+            shared.capture_delivered(&other, frame, None);
+        });
+        let copied = MODEL.cost(&Work { copies: 1, bytes: 100, ..Work::default() });
+        assert_eq!((spent(&captured) - before.0, spent(&other) - before.1), (copied, 0));
+    }
+}

@@ -168,10 +168,10 @@ impl Batch {
         };
         let prefix = &self.prefixes.get(i)[..usize::from(prefix_len)];
         let first = [GuestIoVec::from_slice(prefix)];
-        let parts = match dropped {
-            Some(DropReason::BadDescriptor | DropReason::Runt | DropReason::BadOffload) => &first,
-            _ => &self.iovecs.as_slice()[start as usize..end as usize],
-        };
+        let parts = &self.iovecs.as_slice()[start as usize..end as usize];
+        // The prefix took its place when nothing else was wrong.
+        let is_whole = parts.first().is_some_and(|part| part.as_ptr() == first[0].as_ptr());
+        let parts = if is_whole { parts } else { &first[..] };
         f(&Frame { vnet, prefix, parts, len }, dropped);
     }
 

@@ -1,6 +1,7 @@
 //! TCP offload between two real TCP stacks: one is behind a TAP uplink, the other behind a guest's
 //! virtqueues. Needs root and ip(8).
 
+mod captured;
 mod forwarded;
 #[path = "../netns/mod.rs"]
 mod netns;

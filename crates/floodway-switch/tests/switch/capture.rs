@@ -1,84 +1,19 @@
 //! Captures of ports of a real switch.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use floodway_switch::api::capture::{CaptureRequest, CaptureStatus, MAX_CAPTURES, Stage};
+use floodway_switch::api::capture::{CaptureRequest, MAX_CAPTURES, Stage};
 use floodway_switch::api::control::ControlError;
-use floodway_switch::operator::{CaptureSink, ControlApi};
+use floodway_switch::testing::capture::Running;
 use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
-use floodway_switch::testing::pcapng::File;
-use floodway_switch::testing::{GuestConfig, wait, wait_until};
+use floodway_switch::testing::{GuestConfig, wait};
 use floodway_wire::pcapng::Direction;
+use floodway_wire::vnet::VnetHdr;
 
 use crate::net::{Net, port};
 
-/// A file in memory. It takes nothing while it is stuck.
-#[derive(Clone, Default)]
-struct Memory {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    stuck: Arc<AtomicBool>,
-    closed: Arc<AtomicBool>,
-}
-
-impl CaptureSink for Memory {
-    fn send(&mut self, bytes: Vec<u8>) -> bool {
-        while self.stuck.load(Ordering::Acquire) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.bytes.lock().unwrap().extend(bytes);
-        self.is_open()
-    }
-
-    fn is_open(&self) -> bool {
-        !self.closed.load(Ordering::Acquire)
-    }
-}
-
-/// A capture that runs.
-struct Running {
-    api: Arc<dyn ControlApi>,
-    id: u64,
-    memory: Memory,
-}
-
-impl Running {
-    fn status(&self) -> CaptureStatus {
-        let list = self.api.captures().captures;
-        list.into_iter().find(|capture| capture.id == self.id).expect("it is listed")
-    }
-
-    /// The file so far.
-    fn file(&self) -> File {
-        File::read(&self.memory.bytes.lock().unwrap())
-    }
-
-    /// Waits until `n` frames are captured.
-    fn wait_for(&self, n: usize) -> File {
-        wait("captured frames", || Some(self.file()).filter(|file| file.packets.len() >= n))
-    }
-
-    /// The complete file.
-    fn end(self) -> File {
-        self.api.end_capture(self.id).unwrap();
-        self.wait_end()
-    }
-
-    fn wait_end(&self) -> File {
-        wait_until("the end of the capture", || !self.status().running);
-        self.file()
-    }
-}
-
 fn begin(net: &Net, request: &CaptureRequest) -> Result<Running, ControlError> {
-    let api = net.switch.as_ref().expect("the switch runs").operator();
-    let memory = Memory::default();
-    let id = api.capture(request, 7, Box::new(memory.clone()))?;
-    // The tap is set before the first bytes are there.
-    wait_until("the header", || !memory.bytes.lock().unwrap().is_empty());
-    Ok(Running { api, id, memory })
+    Running::begin(&net.switch.as_ref().expect("the switch runs").operator(), request)
 }
 
 fn dropped(request: CaptureRequest, stage: Stage) -> CaptureRequest {
@@ -117,13 +52,19 @@ fn dropped_frames_have_their_reasons() {
     spoofed[6..12].copy_from_slice(&mac(9).0);
     let mut hairpin = numbered(1, 1, 2, 60);
     hairpin[..6].copy_from_slice(&mac(1).0);
-    for frame in [&spoofed, &hairpin, &numbered(1, 2, 3, 60)] {
+    for frame in [&spoofed, &hairpin, &numbered(1, 2, 3, 60), &vec![1; 5]] {
         one.send(frame);
     }
-    sent.wait_for(3);
+    let nonsense = VnetHdr { gso_type: 77, ..VnetHdr::default() };
+    one.send_with(&nonsense, &numbered(1, 2, 4, 1000));
+    sent.wait_for(5);
     let file = sent.end();
-    let expected = ["drop=spoofed_mac", "drop=hairpin", "drop=no_destination"];
-    assert_eq!(file.comments(), expected);
+    let reasons = ["spoofed_mac", "hairpin", "no_destination", "runt", "bad_offload"];
+    assert_eq!(file.comments(), reasons.map(|reason| format!("drop={reason}")));
+    let lens: Vec<_> = file.packets.iter().map(|p| (p.bytes.len(), p.original_len)).collect();
+    assert_eq!((lens[2], lens[3]), ((102, 102), (0, 5)), "of wrong ones the first bytes, if any");
+    assert!(lens[4].0 < 1042 && lens[4].1 == 1042, "{lens:?}");
+    assert!(numbered(1, 2, 4, 1000).starts_with(&file.packets[4].bytes));
     assert_eq!((&file.packets[0].bytes, &file.packets[1].bytes), (&spoofed, &hairpin));
 }
 

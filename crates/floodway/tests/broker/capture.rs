@@ -152,8 +152,9 @@ fn others_than_root_and_the_owner_may_not_capture() {
 #[test]
 fn what_is_wrong_is_said_in_a_line() {
     let scene = Scene::start();
+    fs::write(scene.path("kept"), "kept").unwrap();
     for (words, expected) in [
-        (&["vm9"][..], "floodway: no port or uplink \"vm9\"; there are vm1, vm2\n"),
+        (&["vm9", "-w", "kept"][..], "floodway: no port or uplink \"vm9\"; there are vm1, vm2\n"),
         (&["vm1", "--filter", "udp porrt 7"], "floodway: --filter \"udp porrt 7\": "),
     ] {
         let output = capture(&scene, words).output().unwrap();
@@ -161,4 +162,5 @@ fn what_is_wrong_is_said_in_a_line() {
         assert!(said.starts_with(expected), "{said}");
         assert_eq!(output.status.code(), Some(1));
     }
+    assert_eq!(fs::read_to_string(scene.path("kept")).unwrap(), "kept");
 }
