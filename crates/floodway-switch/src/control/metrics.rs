@@ -1,8 +1,15 @@
-//! The status document as OpenMetrics text, which Prometheus scrapes.
+//! The status document as text that Prometheus scrapes.
 //!
 //! Names follow the Prometheus conventions: base units, `_total` on counters, one metric per fact
 //! with labels `port` or `uplink`, `queue` and `direction` (`rx` or `tx`, as in [`crate::api::status`]).
+//!
+//! **Zeros.** What is counted by reason or event has hundreds of series for each port, most of them at zero for ever, and those are left out: such a series
+//! begins with its first count, which `increase` does not see. So drops are also counted without a reason (`frames_dropped`), which is always there. Gauges
+//! of the TCP offload are left out for ports that have none. Pairs of ports grow with the square of the ports' number, and are there only for who asks for them.
+//!
+//! **Format.** OpenMetrics for who accepts it, as Prometheus does, and otherwise the older text format, where the name of a counter's family ends with `_total`, too.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -13,29 +20,92 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use serde::Deserialize;
 
+use crate::api::control::{InboundPort, InboundStatus};
 use crate::api::status::{
     ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
     TrafficStatus, UplinkStatus,
 };
 
-/// MIME type of what [`encode`] makes.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Text,
+}
+
+impl Format {
+    /// What a client takes that sends this `Accept` header.
+    pub(super) fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// Its MIME type.
+    pub(super) const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Which metrics are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct MetricsQuery {
+    /// Also who has sent to whom.
+    pub(super) pairs: bool,
+}
 
 /// Labels of one sample.
 type Labels = Vec<(&'static str, String)>;
 
-/// The metrics of `status`.
-pub(super) fn encode(status: Status) -> Result<String, fmt::Error> {
+/// The metrics of `status` and `inbound`.
+pub(super) fn encode(
+    status: Status,
+    inbound: Option<InboundStatus>,
+    query: MetricsQuery,
+    format: Format,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("floodway");
-    registry.register_collector(Box::new(Snapshot(status)));
+    registry.register_collector(Box::new(Snapshot { status, inbound, query }));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
-    Ok(text)
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Text => to_text(&text),
+    })
+}
+
+/// OpenMetrics in the older format: what describes a counter has its whole name, and there is no mark at the end.
+fn to_text(openmetrics: &str) -> String {
+    let counters: HashSet<&str> = openmetrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut text = String::with_capacity(openmetrics.len());
+    for line in openmetrics.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                text.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
 }
 
 #[derive(Debug)]
-struct Snapshot(Status);
+struct Snapshot {
+    status: Status,
+    inbound: Option<InboundStatus>,
+    query: MetricsQuery,
+}
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -45,9 +115,12 @@ impl Collector for Snapshot {
         self.ports(&mut metrics)?;
         self.work(&mut metrics)?;
         self.traffic(&mut metrics)?;
-        self.pairs(&mut metrics)?;
+        if self.query.pairs {
+            self.pairs(&mut metrics)?;
+        }
         self.drops(&mut metrics)?;
         self.offload(&mut metrics)?;
+        self.inbound(&mut metrics)?;
         self.egress(&mut metrics)?;
         self.notifications(&mut metrics)
     }
@@ -55,18 +128,18 @@ impl Collector for Snapshot {
 
 impl Snapshot {
     fn process(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
-        let switch = &self.0.switch;
+        let switch = &self.status.switch;
         let build = vec![("version", switch.version.clone())];
         metrics.gauge("build_info", "Version that is running", [(build, 1.0)])?;
         let uptime = [(Labels::new(), switch.uptime_s)];
         metrics.gauge("uptime_seconds", "Time since the switch started", uptime)?;
-        let entries = [(Labels::new(), self.0.l2.len() as f64)];
+        let entries = [(Labels::new(), self.status.l2.len() as f64)];
         metrics.gauge("l2_entries", "Addresses in the forwarding table", entries)
     }
 
     fn pairs(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let pairs = || {
-            self.0.traffic.iter().map(|pair| {
+            self.status.traffic.iter().map(|pair| {
                 let by = pair.by.name().to_owned();
                 (vec![("from", pair.from.clone()), ("to", pair.to.clone()), ("by", by)], pair)
             })
@@ -80,7 +153,7 @@ impl Snapshot {
     fn workers(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let workers = || {
             let labels = |index: usize| vec![("worker", index.to_string())];
-            self.0.workers.iter().map(move |worker| (labels(worker.index), worker))
+            self.status.workers.iter().map(move |worker| (labels(worker.index), worker))
         };
         let polls = workers().map(|(labels, worker)| (labels, worker.polls));
         metrics.counter("worker_polls", "Rounds over all ports and uplinks", polls)?;
@@ -96,10 +169,10 @@ impl Snapshot {
 
     fn ports(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let up = |port: &PortStatus| f64::from(u8::from(port.state == PortState::Running));
-        let running = self.0.ports.iter().map(|port| (port_labels(port), up(port)));
+        let running = self.status.ports.iter().map(|port| (port_labels(port), up(port)));
         metrics.gauge("port_running", "1 while the guest's driver is running", running)?;
         let enabled = |port: &PortStatus| f64::from(port.queue_pairs_enabled);
-        let pairs = self.0.ports.iter().map(|port| (port_labels(port), enabled(port)));
+        let pairs = self.status.ports.iter().map(|port| (port_labels(port), enabled(port)));
         metrics.gauge("port_queue_pairs", "Queue pairs that the guest uses", pairs)?;
         self.quarantines(metrics)?;
         let frames = self.queues().map(|(labels, q)| (labels, q.rx.pending_frames as f64));
@@ -111,11 +184,11 @@ impl Snapshot {
 
     fn quarantines(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let now = |port: &PortStatus| f64::from(u8::from(port.quarantine.is_some()));
-        let now = self.0.ports.iter().map(|port| (port_labels(port), now(port)));
+        let now = self.status.ports.iter().map(|port| (port_labels(port), now(port)));
         let help = "1 from when a front-end is cut off until another one comes";
         metrics.gauge("port_quarantined", help, now)?;
-        let times = self.0.ports.iter().flat_map(|port| {
-            port.quarantines.iter().map(|(reason, &n)| {
+        let times = self.status.ports.iter().flat_map(|port| {
+            port.quarantines.iter().filter(|&(_, &n)| n > 0).map(|(reason, &n)| {
                 let labels = port_labels(port).into_iter().chain([("reason", reason.clone())]);
                 (labels.collect::<Labels>(), n)
             })
@@ -126,10 +199,10 @@ impl Snapshot {
     fn work(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let all = || {
             let worker = |index: usize| ("worker", index.to_string());
-            let ports = self.0.ports.iter().map(move |port| {
+            let ports = self.status.ports.iter().map(move |port| {
                 (vec![("port", port.name.clone()), worker(port.worker)], port.work)
             });
-            ports.chain(self.0.uplinks.iter().map(move |uplink| {
+            ports.chain(self.status.uplinks.iter().map(move |uplink| {
                 (vec![("uplink", uplink.name.clone()), worker(uplink.worker)], uplink.work)
             }))
         };
@@ -151,9 +224,10 @@ impl Snapshot {
     }
 
     fn drops(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
-        let mut samples = Vec::new();
+        let (mut sums, mut samples) = (Vec::new(), Vec::new());
         let mut add = |labels: &Labels, drops: &Drops| {
-            samples.extend(drops.iter().map(|(reason, &n)| {
+            sums.push((labels.clone(), drops.values().sum::<u64>()));
+            samples.extend(drops.iter().filter(|&(_, &n)| n > 0).map(|(reason, &n)| {
                 let reason = ("reason", reason.clone());
                 (labels.iter().cloned().chain([reason]).collect::<Labels>(), n)
             }));
@@ -161,12 +235,14 @@ impl Snapshot {
         for (labels, traffic) in self.directions() {
             add(&labels, &traffic.drops);
         }
-        for port in &self.0.ports {
+        for port in &self.status.ports {
             let mut labels = port_labels(port);
             labels.extend([("queue", "none".to_owned()), ("direction", "rx".to_owned())]);
             add(&labels, &port.undelivered);
         }
-        metrics.counter("drops", "Frames dropped; they are not among the packets", samples)
+        let help = "Frames dropped for any reason; they are not among the packets";
+        metrics.counter("frames_dropped", help, sums)?;
+        metrics.counter("drops", "Frames dropped, by reason; only what was", samples)
     }
 
     fn notifications(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
@@ -186,7 +262,7 @@ impl Snapshot {
     fn egress(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let uplinks = || {
             let labels = |uplink: &UplinkStatus| vec![("uplink", uplink.name.clone())];
-            self.0.uplinks.iter().map(move |uplink| (labels(uplink), &uplink.egress))
+            self.status.uplinks.iter().map(move |uplink| (labels(uplink), &uplink.egress))
         };
         let classes = |value: fn(&ClassStatus) -> f64| {
             uplinks().flat_map(move |(labels, egress)| {
@@ -221,10 +297,11 @@ impl Snapshot {
 
     fn offload(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let of = |value: fn(&OffloadStatus) -> f64| {
-            self.0.ports.iter().map(move |port| (port_labels(port), value(&port.offload)))
+            let ports = self.status.ports.iter().filter(|port| has_offload(&port.offload));
+            ports.map(move |port| (port_labels(port), value(&port.offload)))
         };
         let bit = |on: bool| f64::from(u8::from(on));
-        let halves = self.0.ports.iter().flat_map(|port| {
+        let halves = self.status.ports.iter().flat_map(|port| {
             let half = |direction| directed(&port_labels(port), direction);
             [(half("tx"), bit(port.offload.transmit)), (half("rx"), bit(port.offload.receive))]
         });
@@ -244,8 +321,8 @@ impl Snapshot {
         let help = "Bytes of memory that frames stored by the TCP offload take";
         metrics.gauge("offload_stored_bytes", help, of(|offload| offload.stored_bytes as f64))?;
         let help = "What the TCP offload has done";
-        let events = self.0.ports.iter().flat_map(|port| {
-            port.offload.counters.iter().map(|(event, &n)| {
+        let events = self.status.ports.iter().flat_map(|port| {
+            port.offload.counters.iter().filter(|&(_, &n)| n > 0).map(|(event, &n)| {
                 let mut labels = port_labels(port);
                 labels.push(("event", event.clone()));
                 (labels, n)
@@ -254,9 +331,46 @@ impl Snapshot {
         metrics.counter("offload_events", help, events)
     }
 
+    /// How the link into the host is divided; nothing unless it is.
+    fn inbound(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let Some(inbound) = self.inbound.as_ref().filter(|inbound| inbound.capacity_bps > 0) else {
+            return Ok(());
+        };
+        let bytes = |bits: u64| bits as f64 / 8.0;
+        let capacity = [(Labels::new(), bytes(inbound.capacity_bps))];
+        let help = "Rate of the link into the host";
+        metrics.gauge("inbound_capacity_bytes_per_second", help, capacity)?;
+        let of = |value: fn(&InboundPort) -> f64| {
+            let labels = |port: &InboundPort| vec![("port", port.name.clone())];
+            inbound.ports.iter().map(move |port| (labels(port), value(port)))
+        };
+        let rate = of(|port| port.rate_bps as f64 / 8.0);
+        metrics.gauge("inbound_rate_bytes_per_second", "Part of the link", rate)?;
+        let help = "What arrived in the last 50 to 100 ms";
+        let measured = of(|port| port.measured_bps as f64 / 8.0);
+        metrics.gauge("inbound_measured_bytes_per_second", help, measured)?;
+        metrics.gauge("inbound_weight", "Weight now", of(|port| f64::from(port.weight)))?;
+        let help = "Connections that received data lately";
+        metrics.gauge("inbound_active_connections", help, of(|port| f64::from(port.active)))?;
+        let help = "Connections of which an ACK waits for its turn";
+        metrics.gauge("inbound_waiting_connections", help, of(|port| port.waiting as f64))?;
+        let received = inbound.ports.iter();
+        let received =
+            received.map(|port| (vec![("port", port.name.clone())], port.received_bytes));
+        let help = "Bytes of the link that have arrived since it is divided";
+        metrics.counter("inbound_received_bytes", help, received)?;
+        let events = inbound.ports.iter().flat_map(|port| {
+            port.counters
+                .iter()
+                .filter(|&(_, &n)| n > 0)
+                .map(|(event, &n)| (vec![("port", port.name.clone()), ("event", event.clone())], n))
+        });
+        metrics.counter("inbound_events", "What the division has done; only what it has", events)
+    }
+
     /// Each queue pair of each port.
     fn queues(&self) -> impl Iterator<Item = (Labels, &QueuePairStatus)> {
-        self.0.ports.iter().flat_map(|port| {
+        self.status.ports.iter().flat_map(|port| {
             port.queues.iter().enumerate().map(|(index, queue)| {
                 let mut labels = port_labels(port);
                 labels.push(("queue", index.to_string()));
@@ -272,13 +386,19 @@ impl Snapshot {
             all.push((directed(&labels, "rx"), &queue.rx.traffic));
             all.push((directed(&labels, "tx"), &queue.tx.traffic));
         }
-        for uplink in &self.0.uplinks {
+        for uplink in &self.status.uplinks {
             let labels = vec![("uplink", uplink.name.clone())];
             all.push((directed(&labels, "rx"), &uplink.rx));
             all.push((directed(&labels, "tx"), &uplink.tx));
         }
         all
     }
+}
+
+/// It is on, or there is something left of it.
+fn has_offload(offload: &OffloadStatus) -> bool {
+    let OffloadStatus { transmit, receive, flows, stored_bytes, .. } = *offload;
+    transmit || receive || flows > 0 || stored_bytes > 0
 }
 
 fn port_labels(port: &PortStatus) -> Labels {

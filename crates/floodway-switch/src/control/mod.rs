@@ -27,7 +27,7 @@
 //! | `GET /v1/captures` | [`CaptureList`](crate::api::capture::CaptureList) as JSON |
 //! | `POST /v1/captures` | a pcapng file that grows, after a [`CaptureRequest`](crate::api::capture::CaptureRequest); for root and the switch's user (403) |
 //! | `DELETE /v1/captures/ID` | ends a capture, whose file is completed; for the same |
-//! | `GET /metrics` | the same counters as OpenMetrics text, for Prometheus |
+//! | `GET /metrics?pairs=` | the same counters as text for Prometheus, OpenMetrics if it accepts that; with `pairs=true` also who has sent to whom |
 //!
 //! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still
 //! holds (412 otherwise). A change that cannot be made changes nothing.

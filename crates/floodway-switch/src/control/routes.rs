@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
 use axum::{Json, Router};
 
 use super::changes::aside;
 use super::failure::{Failure, Source, error};
+use super::metrics::{Format, MetricsQuery};
 use super::{captures, changes, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
@@ -128,11 +129,19 @@ async fn drain(
     Ok(Json(aside(move || source.drain(&port, Some(request.draining))).await?))
 }
 
-async fn prometheus(State(source): State<Source>) -> Response {
-    match metrics::encode(source.status()) {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+async fn prometheus(
+    State(source): State<Source>,
+    query: Result<Query<MetricsQuery>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let inbound = source.inbound(&InboundChange::default()).ok();
+    Ok(match metrics::encode(source.status(), inbound, query, format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be encoded"),
-    }
+    })
 }
 
 pub(super) async fn unknown(uri: Uri) -> Response {

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -12,8 +13,8 @@ use super::{BindError, ClientError, ControlClient, ControlListener, ControlServe
 use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
-    OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
+    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundPort,
+    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::status::{
@@ -88,6 +89,12 @@ impl ControlApi for Fixed {
         }
         Ok(InboundStatus {
             capacity_bps: change.capacity_mbit.unwrap_or(7) * 1_000_000,
+            ports: vec![InboundPort {
+                name: "vm1".into(),
+                rate_bps: 1_000_000,
+                counters: [("clamped".to_owned(), 5), ("released".to_owned(), 0)].into(),
+                ..InboundPort::default()
+            }],
             ..InboundStatus::default()
         })
     }
@@ -196,12 +203,27 @@ fn the_client_reads_what_the_source_says() {
     assert_eq!(client.version().unwrap().version, env!("CARGO_PKG_VERSION"));
 }
 
+/// The metrics as `Accept` and the query ask for them.
+fn metrics(path: &Path, query: &str, accept: &str) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    let request = format!(
+        "GET /metrics{query} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    let expected =
+        if accept.is_empty() { "text/plain; " } else { "application/openmetrics-text; " };
+    assert!(head.contains(&format!("content-type: {expected}")), "{head}");
+    body.to_owned()
+}
+
 #[test]
 fn metrics_are_the_same_counters() {
     let (_directory, path) = socket();
     let _server = start(&path).unwrap();
-    let client = ControlClient::new(&path).unwrap();
-    let text = String::from_utf8(client.get_bytes("/metrics").unwrap().to_vec()).unwrap();
     let samples = [
         "floodway_build_info{version=\"1.2.3\"} 1.0",
         "floodway_uptime_seconds 1.5",
@@ -216,7 +238,6 @@ fn metrics_are_the_same_counters() {
         "floodway_port_pending_bytes{port=\"vm1\",queue=\"0\"} 4096.0",
         "floodway_bytes_total{port=\"vm1\",queue=\"0\",direction=\"rx\"} 1500",
         "floodway_bytes_total{uplink=\"up0\",direction=\"tx\"} 0",
-        "floodway_pair_bytes_total{from=\"vm1\",to=\"up0\",by=\"uplink\"} 600",
         "floodway_drops_total{port=\"vm1\",queue=\"0\",direction=\"rx\",reason=\"storm\"} 7",
         "floodway_drops_total{port=\"vm1\",queue=\"none\",direction=\"rx\",reason=\"port_down\"} 2",
         "floodway_notifications_total{port=\"vm1\",queue=\"0\",direction=\"tx\"} 5",
@@ -226,12 +247,58 @@ fn metrics_are_the_same_counters() {
         "floodway_offload_events_total{port=\"vm1\",event=\"timeouts\"} 4",
         "floodway_uplink_queue_frames{uplink=\"up0\",class=\"low\"} 3.0",
         "floodway_meter_packets_total{uplink=\"up0\",class=\"high\"} 8",
-        "# TYPE floodway_packets counter",
-        "# EOF",
+        "floodway_frames_dropped_total{port=\"vm1\",queue=\"0\",direction=\"rx\"} 7",
+        "floodway_frames_dropped_total{uplink=\"up0\",direction=\"tx\"} 0",
+        "floodway_inbound_capacity_bytes_per_second 875000.0",
+        "floodway_inbound_rate_bytes_per_second{port=\"vm1\"} 125000.0",
+        "floodway_inbound_events_total{port=\"vm1\",event=\"clamped\"} 5",
     ];
+    let old = metrics(&path, "", "");
+    let new = metrics(&path, "", "application/openmetrics-text;version=1.0.0,text/plain;q=0.3");
     for sample in samples {
-        assert!(text.lines().any(|line| line == sample), "no {sample:?} in\n{text}");
+        for text in [&old, &new] {
+            assert!(text.lines().any(|line| line == sample), "no {sample:?} in\n{text}");
+        }
     }
+    assert!(new.contains("# TYPE floodway_packets counter") && new.ends_with("# EOF\n"));
+    assert!(old.contains("# TYPE floodway_packets_total counter") && !old.contains("# EOF"));
+    assert!(old.contains("# HELP floodway_packets_total Frames; "));
+}
+
+#[test]
+fn series_of_reasons_that_are_zero_and_pairs_that_nobody_asked_for_are_left_out() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let text = metrics(&path, "", "");
+    let zeros = ["reason", "event"].map(|label| {
+        let is_one = |line: &&str| line.contains(&format!("{label}=")) && line.ends_with(" 0");
+        text.lines().filter(is_one).count()
+    });
+    assert_eq!(zeros, [0, 0], "{text}");
+    assert!(!text.contains("floodway_pair_bytes_total{"));
+    let pair = "floodway_pair_bytes_total{from=\"vm1\",to=\"up0\",by=\"uplink\"} 600";
+    assert!(metrics(&path, "?pairs=true", "").lines().any(|line| line == pair));
+    let client = ControlClient::new(&path).unwrap();
+    let error = client.get_bytes("/metrics?pears=true").unwrap_err().to_string();
+    assert!(error.contains("pears"), "{error}");
+}
+
+/// Debian's package prometheus has it; without it this says so and passes.
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped());
+    let Ok(mut promtool) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+        eprintln!("not tested: promtool is missing (apt-get install prometheus)");
+        return;
+    };
+    let text = metrics(&path, "?pairs=true", "");
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap());
+    assert_eq!((said, output.status.code()), ([String::new(), String::new()], Some(0)));
 }
 
 #[test]
