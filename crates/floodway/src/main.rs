@@ -15,6 +15,7 @@ mod inbound;
 mod libvirt;
 mod log;
 mod man;
+mod metrics;
 mod notify;
 mod offload;
 mod output;
@@ -64,6 +65,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Port { command } => port::port(&command)?,
         Command::Apply(args) => apply::apply(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
+        Command::Metrics(args) => metrics::metrics(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::Completions { shell } => {

@@ -35,6 +35,8 @@
 //! Behind a broker the routes that change ports or the configuration are refused (409): the broker answers them, and reads of the same, on a socket
 //! of its own (`manage`).
 //!
+//! Who may see and not touch has `GET /metrics` from another process (`relay`).
+//!
 //! Errors are JSON too: `{"error": "..."}`. Any HTTP client will do:
 //! `curl --unix-socket /run/floodway/control.sock http://floodway/v1/status`.
 //!
@@ -48,6 +50,7 @@ mod failure;
 mod manage;
 mod metrics;
 mod peer;
+mod relay;
 mod routes;
 mod server;
 mod socket;
@@ -56,5 +59,6 @@ mod tests;
 
 pub use crate::api::client::{ClientError, ControlClient, Next};
 pub use crate::api::status::Version;
+pub use relay::{MetricsListener, MetricsSource};
 pub use server::ControlServer;
 pub use socket::{BindError, ControlListener};

@@ -2,16 +2,18 @@
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::manage;
 use super::peer::Peer;
+use super::relay::{self, MetricsListener, MetricsSource};
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
@@ -72,22 +74,60 @@ impl ControlServer {
         Self::spawn("manage", listener, serve)
     }
 
+    /// Answers `GET /metrics` on `listener` with what `source` says, until dropped.
+    ///
+    /// # Errors
+    /// Threads or descriptors have run out.
+    pub fn start_metrics(
+        listener: MetricsListener,
+        source: MetricsSource,
+    ) -> Result<Self, BindError> {
+        let router = relay::router(source);
+        match listener {
+            MetricsListener::Unix(listener) => {
+                let serve = move |listener| -> Serving {
+                    Box::pin(axum::serve(listener, router).into_future())
+                };
+                Self::spawn("metrics", listener, serve)
+            }
+            MetricsListener::Tcp(listener) => {
+                let serve = move || -> io::Result<Serving> {
+                    listener.set_nonblocking(true)?;
+                    let listener = TcpListener::from_std(listener)?;
+                    Ok(Box::pin(axum::serve(listener, router).into_future()))
+                };
+                Self::spawn_with("metrics", Path::new("TCP"), None, serve)
+            }
+        }
+    }
+
     fn spawn(
         name: &str,
         listener: ControlListener,
         serve: impl FnOnce(UnixListener) -> Serving + Send + 'static,
     ) -> Result<Self, BindError> {
         let ControlListener { listener, path, file } = listener;
+        let serve = move || Ok(serve(UnixListener::from_std(listener)?));
+        Self::spawn_with(name, &path, file, serve)
+    }
+
+    /// `serve` is called where the server's runtime is.
+    fn spawn_with(
+        name: &str,
+        path: &Path,
+        file: Option<SocketFile>,
+        serve: impl FnOnce() -> io::Result<Serving> + Send + 'static,
+    ) -> Result<Self, BindError> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .build()
-            .map_err(failed(&path, "start its runtime"))?;
+            .map_err(failed(path, "start its runtime"))?;
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || run(&runtime, listener, serve, stopped))
-            .map_err(failed(&path, "start its thread"))?;
+            .spawn(move || run(&runtime, serve, stopped))
+            .map_err(failed(path, "start its thread"))?;
         Ok(Self { file, stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -110,15 +150,14 @@ impl Drop for ControlServer {
 
 fn run(
     runtime: &runtime::Runtime,
-    listener: std::os::unix::net::UnixListener,
-    serve: impl FnOnce(UnixListener) -> Serving,
+    serve: impl FnOnce() -> io::Result<Serving>,
     stopped: oneshot::Receiver<()>,
 ) {
     let served = runtime.block_on(async {
-        let listener = UnixListener::from_std(listener)?;
+        let serving = serve()?;
         // Not axum's graceful shutdown, which waits for clients that keep their connection open.
         tokio::select! {
-            served = serve(listener) => served,
+            served = serving => served,
             _ = stopped => Ok(()),
         }
     });
