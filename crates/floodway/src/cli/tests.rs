@@ -70,18 +70,6 @@ fn options_of_flows_offload_and_drain() {
 }
 
 #[test]
-fn options_of_capture() {
-    let words = "floodway capture vm1 -w a.pcapng --stage in,offload --drops -s 96 -c 5";
-    let Ok(Command::Capture(args)) = parse(words) else { panic!("not accepted") };
-    assert_eq!((&*args.interface, args.write), ("vm1", PathBuf::from("a.pcapng")));
-    assert_eq!(args.stage, [CaptureStage::In, CaptureStage::Offload]);
-    assert_eq!((args.drops, args.snaplen, args.count), (true, 96, Some(5)));
-    let Ok(Command::Capture(args)) = parse("floodway capture up") else { panic!("not accepted") };
-    assert_eq!((args.write, args.snaplen), (PathBuf::from("-"), 262_144));
-    assert!(parse("floodway capture up --stage lost").is_err());
-}
-
-#[test]
 fn options_of_port_and_apply() {
     let words = "floodway port add vm3 socket=/tmp/s mtu=9000 --save f.toml";
     let Ok(Command::Port { command: PortCommand::Add(args) }) = parse(words) else {
