@@ -59,12 +59,13 @@ test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and
 test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a live switch
 	CARGO=$(CARGO) tools/test-metrics $(TARGET)
 
-lint: compiler ## Formatting, clippy, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies
+lint: compiler ## Formatting, clippy, links of the API documentation, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) run -q --locked -p floodway-layers
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) check -q --locked -p floodway-switch --no-default-features
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --workspace --no-deps --locked
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
 	tools/words

@@ -1,7 +1,7 @@
 //! A socket between broker and data plane that carries messages.
 //!
 //! # Theory of operation
-//! A pair of Unix sockets of type `SOCK_SEQPACKET`: a datagram is a [message](crate::message), arrives whole or not at all, and the end of the peer is
+//! A pair of Unix sockets of type `SOCK_SEQPACKET`: a datagram is a [message](mod@crate::message), arrives whole or not at all, and the end of the peer is
 //! seen as the end of the stream. Descriptors travel beside messages (`SCM_RIGHTS`), and only towards the data plane: the type of the
 //! messages says whether an end takes any ([`Message::CARRIES`]). The broker's end has no room for them, so the kernel drops them before they have a number in its
 //! table, and the datagram is a violation. From Linux 6.16 on the broker's end refuses them where they are sent (`SO_PASSRIGHTS`).

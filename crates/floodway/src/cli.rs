@@ -336,7 +336,7 @@ pub enum PortCommand {
 pub struct PortChangeArgs {
     /// The port
     pub name: String,
-    /// Keys as in [[port]], like socket=/run/floodway/vm3.sock mtu=9000 offload.transmit=true; without a value the default
+    /// Keys as in a port's table of the configuration, like socket=/run/floodway/vm3.sock mtu=9000 offload.transmit=true; without a value the default
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub keys: Vec<String>,
     #[command(flatten)]

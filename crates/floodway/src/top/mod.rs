@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //! Three threads tell the main one what happens: one asks the switch at each interval, one reads keys, one waits for signals. The main thread
-//! alone has the [model](model), the user's [choices](app) and the terminal, and waits for nobody else: a switch that does not answer keeps no key from being heard.
+//! alone has the [model], the user's [choices](app) and the terminal, and waits for nobody else: a switch that does not answer keeps no key from being heard.
 //! While it does not, the last picture stays, with a line that says why, and it is asked again at each interval.
 //!
 //! The terminal is restored on each way out: by a key, by a signal, by an error, and by a panic of any thread, after which the command ends.

@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
     }
 
     /// Shows a frame from the guest to the engine, and calls `forward` with what is to go on. `expected` is what
-    /// [`expect`](Self::expect) has answered for it.
+    /// [`look_up_batch`](Self::look_up_batch) has answered for it.
     ///
     /// # Errors
     /// The engine wants the frame dropped.
