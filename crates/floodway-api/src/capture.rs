@@ -46,7 +46,7 @@ impl Stage {
 pub struct CaptureRequest {
     /// Name of a port or an uplink.
     pub interface: String,
-    /// Where frames are seen; in and out if it is not said.
+    /// Stages at which frames are captured; in and out by default.
     #[serde(default = "both_ways")]
     pub stages: Vec<Stage>,
     /// Only frames that are dropped.

@@ -6,7 +6,7 @@
 //!
 //! The *outage* of the whole switch is the time from the kill until the receiver's kernel counts new bytes, so it includes the start of
 //! the new process and the sender's retransmission timer. That of a data plane may be shorter than the pauses that two VMs on shared cores make
-//! by themselves. It is the longest time after the kill in which the receiver's kernel counts nothing new, and the same is told of as long a time before.
+//! by themselves. It is the longest pause in the second after the kill, as counted by the receiver's kernel; the longest pause in the second before it is printed beside.
 //!
 //! Leaks are looked for where a lost back-end could leave something: descriptors of the QEMU
 //! processes and of the new switch, its memory, and files beside its sockets.
