@@ -6,7 +6,7 @@
 //! record by storing `head`, the reader returns its room by storing `tail`.
 //!
 //! That there is one writer and one reader at a time is not trusted: each side has a flag. Who finds the writer's flag set does not wait but
-//! counts its record as lost. The order of accesses is checked by loom (`interleavings`).
+//! counts its record as lost.
 //!
 //! **Invariants**: `tail <= head <= tail + size`; the writer writes only between `head` and `tail + size`, the reader reads only between `tail` and `head`.
 //! `tail`, `head` and sizes of records are multiples of 8.

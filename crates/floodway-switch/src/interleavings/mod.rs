@@ -1,7 +1,7 @@
 //! All interleavings of threads that wake each other, or hand frames to a guest that stops.
 //!
 //! Loom runs each model once for every order of its threads' accesses to shared memory, and every value that the C++ memory model lets a
-//! load return. [`sleep`], [`ring`] and [`capture`] run the switch's own code, on loom's atomics; each comes with a model that has no fences or no order, which
+//! load return. [`sleep`] and [`ring`] run the switch's own code, on loom's atomics; each comes with a model that has no fences, which
 //! must fail: so the models can. [`migration`] and [`buffers`] repeat in small what [`crate::pipeline::migration`] and [`crate::pipeline::delivery`] do, lock by lock: theirs hangs on
 //! too much else to be run so often.
 //!
@@ -9,7 +9,6 @@
 //! without other tests.
 
 mod buffers;
-mod capture;
 mod migration;
 mod ring;
 mod sleep;
