@@ -32,7 +32,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// The same where an outage may be short.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long a stream is looked at before and after a data plane is killed.
+/// For how long a stream is measured before a data plane is killed, and after it.
 const WATCH: Duration = Duration::from_secs(1);
 /// A data plane that has lived for so long is replaced at once (`floodway-broker`, `supervision::YOUNG`).
 const YOUNG: Duration = Duration::from_secs(11);

@@ -17,7 +17,7 @@ const _: () = assert!(WIDTH * MAX_CAPTURES <= u64::BITS as usize);
 #[derive(Debug, Default)]
 pub struct Tap(AtomicU64);
 
-/// What a [`Tap`] said when somebody looked.
+/// The value of a [`Tap`] at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch(u64);
 

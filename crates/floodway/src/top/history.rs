@@ -15,7 +15,7 @@ pub struct History {
 }
 
 impl History {
-    /// The figure was `value` from `from` to `to`. If a second is told of twice, the larger value stays.
+    /// The figure was `value` from `from` to `to`. Of two values for one second the larger stays.
     pub fn note(&mut self, from: f64, to: f64, value: f64) {
         let (first, last) = (from as u64, to as u64);
         if self.values.is_empty() {
@@ -31,7 +31,7 @@ impl History {
         }
     }
 
-    /// The time is `now`, and nothing is known of the figure since it was last told.
+    /// The time is `now`; there is no value since the last one.
     pub fn skip_to(&mut self, now: f64) {
         if !self.values.is_empty() {
             self.advance_to(now as u64);

@@ -114,7 +114,7 @@ fn show(args: &TopArgs) -> anyhow::Result<()> {
         let wish = screen.wish();
         if asked.as_ref() != Some(&wish) {
             asked = Some(wish.clone());
-            // It has ended, and said why.
+            // It has ended, and has given the reason.
             let _ = ask.send(wish);
         }
     }
