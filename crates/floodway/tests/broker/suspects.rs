@@ -64,11 +64,12 @@ fn a_worker_notes_whose_turn_it_is() {
     // The broker numbers ports from 1. While there is traffic the worker looks at both in turn.
     for instance in [1, 2] {
         let mut number = 0;
-        while noted(&notes) != instance {
+        wait_until("its turn to be noted", || {
             number += 1;
             a.guest.send(0, &Default::default(), &numbered(1, 2, number, 200));
             while b.guest.recv(0).is_some() {}
-        }
+            noted(&notes) == instance
+        });
     }
     wait_until("the worker to sleep", || noted(&notes) == 0);
 }
