@@ -9,6 +9,10 @@
 //! the flow's rate is in a millisecond. What else `cwnd` has room for leaves by itself, after the time that the burst takes at 1.2 times the flow's
 //! rate (Linux's `tcp_pacing_ca_ratio`), or with the next ACK. It leaves within the round trip, so `cwnd` is in use and may grow
 //! meanwhile, if what waits is less than two segments.
+//!
+//! *PSH* is at the end of each burst of more than one segment, and nowhere within, whatever the guest's frames had: their ends are not those of our
+//! bursts. A receiver that has read all acknowledges at PSH (Linux from 6.7 on). Within a burst that would let the next one out before this one has
+//! left the queue. Linux sets it in the last segment of each GSO packet, and not in single segments (`__tcp_transmit_skb`).
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
@@ -173,6 +177,7 @@ impl<B: 'static> Sender<B> {
     #[inline(always)]
     fn release_new<S: Sink<B>>(&mut self, quota: &mut u32, env: &mut Env<'_, S>) {
         self.cwnd_limited = false;
+        let burst = self.store.snd_nxt();
         while self.store.has_room(self.window.mss) {
             let start = self.store.snd_nxt();
             let Some(chunk) = self.store.chunk_at(start) else {
@@ -200,6 +205,8 @@ impl<B: 'static> Sender<B> {
             }
             let mut release = self.header(chunk, start, start + n, false, env);
             release.mss = mss.min(u32::from(u16::MAX)) as u16;
+            let full = (*quota).min(in_rwnd).saturating_sub(n) < mss;
+            release.flags = self.push(release.flags, burst, start + n, full);
             let idle = self.store.records() == 0;
             env.sink.release(&chunk.frame, &release);
             self.emitted(&release, false, env.counters);
@@ -213,6 +220,20 @@ impl<B: 'static> Sender<B> {
             if idle {
                 self.recovery.rto_base = env.now;
             }
+        }
+    }
+
+    /// Returns `flags` with PSH if `end` is where a burst of more than one segment ends, which began at `burst`, and without it while more is held: pushes
+    /// are collapsed (RFC 9293 section 3.9.1.2).
+    #[inline]
+    fn push(&self, flags: Flags, burst: Seq, end: Seq, full: bool) -> Flags {
+        let more = self.snd_max.after(end);
+        if (full || !more) && end.since(burst) > self.window.mss {
+            flags.with(Flags::PSH)
+        } else if more {
+            flags.without(Flags::PSH)
+        } else {
+            flags
         }
     }
 

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Numbers are relative to both SYNs. All that leaves has to be written; of an expected segment, a window and
-//! timestamps that are not written are not compared with the script, but always between the two runs.
+//! timestamps that are not written are not compared with the script, but always between the two runs. PSH that is not written is compared only with `set push`.
 //! There are two kinds of rows:
 //! - *Exchange* (with `write` or `close`): the peer is scripted, the guest is [`sender::Sender`], a plain TCP by
 //!   the letter of the RFCs. For rules about what a sender does and when.

@@ -90,6 +90,7 @@ impl Setup {
             "wscale" => self.scale = value.parse().ok(),
             "win" => self.window = number()? as u16,
             "nosack" => self.sack = false,
+            "push" => self.push = true,
             "ts" => self.timestamps = true,
             "ecn" => self.ecn = true,
             "rtt" => self.rtt = Duration::from_millis(number()?.into()),

@@ -94,6 +94,8 @@ pub struct Setup {
     pub transmit: bool,
     pub receive: bool,
     pub ipv6: bool,
+    /// PSH of what leaves is compared, also where it is not written.
+    pub push: bool,
 }
 
 impl Default for Setup {
@@ -119,6 +121,7 @@ impl Default for Setup {
             transmit: true,
             receive: true,
             ipv6: false,
+            push: false,
         }
     }
 }
@@ -213,16 +216,18 @@ impl SegmentText {
         self.sack.iter().map(block).collect()
     }
 
-    /// Returns `true` if a packet is what is written here.
-    pub fn matches(&self, isn: u32, other: u32, packet: &Packet) -> bool {
+    /// Returns `true` if a packet is what is written here. With `push`, PSH is nowhere where it is not written.
+    pub fn matches(&self, isn: u32, other: u32, packet: &Packet, push: bool) -> bool {
         let expected = self.packet(isn, other, 0, None).segment;
         let actual = &packet.segment;
+        let looked_at = push || self.flags.contains(Flags::PSH);
+        let flags = if looked_at { actual.flags } else { actual.flags.without(Flags::PSH) };
         let mut options = actual.options;
         options.timestamps = self.timestamps;
         self.window.is_none_or(|window| window == actual.window)
             && (self.timestamps.is_none() || self.timestamps == actual.options.timestamps)
             && (expected.seq, expected.ack, expected.len) == (actual.seq, actual.ack, actual.len)
-            && (expected.flags, expected.ae) == (actual.flags, actual.ae)
+            && (expected.flags, expected.ae) == (flags, actual.ae)
             && expected.ecn == actual.ecn
             && expected.options == options
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use floodway_core::offload::Config;
+use floodway_core::offload::{Config, Segment};
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
@@ -248,21 +248,21 @@ struct Pair<'a> {
     good: bool,
 }
 
-fn pair_up<'a>(lines: &[&'a Line], seen: &'a Seen) -> Vec<Pair<'a>> {
+fn pair_up<'a>(lines: &[&'a Line], seen: &'a Seen, push: bool) -> Vec<Pair<'a>> {
     let pair = |n: usize| {
         let (line, seen) = (lines.get(n).copied(), seen.get(n));
-        let good = line.zip(seen).is_some_and(|(line, seen)| is_as_written(line, seen));
+        let good = line.zip(seen).is_some_and(|(line, seen)| is_as_written(line, seen, push));
         Pair { line, seen, good }
     };
     (0..lines.len().max(seen.len())).map(pair).collect()
 }
 
-fn is_as_written(line: &Line, (at, packet): &(Instant, Packet)) -> bool {
+fn is_as_written(line: &Line, (at, packet): &(Instant, Packet), push: bool) -> bool {
     let in_time = at.since(line.at).max(line.at.since(*at)) <= TOLERANCE;
     in_time
         && match &line.event {
-            Event::Wire(text) => text.matches(GUEST_ISN, PEER_ISN, packet),
-            Event::Vm(text) => text.matches(PEER_ISN, GUEST_ISN, packet),
+            Event::Wire(text) => text.matches(GUEST_ISN, PEER_ISN, packet, push),
+            Event::Vm(text) => text.matches(PEER_ISN, GUEST_ISN, packet, true),
             _ => false,
         }
 }
@@ -271,7 +271,7 @@ fn is_as_written(line: &Line, (at, packet): &(Instant, Packet)) -> bool {
 pub fn check(row: &Row) -> Result<(), String> {
     let off = Run::new(row, false).run(row, false);
     let on = Run::new(row, true).run(row, true);
-    let mut faults = String::new();
+    let (push, mut faults) = (row.setup.push, String::new());
     for (wire, [off, on]) in [(true, [&off.0, &on.0]), (false, [&off.1, &on.1])] {
         let lines: Vec<_> = row.lines.iter().filter(|line| is_output(line, wire)).collect();
         if !wire && lines.is_empty() {
@@ -280,14 +280,14 @@ pub fn check(row: &Row) -> Result<(), String> {
         let of = |on: bool| -> Vec<&Line> {
             lines.iter().copied().filter(|line| line.runs.has(on)).collect()
         };
-        let (off_pairs, on_pairs) = (pair_up(&of(false), off), pair_up(&of(true), on));
+        let (off_pairs, on_pairs) = (pair_up(&of(false), off, push), pair_up(&of(true), on, push));
         report(row, false, &off_pairs, wire, &mut faults);
         report(row, true, &on_pairs, wire, &mut faults);
         if faults.is_empty() && wire {
-            compare(&off_pairs, &on_pairs, &mut faults);
+            compare(&off_pairs, &on_pairs, push, &mut faults);
         }
         if faults.is_empty() {
-            unused(&lines, &off_pairs, &on_pairs, &mut faults);
+            unused(&lines, &off_pairs, &on_pairs, push, &mut faults);
         }
     }
     if faults.is_empty() {
@@ -300,14 +300,19 @@ fn is_output(line: &Line, wire: bool) -> bool {
     if wire { matches!(line.event, Event::Wire(_)) } else { matches!(line.event, Event::Vm(_)) }
 }
 
-/// What both runs have in common is the same in every field.
-fn compare(off: &[Pair<'_>], on: &[Pair<'_>], faults: &mut String) {
+/// What both runs have in common is the same in every field, but for PSH if that is not looked at.
+fn compare(off: &[Pair<'_>], on: &[Pair<'_>], push: bool, faults: &mut String) {
+    let looked_at = |segment: &Segment| {
+        let mut segment = *segment;
+        segment.flags = if push { segment.flags } else { segment.flags.without(Flags::PSH) };
+        segment
+    };
     let common = |pair: &&Pair<'_>| pair.line.is_some_and(|line| line.runs == Runs::Both);
     for (off, on) in off.iter().filter(common).zip(on.iter().filter(common)) {
         let (Some(line), Some((_, a)), Some((_, b))) = (off.line, off.seen, on.seen) else {
             continue;
         };
-        if a.segment != b.segment {
+        if looked_at(&a.segment) != looked_at(&b.segment) {
             let shown = |packet| Shown(packet, GUEST_ISN, PEER_ISN);
             let _ = writeln!(faults, "  differs between off and on: {}", line.text);
             let _ = writeln!(faults, "    off {}\n    on  {}", shown(a), shown(b));
@@ -316,11 +321,12 @@ fn compare(off: &[Pair<'_>], on: &[Pair<'_>], faults: &mut String) {
 }
 
 /// A difference that is listed has to be one: the other run has nothing that fits the line.
-fn unused(lines: &[&Line], off: &[Pair<'_>], on: &[Pair<'_>], faults: &mut String) {
+fn unused(lines: &[&Line], off: &[Pair<'_>], on: &[Pair<'_>], push: bool, faults: &mut String) {
     for line in lines.iter().filter(|line| line.runs != Runs::Both) {
         let other = if line.runs == Runs::On { off } else { on };
         let differing = other.iter().filter(|pair| pair.line.is_some_and(|l| l.runs != Runs::Both));
-        let found = differing.filter_map(|pair| pair.seen).any(|seen| is_as_written(line, seen));
+        let found =
+            differing.filter_map(|pair| pair.seen).any(|seen| is_as_written(line, seen, push));
         if found {
             let _ = writeln!(faults, "  no difference: {}", line.text);
         }
