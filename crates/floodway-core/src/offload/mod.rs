@@ -52,6 +52,7 @@ mod grant;
 mod guest;
 mod handshake;
 mod input;
+pub mod journal;
 mod keeping;
 mod mtu;
 mod online;

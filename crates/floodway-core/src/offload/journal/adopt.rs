@@ -1,0 +1,194 @@
+//! What the next process finds in a journal.
+
+use std::collections::VecDeque;
+
+use floodway_wire::FiveTuple;
+
+use super::layout::{self, FlowRecord, FrameRecord, Layout};
+use super::{FlowPlace, Journal, KeptFrame, OpenFlow, Words};
+use crate::tcp::Seq;
+
+/// A frame that was acknowledged for a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retained {
+    /// Where its payload begins.
+    pub seq: Seq,
+    /// Sequence numbers that it takes.
+    pub len: u32,
+    /// As it was kept.
+    pub bytes: Vec<u8>,
+}
+
+/// A flow that was owed bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// Where it is; to be closed when it is over.
+    pub place: FlowPlace,
+    /// Addresses and ports.
+    pub tuple: FiveTuple,
+    /// What the guest has acknowledged itself, at least.
+    pub guest_ack: Seq,
+    /// What was acknowledged for it: as much as the peer has heard, or more.
+    pub acked: Seq,
+}
+
+/// What can become of a flow that was owed bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of them are there, in order: they are to be delivered until the guest acknowledges them.
+    Whole(Adopted, Vec<Retained>),
+    /// Some are missing: both ends are to be reset before the place is closed.
+    Broken(Adopted),
+}
+
+/// What was published and could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Records of flows that are damaged: any connection of the port may be broken.
+    pub flows: usize,
+}
+
+/// A frame of a published flow.
+struct Found {
+    record: FrameRecord,
+    slots: Vec<usize>,
+}
+
+impl<W: Words> Journal<W> {
+    /// A journal in which nothing is kept, whatever was there before.
+    #[must_use]
+    pub fn format(words: W, layout: Layout) -> Self {
+        (0..layout.flows).for_each(|place| {
+            let state = words.load(layout.flow(place));
+            words.store(layout.flow(place), layout::free(layout::generation(state)));
+        });
+        (0..layout.slots).for_each(|slot| words.store(layout.slot(slot), 0));
+        Self::adopt(words, layout).0
+    }
+
+    /// The journal that another process has left in `words`, of which [`Layout::words`] are used. Flows that are owed nothing are closed.
+    #[must_use]
+    pub fn adopt(words: W, layout: Layout) -> (Self, Vec<Verdict>, Lost) {
+        let (records, lost) = published_flows(&words, &layout);
+        let mut frames = published_frames(&words, &layout, &records);
+        let mut flows: Vec<Option<OpenFlow>> = (0..layout.flows).map(|_| None).collect();
+        let mut verdicts = Vec::new();
+        for (place, record) in records.iter().enumerate() {
+            let Some(record) = record else { continue };
+            let at = layout.flow(place);
+            let [acked, guest_ack] = layout::parse_numbers(words.load(at + layout::NUMBERS));
+            let adopted =
+                Adopted { place: FlowPlace(place), tuple: record.tuple, guest_ack, acked };
+            let owed = sort_out(&adopted, std::mem::take(&mut frames[place]));
+            if acked == guest_ack && owed.as_ref().is_ok_and(Vec::is_empty) {
+                words.store(at, layout::free(record.generation));
+                continue;
+            }
+            let (verdict, kept) = judge(&words, &layout, adopted, owed);
+            verdicts.push(verdict);
+            let generation = record.generation;
+            flows[place] = Some(OpenFlow { generation, acked, guest_ack, frames: kept });
+        }
+        let free_slots = sweep(&words, &layout, &flows);
+        let is_free = |&place: &usize| !layout::is_published(words.load(layout.flow(place)));
+        let free_flows = (0..layout.flows).rev().filter(is_free).collect();
+        (Self { words, layout, flows, free_flows, free_slots }, verdicts, lost)
+    }
+}
+
+/// The record of each place's flow, if one is published there and not damaged.
+fn published_flows(words: &impl Words, layout: &Layout) -> (Vec<Option<FlowRecord>>, Lost) {
+    let mut lost = Lost::default();
+    let mut read = |place| {
+        let at = layout.flow(place);
+        if !layout::is_published(words.load(at)) {
+            return None;
+        }
+        let record = FlowRecord::read(words, at);
+        lost.flows += usize::from(record.is_none());
+        record
+    };
+    let records = (0..layout.flows).map(&mut read).collect();
+    (records, lost)
+}
+
+/// Frames of each published flow. A slot that two of them claim is neither's.
+fn published_frames(
+    words: &impl Words,
+    layout: &Layout,
+    flows: &[Option<FlowRecord>],
+) -> Vec<Vec<Found>> {
+    let is_of_flow = |frame: &FrameRecord| {
+        flows[frame.place].is_some_and(|flow| flow.generation == frame.generation)
+    };
+    let first = |slot: &usize| words.load(layout.slot(*slot)) != 0;
+    let read = |slot| FrameRecord::read(words, layout, slot);
+    let found: Vec<_> = (0..layout.slots)
+        .filter(first)
+        .filter_map(read)
+        .filter(|(record, _)| is_of_flow(record))
+        .collect();
+    let mut claims = vec![0_u32; layout.slots];
+    found.iter().flat_map(|(_, slots)| slots).for_each(|&slot| claims[slot] += 1);
+    let mut frames: Vec<Vec<Found>> = flows.iter().map(|_| Vec::new()).collect();
+    for (record, slots) in found {
+        if slots.iter().all(|&slot| claims[slot] == 1) {
+            frames[record.place].push(Found { record, slots });
+        }
+    }
+    frames
+}
+
+/// Those of a flow's frames that it is owed, in order; or all of them if they are not what it is owed.
+fn sort_out(flow: &Adopted, mut frames: Vec<Found>) -> Result<Vec<Found>, Vec<Found>> {
+    let end = |frame: &Found| frame.record.seq + frame.record.len;
+    // The guest has it, or its acknowledgement has not left.
+    let is_over =
+        |frame: &Found| !end(frame).after(flow.guest_ack) || frame.record.seq == flow.acked;
+    frames.retain(|frame| !is_over(frame));
+    frames.sort_by_key(|frame| frame.record.seq.0.wrapping_sub(flow.guest_ack.0).cast_signed());
+    let mut covered = flow.guest_ack;
+    for frame in &frames {
+        if frame.record.seq.after(covered) || end(frame).after(flow.acked) {
+            return Err(frames);
+        }
+        covered = covered.max(end(frame));
+    }
+    if covered == flow.acked { Ok(frames) } else { Err(frames) }
+}
+
+/// What becomes of a flow, and the frames that are kept for it.
+fn judge(
+    words: &impl Words,
+    layout: &Layout,
+    flow: Adopted,
+    owed: Result<Vec<Found>, Vec<Found>>,
+) -> (Verdict, VecDeque<KeptFrame>) {
+    let retained = |Found { record, slots }: &Found| Retained {
+        seq: record.seq,
+        len: record.len,
+        bytes: layout::read_bytes(words, layout, slots, record.bytes),
+    };
+    let (verdict, frames) = match owed {
+        Ok(frames) => (Verdict::Whole(flow, frames.iter().map(retained).collect()), frames),
+        Err(frames) => (Verdict::Broken(flow), frames),
+    };
+    let kept = |Found { record, slots }| KeptFrame { end: record.seq + record.len, slots };
+    (verdict, frames.into_iter().map(kept).collect())
+}
+
+/// Clears the state of what no flow keeps. Returns those slots.
+fn sweep(words: &impl Words, layout: &Layout, flows: &[Option<OpenFlow>]) -> Vec<usize> {
+    let mut firsts = vec![false; layout.slots];
+    let mut taken = vec![false; layout.slots];
+    for frame in flows.iter().flatten().flat_map(|flow| &flow.frames) {
+        firsts[frame.slots[0]] = true;
+        frame.slots.iter().for_each(|&slot| taken[slot] = true);
+    }
+    for slot in (0..layout.slots).filter(|&slot| !firsts[slot]) {
+        if words.load(layout.slot(slot)) != 0 {
+            words.store(layout.slot(slot), 0);
+        }
+    }
+    (0..layout.slots).rev().filter(|&slot| !taken[slot]).collect()
+}

@@ -1,0 +1,235 @@
+//! Where the words of a journal are, and what is in them.
+
+use std::net::Ipv6Addr;
+
+use floodway_wire::FiveTuple;
+
+use super::Words;
+use crate::tcp::Seq;
+
+/// Words of a flow.
+const FLOW_WORDS: usize = 8;
+/// Those of [`super::Journal`]'s numbers, and of the check.
+pub(super) const NUMBERS: usize = 6;
+const FLOW_CHECK: usize = 7;
+/// Words of a slot before its bytes.
+const SLOT_HEADER: usize = 4;
+const BYTES_AND_NEXT: usize = 2;
+const FRAME_CHECK: usize = 3;
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+/// Longest frame that is kept, more than any GSO packet has: a longer one is damage.
+pub(super) const MAX_BYTES: usize = 1 << 17;
+/// Mixes words of a sum.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// How many of what a journal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Places for flows, at most 2^16.
+    pub flows: usize,
+    /// Slots, fewer than 2^32.
+    pub slots: usize,
+    /// Bytes of a frame in a slot, a multiple of 8.
+    pub slot_bytes: usize,
+}
+
+impl Layout {
+    /// Words that it needs.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        self.flows * FLOW_WORDS + self.slots * self.slot_words()
+    }
+
+    const fn slot_words(&self) -> usize {
+        SLOT_HEADER + self.slot_bytes / WORD
+    }
+
+    pub(super) const fn flow(&self, place: usize) -> usize {
+        place * FLOW_WORDS
+    }
+
+    pub(super) const fn slot(&self, slot: usize) -> usize {
+        self.flows * FLOW_WORDS + slot * self.slot_words()
+    }
+
+    /// Slots that so many bytes take.
+    pub(super) fn slots_for(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.slot_bytes).max(1)
+    }
+}
+
+/// The state of a place whose flow has this generation.
+pub(super) const fn published(generation: u32) -> u64 {
+    (generation as u64) << 1 | 1
+}
+
+/// The state of a place that is free, and was that of a flow with this generation.
+pub(super) const fn free(generation: u32) -> u64 {
+    (generation as u64) << 1
+}
+
+/// The generation of the next flow at a place with this state.
+pub(super) const fn next_generation(state: u64) -> u32 {
+    generation(state).wrapping_add(1)
+}
+
+pub(super) const fn generation(state: u64) -> u32 {
+    (state >> 1) as u32
+}
+
+pub(super) const fn is_published(state: u64) -> bool {
+    state & 1 == 1
+}
+
+/// What was acknowledged for the guest, and by it.
+pub(super) const fn numbers([acked, guest_ack]: [Seq; 2]) -> u64 {
+    (acked.0 as u64) << 32 | guest_ack.0 as u64
+}
+
+pub(super) const fn parse_numbers(word: u64) -> [Seq; 2] {
+    [Seq((word >> 32) as u32), Seq(word as u32)]
+}
+
+fn check(words: impl IntoIterator<Item = u64>) -> u64 {
+    words.into_iter().fold(MIX, |sum, word| (sum ^ word).wrapping_mul(MIX).rotate_left(29))
+}
+
+/// What of a flow does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowRecord {
+    pub tuple: FiveTuple,
+    pub generation: u32,
+}
+
+impl FlowRecord {
+    fn words(&self) -> [u64; 5] {
+        let FiveTuple { src, dst, src_port, dst_port, protocol, is_ipv6, vlan } = self.tuple;
+        let [src, dst] = [src, dst].map(Ipv6Addr::to_bits);
+        let ports = u64::from(src_port) << 48 | u64::from(dst_port) << 32;
+        let rest = u64::from(vlan) << 16 | u64::from(protocol) << 8 | u64::from(is_ipv6);
+        [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64, ports | rest]
+    }
+
+    fn check(&self) -> u64 {
+        check(self.words().into_iter().chain([self.generation.into()]))
+    }
+
+    /// Writes all but the state.
+    pub fn write(&self, words: &impl Words, at: usize, numbers: [Seq; 2]) {
+        for (index, word) in (1..).zip(self.words()) {
+            words.store(at + index, word);
+        }
+        words.store(at + NUMBERS, self::numbers(numbers));
+        words.store(at + FLOW_CHECK, self.check());
+    }
+
+    /// The published record at `at`; `None` if it is damaged.
+    pub fn read(words: &impl Words, at: usize) -> Option<Self> {
+        let [src_high, src, dst_high, dst, rest] =
+            std::array::from_fn(|index| words.load(at + 1 + index));
+        let address = |high, low| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+        let tuple = FiveTuple {
+            src: address(src_high, src),
+            dst: address(dst_high, dst),
+            src_port: (rest >> 48) as u16,
+            dst_port: (rest >> 32) as u16,
+            protocol: (rest >> 8) as u8,
+            is_ipv6: rest & 1 == 1,
+            vlan: (rest >> 16) as u16,
+        };
+        let record = Self { tuple, generation: generation(words.load(at)) };
+        (words.load(at + FLOW_CHECK) == record.check()).then_some(record)
+    }
+}
+
+/// The record of a frame, which is in its first slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameRecord {
+    pub place: usize,
+    pub generation: u32,
+    pub seq: Seq,
+    pub len: u32,
+    pub bytes: usize,
+}
+
+impl FrameRecord {
+    /// The word that publishes it; never zero.
+    pub fn state(&self) -> u64 {
+        u64::from(self.generation) << 32 | (self.place as u64) << 1 | 1
+    }
+
+    fn range(&self) -> u64 {
+        u64::from(self.seq.0) << 32 | u64::from(self.len)
+    }
+
+    fn check(&self, slots: &[usize]) -> u64 {
+        let own = [self.state(), self.range(), self.bytes as u64];
+        check(own.into_iter().chain(slots.iter().map(|&slot| slot as u64)))
+    }
+
+    /// Writes bytes and record into `slots`, all but the state.
+    pub fn write(&self, words: &impl Words, layout: &Layout, slots: &[usize], bytes: &[u8]) {
+        let mut pieces = bytes.chunks(layout.slot_bytes);
+        for (index, &slot) in slots.iter().enumerate() {
+            let at = layout.slot(slot);
+            let next = slots.get(index + 1).map_or(0, |&next| next as u64 + 1);
+            let len = if index == 0 { self.bytes as u64 } else { 0 };
+            words.store(at + BYTES_AND_NEXT, len << 32 | next);
+            write_bytes(words, at + SLOT_HEADER, pieces.next().unwrap_or_default());
+        }
+        let first = layout.slot(slots[0]);
+        words.store(first + 1, self.range());
+        words.store(first + FRAME_CHECK, self.check(slots));
+    }
+
+    /// The published frame that begins in `slot`, and its slots; `None` if it is damaged.
+    pub fn read(words: &impl Words, layout: &Layout, slot: usize) -> Option<(Self, Vec<usize>)> {
+        let at = layout.slot(slot);
+        let [state, range, sizes, sum] = std::array::from_fn(|index| words.load(at + index));
+        let record = Self {
+            place: (state as u32 >> 1) as usize,
+            generation: (state >> 32) as u32,
+            seq: Seq((range >> 32) as u32),
+            len: range as u32,
+            bytes: (sizes >> 32) as usize,
+        };
+        let is_in_range = record.place < layout.flows && record.bytes <= MAX_BYTES;
+        let slots = chain(words, layout, slot, is_in_range.then_some(record.bytes)?)?;
+        (record.check(&slots) == sum).then_some((record, slots))
+    }
+}
+
+/// The slots of a frame of so many bytes that begins in `first`; `None` if they are not as many as it takes.
+fn chain(words: &impl Words, layout: &Layout, first: usize, bytes: usize) -> Option<Vec<usize>> {
+    let mut slots = vec![first];
+    while slots.len() < layout.slots_for(bytes) {
+        let next = words.load(layout.slot(*slots.last()?) + BYTES_AND_NEXT) as u32;
+        let next = (next as usize).checked_sub(1).filter(|&next| next < layout.slots)?;
+        slots.push(next);
+    }
+    Some(slots)
+}
+
+fn write_bytes(words: &impl Words, at: usize, bytes: &[u8]) {
+    for (index, piece) in bytes.chunks(WORD).enumerate() {
+        let mut word = [0; WORD];
+        word[..piece.len()].copy_from_slice(piece);
+        words.store(at + index, u64::from_le_bytes(word));
+    }
+}
+
+/// The bytes of a frame in `slots`.
+pub(super) fn read_bytes(
+    words: &impl Words,
+    layout: &Layout,
+    slots: &[usize],
+    len: usize,
+) -> Vec<u8> {
+    let word = |at| words.load(at).to_le_bytes();
+    let of_slot = |&slot: &usize| {
+        let at = layout.slot(slot) + SLOT_HEADER;
+        (at..at + layout.slot_bytes / WORD).flat_map(word)
+    };
+    slots.iter().flat_map(of_slot).take(len).collect()
+}
