@@ -112,6 +112,7 @@ fuzz_target!(|input: Input<'_>| {
         meter: MeterConfig::default(),
         link: LinkRate::default(),
         guests: 256,
+        counters: None,
         seed: 1,
     };
     let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);

@@ -98,6 +98,8 @@ pub struct Broker<'a> {
     pub on_event: &'a dyn Fn(Event),
     /// Becomes readable when the switch is to stop.
     pub stop: BorrowedFd<'a>,
+    /// The longest pause before a data plane is replaced that did not live for long.
+    pub longest_pause: Duration,
     /// State that data planes leave for each other.
     pub state: Vec<State>,
     /// Settings that operators made at run time.
@@ -175,7 +177,7 @@ impl Broker<'_> {
     }
 
     fn keep_running(&mut self) -> Result<(), BrokerError> {
-        let mut restarts = Restarts::default();
+        let mut restarts = Restarts::new(self.longest_pause);
         let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
         let mut was_ready = false;

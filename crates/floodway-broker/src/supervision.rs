@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //! A data plane that ends is replaced at once: every millisecond is one without frames. One that had not lived for long ([`YOUNG`]) may die of its start, and
-//! then replacing it at once would burn a core and fill the log; so after it comes a pause, doubled each time up to [`LONGEST_PAUSE`]. One that lived longer
-//! ends the series.
+//! then replacing it at once would burn a core and fill the log; so after it comes a pause, doubled each time up to the longest ([`LONGEST_PAUSE`] unless a test
+//! wants another). One that lived longer ends the series.
 //!
 //! A data plane that hangs is found by its signs of life: none at [`SILENT_LOOKS`] looks, and it is killed. Looks are counted and not time, since a host that
 //! lets nobody run for a while lets the broker look as little as the data plane give signs.
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const YOUNG: Duration = Duration::from_secs(10);
 /// The pause after the second young death in a row; the first has none.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
+/// The longest pause, if nobody says otherwise.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Time between two looks for signs of life.
 pub const LOOK: Duration = Duration::from_millis(500);
@@ -81,14 +81,21 @@ fn name(signal: i32) -> &'static str {
 }
 
 /// When the next data plane starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restarts {
+    longest: Duration,
     total: u32,
     /// Young deaths in a row.
     series: u32,
 }
 
 impl Restarts {
+    /// None so far; no pause is to be longer than `longest`.
+    #[must_use]
+    pub const fn new(longest: Duration) -> Self {
+        Self { longest, total: 0, series: 0 }
+    }
+
     /// Data planes that have ended.
     #[must_use]
     pub fn total(&self) -> u32 {
@@ -101,7 +108,7 @@ impl Restarts {
         self.series = if lived < YOUNG { self.series.saturating_add(1) } else { 0 };
         match self.series {
             0 | 1 => Duration::ZERO,
-            n => FIRST_PAUSE.saturating_mul(1 << (n - 2).min(16)).min(LONGEST_PAUSE),
+            n => FIRST_PAUSE.saturating_mul(1 << (n - 2).min(16)).min(self.longest),
         }
     }
 }
@@ -147,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_first_death_has_no_pause_and_a_series_of_them_longer_ones() {
-        let mut restarts = Restarts::default();
+        let mut restarts = Restarts::new(LONGEST_PAUSE);
         let second = Duration::from_secs(1);
         let pauses: Vec<_> = (0..9).map(|_| restarts.on_end(second).as_millis()).collect();
         assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
@@ -157,6 +164,8 @@ mod tests {
         for _ in 0..100 {
             assert!(restarts.on_end(second) <= LONGEST_PAUSE);
         }
+        let mut hurried = Restarts::new(Duration::ZERO);
+        assert!((0..9).all(|_| hurried.on_end(second).is_zero()));
     }
 
     #[test]

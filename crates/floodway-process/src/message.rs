@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -174,6 +174,8 @@ pub const TURN_BYTES: usize = 64;
 pub enum StatePart {
     /// Counters of ports and uplinks.
     Counters,
+    /// Who has sent how much to whom.
+    Pairs,
     /// The forwarding table.
     MacTable,
     /// Whose turn it is: in the first word of each worker's [`TURN_BYTES`] the instance of the port that it serves, or zero.

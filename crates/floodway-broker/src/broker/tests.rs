@@ -13,6 +13,7 @@ use floodway_process::message::Setting;
 use super::*;
 use crate::port::{PortThread, Source};
 use crate::record::Limits;
+use crate::supervision::LONGEST_PAUSE;
 
 /// Far beyond what anything here takes; only a failed test waits this long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -71,6 +72,7 @@ impl Scene {
                 faults: &heard,
                 on_event: &|_| {},
                 stop: stopped.as_fd(),
+                longest_pause: LONGEST_PAUSE,
                 state: Vec::new(),
                 settings: &settings,
                 changes: &changes,

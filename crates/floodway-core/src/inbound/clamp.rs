@@ -48,14 +48,14 @@ impl<B> WindowClamp<B> {
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
         let plain = is_coalescable_ack(segment);
         if plain && segment.ack.before(connection.window.advertised_ack) {
-            self.counters.superseded += 1;
+            self.counters.superseded().add(1);
             return Verdict::Absorb;
         }
         let advances = segment.ack.after(connection.window.guest_ack);
         connection.window.note(segment.ack, segment.window);
         if connection.is_holding() {
             if !advances && tells_only_of_repetitions(segment) {
-                self.counters.superseded += 1;
+                self.counters.superseded().add(1);
                 return Verdict::Absorb;
             }
             if segment.is_pure_ack() && !advances {
@@ -64,7 +64,7 @@ impl<B> WindowClamp<B> {
             } else if !plain {
                 // What waited remains the pattern of window updates.
                 connection.held_since = Instant::NEVER;
-                self.counters.superseded += 1;
+                self.counters.superseded().add(1);
             }
         }
         self.tell(id, segment, window, keep, now)
@@ -118,7 +118,7 @@ impl<B> WindowClamp<B> {
             self.limited = true;
             self.enqueue(id);
         }
-        self.counters.clamped += u64::from(field != segment.window);
+        self.counters.clamped().add(u64::from(field != segment.window));
         Verdict::with_window(segment.window, field)
     }
 
@@ -126,11 +126,11 @@ impl<B> WindowClamp<B> {
     fn hold(&mut self, id: FlowId, now: Instant) -> Verdict {
         let Some(connection) = self.flows.get_mut(id) else { return PASS };
         if connection.is_holding() {
-            self.counters.superseded += 1;
+            self.counters.superseded().add(1);
         } else {
             connection.held_since = now;
         }
-        self.counters.held += 1;
+        self.counters.held().add(1);
         self.limited = true;
         self.enqueue(id);
         Verdict::Absorb
@@ -205,10 +205,10 @@ impl<B> WindowClamp<B> {
         let (field, advanced) = connection.window.tell(ack, own, advance);
         connection.held_since = Instant::NEVER;
         if holding {
-            self.counters.released += 1;
-            self.counters.released_late += u64::from(late);
+            self.counters.released().add(1);
+            self.counters.released_late().add(u64::from(late));
         } else {
-            self.counters.updates += 1;
+            self.counters.updates().add(1);
         }
         sink.send(&frame, &connection.refreshed(field));
         if advanced > 0 {

@@ -4,7 +4,7 @@ use crate::counters::counters;
 
 counters! {
     /// What a VM's inbound clamp has done. Counters only grow.
-    pub struct Counters {
+    pub struct Counters in CounterCells {
         /// Connections that completed their handshake, or were met in mid-stream.
         established,
         /// Connections that are never changed: an option that is not known, or AccECN, in their SYNs.

@@ -77,6 +77,6 @@ mod window_rtt;
 pub use allocation::Allocator;
 pub use allocator::BandwidthAllocator;
 pub use config::{Config, Policy};
-pub use counters::Counters;
+pub use counters::{CounterCells, Counters};
 pub use port::{Sink, Verdict, WindowClamp};
 pub use waiting::MAX_HOLD;

@@ -7,7 +7,7 @@ use floodway_wire::tcp::Flags;
 
 use super::config::Config;
 use super::connection::{Connection, Phase};
-use super::counters::Counters;
+use super::counters::{CounterCells, Counters};
 use super::handshake::{Excluded, Handshake};
 use super::meter::{self, Meter};
 use super::paced_queue::PacedQueue;
@@ -86,7 +86,7 @@ pub struct WindowClamp<B> {
     /// When the number of active connections changed last.
     changed_at: Instant,
     upkeep_at: Instant,
-    pub(super) counters: Counters,
+    pub(super) counters: CounterCells,
 }
 
 impl<B> WindowClamp<B> {
@@ -107,7 +107,7 @@ impl<B> WindowClamp<B> {
             limited: false,
             changed_at: Instant::ZERO,
             upkeep_at: Instant::NEVER,
-            counters: Counters::default(),
+            counters: CounterCells::default(),
             config,
         }
     }
@@ -166,8 +166,13 @@ impl<B> WindowClamp<B> {
 
     /// What it has done.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    /// Counts in `cells` from now on, on top of what is there.
+    pub fn count_in(&mut self, cells: CounterCells) {
+        self.counters = cells;
     }
 
     /// What it can use, for water filling: a little more than it used, if its rate has not held it back since
@@ -186,7 +191,7 @@ impl<B> WindowClamp<B> {
         self.ungranted(wire, now);
         if is_udp && self.config.police_udp && !self.police.take(wire, now) {
             self.limited = true;
-            self.counters.policed += 1;
+            self.counters.policed().add(1);
             return false;
         }
         true
@@ -247,7 +252,7 @@ impl<B> WindowClamp<B> {
             Phase::Opening(handshake) => {
                 let agreed = handshake.on_peer(segment, connection.guest_next, now);
                 if connection.exclude() {
-                    self.counters.excluded += 1;
+                    self.counters.excluded().add(1);
                     return false;
                 }
                 let Some(agreed) = agreed else { return false };
@@ -262,7 +267,7 @@ impl<B> WindowClamp<B> {
                 }
                 granted = has_data;
                 counts = true;
-                self.counters.established += 1;
+                self.counters.established().add(1);
             }
             Phase::Opaque { counted } | Phase::Excluded(Excluded { counted, .. }) => {
                 connection.highest = end;
@@ -408,14 +413,14 @@ impl<B> WindowClamp<B> {
         let window = if answers { 0 } else { credit.min(INITIAL_SEGMENTS * mss) };
         let (field, opened) = handshake.on_guest(segment, window, flow.is_ipv6, now);
         if connection.exclude() {
-            self.counters.excluded += 1;
+            self.counters.excluded().add(1);
             return PASS;
         }
         if !answers {
             let cost = connection.cost(u32::from(opened));
             self.pacer.charge(cost, now);
         }
-        self.counters.clamped += u64::from(field != segment.window);
+        self.counters.clamped().add(u64::from(field != segment.window));
         self.settle(id);
         match answers && opened > 0 {
             true => self.answer_syn(id, segment, field, keep, now),
@@ -532,7 +537,7 @@ impl<B> WindowClamp<B> {
                 Some(id)
             }
             Err(Refused::Full | Refused::Crowded) => {
-                self.counters.refused += 1;
+                self.counters.refused().add(1);
                 None
             }
         }
@@ -547,7 +552,7 @@ impl<B> WindowClamp<B> {
 
     /// Something arrived that no edge had let through.
     fn ungranted(&mut self, wire: u64, now: Instant) {
-        self.counters.ungranted_bytes += wire;
+        self.counters.ungranted_bytes().add(wire);
         self.pacer.charge(wire, now);
     }
 

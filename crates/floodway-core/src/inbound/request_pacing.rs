@@ -91,7 +91,7 @@ impl<B> WindowClamp<B> {
             place,
         });
         self.limited = true;
-        self.counters.requests_held += 1;
+        self.counters.requests_held().add(1);
         Verdict::Absorb
     }
 
@@ -118,7 +118,7 @@ impl<B> WindowClamp<B> {
         let waiting = Waiting { frame, seq, len, since: now, what, place };
         let before = connection.waiting.replace(waiting);
         self.lose(before);
-        self.counters.syn_acks_held += 1;
+        self.counters.syn_acks_held().add(1);
         self.settle(id);
         Verdict::Absorb
     }
@@ -141,7 +141,7 @@ impl<B> WindowClamp<B> {
         let waiting = self.flows.get_mut(id).and_then(|connection| connection.waiting.take());
         if let Some(waiting) = waiting {
             self.leave_line(&waiting);
-            self.counters.requests_late += 1;
+            self.counters.requests_late().add(1);
             self.leave(id, waiting, now, sink);
         }
     }
@@ -150,7 +150,7 @@ impl<B> WindowClamp<B> {
     pub(super) fn lose(&mut self, waiting: Option<Waiting<B>>) {
         if let Some(waiting) = waiting {
             self.leave_line(&waiting);
-            self.counters.waiting_lost += 1;
+            self.counters.waiting_lost().add(1);
         }
     }
 
@@ -196,7 +196,7 @@ impl<B> WindowClamp<B> {
         if connection.is_holding() {
             // It says what the ACK would have said.
             connection.held_since = Instant::NEVER;
-            self.counters.superseded += 1;
+            self.counters.superseded().add(1);
         }
         sink.send(frame, &Edit { seq: None, ..connection.refreshed(field) });
         if advanced > 0 {

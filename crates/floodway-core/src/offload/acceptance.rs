@@ -39,7 +39,7 @@
 use floodway_wire::tcp::Flags;
 
 use super::connection::Connection;
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::engine::Offload;
 use super::flow::{Flow, Outcome, Phase};
 use super::packet::Packet;
@@ -74,7 +74,7 @@ impl<B: 'static> Offload<B> {
         sink: &mut impl Sink<B>,
     ) -> Option<Verdict> {
         let flow = self.flows.get(id)?;
-        let outcome = flow.screen(packet.segment, now, &mut self.port.counters)?;
+        let outcome = flow.screen(packet.segment, now, &self.port.counters)?;
         if outcome.over {
             self.end(id, packet, Side::Peer, now, sink);
         }
@@ -89,7 +89,7 @@ impl<B: 'static> Flow<B> {
         &self,
         segment: &Segment,
         now: Instant,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> Option<Outcome> {
         match &self.phase {
             Phase::Established(connection) => {
@@ -113,7 +113,7 @@ impl<B: 'static> Flow<B> {
         connection: &Connection<B>,
         segment: &Segment,
         fault: Option<Fault>,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> Option<Outcome> {
         let Connection { tx, rx } = connection;
         if segment.has(Flags::SYN) {
@@ -125,7 +125,7 @@ impl<B: 'static> Flow<B> {
             let over = answers || segment.seq == rx.peer.nxt;
             return Some(Outcome { over, ..Verdict::PASS.into() });
         }
-        counters.unacceptable += 1;
+        counters.unacceptable().add(1);
         match fault {
             Some(fault) if segment.has(Flags::ACK) && tx.is_online() => {
                 Some(self.neutralise(tx, segment, fault, counters).into())
@@ -171,7 +171,7 @@ impl<B: 'static> Flow<B> {
         tx: &Sender<B>,
         segment: &Segment,
         fault: Fault,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> Verdict {
         if self.is_too_old(tx, segment) {
             let too_old = tx.snd_una() - TOO_OLD;
@@ -180,15 +180,15 @@ impl<B: 'static> Flow<B> {
         }
         if segment.ack.after(tx.next_seq()) {
             if fault == Fault::Ack {
-                counters.acks_unseen += 1;
+                counters.acks_unseen().add(1);
                 return Verdict::PASS;
             }
-            counters.acks_unsent += 1;
+            counters.acks_unsent().add(1);
             return Verdict::Drop(Refusal::AcksUnsent);
         }
         let absorbable = segment.is_pure_ack() && !segment.options.unknown;
         if fault == Fault::Clock && absorbable && !segment.ack.after(tx.snd_una()) {
-            counters.absorbed_dup_acks += 1;
+            counters.absorbed_dup_acks().add(1);
             return Verdict::Absorb;
         }
         Verdict::Pass(edit_to_advertised(tx, segment, tx.advertised_window()))

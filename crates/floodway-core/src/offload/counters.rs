@@ -5,7 +5,7 @@ use crate::counters::counters;
 
 counters! {
     /// Events since the port was made. Each only grows.
-    pub struct Counters {
+    pub struct Counters in CounterCells {
         /// Connections seen from their first SYN.
         flows_opened,
         /// Connections that ended or were forgotten.
@@ -112,16 +112,16 @@ counters! {
     }
 }
 
-impl Counters {
+impl CounterCells {
     /// Counts a connection that is not offloaded.
-    pub(super) fn exclude(&mut self, reason: Reason) {
-        self.flows_excluded += 1;
+    pub(super) fn exclude(&self, reason: Reason) {
+        self.flows_excluded().add(1);
         match reason {
-            Reason::UnknownOption => self.excluded_unknown_option += 1,
-            Reason::SynData => self.excluded_syn_data += 1,
-            Reason::AccurateEcn => self.excluded_accurate_ecn += 1,
-            Reason::Forwarded => self.excluded_forwarded += 1,
-            _ => self.excluded_partial_handshake += 1,
+            Reason::UnknownOption => self.excluded_unknown_option().add(1),
+            Reason::SynData => self.excluded_syn_data().add(1),
+            Reason::AccurateEcn => self.excluded_accurate_ecn().add(1),
+            Reason::Forwarded => self.excluded_forwarded().add(1),
+            _ => self.excluded_partial_handshake().add(1),
         }
     }
 }

@@ -4,7 +4,7 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
 use super::config::Config;
-use super::counters::Counters;
+use super::counters::{CounterCells, Counters};
 use super::flow::{Flow, StatePool};
 use super::packet::Packet;
 use super::port::{Call, OffloadShared};
@@ -280,16 +280,16 @@ impl<B: 'static> Offload<B> {
         {
             gone.flow.release(&mut self.port);
             gone.flow.return_state(&mut self.state_pool);
-            self.port.counters.flows_closed += 1;
+            self.port.counters.flows_closed().add(1);
         }
         match self.flows.insert(flow, now, Flow::new(*link)) {
             Ok(id) => {
-                self.port.counters.flows_opened += 1;
+                self.port.counters.flows_opened().add(1);
                 self.upkeep_at = self.upkeep_at.min(now + UPKEEP_INTERVAL);
                 Some(id)
             }
             Err(_) => {
-                self.port.counters.flows_refused += 1;
+                self.port.counters.flows_refused().add(1);
                 None
             }
         }
@@ -349,7 +349,7 @@ impl<B: 'static> Offload<B> {
         if let Some(mut gone) = self.flows.remove(id) {
             gone.flow.release(&mut self.port);
             gone.flow.return_state(&mut self.state_pool);
-            self.port.counters.flows_closed += 1;
+            self.port.counters.flows_closed().add(1);
         }
     }
 
@@ -460,7 +460,7 @@ impl<B: 'static> Offload<B> {
                 Some(mut gone) => {
                     gone.flow.release(&mut self.port);
                     gone.flow.return_state(&mut self.state_pool);
-                    self.port.counters.flows_closed += 1;
+                    self.port.counters.flows_closed().add(1);
                 }
                 None if online.is_none() => break,
                 None => {}
@@ -501,8 +501,16 @@ impl<B: 'static> Offload<B> {
 
     /// What it has done.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.port.counters
+    pub fn counters(&self) -> Counters {
+        self.port.counters.get()
+    }
+
+    /// Counts in `cells` from now on, on top of what is there. Flows that another engine has counted there as opened and not as closed are closed: nobody knows
+    /// them any more.
+    pub fn count_in(&mut self, cells: CounterCells) {
+        let Counters { flows_opened, flows_closed, .. } = cells.get();
+        cells.flows_closed().add(flows_opened.wrapping_sub(flows_closed));
+        self.port.counters = cells;
     }
 
     /// Flows known.

@@ -24,7 +24,7 @@
 
 use super::budget::Budget;
 use super::config::Config;
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::sender::Sender;
 use super::summary::{Reason, TxState};
 use crate::seq::Seq;
@@ -142,7 +142,7 @@ impl<B: 'static> Sender<B> {
         charged: &mut u32,
         pool: &mut Pool,
         config: &Config,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> u32 {
         let granted = self.extend_uncharged(*charged, pool, config, counters);
         self.charge(charged, pool);
@@ -156,7 +156,7 @@ impl<B: 'static> Sender<B> {
         charged: u32,
         pool: &Pool,
         config: &Config,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> u32 {
         let before = self.advertised_edge;
         if matches!(self.state, TxState::Active | TxState::NoBuffer) {
@@ -172,7 +172,7 @@ impl<B: 'static> Sender<B> {
         available: u32,
         portion: u32,
         config: &Config,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) {
         let in_window = self.window.cwnd.min(self.rwnd());
         let share = config.buffer.share(available, in_window, self.data_rtt());

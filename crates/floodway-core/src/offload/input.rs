@@ -55,8 +55,8 @@ impl<B: 'static> Flow<B> {
         let Connection { tx, rx } = connection;
         rx.take_timestamps(segment);
         let Some(frame) = keep() else { return self.refuse(call) };
-        call.port.counters.stored_frames += 1;
-        call.port.counters.stored_bytes += u64::from(segment.len);
+        call.port.counters.stored_frames().add(1);
+        call.port.counters.stored_bytes().add(u64::from(segment.len));
         tx.store_predicted(segment, frame);
         if predicted == Predicted::Release {
             let outgoing = rx.outgoing();
@@ -74,7 +74,7 @@ impl<B: 'static> Flow<B> {
     /// The guest sent what it was not granted, or there is no memory for it.
     #[cold]
     fn refuse<S>(&mut self, call: &mut Call<'_, S>) -> Verdict {
-        call.port.counters.beyond_grant += 1;
+        call.port.counters.beyond_grant().add(1);
         // As any receiver answers what is beyond its window (RFC 9293 section 3.10.7.4).
         self.update_due = true;
         self.flag(call.id, call.port);
@@ -86,8 +86,7 @@ impl<B: 'static> Flow<B> {
     fn grant_next<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
-        let granted =
-            tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        let granted = tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
         if granted >= tx.window.mss {
             self.update_due = true;
             self.flag(call.id, call.port);
@@ -124,7 +123,7 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else {
             return Verdict::PASS.into();
         };
-        let own = connection.rx.on_guest(segment, call.now, &mut call.port.counters);
+        let own = connection.rx.on_guest(segment, call.now, &call.port.counters);
         let verdict = if !connection.tx.is_online() {
             connection.tx.follow(segment.end());
             pass_from_guest(connection, segment, own, call)
@@ -144,7 +143,7 @@ impl<B: 'static> Flow<B> {
         let Connection { tx, rx } = connection;
         if rx.owes_redelivery() {
             let edit = tx.edit_for_kept(rx.peer);
-            rx.redeliver(&edit, call.now, &mut call.port.counters, call.sink);
+            rx.redeliver(&edit, call.now, &call.port.counters, call.sink);
         }
     }
 
@@ -155,7 +154,7 @@ impl<B: 'static> Flow<B> {
             && !closed
             && call.port.wants_receive()
         {
-            connection.rx.start(&mut call.port.counters);
+            connection.rx.start(&call.port.counters);
         }
     }
 
@@ -174,11 +173,11 @@ impl<B: 'static> Flow<B> {
         let keep = || room.then(keep).flatten();
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
-        let released = env.counters.released;
+        let released = env.counters.released().get();
         let stored = tx.on_data(segment, keep, &mut env);
-        if env.counters.released != released && rx.ack_due {
+        if env.counters.released().get() != released && rx.ack_due {
             rx.on_ack_sent();
-            env.counters.acks_piggybacked += 1;
+            env.counters.acks_piggybacked().add(1);
         }
         match stored {
             Stored::BeyondGrant => return self.refuse(call),
@@ -191,7 +190,7 @@ impl<B: 'static> Flow<B> {
             Stored::New if tx.wants_more(&call.port.pool) => {
                 let port = &mut *call.port;
                 let granted =
-                    tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+                    tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
                 self.update_due |= granted >= tx.window.mss;
             }
             Stored::New => {}
@@ -253,10 +252,10 @@ impl<B: 'static> Flow<B> {
         let port = &mut *call.port;
         if connection.tx.agreed.timestamps() && segment.options.timestamps.is_none() {
             // The guest may drop it (RFC 7323 section 3.2).
-            connection.rx.leave_to_guest(segment, &mut port.counters);
+            connection.rx.leave_to_guest(segment, &port.counters);
         }
         let room = port.receive_room();
-        let arrival = connection.rx.on_segment(segment, room, keep, call.now, &mut port.counters);
+        let arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
         if segment.options.timestamps.is_some_and(|t| t.value == connection.rx.peer.tsval) {
             self.clock_noted = Age::at(call.now);
         }
@@ -290,11 +289,11 @@ impl<B: 'static> Flow<B> {
         let outgoing = rx.outgoing();
         let mut env = call.env(&self.link, outgoing);
         let (released, advertised_edge, una) =
-            (env.counters.released, tx.advertised_edge, tx.snd_una());
+            (env.counters.released().get(), tx.advertised_edge, tx.snd_una());
         let kind = tx.on_ack(segment, &mut env);
-        if env.counters.released != released && rx.ack_due {
+        if env.counters.released().get() != released && rx.ack_due {
             rx.on_ack_sent();
-            env.counters.acks_piggybacked += 1;
+            env.counters.acks_piggybacked().add(1);
         }
         let due = kind != AckKind::Old && self.note_heard(una, call.now);
         self.regrant(call);
@@ -312,12 +311,12 @@ impl<B: 'static> Flow<B> {
             AckKind::Advanced => false,
         };
         if says_nothing && !due && absorbable {
-            call.port.counters.absorbed_dup_acks += 1;
+            call.port.counters.absorbed_dup_acks().add(1);
             return Verdict::Absorb;
         }
         let may_wait = kind == AckKind::Advanced && !due && absorbable;
         if may_wait && self.may_wait(advertised_edge, call) {
-            call.port.counters.merged_acks += 1;
+            call.port.counters.merged_acks().add(1);
             return Verdict::Absorb;
         }
         if arrival != Arrival::Deliver && (due || kind == AckKind::Advanced) {
@@ -331,7 +330,7 @@ impl<B: 'static> Flow<B> {
     /// The peer acknowledges what the guest has sent, by its own numbers, and the switch has not: bytes went to the peer
     /// past us. We are not its only way, so it goes on alone.
     fn on_unsent<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
-        call.port.counters.acks_unseen += 1;
+        call.port.counters.acks_unseen().add(1);
         self.give_up(Reason::Gap, call);
         let Phase::Established(connection) = &mut self.phase else { return };
         let edge = connection.tx.edge_of(segment.ack, segment.window);
@@ -355,7 +354,7 @@ impl<B: 'static> Flow<B> {
             return false;
         }
         call.sink.to_guest(&tx.synthesize_for_guest(call.tuple, &self.link, rx.peer));
-        call.port.counters.window_updates += 1;
+        call.port.counters.window_updates().add(1);
         self.ack_at = ShortTime::NEVER;
         true
     }
@@ -400,7 +399,7 @@ impl<B: 'static> Flow<B> {
         let port = &mut *call.port;
         let (pool, config) = (&port.pool, &port.config);
         // What it uses then is counted when the call is over.
-        connection.tx.extend_uncharged(self.charged, pool, config, &mut port.counters);
+        connection.tx.extend_uncharged(self.charged, pool, config, &port.counters);
         self.note_waiting(call);
     }
 
@@ -421,8 +420,7 @@ impl<B: 'static> Flow<B> {
         if tx.state != TxState::NoBuffer {
             return true;
         }
-        let granted =
-            tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        let granted = tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
         let worth_telling = granted >= tx.window.mss;
         if worth_telling {
             self.update_due = true;
@@ -448,9 +446,9 @@ impl<B: 'static> Flow<B> {
         let transmit = call.port.wants_transmit();
         if let Phase::Established(connection) = &mut self.phase {
             if receive {
-                connection.rx.start(&mut call.port.counters);
+                connection.rx.start(&call.port.counters);
             } else {
-                connection.rx.stop(&mut call.port.counters);
+                connection.rx.stop(&call.port.counters);
             }
         }
         if !transmit {
@@ -491,7 +489,7 @@ fn pass_from_guest<B: 'static, S: Sink<B>>(
         tx.note_guest(segment.seq, call.now);
     }
     if own == Own::Nothing && segment.is_pure_ack() && !segment.options.unknown {
-        call.port.counters.absorbed_acks += 1;
+        call.port.counters.absorbed_acks().add(1);
         return Verdict::Absorb;
     }
     // A keepalive, or a probe of the window.

@@ -72,7 +72,7 @@ mod summary;
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
 pub use budget::BufferPolicy;
 pub use config::{Config, LocalFlows};
-pub use counters::Counters;
+pub use counters::{CounterCells, Counters};
 pub use engine::Offload;
 pub use packet::Packet;
 pub use port::HEARTBEAT_LIFETIME_MS;

@@ -63,10 +63,10 @@ impl<B: 'static> Flow<B> {
             port.short_of_room = true;
             return false;
         }
-        tx.enter(TxState::Active, Reason::Opened, &mut port.counters);
-        port.counters.went_online += 1;
+        tx.enter(TxState::Active, Reason::Opened, &port.counters);
+        port.counters.went_online().add(1);
         port.pool.enter();
-        tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+        tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
         port.heartbeat_link = self.link;
         self.names = 0;
         self.name(call);
@@ -76,7 +76,7 @@ impl<B: 'static> Flow<B> {
     /// Tells the module that the flow is managed.
     pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Managed);
-        call.port.counters.managed_notices += 1;
+        call.port.counters.managed_notices().add(1);
         call.port.heartbeat_at = call.now + HEARTBEAT_INTERVAL;
         self.names = self.names.saturating_add(1);
         self.notice_at = ShortTime::NEVER;
@@ -100,7 +100,7 @@ impl<B: 'static> Flow<B> {
         if matches!(connection.tx.state, TxState::Offline | TxState::Leaving) {
             return;
         }
-        connection.tx.enter(TxState::Leaving, reason, &mut call.port.counters);
+        connection.tx.enter(TxState::Leaving, reason, &call.port.counters);
         self.notice_at = ShortTime::NEVER;
         self.note_idle(call);
     }
@@ -119,7 +119,7 @@ impl<B: 'static> Flow<B> {
         let used_up = tx.is_used_up();
         if self.notice_at.is_never() {
             call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
-            call.port.counters.offline_notices += 1;
+            call.port.counters.offline_notices().add(1);
             self.notice_at = ShortTime::not_before(call.now + GRACE);
         }
         if used_up {
@@ -138,7 +138,7 @@ impl<B: 'static> Flow<B> {
         if !leaves || closing || !port.wants_transmit() || !room {
             return;
         }
-        tx.enter(TxState::Active, Reason::UsedAgain, &mut port.counters);
+        tx.enter(TxState::Active, Reason::UsedAgain, &port.counters);
         self.names = 0;
         self.name(call);
     }
@@ -152,7 +152,7 @@ impl<B: 'static> Flow<B> {
             return;
         }
         let reason = tx.reason;
-        tx.enter(TxState::Offline, reason, &mut port.counters);
+        tx.enter(TxState::Offline, reason, &port.counters);
         tx.let_go();
         port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
@@ -166,11 +166,11 @@ impl<B: 'static> Flow<B> {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
         tx.abandon();
-        tx.enter(TxState::Offline, reason, &mut port.counters);
+        tx.enter(TxState::Offline, reason, &port.counters);
         port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
         call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
-        port.counters.offline_notices += 1;
+        port.counters.offline_notices().add(1);
         self.notice_at = ShortTime::NEVER;
     }
 
@@ -182,11 +182,11 @@ impl<B: 'static> Flow<B> {
         if std::mem::take(&mut self.update_due) {
             self.ack_at = ShortTime::NEVER;
             if tx.is_online() {
-                tx.extend(&mut self.charged, &mut port.pool, &port.config, &mut port.counters);
+                tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
             }
             let made = tx.synthesize_for_guest(call.tuple, &self.link, rx.peer);
             call.sink.to_guest(&made);
-            port.counters.window_updates += 1;
+            port.counters.window_updates().add(1);
         }
         if rx.ack_due {
             self.acknowledge(call);
@@ -210,7 +210,7 @@ impl<B: 'static> Flow<B> {
             timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
             dsack,
         });
-        call.port.counters.acks_sent += 1;
+        call.port.counters.acks_sent().add(1);
         rx.on_ack_sent();
     }
 
@@ -234,9 +234,9 @@ impl<B: 'static> Flow<B> {
         if let Phase::Established(connection) = &mut self.phase {
             let outgoing = connection.rx.outgoing();
             let mut env = call.env(&self.link, outgoing);
-            let released = env.counters.released;
+            let released = env.counters.released().get();
             connection.tx.handle_timeout(&mut env);
-            if env.counters.released != released {
+            if env.counters.released().get() != released {
                 connection.rx.on_ack_sent();
             }
             self.update_due |= connection.tx.answer(call.now);

@@ -4,7 +4,7 @@ use floodway_wire::tcp::Flags;
 
 use super::age::Age;
 use super::connection::Connection;
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::grant::LEAST_GRANT;
 use super::port::{Call, OffloadShared};
@@ -58,13 +58,13 @@ impl<B: 'static> Flow<B> {
             && accepted
             && let Some(reason) = handshake.exclusion(port.config.local)
         {
-            self.exclude(reason, &mut port.counters);
+            self.exclude(reason, &port.counters);
         }
         accepted
     }
 
     /// The connection is passed through from here on. Nothing of it is stored or kept yet.
-    fn exclude(&mut self, reason: Reason, counters: &mut Counters) {
+    fn exclude(&mut self, reason: Reason, counters: &CounterCells) {
         let Phase::Opening(handshake) = &self.phase else { return };
         self.phase = Phase::Excluded(handshake.exclude(reason));
         counters.exclude(reason);
@@ -79,13 +79,13 @@ impl<B: 'static> Flow<B> {
         match handshake.complete(segment, call.now, &call.port.config) {
             Some(mut connection) => {
                 if call.port.wants_receive() {
-                    connection.rx.start(&mut call.port.counters);
+                    connection.rx.start(&call.port.counters);
                 }
                 self.phase = Phase::Established(connection);
                 self.clock_noted = Age::at(call.now);
             }
             None if handshake.is_over(segment.ack) => {
-                self.exclude(Reason::PartialHandshake, &mut call.port.counters);
+                self.exclude(Reason::PartialHandshake, &call.port.counters);
             }
             None => {}
         }

@@ -31,10 +31,10 @@ impl<B: 'static> Flow<B> {
         let ipv6 = call.tuple.is_ipv6;
         let payload = mtu.max(least_mtu(ipv6)) - headers_len(ipv6);
         if !tx.is_online() || !tx.lower_mss(seq, payload) {
-            call.port.counters.too_big_ignored += 1;
+            call.port.counters.too_big_ignored().add(1);
             return;
         }
-        call.port.counters.mss_lowered += 1;
+        call.port.counters.mss_lowered().add(1);
         let outgoing = connection.rx.outgoing();
         connection.tx.pump(&mut call.env(&self.link, outgoing));
     }

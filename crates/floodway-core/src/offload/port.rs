@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use floodway_wire::FiveTuple;
 
 use super::config::Config;
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::grant::Pool;
 use super::guest::GuestState;
 use super::sender::{Env, Outgoing};
@@ -29,7 +29,7 @@ pub(super) struct Holdings {
 #[derive(Debug)]
 pub(super) struct OffloadShared {
     pub config: Config,
-    pub counters: Counters,
+    pub counters: CounterCells,
     pub pool: Pool,
     /// Bytes kept of what was acknowledged for the guest.
     pub kept: u32,
@@ -61,7 +61,7 @@ impl<S> Call<'_, S> {
         Env {
             now: self.now,
             config: &self.port.config,
-            counters: &mut self.port.counters,
+            counters: &self.port.counters,
             sink: self.sink,
             flow: self.tuple,
             link,
@@ -74,7 +74,7 @@ impl OffloadShared {
     pub fn new(config: Config) -> Self {
         Self {
             pool: Pool::new(config.budget),
-            counters: Counters::default(),
+            counters: CounterCells::default(),
             kept: 0,
             flagged: Vec::new(),
             waiting: VecDeque::new(),

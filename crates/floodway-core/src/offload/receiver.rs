@@ -36,7 +36,7 @@
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::echo::Echo;
 use super::keeping::{self, Keeping};
 use super::sender::{Outgoing, PeerSide};
@@ -153,21 +153,21 @@ impl<B: 'static> Receiver<B> {
         self.keeping.redeliver_at
     }
 
-    pub(super) fn enter(&mut self, state: RxState, counters: &mut Counters) {
+    pub(super) fn enter(&mut self, state: RxState, counters: &CounterCells) {
         if self.state == state {
             return;
         }
         self.state = state;
         match state {
-            RxState::Active => counters.rx_to_active += 1,
-            RxState::NoBuffer => counters.rx_to_no_buffer += 1,
-            RxState::UnexpectedSeq => counters.rx_to_unexpected_seq += 1,
+            RxState::Active => counters.rx_to_active().add(1),
+            RxState::NoBuffer => counters.rx_to_no_buffer().add(1),
+            RxState::UnexpectedSeq => counters.rx_to_unexpected_seq().add(1),
             RxState::Offline => {}
         }
     }
 
     /// Begins to acknowledge, from what the guest has acknowledged on.
-    pub fn start(&mut self, counters: &mut Counters) {
+    pub fn start(&mut self, counters: &CounterCells) {
         if self.state == RxState::Offline && !self.guest_ack.before(self.highest) {
             self.rcv_nxt = self.guest_ack;
             self.enter(RxState::Active, counters);
@@ -175,7 +175,7 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// Acknowledges nothing new. What is kept stays until the guest has it.
-    pub fn stop(&mut self, counters: &mut Counters) {
+    pub fn stop(&mut self, counters: &CounterCells) {
         self.enter(RxState::Offline, counters);
     }
 
@@ -220,7 +220,7 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// Acknowledges nothing from `segment` on, if it has data, before the guest has: only the guest knows whether it takes it.
-    pub fn leave_to_guest(&mut self, segment: &Segment, counters: &mut Counters) {
+    pub fn leave_to_guest(&mut self, segment: &Segment, counters: &CounterCells) {
         if segment.seq_len() > 0 && self.state == RxState::Active {
             self.enter(RxState::UnexpectedSeq, counters);
         }
@@ -233,7 +233,7 @@ impl<B: 'static> Receiver<B> {
         room: u32,
         keep: impl FnOnce() -> Option<B>,
         now: Instant,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> Arrival {
         let deliver = if self.is_old(segment) { Arrival::Unheard } else { Arrival::Deliver };
         self.note_peer(segment);
@@ -316,7 +316,7 @@ impl<B: 'static> Receiver<B> {
         room: u32,
         keep: impl FnOnce() -> Option<B>,
         now: Instant,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) {
         let end = segment.end();
         let charge = keeping::charge(segment);
@@ -326,7 +326,7 @@ impl<B: 'static> Receiver<B> {
             return self.enter(RxState::NoBuffer, counters);
         };
         self.keeping.push(frame, segment, now);
-        counters.acknowledged_bytes += u64::from(segment.len);
+        counters.acknowledged_bytes().add(u64::from(segment.len));
         self.acked = end;
         if let Some(timestamps) = segment.options.timestamps {
             self.ts_recent = timestamps.value;
@@ -335,7 +335,7 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// Takes in what a segment of the guest says of this side.
-    pub fn on_guest(&mut self, segment: &Segment, now: Instant, counters: &mut Counters) -> Own {
+    pub fn on_guest(&mut self, segment: &Segment, now: Instant, counters: &CounterCells) -> Own {
         if !segment.has(Flags::ACK) || segment.ack.before(self.guest_ack) {
             return Own::Again;
         }

@@ -13,7 +13,7 @@
 
 use floodway_wire::tcp::Flags;
 
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::guest::GuestState;
 use super::keeping::{Keeping, REDELIVERY};
 use super::receiver::Receiver;
@@ -87,7 +87,7 @@ impl<B: 'static> Receiver<B> {
         &mut self,
         edit: &Edit,
         now: Instant,
-        counters: &mut Counters,
+        counters: &CounterCells,
         sink: &mut S,
     ) {
         let Some(keeping) = self.keeping.get_mut() else { return };
@@ -99,7 +99,7 @@ impl<B: 'static> Receiver<B> {
             let flags = kept.flags.without(Flags::ECE);
             let flags = Some(flags).filter(|&flags| flags != kept.flags);
             sink.redeliver(&kept.frame, &Edit { timestamps, flags, ..*edit });
-            counters.redelivered += 1;
+            counters.redelivered().add(1);
         }
         keeping.redeliveries += 1;
         let shift = keeping.redeliveries.min(MAX_REDELIVERY_SHIFT);
@@ -134,7 +134,7 @@ impl<B: 'static> Receiver<B> {
     }
 
     /// Forgets what is kept.
-    pub fn abandon(&mut self, counters: &mut Counters) {
+    pub fn abandon(&mut self, counters: &CounterCells) {
         self.keeping = Pooled::EMPTY;
         self.enter(RxState::Offline, counters);
     }

@@ -126,11 +126,11 @@ impl<B: 'static> Flow<B> {
     fn hand_over<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
         rx.redeliver_all_at(call.now);
-        rx.stop(&mut call.port.counters);
+        rx.stop(&call.port.counters);
         if tx.is_online() {
             let reason = tx.reason;
             tx.abandon();
-            tx.enter(TxState::Offline, reason, &mut call.port.counters);
+            tx.enter(TxState::Offline, reason, &call.port.counters);
             call.port.pool.leave();
         }
         self.notice_at = ShortTime::NEVER;
@@ -143,14 +143,14 @@ impl<B: 'static> Flow<B> {
             self.reset_guest(call);
         }
         if let Phase::Established(connection) = &mut self.phase {
-            connection.rx.abandon(&mut call.port.counters);
+            connection.rx.abandon(&call.port.counters);
         }
     }
 
     /// Resets the peer by every number that it may expect: two, and at most `room` others. Returns how many others there were.
     fn reset_peer<S: Sink<B>>(&mut self, call: &mut Call<'_, S>, room: usize) -> usize {
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return 0 };
-        call.port.counters.aborted += 1;
+        call.port.counters.aborted().add(1);
         let outgoing = rx.outgoing();
         let timestamps = Timestamps {
             value: tx.monotonic_tsval(outgoing.timestamps.value),

@@ -440,7 +440,7 @@ fn wild_numbers_of_a_guest_harm_nobody_else() {
     world.switch.guest_sends(now, &other, &reset);
     assert_eq!(world.switch.offload.used(), (used, kept), "all is given back");
     world.switch.take_actions();
-    world.monitor.note_counters(world.switch.offload.counters());
+    world.monitor.note_counters(&world.switch.offload.counters());
     world.now = now;
     world.transfer(100_000, 100_000, SECONDS(5));
 }

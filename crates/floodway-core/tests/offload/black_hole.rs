@@ -47,7 +47,7 @@ fn what_is_too_large_becomes_smaller() {
                 (setup.peer.sack, setup.peer.timestamps) = (sack, timestamps);
             });
             let took = time(&mut world, MB / 2);
-            let counters = *world.switch.offload.counters();
+            let counters = world.switch.offload.counters();
             let what = format!("{largest} {mtu_probing} {sack}: {took:?} {counters:?}");
             assert!(took < limit, "{what}");
             assert!(counters.mss_fallbacks > 0 && counters.mss_restored == 0, "{what}");
@@ -105,11 +105,11 @@ fn an_outage_takes_nothing_from_a_path_that_is_as_large_as_before() {
         world.to_peer.config.loss = 1000;
         world.guest.write(MB, world.now);
         world.run_for(MS(outage));
-        let counters = *world.switch.offload.counters();
+        let counters = world.switch.offload.counters();
         assert!(counters.mss_fallbacks > 0, "it looks like a black hole: {counters:?}");
         world.to_peer.config.loss = 0;
         world.run_until(SECONDS(60), |w| w.peer.rx.bytes() == 100_000 + MB);
-        let counters = *world.switch.offload.counters();
+        let counters = world.switch.offload.counters();
         assert_eq!(counters.mss_restored, 1, "{counters:?}");
         // All segments are as large as before.
         let sent = world.to_peer.sent();

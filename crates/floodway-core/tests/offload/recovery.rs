@@ -26,7 +26,7 @@ fn write(world: &mut World, segments: i64) {
 
 /// Writes 20 segments of which those in `lost` are lost; returns how long after the first duplicate ACK recovery begins.
 fn patience(world: &mut World, lost: &[u64]) -> Duration {
-    let before = *world.switch.offload.counters();
+    let before = world.switch.offload.counters();
     world.to_peer.drop_next = lost.to_vec();
     write(world, 20);
     world.run_until(SECONDS(5), |w| {
@@ -97,7 +97,7 @@ fn a_duplicate_made_by_the_path_undoes_nothing() {
 #[test]
 fn a_duplicate_made_by_the_path_keeps_no_loss_waiting() {
     let mut world = warm(Setup { name: "two-lost", ..Setup::default() }, MS(4));
-    let before = *world.switch.offload.counters();
+    let before = world.switch.offload.counters();
     world.to_peer.drop_next = vec![10, 25];
     world.to_peer.duplicate_next = vec![14];
     write(&mut world, 35);
@@ -172,7 +172,7 @@ fn a_needless_timeout_is_undone() {
     for sack in [true, false] {
         let mut world = spike(sack);
         let (before, counters) =
-            (world.switch.summary(&world.flow).unwrap(), *world.switch.offload.counters());
+            (world.switch.summary(&world.flow).unwrap(), world.switch.offload.counters());
         write(&mut world, 100);
         world.run_for(SECONDS(2));
         let after = world.switch.summary(&world.flow).unwrap();
@@ -195,7 +195,7 @@ fn a_timeout_of_something_lost_is_not_undone() {
             let mut setup = Setup { name: "true-timeout", ..Setup::default() };
             setup.peer.sack = sack;
             let mut world = warm(setup, MS(4));
-            let before = *world.switch.offload.counters();
+            let before = world.switch.offload.counters();
             world.to_peer.drop_next = lost.clone();
             world.to_guest.config.loss = 1000;
             write(&mut world, 40);

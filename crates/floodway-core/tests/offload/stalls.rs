@@ -52,7 +52,7 @@ fn a_guest_that_gives_up_soon_outlives_a_closed_window() {
         });
         world.guest.write(400_000, world.now);
         world.run_for(SECONDS(900));
-        let counters = *world.switch.offload.counters();
+        let counters = world.switch.offload.counters();
         // It is probed once a minute, and whenever the guest asks.
         assert!((15..60).contains(&counters.window_probes), "{name} {counters:?}");
         assert_eq!(world.switch.offload.online(), 1);

@@ -136,7 +136,7 @@ fn a_closed_window_is_probed() {
     world.run_for(SECONDS(10));
     let taken = world.peer.rx.bytes();
     assert!((50_000..55_000).contains(&taken), "{taken}");
-    let counters = *world.switch.offload.counters();
+    let counters = world.switch.offload.counters();
     let probes = counters.window_probes + world.guest.tx.counts.window_probes;
     assert!((3..40).contains(&probes), "{probes}");
     // The guest may time out on what it sent and nobody reads. It is not heard on the wire.
@@ -363,7 +363,7 @@ fn what_is_stored_is_cut_when_the_path_takes_less() {
         let cwnd = world.switch.summary(&world.flow).unwrap().cwnd;
         world.to_peer.largest = Some(1000);
         world.run_for(MS(7));
-        let counters = *world.switch.offload.counters();
+        let counters = world.switch.offload.counters();
         assert_eq!(counters.mss_lowered, 1);
         assert!(counters.retransmitted > 0, "{counters:?}");
         assert!(world.switch.summary(&world.flow).unwrap().cwnd >= cwnd, "it is no congestion");
@@ -386,7 +386,7 @@ fn blind_words_about_the_path_are_ignored() {
     let tell = |world: &mut World, seq, mtu| {
         let (now, flow) = (world.now, world.flow);
         world.switch.offload.too_big(now, &flow, seq, mtu, &mut world.switch.actions);
-        let counters = *world.switch.offload.counters();
+        let counters = world.switch.offload.counters();
         (counters.mss_lowered, counters.too_big_ignored)
     };
     assert_eq!(tell(&mut world, sent - 1, 1000), (0, 1), "acknowledged long ago");

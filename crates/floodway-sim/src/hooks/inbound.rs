@@ -53,7 +53,7 @@ impl SwitchInbound {
     /// What the clamp of a VM has done.
     #[must_use]
     pub fn counters(&self, vm: usize) -> Counters {
-        self.ports.get(vm).map_or_else(Counters::default, |port| *port.counters())
+        self.ports.get(vm).map_or_else(Counters::default, WindowClamp::counters)
     }
 
     fn publish(&mut self, now: Instant) {

@@ -69,7 +69,7 @@ impl Tagger {
 
     /// What the meter of a source has done.
     #[must_use]
-    pub fn counters(&self, source: Address) -> Option<&Counters> {
+    pub fn counters(&self, source: Address) -> Option<Counters> {
         let own = self.meters.iter().find(|(address, _)| *address == source);
         own.map(|(_, meter)| meter.counters())
     }

@@ -38,6 +38,8 @@ mod tagger;
 mod tests;
 mod uncut;
 
+use std::sync::atomic::AtomicU64;
+
 use floodway_core::egress::qdisc::{Class, Kind};
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
@@ -73,6 +75,8 @@ pub struct Settings {
     pub guests: usize,
     /// Guests must not know it.
     pub seed: u64,
+    /// Words that all meters count in; each in its own if there are none.
+    pub counters: Option<&'static [AtomicU64]>,
 }
 
 /// The sending half of an uplink with all that is before it.

@@ -1,6 +1,6 @@
 //! What an egress says of itself: pairs of guests and destinations, and the state of the queues.
 
-use floodway_core::egress::meter::{Counters, Meter, PairSummary};
+use floodway_core::egress::meter::PairSummary;
 use floodway_core::egress::qdisc::Class;
 use floodway_core::time::Instant;
 
@@ -46,17 +46,15 @@ impl Egress {
     }
 
     fn meter_status(&self) -> MeterStatus {
-        let mut sum = MeterStatus::default();
-        for meter in self.tagger.meters() {
-            let Counters { high, low, refused, capped, demoted, promoted } = *meter.counters();
-            sum.pairs += u64::from(Meter::len(meter));
-            sum.high_packets += high;
-            sum.low_packets += low;
-            sum.refused_packets += refused;
-            sum.capped_packets += capped;
-            sum.demoted += demoted;
-            sum.promoted += promoted;
+        let (pairs, done) = self.tagger.sums();
+        MeterStatus {
+            pairs,
+            high_packets: done.high,
+            low_packets: done.low,
+            refused_packets: done.refused,
+            capped_packets: done.capped,
+            demoted: done.demoted,
+            promoted: done.promoted,
         }
-        sum
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Each guest has a meter of its own for each uplink: what it sends fills its own table, and no other's.
 
-use floodway_core::egress::meter::{Config, Meter};
+use std::sync::atomic::AtomicU64;
+
+use floodway_core::egress::meter::{Config, CounterCells, Counters, Meter};
 use floodway_core::egress::qdisc::Class;
 use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
@@ -30,6 +32,8 @@ pub(super) struct Tagger {
     pair: Config,
     guests: usize,
     seed: u64,
+    /// Words that all meters count in; each in its own if there are none.
+    counters: Option<&'static [AtomicU64]>,
     /// By number of the guest; made when it first sends.
     meters: Vec<Option<Box<Meter>>>,
 }
@@ -41,6 +45,7 @@ impl Tagger {
             pair: settings.meter.pair(settings.link.bits_per_second()),
             guests: settings.guests,
             seed: settings.seed,
+            counters: settings.counters,
             meters: Vec::new(),
         }
     }
@@ -95,9 +100,22 @@ impl Tagger {
         self.meters.iter_mut().flatten().for_each(|meter| meter.forget(FORGET, now));
     }
 
-    /// The meters that there are.
-    pub(super) fn meters(&self) -> impl Iterator<Item = &Meter> {
-        self.meters.iter().flatten().map(|meter| &**meter)
+    /// Pairs that are known, and what all meters have done.
+    pub(super) fn sums(&self) -> (u64, Counters) {
+        let mut pairs = 0;
+        let mut sum = Counters::default();
+        for meter in self.meters.iter().flatten() {
+            pairs += u64::from(meter.len());
+            let Counters { high, low, refused, capped, demoted, promoted } = meter.counters();
+            sum.high += high;
+            sum.low += low;
+            sum.refused += refused;
+            sum.capped += capped;
+            sum.demoted += demoted;
+            sum.promoted += promoted;
+        }
+        let kept = self.counters.and_then(CounterCells::kept);
+        (pairs, kept.map_or(sum, |cells| cells.get()))
     }
 
     /// Frames are metered and tagged.
@@ -117,8 +135,19 @@ impl Tagger {
             self.meters.resize_with(index + 1, || None);
         }
         let (pair, seed) = (self.pair, self.seed ^ (index as u64).rotate_left(48));
-        self.meters[index].get_or_insert_with(|| Box::new(Meter::new(pair, seed)))
+        let counters = self.counters;
+        self.meters[index].get_or_insert_with(|| Box::new(meter(pair, seed, counters)))
     }
+}
+
+/// The meter of a guest, which counts in the first of `counters`.
+#[cold]
+fn meter(config: Config, seed: u64, counters: Option<&'static [AtomicU64]>) -> Meter {
+    let mut meter = Meter::new(config, seed);
+    if let Some(cells) = counters.and_then(CounterCells::kept) {
+        meter.count_in(cells);
+    }
+    meter
 }
 
 impl Seen {

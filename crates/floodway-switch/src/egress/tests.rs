@@ -81,6 +81,7 @@ impl Scene {
             link: LinkRate::default(),
             guests: 4,
             seed: 7,
+            counters: None,
         };
         change(&mut settings, &mut lock(&device.0));
         let egress = Egress::new(Box::new(device.clone()), &settings, Instant::ZERO);

@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //! The table is copied once a second if it has changed: what is learned later than that is learned again, and its frames are flooded until then. There are two copies, so that
-//! one is whole wherever the writer dies; a generation number says which. An entry is a word: address and number of the port. Ages are not kept: what is
-//! restored counts as just seen.
+//! one is whole wherever the writer dies; a generation number says which. An entry is two words: address and number of the port, and network. Ages are not kept: what is
+//! restored counts as just seen. Of uplinks with several networks only as many addresses are kept as there is room for.
 //!
 //! A number may be another port's by the time that a copy is read. So each copy says which instance had it, as [counters](super::counters) do, and
 //! addresses of ports that are gone are left out.
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use floodway_core::l2::{MacTable, PortId};
+use floodway_core::l2::{MacTable, MacTables, NetworkId, PortId};
 use floodway_wire::MacAddr;
 
 use super::counters::Places;
@@ -23,10 +23,15 @@ use super::map;
 
 /// Words before the copies: the generation.
 const HEADER: usize = 1;
+/// Words of an entry.
+const ENTRY: usize = 2;
 /// Bits of a port's number in an entry.
 const PORT_BITS: u32 = 16;
 
-/// Two copies of a forwarding table.
+/// An address that was learned: in which network, and where.
+pub type KeptAddress = (NetworkId, MacAddr, PortId);
+
+/// Two copies of the forwarding tables.
 #[derive(Debug)]
 pub struct KeptAddresses {
     places: Places,
@@ -45,7 +50,8 @@ pub fn words(places: Places) -> usize {
 /// A count, an instance for each number, and as many entries as the table can have.
 fn copy_words(places: Places) -> usize {
     let ports = places.ports * MacTable::DEFAULT_LOCAL_LIMIT as usize;
-    1 + places.ports + ports + places.uplinks * MacTable::DEFAULT_UPLINK_LIMIT as usize
+    let entries = ports + places.uplinks * MacTable::DEFAULT_UPLINK_LIMIT as usize;
+    1 + places.ports + ENTRY * entries
 }
 
 impl KeptAddresses {
@@ -62,21 +68,22 @@ impl KeptAddresses {
 
     /// What was saved last, but for addresses of ports that are gone: `instance_at` says which port has a number now.
     #[must_use]
-    pub fn restore(&self, instance_at: impl Fn(usize) -> Option<u64>) -> Vec<(MacAddr, PortId)> {
+    pub fn restore(&self, instance_at: impl Fn(usize) -> Option<u64>) -> Vec<KeptAddress> {
         let (count, instances, entries) = self.parts(self.generation.load(Acquire));
-        let count = usize::try_from(count.load(Relaxed)).unwrap_or(usize::MAX).min(entries.len());
+        let count = usize::try_from(count.load(Relaxed)).unwrap_or(usize::MAX);
         let is_there = |id: PortId| match instances.get(id.index()) {
             Some(instance) => instance_at(id.index()) == Some(instance.load(Relaxed)),
             // An uplink.
             None => true,
         };
-        let all = entries[..count].iter().map(|entry| unpack(entry.load(Relaxed)));
-        all.filter(|(_, id)| is_there(*id)).collect()
+        let all = entries.chunks_exact(ENTRY).take(count);
+        let all = all.map(|entry| unpack(entry[0].load(Relaxed), entry[1].load(Relaxed)));
+        all.filter(|&(_, _, id)| is_there(id)).collect()
     }
 
-    /// Saves the learned addresses of `table`, if it has changed; `instances` are those of ports by number.
-    pub fn save(&mut self, table: &MacTable, instances: impl Iterator<Item = (usize, u64)>) {
-        let state = table.changes();
+    /// Saves the learned addresses of `tables`, if they have changed; `instances` are those of ports by number.
+    pub fn save(&mut self, tables: &MacTables, instances: impl Iterator<Item = (usize, u64)>) {
+        let state = tables.changes();
         if self.copied == Some(state) {
             return;
         }
@@ -89,8 +96,9 @@ impl KeptAddresses {
             }
         }
         let mut saved = 0;
-        for (entry, (mac, port)) in entries.iter().zip(table.learned()) {
-            entry.store(pack(mac, port), Relaxed);
+        for (entry, (network, mac, port)) in entries.chunks_exact(ENTRY).zip(tables.learned()) {
+            entry[0].store(pack(mac, port), Relaxed);
+            entry[1].store(network.0.into(), Relaxed);
             saved += 1;
         }
         count.store(saved, Relaxed);
@@ -114,9 +122,10 @@ fn pack(mac: MacAddr, port: PortId) -> u64 {
     mac.to_u64() << PORT_BITS | u64::from(port.0)
 }
 
-fn unpack(entry: u64) -> (MacAddr, PortId) {
+fn unpack(entry: u64, network: u64) -> KeptAddress {
     let [a, b, c, d, e, f, high, low] = entry.to_be_bytes();
-    (MacAddr([a, b, c, d, e, f]), PortId(u16::from_be_bytes([high, low])))
+    let network = NetworkId(u16::try_from(network).unwrap_or(u16::MAX));
+    (network, MacAddr([a, b, c, d, e, f]), PortId(u16::from_be_bytes([high, low])))
 }
 
 #[cfg(test)]
@@ -130,6 +139,7 @@ mod tests {
     use super::super::tests::memory;
     use super::*;
 
+    const NETWORK: NetworkId = NetworkId(10);
     const PLACES: Places = Places { ports: 5, uplinks: 0 };
     /// Of an uplink, and of a port with that number.
     const UPLINK: PortId = PortId(7);
@@ -143,13 +153,14 @@ mod tests {
         move |number| (number == 3).then_some(instance)
     }
 
-    fn table(addresses: u8) -> MacTable {
-        let mut table = MacTable::new([1, 2], Duration::from_secs(300));
+    fn tables(addresses: u8) -> MacTables {
+        let mut tables = MacTables::new([1, 2], Duration::from_secs(300));
+        let table = tables.of_mut(NETWORK);
         table.add_port(PortId(7), PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
         (0..addresses).for_each(|n| {
             table.learn(mac(n), PortId(7), false, Instant::ZERO);
         });
-        table
+        tables
     }
 
     fn mac(n: u8) -> MacAddr {
@@ -161,10 +172,10 @@ mod tests {
         let file = memory(words(PLACES), SealFlags::SHRINK);
         assert_eq!(open(&file).restore(|_| None), []);
         for addresses in [3, 1, 2] {
-            open(&file).save(&table(addresses), std::iter::empty());
+            open(&file).save(&tables(addresses), std::iter::empty());
             let mut restored = open(&file).restore(|_| None);
-            restored.sort_unstable_by_key(|(mac, _)| *mac);
-            let expected: Vec<_> = (0..addresses).map(|n| (mac(n), UPLINK)).collect();
+            restored.sort_unstable_by_key(|&(_, mac, _)| mac);
+            let expected: Vec<_> = (0..addresses).map(|n| (NETWORK, mac(n), UPLINK)).collect();
             assert_eq!(restored, expected);
         }
     }
@@ -172,31 +183,32 @@ mod tests {
     #[test]
     fn addresses_of_a_port_are_not_those_of_the_next_one_with_its_number() {
         let file = memory(words(PLACES), SealFlags::SHRINK);
-        let mut table = table(1);
+        let mut tables = tables(1);
+        let table = tables.of_mut(NETWORK);
         table.add_port(PORT, PortKind::Local, 10);
         table.learn(mac(5), PORT, false, Instant::ZERO);
-        open(&file).save(&table, [(3, 11)].into_iter());
+        open(&file).save(&tables, [(3, 11)].into_iter());
         let restored = |instance| {
             let mut all = open(&file).restore(at_3(instance));
-            all.sort_unstable_by_key(|(mac, _)| *mac);
+            all.sort_unstable_by_key(|&(_, mac, _)| mac);
             all
         };
-        assert_eq!(restored(11), [(mac(0), UPLINK), (mac(5), PORT)]);
-        assert_eq!(restored(12), [(mac(0), UPLINK)]);
-        assert_eq!(open(&file).restore(|_| None), [(mac(0), UPLINK)]);
+        assert_eq!(restored(11), [(NETWORK, mac(0), UPLINK), (NETWORK, mac(5), PORT)]);
+        assert_eq!(restored(12), [(NETWORK, mac(0), UPLINK)]);
+        assert_eq!(open(&file).restore(|_| None), [(NETWORK, mac(0), UPLINK)]);
     }
 
     #[test]
     fn a_table_that_has_not_changed_is_not_copied() {
         let file = memory(words(PLACES), SealFlags::SHRINK);
         let mut kept = open(&file);
-        let mut table = table(2);
+        let mut tables = tables(2);
         for _ in 0..3 {
-            kept.save(&table, std::iter::empty());
+            kept.save(&tables, std::iter::empty());
         }
         assert_eq!(kept.generation.load(Relaxed), 1);
-        table.learn(mac(9), UPLINK, false, Instant::ZERO);
-        kept.save(&table, std::iter::empty());
+        tables.of_mut(NETWORK).learn(mac(9), UPLINK, false, Instant::ZERO);
+        kept.save(&tables, std::iter::empty());
         assert_eq!((kept.generation.load(Relaxed), kept.restore(|_| None).len()), (2, 3));
     }
 
@@ -206,11 +218,11 @@ mod tests {
         let words_of_it = map(&file, words(PLACES)).unwrap();
         words_of_it.iter().for_each(|word| word.store(u64::MAX, Relaxed));
         let restored = open(&file).restore(|_| None);
-        assert_eq!(restored.len(), copy_words(PLACES) - 1 - PLACES.ports);
-        let mut table = table(0);
-        for (mac, port) in restored {
-            table.learn(mac, port, false, Instant::ZERO);
+        assert_eq!(restored.len(), (copy_words(PLACES) - 1 - PLACES.ports) / ENTRY);
+        let mut tables = tables(0);
+        for (_, mac, port) in restored {
+            tables.of_mut(NETWORK).learn(mac, port, false, Instant::ZERO);
         }
-        assert!(table.is_empty(), "group addresses of a port that is not");
+        assert!(tables.of(NETWORK).is_empty(), "group addresses of a port that is not");
     }
 }

@@ -1,7 +1,8 @@
-//! Traffic and drops of queues, ports and uplinks in kept memory.
+//! Counters of queues, ports and uplinks in kept memory: traffic, drops, and what mechanisms have done.
 //!
 //! # Theory of operation
-//! A block of words for each queue, port and uplink direction, whose place does not depend on which ports there are: a port is found by its number. Workers count
+//! A block of words for each queue, port and uplink direction, whose place does not depend on which ports there are: a port is found by its number. So have each
+//! port's offload and inbound clamp, and all meters of an uplink together, which its lock guards. Workers count
 //! in the blocks themselves, so nothing is lost with a process, and counters never go back: monitoring would take that for a restart, and count everything twice.
 //!
 //! **Ports come and go**, and one gets the number of another. So beside each number is the instance that counts there, which a broker gives to no two ports.
@@ -16,21 +17,33 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use floodway_core::egress::meter;
+use floodway_core::{inbound, offload};
+
 use super::map;
 use crate::stats::{Removed, Traffic, WORDS};
 
 /// Words before the first block; a block's length, so that blocks begin cache lines.
 const HEADER: usize = WORDS;
 /// Of counters of this kind.
-const MAGIC: u64 = u64::from_be_bytes(*b"fwcount2");
+const MAGIC: u64 = u64::from_be_bytes(*b"fwcount3");
 /// Of ports that are gone: their number, what went to them, what came from them, what was too late.
 const REMOVED: usize = 4;
 /// Queue pairs of a port at most.
 const PAIRS: usize = 16;
-/// Of a port: two for each queue pair, and one of what came to no queue.
-const PER_PORT: usize = 2 * PAIRS + 1;
-/// Of an uplink: one for each direction.
-const PER_UPLINK: usize = 2;
+/// Of a port's queues: two for each queue pair, and one of what came to no queue.
+const QUEUES: usize = 2 * PAIRS + 1;
+/// Of a port's offload, and of its inbound clamp.
+const OFFLOAD: usize = offload::Counters::LEN.div_ceil(WORDS);
+const INBOUND: usize = inbound::Counters::LEN.div_ceil(WORDS);
+/// Of a port.
+const PER_PORT: usize = QUEUES + OFFLOAD + INBOUND;
+/// Of an uplink's directions: one for each.
+const DIRECTIONS: usize = 2;
+/// Of its meters.
+const METER: usize = meter::Counters::LEN.div_ceil(WORDS);
+/// Of an uplink.
+const PER_UPLINK: usize = DIRECTIONS + METER;
 /// The instance of no port.
 const NOBODY: u64 = 0;
 
@@ -59,6 +72,17 @@ pub struct KeptCounters {
 #[derive(Debug)]
 pub struct PortCounters(Blocks);
 
+/// The counters of one uplink; by default of this process alone.
+#[derive(Debug, Default)]
+pub struct UplinkCounters {
+    /// What left.
+    pub sent: Traffic,
+    /// What arrived.
+    pub received: Traffic,
+    /// Words of what all its meters have done, if they outlive this process.
+    pub meter: Option<&'static [AtomicU64]>,
+}
+
 /// Words that a switch with these places needs.
 #[must_use]
 pub fn words(places: Places) -> usize {
@@ -81,7 +105,7 @@ impl KeptCounters {
     /// It cannot be used.
     pub fn open(file: &OwnedFd, places: Places) -> io::Result<Self> {
         let memory = map(file, words(places))?;
-        let layout = [MAGIC, WORDS as u64, places.ports as u64, places.uplinks as u64];
+        let layout = layout(places);
         let (header, rest) = memory.split_at(HEADER);
         if header.iter().zip(layout).any(|(word, value)| word.load(Relaxed) != value) {
             memory.iter().for_each(|word| word.store(0, Relaxed));
@@ -94,10 +118,13 @@ impl KeptCounters {
         Ok(Self { instances: &instances[..places.ports], removed, uplinks, ports })
     }
 
-    /// Counters of both directions of the uplink with this index; of this process alone if there is none.
+    /// Counters of the uplink with this index; of this process alone if there is none.
     #[must_use]
-    pub fn uplink(&self, index: usize) -> [Traffic; PER_UPLINK] {
-        std::array::from_fn(|direction| traffic(self.uplinks, PER_UPLINK * index + direction))
+    pub fn uplink(&self, index: usize) -> UplinkCounters {
+        let [sent, received] =
+            std::array::from_fn(|direction| traffic(self.uplinks, PER_UPLINK * index + direction));
+        let blocks = self.uplinks.get(PER_UPLINK * index..).unwrap_or_default();
+        UplinkCounters { sent, received, meter: words_of(blocks, DIRECTIONS, METER) }
     }
 
     /// Counters of the port `instance` with number `number`, where it has left them, or from zero; `None` if there is no such number.
@@ -168,6 +195,32 @@ impl PortCounters {
     pub fn undelivered(&self) -> Traffic {
         traffic(self.0, 2 * PAIRS)
     }
+
+    /// Of its offload.
+    #[must_use]
+    pub fn offload(&self) -> Option<offload::CounterCells> {
+        words_of(self.0, QUEUES, OFFLOAD).and_then(offload::CounterCells::kept)
+    }
+
+    /// Words of what its inbound clamp has done.
+    #[must_use]
+    pub fn inbound(&self) -> Option<&'static [AtomicU64]> {
+        words_of(self.0, QUEUES + OFFLOAD, INBOUND)
+    }
+}
+
+/// What must be the same for words to mean the same.
+fn layout(places: Places) -> [u64; 7] {
+    let counters =
+        [offload::Counters::LEN, inbound::Counters::LEN, meter::Counters::LEN].map(|n| n as u64);
+    let [offload, inbound, meter] = counters;
+    let (ports, uplinks) = (places.ports as u64, places.uplinks as u64);
+    [MAGIC, WORDS as u64, ports, uplinks, offload, inbound, meter]
+}
+
+/// All words of `count` blocks from `first` on; `None` if there are fewer.
+fn words_of(blocks: Blocks, first: usize, count: usize) -> Option<&'static [AtomicU64]> {
+    Some(blocks.get(first..)?.get(..count)?.as_flattened())
 }
 
 /// Counters in a block; of this process alone if there is none.
@@ -195,7 +248,7 @@ mod tests {
         for round in 1..4 {
             let counters = open(&file);
             let port = counters.port(2, 9).unwrap();
-            let [received, sent] = counters.uplink(0);
+            let UplinkCounters { sent, received, .. } = counters.uplink(0);
             let all = [port.rx(0), port.tx(0), port.rx(15), port.undelivered(), received, sent];
             for (i, block) in (0..).zip(&all) {
                 block.count(100 + i);
@@ -205,7 +258,8 @@ mod tests {
                 assert_eq!(block.drops(DropReason::BadDescriptor), 0);
             }
             assert!(counters.port(3, 9).is_none());
-            for own in [counters.uplink(1)[0].packets.get(), port.rx(16).packets.get()] {
+            assert!(counters.uplink(1).meter.is_none());
+            for own in [counters.uplink(1).sent.packets.get(), port.rx(16).packets.get()] {
                 assert_eq!(own, 0, "the memory ends before this one");
             }
         }
@@ -238,11 +292,33 @@ mod tests {
     }
 
     #[test]
+    fn each_counter_has_words_of_its_own() {
+        let file = memory(words(PLACES), SealFlags::SHRINK);
+        let counters = open(&file);
+        let words: &[AtomicU64] = map(&file, words(PLACES)).unwrap();
+        let address = |words: &[AtomicU64]| words.as_ptr_range();
+        let mut all = vec![address(counters.removed.as_flattened())];
+        for number in 0..PLACES.ports {
+            let port = counters.port(number, 9).unwrap();
+            all.push(address(port.0[..QUEUES].as_flattened()));
+            all.push(address(words_of(port.0, QUEUES, OFFLOAD).unwrap()));
+            all.push(address(port.inbound().unwrap()));
+            assert!(port.offload().is_some());
+        }
+        all.push(address(counters.uplinks[..DIRECTIONS].as_flattened()));
+        all.push(address(counters.uplink(0).meter.unwrap()));
+        all.sort_unstable_by_key(|range| range.start);
+        assert!(all.is_sorted_by(|a, b| a.end <= b.start), "{all:?}");
+        // Of these files, which map another place, the last words are the last port's.
+        assert_eq!(words.len(), HEADER + instance_words(PLACES) + blocks(PLACES) * WORDS);
+    }
+
+    #[test]
     fn counters_of_another_layout_start_from_zero() {
         let file = memory(words(PLACES), SealFlags::SHRINK);
-        open(&file).uplink(0)[0].count(1);
-        assert_eq!(open(&file).uplink(0)[0].packets.get(), 1);
+        open(&file).uplink(0).sent.count(1);
+        assert_eq!(open(&file).uplink(0).sent.packets.get(), 1);
         let fewer = Places { ports: 2, ..PLACES };
-        assert_eq!(KeptCounters::open(&file, fewer).unwrap().uplink(0)[0].packets.get(), 0);
+        assert_eq!(KeptCounters::open(&file, fewer).unwrap().uplink(0).sent.packets.get(), 0);
     }
 }

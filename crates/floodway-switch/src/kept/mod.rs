@@ -7,12 +7,14 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`counters`] | traffic and drops of queues, ports and uplinks |
+//! | [`counters`] | traffic and drops of queues, ports and uplinks, and what mechanisms have done |
 //! | [`addresses`] | where learned addresses are |
+//! | [`pairs`] | who sends to whom |
 //! | [`turns`] | whose turn it is |
 
 pub mod addresses;
 pub mod counters;
+pub mod pairs;
 pub mod turns;
 
 use std::io;

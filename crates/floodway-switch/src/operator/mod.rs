@@ -44,7 +44,7 @@ impl PortOffload {
     pub fn status(&self) -> OffloadStatus {
         let machine = self.machine();
         let config = machine.engine.config();
-        let counters = machine.engine.counters().iter();
+        let counters = machine.engine.counters();
         let (used, kept) = machine.engine.used();
         OffloadStatus {
             transmit: config.transmit,
@@ -55,7 +55,7 @@ impl PortOffload {
             budget_used: used.into(),
             kept: kept.into(),
             stored_bytes: machine.pool.used() as u64,
-            counters: counters.map(|(name, _, n)| (name.to_owned(), n)).collect(),
+            counters: counters.iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
         }
     }
 

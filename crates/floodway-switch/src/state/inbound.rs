@@ -25,6 +25,8 @@ pub struct PortInbound {
 pub(crate) struct Machine {
     /// There is one once the mechanism was on.
     pub(crate) clamp: Option<WindowClamp<Kept>>,
+    /// Words that it counts in, if they outlive this process.
+    pub(crate) kept: Option<&'static [AtomicU64]>,
     pub(crate) frame_overhead: u64,
     /// Active connections that the division knows of.
     pub(crate) told: u32,
@@ -40,6 +42,7 @@ impl Default for PortInbound {
             rate: AtomicU64::new(0),
             machine: Mutex::new(Machine {
                 clamp: None,
+                kept: None,
                 frame_overhead: 0,
                 told: 0,
                 latest: Instant::ZERO,

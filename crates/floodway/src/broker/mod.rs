@@ -25,7 +25,7 @@ use floodway_process::sandbox::User;
 use floodway_switch::Config;
 use floodway_switch::control::{BindError, ControlListener, ControlServer};
 use floodway_switch::kept::counters::Places;
-use floodway_switch::kept::{WORD, addresses, counters, turns};
+use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::switch;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -80,6 +80,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         faults: &heard,
         on_event: &on_event,
         stop: stopped.as_fd(),
+        longest_pause: Duration::from_millis(args.longest_pause.into()),
         state,
         settings: &ports.settings(),
         changes: &ports.changes(),
@@ -111,6 +112,7 @@ fn bind_control(
 fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
     let parts = [
         (StatePart::Counters, counters::words(places)),
+        (StatePart::Pairs, pairs::words(places)),
         (StatePart::MacTable, addresses::words(places)),
         (StatePart::Turns, turns::words(workers)),
     ];

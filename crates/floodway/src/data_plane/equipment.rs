@@ -11,7 +11,9 @@ use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::{KeptCounters, Places};
+use floodway_switch::kept::pairs;
 use floodway_switch::kept::turns::KeptTurns;
+use floodway_switch::stats::traffic_matrix::TrafficMatrix;
 use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
 
@@ -40,6 +42,8 @@ pub struct Equipment {
 pub struct Kept {
     /// What ports and uplinks have counted.
     pub counters: Option<KeptCounters>,
+    /// Who has sent to whom.
+    pub pairs: Option<TrafficMatrix>,
     /// Where learned addresses are.
     pub addresses: Option<KeptAddresses>,
     /// Whose turn it is.
@@ -49,11 +53,14 @@ pub struct Kept {
 impl Kept {
     /// Opens what a switch with these places and so many workers can use. The switch runs without the rest.
     pub fn open(state: Vec<(StatePart, OwnedFd)>, places: Places, workers: usize) -> Self {
-        let mut kept = Self { counters: None, addresses: None, turns: None };
+        let mut kept = Self { counters: None, pairs: None, addresses: None, turns: None };
         for (part, file) in state {
             let opened = match part {
                 StatePart::Counters => {
                     KeptCounters::open(&file, places).map(|counters| kept.counters = Some(counters))
+                }
+                StatePart::Pairs => {
+                    pairs::open(&file, places).map(|pairs| kept.pairs = Some(pairs))
                 }
                 StatePart::MacTable => KeptAddresses::open(&file, places)
                     .map(|addresses| kept.addresses = Some(addresses)),

@@ -23,7 +23,7 @@ use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::Places;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
-use floodway_switch::switch::{self, Brokered};
+use floodway_switch::switch::{self, BrokerPort, Brokered};
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -76,12 +76,8 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
     let places = Places { ports: numbers, uplinks: config.uplinks.len() };
-    let Kept { counters, addresses, turns } = Kept::open(state, places, config.workers.len());
-    let seats: BTreeMap<_, _> = ports.values().map(|port| (port.number, port.instance)).collect();
-    let is_at = |number: usize| seats.get(&number).copied();
-    let restored = addresses.as_ref().map(|kept| kept.restore(is_at)).unwrap_or_default();
-    let brokered =
-        Brokered { ports, numbers, devices: devices.clone(), counters, addresses: restored, turns };
+    let kept = Kept::open(state, places, config.workers.len());
+    let (brokered, addresses) = brokered(kept, ports, numbers, devices.clone());
     let switch = Arc::new(Switch::start_behind_broker(&config, brokered)?);
     switch.note_sandbox(match confinement {
         Confinement::Full => Sandbox::Full,
@@ -106,6 +102,23 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     // A change that is under way has its own reference, and the process ends before it.
     drop(switch);
     Ok(())
+}
+
+/// What a switch starts with, whose state is where earlier data planes have left it, and where learned addresses are saved.
+fn brokered(
+    kept: Kept,
+    ports: BTreeMap<usize, BrokerPort>,
+    numbers: usize,
+    devices: Vec<Arc<DeviceSupply>>,
+) -> (Brokered, Option<KeptAddresses>) {
+    let Kept { counters, pairs, addresses: kept, turns } = kept;
+    let seats: BTreeMap<_, _> = ports.values().map(|port| (port.number, port.instance)).collect();
+    let is_at = |number: usize| seats.get(&number).copied();
+    let addresses = kept.as_ref().map(|kept| kept.restore(is_at)).unwrap_or_default();
+    if let Some(pairs) = &pairs {
+        pairs.restore(is_at);
+    }
+    (Brokered { ports, numbers, devices, counters, pairs, addresses, turns }, kept)
 }
 
 /// Sends settings to the broker: what is in its queue outlives this process.

@@ -2,6 +2,9 @@
 
 mod capture;
 mod changes;
+mod counters;
+mod owed;
+mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod scene;

@@ -28,7 +28,7 @@ impl Scene {
         Self::launch("", arguments)
     }
 
-    fn launch(extra: &str, arguments: &[&str]) -> Self {
+    pub fn launch(extra: &str, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         configure(directory.path(), "control.sock", extra);
         let broker = run(directory.path()).args(arguments).spawn().unwrap();

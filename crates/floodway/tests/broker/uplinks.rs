@@ -10,7 +10,7 @@ use floodway_switch::testing::{wait, wait_until};
 use crate::scene::{Scene, Vm, exchange};
 
 /// Runs `body` in an empty network namespace, as do the switches that it starts.
-fn in_namespace(body: impl FnOnce() + Send) {
+pub fn in_namespace(body: impl FnOnce() + Send) {
     let thread = || {
         // SAFETY: takes no pointers; changes the namespace of this thread only.
         let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -35,11 +35,11 @@ fn try_ip(arguments: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn ip(arguments: &str) -> String {
+pub fn ip(arguments: &str) -> String {
     try_ip(arguments).unwrap_or_else(|| panic!("ip {arguments} failed"))
 }
 
-fn uplink(kind: &str, device: &str) -> String {
+pub fn uplink(kind: &str, device: &str) -> String {
     format!("[[uplink]]\nname = \"net\"\nkind = \"{kind}\"\ndevice = \"{device}\"\n")
 }
 

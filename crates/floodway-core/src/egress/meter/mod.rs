@@ -27,6 +27,7 @@
 //!
 //! Source: Xu et al., "Small is Better" (`SoCC` 2013), sections 4.3 and 5.
 
+mod counters;
 mod pair;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use crate::egress::qdisc::Class;
 use crate::tables::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
+pub use counters::{CounterCells, Counters};
 use pair::Pair;
 
 /// Settings of a meter.
@@ -80,23 +82,6 @@ impl Config {
     }
 }
 
-/// What a meter has done since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Packets that were high.
-    pub high: u64,
-    /// Packets that were low, those without a pair included.
-    pub low: u64,
-    /// Packets that were low because the table was full.
-    pub refused: u64,
-    /// Packets that made their pair low because the VM had sent enough in the high class.
-    pub capped: u64,
-    /// Times that a pair became low.
-    pub demoted: u64,
-    /// Times that a low pair became high again.
-    pub promoted: u64,
-}
-
 /// A pair as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairSummary {
@@ -121,7 +106,7 @@ pub struct Meter {
     vm: TokenBucket,
     /// The pair of the last packet: the next one is often of the same.
     recent: Option<(FiveTuple, FlowId)>,
-    counters: Counters,
+    counters: CounterCells,
 }
 
 impl Meter {
@@ -129,7 +114,13 @@ impl Meter {
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         let pairs = FlowTable::new(config.max_pairs.min(MAX_CAPACITY), seed);
-        Self { vm: config.vm_bucket(), config, pairs, recent: None, counters: Counters::default() }
+        Self {
+            vm: config.vm_bucket(),
+            config,
+            pairs,
+            recent: None,
+            counters: CounterCells::default(),
+        }
     }
 
     /// The class of a packet of `len` bytes that the VM sends at `now`. Only the destination of `flow` matters;
@@ -137,8 +128,8 @@ impl Meter {
     pub fn classify(&mut self, flow: &FiveTuple, len: u32, now: Instant) -> Class {
         let class = self.meter(&key(flow), len, now);
         match class {
-            Class::High => self.counters.high += 1,
-            Class::Low => self.counters.low += 1,
+            Class::High => self.counters.high().add(1),
+            Class::Low => self.counters.low().add(1),
         }
         class
     }
@@ -147,7 +138,7 @@ impl Meter {
     fn meter(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
         let Some(id) = self.find(key) else { return self.meet(key, len, now) };
         let Some(pair) = self.pairs.touch(id, now) else { return self.meet(key, len, now) };
-        pair.packet(&self.config, &mut self.vm, len, now, &mut self.counters)
+        pair.packet(&self.config, &mut self.vm, len, now, &self.counters)
     }
 
     #[inline]
@@ -169,11 +160,11 @@ impl Meter {
         // Two for one: the table empties faster than it fills.
         self.forget(2, now);
         let mut pair = Pair::new(&self.config, now);
-        let class = pair.packet(&self.config, &mut self.vm, len, now, &mut self.counters);
+        let class = pair.packet(&self.config, &mut self.vm, len, now, &self.counters);
         if self.pairs.insert(key, now, pair).is_ok() {
             return class;
         }
-        self.counters.refused += 1;
+        self.counters.refused().add(1);
         Class::Low
     }
 
@@ -200,8 +191,13 @@ impl Meter {
 
     /// What was done so far.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    /// Counts in `cells` from now on, on top of what is there. Meters that one thread at a time uses may share them.
+    pub fn count_in(&mut self, cells: CounterCells) {
+        self.counters = cells;
     }
 
     /// The pairs in places `from` up to `from + limit` of the table, and where to go on, if there is more.

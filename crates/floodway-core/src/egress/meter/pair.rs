@@ -1,6 +1,7 @@
 //! One pair: its bucket, its class, and what it sent lately.
 
-use super::{Config, Counters};
+use super::Config;
+use super::counters::CounterCells;
 use crate::egress::qdisc::Class;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
@@ -39,17 +40,17 @@ impl Pair {
         vm: &mut TokenBucket,
         len: u32,
         now: Instant,
-        counters: &mut Counters,
+        counters: &CounterCells,
     ) -> Class {
         if self.enter_period(config, now) && self.class == Class::Low && self.conforms(config) {
             self.class = Class::High;
-            counters.promoted += 1;
+            counters.promoted().add(1);
         }
         if self.class == Class::High {
             if !self.bucket.take(len.into(), now) {
                 self.demote(config, now, counters);
             } else if !vm.take(len.into(), now) {
-                counters.capped += 1;
+                counters.capped().add(1);
                 self.demote(config, now, counters);
             }
         }
@@ -58,11 +59,11 @@ impl Pair {
     }
 
     #[cold]
-    fn demote(&mut self, config: &Config, now: Instant, counters: &mut Counters) {
+    fn demote(&mut self, config: &Config, now: Instant, counters: &CounterCells) {
         self.class = Class::Low;
         (self.since, self.period, self.bytes, self.bytes_before) = (now, 0, 0, 0);
         self.ends = now + length(config);
-        counters.demoted += 1;
+        counters.demoted().add(1);
     }
 
     /// Turns to the period of `now`; returns whether it is a new one.

@@ -31,7 +31,7 @@ fn a_burst_is_high_and_what_follows_is_low() {
     assert!(classes[..20].iter().all(|&class| class == Class::High), "30 KB");
     assert!(classes[20..].iter().all(|&class| class == Class::Low));
     let counters = Counters { high: 20, low: 10, demoted: 1, ..Counters::default() };
-    assert_eq!(*meter.counters(), counters);
+    assert_eq!(meter.counters(), counters);
 }
 
 #[test]

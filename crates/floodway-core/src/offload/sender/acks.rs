@@ -9,7 +9,7 @@
 
 use super::{AckKind, Env, Phase, Sender};
 use crate::congestion::Ack;
-use crate::offload::counters::Counters;
+use crate::offload::counters::CounterCells;
 use crate::offload::sink::Sink;
 use crate::offload::state_pool::FreeList;
 use crate::offload::store::Freed;
@@ -217,10 +217,10 @@ impl<B: 'static> Sender<B> {
 
     /// A cumulative acknowledgement that ends at what was SACKed says that the peer has it no more (RFC 2018 section 8).
     /// Returns `true` if it does. What remains SACKed is then not believed either, until it is SACKed again.
-    pub(super) fn check_reneging(&mut self, counters: &mut Counters) -> bool {
+    pub(super) fn check_reneging(&mut self, counters: &CounterCells) -> bool {
         let reneged = self.store.is_first_sacked();
         if reneged {
-            counters.reneged += 1;
+            counters.reneged().add(1);
             self.store.renege();
         }
         reneged
@@ -327,7 +327,7 @@ impl<B: 'static> Sender<B> {
         if ack.ece {
             let event = self.congestion(env.now, ack.flight);
             if self.controller.on_ecn(&event, &mut self.window) {
-                env.counters.ecn_reductions += 1;
+                env.counters.ecn_reductions().add(1);
                 self.cwr_due = true;
             }
         }

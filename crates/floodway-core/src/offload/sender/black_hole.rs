@@ -90,7 +90,7 @@ impl<B: 'static> Sender<B> {
         let hole = &mut self.recovery.black_hole;
         hole.full = hole.full.max(self.window.mss);
         self.window.mss = mss;
-        env.counters.mss_fallbacks += 1;
+        env.counters.mss_fallbacks().add(1);
     }
 
     /// The size of the path is known to be `mss`: nothing larger is tried any more.
@@ -131,7 +131,7 @@ impl<B: 'static> Sender<B> {
         let hole = self.recovery.black_hole;
         if hole.probe.is_some_and(|end| !self.snd_una().before(end)) {
             self.restore_full_size();
-            env.counters.mss_restored += 1;
+            env.counters.mss_restored().add(1);
         }
     }
 }

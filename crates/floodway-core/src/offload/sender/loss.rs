@@ -187,7 +187,7 @@ impl<B: 'static> Sender<B> {
         self.controller.on_loss(&event, &mut self.window);
         self.recovery.begin(Phase::Fast, self.store.snd_nxt(), flight);
         self.cwr_due |= self.agreed.ecn();
-        env.counters.fast_recoveries += 1;
+        env.counters.fast_recoveries().add(1);
         self.repairing(Reason::Loss, env);
     }
 
@@ -212,7 +212,7 @@ impl<B: 'static> Sender<B> {
                 // Other losses stay what they are.
                 self.forget_timeout();
             }
-            env.counters.undone += 1;
+            env.counters.undone().add(1);
         } else if self.snd_una().before(self.recovery.recover) && !any_new {
             return;
         } else if self.recovery.phase == Phase::Fast {
@@ -233,7 +233,7 @@ impl<B: 'static> Sender<B> {
     fn undo_past_recovery<S>(&mut self, env: &mut Env<'_, S>) {
         if self.recovery.repairs.are_needless() {
             self.recovery.repairs = Repairs::NONE;
-            env.counters.undone += u64::from(self.undo_reduction());
+            env.counters.undone().add(u64::from(self.undo_reduction()));
         }
     }
 
@@ -370,7 +370,7 @@ impl<B: 'static> Sender<B> {
 
     /// Sends the last segment that the peer is not known to have again, whatever `cwnd` says (RFC 8985 section 7.3).
     fn probe_tail<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
-        env.counters.tail_loss_probes += 1;
+        env.counters.tail_loss_probes().add(1);
         self.recovery.probe_end = Some(self.store.snd_nxt());
         self.recovery.probe_lone = self.is_lone();
         self.recovery.probed = true;
@@ -387,8 +387,8 @@ impl<B: 'static> Sender<B> {
     }
 
     fn time_out<S>(&mut self, env: &mut Env<'_, S>) {
-        env.counters.timeouts += 1;
-        env.counters.timeouts_after_slow_start += u64::from(self.window.ssthresh != u32::MAX);
+        env.counters.timeouts().add(1);
+        env.counters.timeouts_after_slow_start().add(u64::from(self.window.ssthresh != u32::MAX));
         let flight = self.store.snd_nxt().since(self.snd_una());
         let event = self.congestion(env.now, flight);
         let resent = self.recovery.timed_out == Some(self.snd_una());

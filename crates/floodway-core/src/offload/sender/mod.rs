@@ -51,7 +51,7 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::config::Config;
-use super::counters::Counters;
+use super::counters::CounterCells;
 use super::sink::{Link, Sink, SynthesizedSegment};
 use super::state_pool::Pooled;
 use super::store::Store;
@@ -96,7 +96,7 @@ pub(super) struct Outgoing {
 pub(super) struct Env<'a, S> {
     pub now: Instant,
     pub config: &'a Config,
-    pub counters: &'a mut Counters,
+    pub counters: &'a CounterCells,
     pub sink: &'a mut S,
     /// In the guest's direction.
     pub flow: &'a FiveTuple,
@@ -303,17 +303,17 @@ impl<B: 'static> Sender<B> {
         self.recovery.timer.map(|(_, at)| at)
     }
 
-    pub fn enter(&mut self, state: TxState, reason: Reason, counters: &mut Counters) {
+    pub fn enter(&mut self, state: TxState, reason: Reason, counters: &CounterCells) {
         if self.state == state {
             return;
         }
         self.state = state;
         self.reason = reason;
         match state {
-            TxState::Active => counters.to_active += 1,
-            TxState::NoBuffer => counters.to_no_buffer += 1,
-            TxState::PacketLoss => counters.to_packet_loss += 1,
-            TxState::Offline => counters.went_offline += 1,
+            TxState::Active => counters.to_active().add(1),
+            TxState::NoBuffer => counters.to_no_buffer().add(1),
+            TxState::PacketLoss => counters.to_packet_loss().add(1),
+            TxState::Offline => counters.went_offline().add(1),
             TxState::Leaving => {}
         }
     }
@@ -350,7 +350,7 @@ impl<B: 'static> Sender<B> {
     ) -> Stored {
         let end = segment.end();
         if !end.after(self.snd_una()) {
-            env.counters.absorbed_acknowledged += 1;
+            env.counters.absorbed_acknowledged().add(1);
             self.note_repeat(segment);
             return Stored::Acknowledged;
         }
@@ -368,13 +368,13 @@ impl<B: 'static> Sender<B> {
             return Stored::BeyondGrant;
         }
         if new == 0 {
-            env.counters.absorbed_stored += 1;
+            env.counters.absorbed_stored().add(1);
             self.learn_from_repeat(segment, env);
             self.note_repeat(segment);
             return Stored::Known;
         }
-        env.counters.stored_frames += 1;
-        env.counters.stored_bytes += u64::from(new);
+        env.counters.stored_frames().add(1);
+        env.counters.stored_bytes().add(u64::from(new));
         if segment.gso_size > 0 {
             // The guest knows the path's MTU; a smaller segment than ours is a reason to follow.
             let gso = u32::from(segment.gso_size).max(MIN_MSS);

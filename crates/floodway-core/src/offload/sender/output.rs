@@ -20,7 +20,7 @@ use floodway_wire::tcp::options::Timestamps;
 use super::undo::Frto;
 use super::{Env, Phase, Sender, Timer, initial_window};
 use crate::congestion::MAX_CWND;
-use crate::offload::counters::Counters;
+use crate::offload::counters::CounterCells;
 use crate::offload::sink::{Sink, SynthesizedSegment, Transmission};
 use crate::offload::state_pool::FreeList;
 use crate::offload::store::{Chunk, Place};
@@ -299,16 +299,16 @@ impl<B: 'static> Sender<B> {
 
     /// Notes what has left.
     #[inline]
-    pub(super) fn emitted(&mut self, release: &Transmission, again: bool, counters: &mut Counters) {
+    pub(super) fn emitted(&mut self, release: &Transmission, again: bool, counters: &CounterCells) {
         if let Some(timestamps) = release.timestamps {
             self.last_tsval = timestamps.value;
         }
         if again {
-            counters.retransmitted += 1;
-            counters.retransmitted_bytes += u64::from(release.len);
+            counters.retransmitted().add(1);
+            counters.retransmitted_bytes().add(u64::from(release.len));
         } else {
             self.cwr_due = false;
-            counters.released += 1;
+            counters.released().add(1);
         }
     }
 
@@ -372,7 +372,7 @@ impl<B: 'static> Sender<B> {
 
     /// Sends a probe of the window: a segment of no use, which has to be acknowledged.
     pub(super) fn ask_for_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
-        env.counters.window_probes += 1;
+        env.counters.window_probes().add(1);
         env.sink.to_network(&SynthesizedSegment {
             flow: *env.flow,
             link: *env.link,

@@ -60,7 +60,7 @@ impl<B: 'static> Sender<B> {
         self.recovery.frto = Frto::Off;
         if self.undo_reduction() {
             self.forget_timeout();
-            env.counters.undone += 1;
+            env.counters.undone().add(1);
             self.end_recovery(env);
         }
     }

@@ -266,7 +266,7 @@ impl World {
         self.peer = Endpoint::new(peer);
         self.inbox.clear();
         self.monitor = Monitor::default();
-        self.monitor.note_counters(self.switch.offload.counters());
+        self.monitor.note_counters(&self.switch.offload.counters());
     }
 
     /// Packets that the network and the guest got from the switch.
@@ -543,7 +543,7 @@ impl World {
     fn carry_out(&mut self) {
         let actions = self.switch.take_actions();
         let config = self.switch.offload.config().clone();
-        let counters = *self.switch.offload.counters();
+        let counters = self.switch.offload.counters();
         let view = View {
             now: self.now,
             summary: self.switch.summary(&self.flow),

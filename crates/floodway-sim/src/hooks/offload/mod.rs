@@ -91,7 +91,7 @@ impl SwitchOffload {
     /// What the engine of a VM has done.
     #[must_use]
     pub fn counters(&self, vm: u32) -> Counters {
-        self.engine(vm).map_or_else(Counters::default, |engine| *engine.counters())
+        self.engine(vm).map_or_else(Counters::default, Offload::counters)
     }
 
     fn port(&mut self, vm: u32) -> &mut Port {

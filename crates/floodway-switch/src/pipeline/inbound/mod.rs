@@ -28,7 +28,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use floodway_core::inbound::{Config, Verdict, WindowClamp};
+use floodway_core::inbound::{Config, CounterCells, Verdict, WindowClamp};
 use floodway_core::time::Instant;
 use floodway_wire::{Network, parse, udp};
 
@@ -177,7 +177,11 @@ fn configure(port: &Port, delivery: &mut Delivery, config: &Config) {
     session.machine.frame_overhead = config.frame_overhead.into();
     if session.machine.clamp.is_none() && is_on {
         let seed = RandomState::new().hash_one(0);
-        session.machine.clamp = Some(WindowClamp::new(config.clone(), seed));
+        let mut clamp = WindowClamp::new(config.clone(), seed);
+        if let Some(cells) = session.machine.kept.and_then(CounterCells::kept) {
+            clamp.count_in(cells);
+        }
+        session.machine.clamp = Some(clamp);
     }
     if let (Some(clamp), mut output) = session.output() {
         clamp.configure(config.clone(), now);

@@ -23,7 +23,7 @@ impl Sink<Kept> for Output<'_> {
         let Ok(meta) = parse(&bytes[..bytes.len().min(PREFIX_LEN)], bytes.len()) else { return };
         frame::with_slice(kept.vnet, bytes, |frame| {
             with_edit(frame, &meta, edit, |frame| {
-                self.delivery.send(self.port.id, meta.dst_mac, frame);
+                self.delivery.send(self.port.origin(), meta.dst_mac, frame);
             });
         });
     }

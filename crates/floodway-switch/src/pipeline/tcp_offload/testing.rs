@@ -91,7 +91,7 @@ impl FrameOffload {
 
     /// Events so far.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> Counters {
         self.engine.counters()
     }
 
