@@ -12,15 +12,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::config::{Config, Permissions};
+use crate::config::{Config, NetworkConfig, Permissions, PortConfig};
 use crate::control::ControlError;
 
 /// Keys of a port that take effect at once. With a section's name, all keys of that.
 const LIVE: &[&str] = &["inbound_weight", "offload", "storm_pps"];
 /// Keys of those sections that do not.
 const NOT_LIVE: &[&str] = &["offload.max_flows"];
-/// Sections of the whole switch that take effect at once. Permissions are those of sockets that are made from now on.
-const LIVE_SECTIONS: &[&str] = &["inbound", "permissions"];
+/// Sections of the whole switch that take effect at once. Permissions are those of sockets that are made from now on; what becomes of a network
+/// is a change of its ports and uplinks.
+const LIVE_SECTIONS: &[&str] = &["inbound", "network", "permissions"];
 
 /// What is done to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,10 +130,36 @@ impl Plan {
     }
 }
 
-/// The ports by name, with all that they have of the switch's permissions.
+/// The ports by name, with all that they have of the switch's permissions and of their networks.
 fn ports(config: &Config) -> Vec<(String, Table)> {
     let alone = Permissions::default();
-    config.ports.iter().map(|port| (port.name.clone(), port.to_table(&alone))).collect()
+    let port = |port: &PortConfig| {
+        let mut table = port.to_table(&alone);
+        note_vid(&mut table, &port.network);
+        if port.is_isolated() {
+            table.insert("isolate".to_owned(), true.into());
+        }
+        (port.name.clone(), table)
+    };
+    config.ports.iter().map(port).collect()
+}
+
+/// The whole switch, with what uplinks have of their networks.
+fn switch(config: &Config) -> Table {
+    let mut table = config.to_table();
+    let uplinks = table.get_mut("uplink").and_then(Value::as_array_mut);
+    let tables = uplinks.into_iter().flatten().filter_map(Value::as_table_mut);
+    for (table, uplink) in tables.zip(&config.uplinks) {
+        let vids = uplink.networks().map(|network| Value::from(i64::from(network.vid)));
+        table.insert("network.vid".to_owned(), Value::Array(vids.collect()));
+    }
+    table
+}
+
+fn note_vid(table: &mut Table, network: &NetworkConfig) {
+    if network.vid > 0 {
+        table.insert("network.vid".to_owned(), i64::from(network.vid).into());
+    }
 }
 
 fn port(action: Action, name: &str, mut keys: Vec<KeyChange>) -> Change {
@@ -149,7 +176,7 @@ fn is_live(key: &str) -> bool {
 
 /// Differences in all but the ports.
 fn sections(running: &Config, wanted: &Config) -> Vec<Change> {
-    let (before, after) = (running.to_table(), wanted.to_table());
+    let (before, after) = (switch(running), switch(wanted));
     let names: BTreeSet<_> =
         before.keys().chain(after.keys()).filter(|&key| key != "port").collect();
     let change = |name: &String| {
@@ -269,6 +296,28 @@ mod tests {
             ~ port vm3: offload.transmit = default -> true, storm_pps = 5 -> 7\n\
             + port vm4: mac = \"52:54:00:00:00:04\", socket = \"/tmp/vm4.sock\"";
         assert_eq!(plan(&before, &after), expected);
+    }
+
+    #[test]
+    fn what_becomes_of_a_network_becomes_of_its_ports_and_uplinks() {
+        let red =
+            |vid: u16, more: &str| format!("[[network]]\nname = \"red\"\nvid = {vid}\n{more}\n");
+        let in_red = port("vm1", "network = \"red\"");
+        let uplink =
+            "[[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fw0\"\nnetwork = \"red\"\n";
+        assert_eq!(
+            plan(&port("vm1", ""), &(red(10, "") + &in_red)),
+            "~ network: network = default -> [{ name = \"red\", vid = 10 }]\n\
+             ~ port vm1: network = default -> \"red\", network.vid = default -> 10 (its front-end connects again)"
+        );
+        let isolated = plan(&(red(10, "") + &in_red), &(red(10, "isolate = true") + &in_red));
+        let expected = "~ port vm1: isolate = default -> true (its front-end connects again)";
+        assert_eq!(isolated.lines().last(), Some(expected));
+        let (before, after) = (red(10, "") + &in_red + uplink, red(11, "") + &in_red + uplink);
+        let plan = Plan::between(&config(&before), &config(&after));
+        let refused: Vec<_> = plan.refused().map(|change| change.section.as_str()).collect();
+        assert_eq!(refused, ["uplink"]);
+        assert_eq!(plan.ports(Action::Change, Effect::Reconnect).count(), 1);
     }
 
     #[test]

@@ -186,6 +186,9 @@ pub struct PortStatus {
     pub worker: usize,
     /// Where it is in its life.
     pub state: PortState,
+    /// Name of the network that it is in.
+    #[serde(default)]
+    pub network: String,
     /// The configured address, if there is one.
     pub mac: Option<String>,
     /// Negotiated virtio features by name; empty unless the guest's driver is running.
@@ -320,6 +323,12 @@ pub struct UplinkStatus {
     pub worker: usize,
     /// The network interface.
     pub device: String,
+    /// Name of the network that it carries without tags; empty if there is none.
+    #[serde(default)]
+    pub network: String,
+    /// Names of the networks that it carries with tags.
+    #[serde(default)]
+    pub tagged: Vec<String>,
     /// Frames that came in through the interface.
     pub rx: TrafficStatus,
     /// Frames that left through the interface.
@@ -395,6 +404,9 @@ pub struct L2Entry {
     pub mac: String,
     /// Name of the port or uplink behind which it is.
     pub port: String,
+    /// Name of the network.
+    #[serde(default)]
+    pub network: String,
     /// Seconds since it was last seen; none for a configured address, which does not age.
     pub age_s: Option<f64>,
 }

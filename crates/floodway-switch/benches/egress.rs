@@ -12,6 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use floodway_core::l2::NetworkId;
 use floodway_switch::config::Config;
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
@@ -69,7 +70,7 @@ impl Bench {
         port.pairs[0].tx().start(ring, features::tx(guest.config.features));
         port.pairs[0].tx().set_enabled(true);
         let uplink = shared.uplinks[0].id;
-        shared.table_mut().learn(mac(9), uplink, false, shared.now());
+        shared.tables_mut().of_mut(NetworkId::DEFAULT).learn(mac(9), uplink, false, shared.now());
         let forwarder = Forwarder::new(Arc::clone(&shared));
         Self { forwarder, shared, batch: Batch::default(), guest }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use floodway_core::l2::PortKind;
+use floodway_core::l2::{NetworkId, PortKind};
 use floodway_switch::config::{Config, PortConfig, WorkerConfig};
 use floodway_switch::pipeline::forward::Forwarder;
 use floodway_switch::queues::ring::Ring;
@@ -140,7 +140,11 @@ fn addresses(c: &mut Criterion) {
         let mut bench = Bench::new(TxShape::Single);
         let limit = u32::try_from(count).expect("a small number");
         let receiver = bench.shared.port_at(1).id;
-        bench.shared.table_mut().add_port(receiver, PortKind::Local, limit);
+        bench.shared.tables_mut().of_mut(NetworkId::DEFAULT).add_port(
+            receiver,
+            PortKind::Local,
+            limit,
+        );
         let frames: Vec<Vec<u8>> = (0..limit)
             .map(|number| {
                 let mut frame = numbered(1, 2, number, 22);
@@ -149,7 +153,12 @@ fn addresses(c: &mut Criterion) {
                 let mut octets = [0; 6];
                 octets.copy_from_slice(&frame[..6]);
                 let now = bench.shared.now();
-                bench.shared.table_mut().learn(MacAddr(octets), receiver, false, now);
+                bench.shared.tables_mut().of_mut(NetworkId::DEFAULT).learn(
+                    MacAddr(octets),
+                    receiver,
+                    false,
+                    now,
+                );
                 frame
             })
             .collect();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 
-use floodway_core::l2::{MacTable, PortId, PortKind};
+use floodway_core::l2::{MacTable, MacTables, PortKind};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
@@ -21,7 +21,7 @@ use crate::config::{Config, MAX_PORTS, PortConfig, WorkerConfig};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
-use crate::kept::addresses::KeptAddresses;
+use crate::kept::addresses::{KeptAddress, KeptAddresses};
 use crate::kept::counters::KeptCounters;
 use crate::kept::turns::{KeptTurns, Turn};
 use crate::memory::budget::{Budget, Share};
@@ -39,6 +39,7 @@ use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, EgressDefaults, Uplink, UplinkError, UplinkReceiver};
 use crate::state::workers::WorkerInfo;
 use crate::stats::Removed;
+use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
 use manager::{Broker, Manager};
@@ -132,8 +133,10 @@ pub struct Brokered {
     pub devices: Vec<Arc<DeviceSupply>>,
     /// Counters of earlier data planes; from zero if there are none.
     pub counters: Option<KeptCounters>,
+    /// Who has sent to whom under earlier data planes; from zero if there are none.
+    pub pairs: Option<TrafficMatrix>,
     /// Addresses that earlier data planes had learned.
-    pub addresses: Vec<(MacAddr, PortId)>,
+    pub addresses: Vec<KeptAddress>,
     /// Where workers note whose turn it is, if anybody reads it.
     pub turns: Option<KeptTurns>,
 }
@@ -181,12 +184,15 @@ impl Switch {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
-        let Opened { shared, table, memory } = open(config, &wakers, &mut receivers, &held)?;
+        let Opened { mut shared, tables, memory } = open(config, &wakers, &mut receivers, &held)?;
+        if let Some(pairs) = held.pairs.take() {
+            shared.traffic = pairs;
+        }
         restore(&shared, &addresses);
         let (all, shared) = (wakers.clone(), Arc::new(shared));
         shared.configure_inbound(&config.inbound);
         let broker = has_broker.then(|| Broker { counters: held.counters.take() });
-        let manager = Manager::new(Arc::clone(&shared), all, table, memory, config, broker);
+        let manager = Manager::new(Arc::clone(&shared), all, tables, memory, config, broker);
 
         let mut switch = Self {
             shared,
@@ -271,7 +277,7 @@ impl Switch {
     pub fn save_addresses(&self, kept: &mut KeptAddresses) {
         let ports = self.shared.ports();
         let instances = ports.iter().map(|port| (port.id.index(), port.instance));
-        kept.save(&self.shared.table(), instances);
+        kept.save(&self.shared.tables(), instances);
     }
 
     /// Makes the switch what its broker has decided: `ports` are those that are new, by index. `answer` hears of it before an operator can make another
@@ -376,6 +382,7 @@ pub fn prepare_confined(config: &Config) -> Result<(), StartError> {
 struct Held {
     devices: Option<Vec<Arc<DeviceSupply>>>,
     counters: Option<KeptCounters>,
+    pairs: Option<TrafficMatrix>,
     /// Numbers and instances of ports, by index; the index is the number if there is no broker.
     seats: BTreeMap<usize, (usize, u64)>,
     /// Numbers that ports can have.
@@ -392,29 +399,31 @@ impl Held {
 type Channels = BTreeMap<usize, OwnedFd>;
 
 /// Channels of ports, what else a broker holds, and what its data planes have learned.
-fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<(MacAddr, PortId)>) {
-    let Some(Brokered { ports, numbers, devices, counters, addresses, turns }) = brokered else {
+fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) {
+    let Some(Brokered { ports, numbers, devices, counters, pairs, addresses, turns }) = brokered
+    else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
-    let held = Held { devices: Some(devices), counters, seats, numbers: Some(numbers), turns };
+    let (devices, numbers) = (Some(devices), Some(numbers));
+    let held = Held { devices, counters, pairs, seats, numbers, turns };
     (channels, held, addresses)
 }
 
 /// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.
-fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
+fn restore(shared: &Shared, addresses: &[KeptAddress]) {
     let mut guests: BTreeMap<usize, Vec<MacAddr>> = BTreeMap::new();
-    let mut table = shared.table_mut();
-    for &(mac, id) in addresses {
+    let mut tables = shared.tables_mut();
+    for &(network, mac, id) in addresses {
         if id.index() < shared.capacity {
             guests.entry(id.index()).or_default().push(mac);
-        } else {
-            table.learn(mac, id, false, Instant::ZERO);
+        } else if shared.uplink(id).is_some_and(|uplink| uplink.carries(network)) {
+            tables.of_mut(network).learn(mac, id, false, Instant::ZERO);
         }
     }
-    drop(table);
+    drop(tables);
     for (index, addresses) in guests {
         if let Some(port) = shared.ports().get(index) {
             port.leave_addresses(addresses);
@@ -425,7 +434,7 @@ fn restore(shared: &Shared, addresses: &[(MacAddr, PortId)]) {
 /// What the parts of a switch are made of.
 struct Opened {
     shared: Shared,
-    table: Arc<RwLock<MacTable>>,
+    tables: Arc<RwLock<MacTables>>,
     memory: Arc<Budget>,
 }
 
@@ -444,13 +453,13 @@ fn open(
     held: &Held,
 ) -> Result<Opened, StartError> {
     let (devices, counters) = (held.devices.as_deref(), held.counters.as_ref());
-    let table = Arc::new(RwLock::new(MacTable::new(hash_seed(), config.l2.ageing)));
+    let tables = Arc::new(RwLock::new(MacTables::new(hash_seed(), config.l2.ageing)));
     let capacity = held.numbers.unwrap_or_else(|| numbers(config));
     let memory = Budget::new(capacity);
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let (number, instance) = held.seat(i);
-        let mut port = Port::new(Ports::id(number), c.clone(), waker, Arc::clone(&table));
+        let mut port = Port::new(Ports::id(number), c.clone(), waker, Arc::clone(&tables));
         port.instance = instance;
         port.memory = Share::of(Arc::clone(&memory));
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
@@ -474,18 +483,18 @@ fn open(
         let source =
             devices.map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
-        let traffic = counters.map(|all| all.uplink(i)).unwrap_or_default();
+        let kept = counters.map(|all| all.uplink(i)).unwrap_or_default();
         let (slot, receiver) =
-            Uplink::open(id, c.clone(), &defaults, waker, source, traffic).map_err(failed)?;
+            Uplink::open(id, c.clone(), &defaults, waker, source, kept).map_err(failed)?;
         receivers[c.worker].push(receiver);
         uplinks.push(slot);
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&table), captures);
+    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&tables), captures);
     *lock(&shared.removed) = removed;
     fill_table(&shared);
-    Ok(Opened { shared, table, memory })
+    Ok(Opened { shared, tables, memory })
 }
 
 /// Counters of ports that are gone, with those that went while there was no data plane. To be called before other ports get their numbers.
@@ -523,18 +532,24 @@ impl Shared {
     }
 }
 
-/// Brings ports, uplinks and configured addresses into the forwarding table.
+/// Brings ports, uplinks and configured addresses into the forwarding tables.
 fn fill_table(shared: &Shared) {
-    let mut table = shared.table_mut();
+    let mut tables = shared.tables_mut();
     for port in shared.ports().iter() {
-        manager::add_to_table(&mut table, port);
+        manager::add_to_table(&mut tables, port);
     }
     for uplink in &shared.uplinks {
-        table.add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
-        for &mac in &uplink.config.gateway_macs {
-            if let Err(refusal) = table.pin(mac, uplink.id) {
-                tracing::error!(uplink = uplink.config.name, %mac, ?refusal, "cannot pin the gateway's address");
-            }
+        for network in uplink.networks() {
+            add_uplink(tables.of_mut(network), uplink);
+        }
+    }
+}
+
+fn add_uplink(table: &mut MacTable, uplink: &Uplink) {
+    table.add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
+    for &mac in &uplink.config.gateway_macs {
+        if let Err(refusal) = table.pin(mac, uplink.id) {
+            tracing::error!(uplink = uplink.config.name, %mac, ?refusal, "cannot pin the gateway's address");
         }
     }
 }

@@ -57,12 +57,7 @@ fn within(extra: &str, test: impl FnOnce(&mut Scene) + Send) {
 /// As [`within`], with more keys for the ports.
 fn within_ports(keys: &str, extra: &str, test: impl FnOnce(&mut Scene) + Send) {
     netns::within(|| {
-        netns::ip("link add v0 type veth peer name v1");
-        for name in ["v0", "v1"] {
-            netns::ip(&format!("link set {name} addrgenmode none"));
-            netns::ip(&format!("link set {name} up"));
-        }
-        netns::wait_until_running("v0");
+        netns::add_veth();
         let (far, mut speak) = packet::open("v1").expect("open the far end");
         let dir = tempfile::tempdir().expect("a directory");
         let port = |n: u8| {
@@ -239,7 +234,19 @@ fn multicast_from_the_network_has_a_limit_of_its_own() {
 
 #[test]
 fn isolated_guests_reach_the_network_and_are_reached_from_there() {
-    within_ports("isolate = true\n", "", |scene| {
+    isolated_guests("isolate = true\n", "");
+}
+
+#[test]
+fn guests_of_an_isolated_network_reach_the_network_and_are_reached_from_there() {
+    let red = "network = \"red\"\n";
+    isolated_guests(red, &format!("{red}{RED}isolate = true\n"));
+}
+
+const RED: &str = "[[network]]\nname = \"red\"\nvid = 10\n";
+
+fn isolated_guests(keys: &str, extra: &str) {
+    within_ports(keys, extra, |scene| {
         let mut broadcast = numbered(1, 2, 1, 100);
         broadcast[..6].fill(0xff);
         for frame in [&numbered(1, 2, 0, 100), &broadcast, &numbered(1, FAR, 2, 100)] {
@@ -254,6 +261,47 @@ fn isolated_guests_reach_the_network_and_are_reached_from_there() {
         scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(&answer)]).expect("send");
         let (_, frame) = wait("the frame from the network", || scene.vms[1].guest.recv(0));
         assert_eq!(number_of(&frame), Some(3), "and nothing of the other guest's before");
+    });
+}
+
+#[test]
+fn an_uplink_of_another_network_is_not_reached() {
+    within_ports("network = \"red\"\n", RED, |scene| {
+        let status = |scene: &Scene| scene.switch.status_source().status();
+        let mut broadcast = numbered(1, 2, 1, 100);
+        broadcast[..6].fill(0xff);
+        // Where the far end is, is known in the network of the uplink only.
+        for frame in [&numbered(1, FAR, 0, 100), &broadcast] {
+            scene.vms[0].send(&VnetHdr::default(), frame);
+            let (_, got) = wait("a flooded frame", || scene.vms[1].guest.recv(0));
+            assert_eq!(got, *frame);
+        }
+        assert_eq!(status(scene).uplinks[0].tx.packets, 0);
+        let stray = numbered(FAR, 2, 3, 100);
+        let mut fence = stray.clone();
+        fence.splice(12..12, [0x81, 0, 0, 10]);
+        for frame in [&stray, &fence] {
+            scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)]).expect("send");
+        }
+        wait_until("the fence", || status(scene).uplinks[0].rx.drops["vlan_filtered"] == 1);
+        assert!(status(scene).uplinks[0].rx.drops["no_destination"] > 0);
+        assert_eq!(status(scene).ports[1].rx().packets, 2);
+    });
+}
+
+#[test]
+fn tags_from_the_network_are_dropped_and_counted() {
+    within("", |scene| {
+        let mut tagged = numbered(FAR, 2, 1, 100);
+        tagged.splice(12..12, [0x81, 0, 0, 10]);
+        let plain = numbered(FAR, 2, 2, 100);
+        for frame in [&tagged, &plain] {
+            scene.speak.send(&VnetHdr::default(), &[GuestIoVec::from_slice(frame)]).expect("send");
+        }
+        let (_, got) = wait("the frame without a tag", || scene.vms[1].guest.recv(0));
+        assert_eq!(got, plain);
+        let status = scene.switch.status_source().status();
+        assert_eq!(status.uplinks[0].rx.drops["vlan_filtered"], 1);
     });
 }
 

@@ -28,12 +28,7 @@ struct Hosts {
 
 impl Hosts {
     fn start(dir: &Path) -> Self {
-        netns::ip("link add v0 type veth peer name v1");
-        for name in ["v0", "v1"] {
-            netns::ip(&format!("link set {name} addrgenmode none"));
-            netns::ip(&format!("link set {name} up"));
-        }
-        netns::wait_until_running("v0");
+        netns::add_veth();
         let configs = [0, 1].map(|host| {
             let port = |n: u8| {
                 let socket = dir.join(format!("host{host}-vm{n}.sock"));
@@ -228,12 +223,7 @@ fn a_front_end_may_ask_for_the_announcement() {
 fn a_gateways_configured_address_is_no_guests() {
     netns::within(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        netns::ip("link add v0 type veth peer name v1");
-        for name in ["v0", "v1"] {
-            netns::ip(&format!("link set {name} addrgenmode none"));
-            netns::ip(&format!("link set {name} up"));
-        }
-        netns::wait_until_running("v0");
+        netns::add_veth();
         let [control, socket] = ["c.sock", "vm.sock"].map(|name| dir.path().join(name));
         let text = format!(
             "control = {control:?}\n[[port]]\nname = \"vm\"\nsocket = {socket:?}\nallow_mac_takeover = true\n\

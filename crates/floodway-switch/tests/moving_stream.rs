@@ -47,12 +47,7 @@ struct Hosts {
 
 impl Hosts {
     fn start(dir: &Path) -> Self {
-        netns::ip("link add v0 type veth peer name v1");
-        for name in ["v0", "v1"] {
-            netns::ip(&format!("link set {name} addrgenmode none"));
-            netns::ip(&format!("link set {name} up"));
-        }
-        netns::wait_until_running("v0");
+        netns::add_veth();
         let configs = [0, 1].map(|host| {
             let port = |n: u8| {
                 let socket = dir.join(format!("host{host}-vm{n}.sock"));

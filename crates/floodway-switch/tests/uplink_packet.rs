@@ -16,18 +16,6 @@ use netns::{Direction, Halves, Passing, Seen};
 const TAG: [u8; 4] = [0x81, 0x00, 0xa0, 77];
 const SERVICE_TAG: [u8; 4] = [0x88, 0xa8, 0x00, 9];
 
-/// A pair on which the kernel has nothing of its own to say.
-fn add_veth() {
-    netns::ip("link add v0 type veth peer name v1");
-    for name in ["v0", "v1"] {
-        netns::ip(&format!("link set {name} addrgenmode none"));
-        netns::ip(&format!("link set {name} up"));
-    }
-    for name in ["v0", "v1"] {
-        netns::wait_until_running(name);
-    }
-}
-
 fn open(device: &str) -> (PacketReceiver, PacketSender) {
     packet::open(device).expect("open the interface")
 }
@@ -59,7 +47,7 @@ fn send(sender: &mut PacketSender, frame: &[u8]) -> Result<(), SendError> {
 #[test]
 fn frames_arrive_in_order_with_their_tags() {
     netns::within(|| {
-        add_veth();
+        netns::add_veth();
         let (mut receiver, _) = open("v1");
         let (_own_receiver, mut sender) = open("v0");
         let both = [SERVICE_TAG, TAG].concat();
@@ -80,7 +68,7 @@ fn frames_arrive_in_order_with_their_tags() {
 #[test]
 fn what_the_host_or_we_send_is_not_received() {
     netns::within(|| {
-        add_veth();
+        netns::add_veth();
         let (mut here, mut sender) = open("v0");
         let (mut there, mut back) = open("v1");
         send(&mut sender, &frame(&[], 1)).expect("send");
@@ -96,7 +84,7 @@ fn what_the_host_or_we_send_is_not_received() {
 fn tcp_gso_packets_cross_whole() {
     // The client's stack is behind v0, and the uplink on v1.
     let client = || {
-        add_veth();
+        netns::add_veth();
         netns::ip("addr add 10.77.0.1/24 dev v0");
         boxed(UplinkKind::Packet, "v1")
     };
@@ -138,7 +126,7 @@ fn shift(vnet: &mut VnetHdr, by: i16) {
 #[test]
 fn tagged_gso_packets_cross_whole() {
     let (mut v0, mut v1) = netns::within(|| {
-        add_veth();
+        netns::add_veth();
         (boxed(UplinkKind::Packet, "v0"), boxed(UplinkKind::Packet, "v1"))
     });
     let client = || tap("10.77.0.1/24");
@@ -173,7 +161,7 @@ fn join(
 #[test]
 fn what_the_queue_cannot_hold_is_counted() {
     netns::within(|| {
-        add_veth();
+        netns::add_veth();
         let (mut receiver, _) = open("v1");
         let (_own_receiver, mut sender) = open("v0");
         let long = [frame(&[], 1), vec![0; 1400]].concat();
@@ -198,7 +186,7 @@ fn what_the_queue_cannot_hold_is_counted() {
 fn an_interface_that_goes_down_or_away_is_an_error() {
     for command in ["link set dev v1 down", "link delete dev v1"] {
         netns::within(|| {
-            add_veth();
+            netns::add_veth();
             let (mut receiver, mut sender) = open("v1");
             netns::ip(command);
             netns::wait(receiver.fd());
@@ -218,7 +206,7 @@ fn an_interface_that_goes_down_or_away_is_an_error() {
 #[test]
 fn too_long_for_the_interface_is_an_error() {
     netns::within(|| {
-        add_veth();
+        netns::add_veth();
         let (_receiver, mut sender) = open("v0");
         let long = [frame(&[], 1), vec![0; 2000]].concat();
         assert!(matches!(send(&mut sender, &long), Err(SendError::Failed(_))));

@@ -1,6 +1,6 @@
 //! Ethernet II (IEEE 802.3) addresses and headers, with 802.1Q and 802.1ad tags.
 //!
-//! The switch is VLAN-transparent: tags are walked to find the network header, never changed.
+//! Tags are walked to find the network header.
 //! At most [`MAX_TAGS`] are walked. A frame with more is an error and not an opaque frame, because
 //! hosts strip priority tags one after the other and would see an IP packet where we saw none.
 

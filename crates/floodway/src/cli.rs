@@ -91,6 +91,9 @@ pub struct RunArgs {
     /// Let the process that moves frames keep all its rights, for debuggers: a guest that takes it over then has them
     #[arg(long, conflicts_with = "single_process")]
     pub no_sandbox: bool,
+    /// Longest pause, in milliseconds, before a data plane is replaced that did not live for long; for tests
+    #[arg(long, value_name = "MS", default_value_t = 5000, hide = true)]
+    pub longest_pause: u32,
     /// What to log to standard error: a level, or directives like "info,floodway_switch::vhost=debug"
     #[arg(long, value_name = "FILTER", env = "FLOODWAY_LOG", default_value = "info", value_parser = log_filter)]
     pub log: String,

@@ -3,6 +3,8 @@
 //! Only what is there is shown: drop reasons that occurred, sections with rows. Counters are exact
 //! numbers, so that two looks can be subtracted.
 
+mod networks;
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use floodway_switch::api::status::{
@@ -146,7 +148,7 @@ fn percent(part: f64) -> String {
 }
 
 fn ports(status: &Status) -> Option<String> {
-    let table: [Column<'_, PortStatus>; 13] = [
+    let mut table: Vec<Column<'_, PortStatus>> = vec![
         ("PORT", &|p| p.name.clone()),
         ("STATE", &|p| p.state.name().to_owned()),
         ("MAC", &|p| p.mac.clone().unwrap_or_else(|| "any".to_owned())),
@@ -161,7 +163,10 @@ fn ports(status: &Status) -> Option<String> {
         ("TX BYTES", &|p| p.tx().bytes.to_string()),
         ("TX DROPS", &|p| p.tx().dropped().to_string()),
     ];
-    columns(&status.ports, 3, &table)
+    if networks::are_several(status) {
+        table.insert(3, ("NETWORK", &|p| p.network.clone()));
+    }
+    columns(&status.ports, table.len() - 10, &table)
 }
 
 /// Queues one by one, without those that were never used.
@@ -222,7 +227,7 @@ fn queue_row(
 }
 
 fn uplinks(status: &Status) -> Option<String> {
-    let table: [Column<'_, UplinkStatus>; 10] = [
+    let mut table: Vec<Column<'_, UplinkStatus>> = vec![
         ("UPLINK", &|u| u.name.clone()),
         ("DEVICE", &|u| u.device.clone()),
         ("WORKER", &|u| u.worker.to_string()),
@@ -234,7 +239,10 @@ fn uplinks(status: &Status) -> Option<String> {
         ("TX BYTES", &|u| u.tx.bytes.to_string()),
         ("TX DROPS", &|u| u.tx.dropped().to_string()),
     ];
-    columns(&status.uplinks, 2, &table)
+    if networks::are_several(status) {
+        table.insert(2, ("NETWORK", &networks::of_uplink));
+    }
+    columns(&status.uplinks, table.len() - 8, &table)
 }
 
 /// What is before the uplinks' devices.
@@ -371,12 +379,16 @@ fn traffic(status: &Status) -> Option<String> {
 }
 
 fn addresses(status: &Status) -> Option<String> {
-    let row = |entry: &L2Entry| {
-        let age = entry.age_s.map_or_else(|| "static".to_owned(), |age| format!("{age:.0} s"));
-        [entry.mac.clone(), entry.port.clone(), age]
+    let age = |entry: &L2Entry| {
+        entry.age_s.map_or_else(|| "static".to_owned(), |age| format!("{age:.0} s"))
     };
-    let shown = status.l2.iter().take(MAX_ADDRESSES).map(row).collect();
-    let mut text = table(["ADDRESS", "BEHIND", "AGE"], 2, shown)?;
+    let mut table: Vec<Column<'_, L2Entry>> =
+        vec![("ADDRESS", &|e| e.mac.clone()), ("BEHIND", &|e| e.port.clone()), ("AGE", &age)];
+    if networks::are_several(status) {
+        table.insert(2, ("NETWORK", &|e| e.network.clone()));
+    }
+    let shown = &status.l2[..status.l2.len().min(MAX_ADDRESSES)];
+    let mut text = columns(shown, table.len() - 1, &table)?;
     let hidden = status.l2.len().saturating_sub(MAX_ADDRESSES);
     if hidden > 0 {
         text += &format!("\n... and {hidden} more, which --json shows");
@@ -419,6 +431,7 @@ mod tests {
             name: "vm1".into(),
             worker: 0,
             state: PortState::Running,
+            network: "default".into(),
             mac: Some("52:54:00:00:00:01".into()),
             features: vec!["CSUM".into(), "MRG_RXBUF".into()],
             queue_pairs_offered: 2,
@@ -446,6 +459,10 @@ mod tests {
             quarantine: None,
             quarantines: [("guest_memory".to_owned(), 0)].into(),
         }
+    }
+
+    fn address(mac: &str, port: &str, age_s: Option<f64>) -> L2Entry {
+        L2Entry { mac: mac.into(), port: port.into(), network: "default".into(), age_s }
     }
 
     #[test]
@@ -480,6 +497,8 @@ mod tests {
             uplinks: vec![UplinkStatus {
                 name: "up0".into(),
                 device: "eth0".into(),
+                network: "default".into(),
+                tagged: Vec::new(),
                 worker: 1,
                 work: WorkStatus::default(),
                 rx: traffic(7, 700, &[]),
@@ -496,8 +515,8 @@ mod tests {
                 },
             }],
             l2: vec![
-                L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None },
-                L2Entry { mac: "02:00:00:00:00:99".into(), port: "up0".into(), age_s: Some(12.8) },
+                address("52:54:00:00:00:01", "vm1", None),
+                address("02:00:00:00:00:99", "up0", Some(12.8)),
             ],
             traffic: vec![
                 pair("vm1", "database-2", Way::Channel, 1_000),

@@ -18,10 +18,12 @@
 //! the running host can tell (does the core exist, is the device there) is checked at the start.
 //! Keys that the file may not hold are errors, never ignored.
 
+mod claims;
 mod error;
 pub mod inbound;
 mod keys;
 mod meter;
+mod network;
 pub mod offload;
 mod parse;
 mod permissions;
@@ -43,6 +45,7 @@ use floodway_wire::ethernet::MacAddr;
 
 pub use error::ConfigError;
 pub use meter::MeterConfig;
+pub use network::{DEFAULT_NETWORK, NetworkConfig};
 pub use permissions::Permissions;
 pub use queue::QueueConfig;
 pub use vcpu::{Policy, SLICES, Slices, VcpuConfig, Vm};
@@ -73,6 +76,8 @@ pub struct Config {
     pub inbound: InboundConfig,
     /// Workers; ports and uplinks name them by index. Never empty.
     pub workers: Vec<WorkerConfig>,
+    /// Networks that have sections. Ports and uplinks hold a copy of theirs.
+    pub networks: Vec<NetworkConfig>,
     /// Ports, one for each VM interface.
     pub ports: Vec<PortConfig>,
     /// Uplinks.
@@ -143,6 +148,8 @@ pub struct PortConfig {
     pub socket: PathBuf,
     /// Which side listens.
     pub mode: SocketMode,
+    /// The network whose frames the guest sends and receives, without tags. Default: that called `default`.
+    pub network: NetworkConfig,
     /// Who may connect to the socket in server mode: the section `[port.permissions]`.
     pub permissions: Permissions,
     /// The guest's unicast address; frames from any other source are dropped. `None` checks nothing.
@@ -186,6 +193,7 @@ impl PortConfig {
             name: name.into(),
             socket: socket.into(),
             mode: SocketMode::default(),
+            network: NetworkConfig::default(),
             permissions: Permissions::default(),
             mac: None,
             ips: Vec::new(),
@@ -202,6 +210,14 @@ impl PortConfig {
             offload: OffloadConfig::default(),
             vcpu: None,
         }
+    }
+}
+
+impl PortConfig {
+    /// No frame passes between this port and another port: it says so, or its network does.
+    #[must_use]
+    pub const fn is_isolated(&self) -> bool {
+        self.isolate || self.network.isolate
     }
 }
 
@@ -237,7 +253,11 @@ pub struct UplinkConfig {
     pub kind: UplinkKind,
     /// Name of the network interface, 1 to 15 bytes; unique among the uplinks.
     pub device: String,
-    /// Frames per second from the network that may be broadcast or flooded, each segment of a GSO packet counted; the burst is the
+    /// The network whose frames it carries without tags. Default: that called `default`, or none if it carries networks with tags.
+    pub network: Option<NetworkConfig>,
+    /// Networks whose frames it carries with tags (802.1Q). Default none.
+    pub tagged: Vec<NetworkConfig>,
+    /// Frames per second from each network that may be broadcast or flooded, each segment of a GSO packet counted; the burst is the
     /// same number. Zero is no limit. Default 10 000.
     pub storm_pps: u32,
     /// As `storm_pps`, for multicast: much of that is payload. Default 100 000.
@@ -258,12 +278,21 @@ impl UplinkConfig {
             name: name.into(),
             kind,
             device: device.into(),
+            network: Some(NetworkConfig::default()),
+            tagged: Vec::new(),
             storm_pps: 10_000,
             multicast_pps: 100_000,
             gateway_macs: Vec::new(),
             worker: 0,
             queue: QueueConfig::default(),
         }
+    }
+}
+
+impl UplinkConfig {
+    /// The networks that it carries, without tags and with.
+    pub fn networks(&self) -> impl Iterator<Item = &NetworkConfig> {
+        self.network.iter().chain(&self.tagged)
     }
 }
 
@@ -279,6 +308,7 @@ impl Default for Config {
             watchdog: WatchdogConfig::default(),
             inbound: InboundConfig::default(),
             workers: vec![WorkerConfig::default()],
+            networks: Vec::new(),
             ports: Vec::new(),
             uplinks: Vec::new(),
         }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use floodway_wire::ethernet::MacAddr;
 use toml::de::DeTable;
 
+use super::claims::{Taken, name_of};
 use super::error::Fault;
+use super::network::Networks;
 use super::section::Section;
 use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig,
@@ -25,6 +27,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "vcpu",
     "watchdog",
     "worker",
+    "network",
     "port",
     "uplink",
 ];
@@ -34,6 +37,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "name",
     "socket",
     "mode",
+    "network",
     "permissions",
     "mac",
     "ips",
@@ -50,15 +54,23 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "offload",
     "vcpu",
 ];
-pub(super) const UPLINK_KEYS: &[&str] =
-    &["name", "kind", "device", "storm_pps", "multicast_pps", "gateway_macs", "worker", "queue"];
+pub(super) const UPLINK_KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "device",
+    "network",
+    "tagged",
+    "storm_pps",
+    "multicast_pps",
+    "gateway_macs",
+    "worker",
+    "queue",
+];
 
 /// Bytes of a socket's path: `sun_path` of `sockaddr_un` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
 /// Bytes of an interface's name: `IFNAMSIZ` without the closing NUL.
 const MAX_DEVICE_NAME: usize = libc::IFNAMSIZ - 1;
-/// Characters of a port's or uplink's name; it is in every metric and log line.
-const MAX_NAME: usize = 64;
 /// Ports and uplinks together; the forwarding table numbers them with 16 bits.
 pub(super) const MAX_PORTS: usize = 4096;
 /// Highest core that an affinity mask of the C library can name.
@@ -82,15 +94,39 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
     let vcpu = vcpu::slices(&root)?;
     let watchdog = watchdog::section(&root)?;
     let workers = workers(&root)?;
+    let networks = Networks::of(&root, &mut taken)?;
+    let known = Known { workers: workers.len(), permissions: &permissions, networks: &networks };
     let ports = (root.tables("port")?.iter())
-        .map(|section| port(section, workers.len(), &permissions, &mut taken))
+        .map(|section| port(section, &known, &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     let uplinks = (root.tables("uplink")?.iter())
-        .map(|section| uplink(section, workers.len(), &mut taken))
+        .map(|section| uplink(section, &known, &mut taken))
         .collect::<Result<Vec<_>, _>>()?;
     check_port_count(ports.len() + uplinks.len())?;
     let inbound = inbound::section(&root, ports.len())?;
-    Ok(Config { control, permissions, l2, meter, inbound, vcpu, watchdog, workers, ports, uplinks })
+    let networks = networks.declared;
+    Ok(Config {
+        control,
+        permissions,
+        l2,
+        meter,
+        inbound,
+        vcpu,
+        watchdog,
+        workers,
+        networks,
+        ports,
+        uplinks,
+    })
+}
+
+/// What ports and uplinks refer to.
+struct Known<'a> {
+    /// How many there are.
+    workers: usize,
+    /// What ports' sockets have that say nothing else.
+    permissions: &'a Permissions,
+    networks: &'a Networks,
 }
 
 fn check_port_count(count: usize) -> Result<(), Fault> {
@@ -129,8 +165,7 @@ fn workers(root: &Section<'_, '_>) -> Result<Vec<WorkerConfig>, Fault> {
 
 fn port(
     section: &Section<'_, '_>,
-    workers: usize,
-    for_all: &Permissions,
+    known: &Known<'_>,
     taken: &mut Taken,
 ) -> Result<PortConfig, Fault> {
     section.allow(PORT_KEYS)?;
@@ -139,14 +174,16 @@ fn port(
     let socket = socket(section, "socket", section.required("socket", &example)?)?;
     taken.sockets.claim(section, "socket", socket.display().to_string())?;
     let modes = SocketMode::ALL.map(|mode| (mode.name(), mode));
-    let (mac, ips) = (mac(section, taken)?, ips(section)?);
+    let network = known.networks.named_by(section, "network")?;
+    let (mac, ips) = (mac(section, network.vid, taken)?, ips(section)?);
     // What checks addresses keeps guests from posing as routers and servers, too.
     let unguarded = ips.is_empty();
     let default = PortConfig::new(name, socket);
     let mode = section.choice("mode", &modes)?.unwrap_or_default();
     Ok(PortConfig {
         mode,
-        permissions: port_permissions(section, mode, for_all)?,
+        network,
+        permissions: port_permissions(section, mode, known.permissions)?,
         allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
         allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
         allow_mac_takeover: allow_mac_takeover(section, mac)?,
@@ -158,7 +195,7 @@ fn port(
         queue_bytes: (section.integer("queue_bytes", 128 << 10..=1 << 30)?)
             .unwrap_or(default.queue_bytes),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),
-        worker: worker(section, workers)?,
+        worker: worker(section, known.workers)?,
         inbound_weight: (section.integer("inbound_weight", inbound::WEIGHT)?)
             .unwrap_or(default.inbound_weight),
         offload: offload::section(section)?,
@@ -169,7 +206,7 @@ fn port(
 
 fn uplink(
     section: &Section<'_, '_>,
-    workers: usize,
+    known: &Known<'_>,
     taken: &mut Taken,
 ) -> Result<UplinkConfig, Fault> {
     section.allow(UPLINK_KEYS)?;
@@ -186,26 +223,25 @@ fn uplink(
     }
     taken.devices.claim(section, "device", device.to_owned())?;
     let default = UplinkConfig::new(name, kind, device);
+    let (network, tagged) = known.networks.carried(section)?;
+    let vids: Vec<_> = network.iter().chain(&tagged).map(|network| network.vid).collect();
     Ok(UplinkConfig {
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),
         multicast_pps: (section.integer("multicast_pps", 0..=u32::MAX)?)
             .unwrap_or(default.multicast_pps),
-        gateway_macs: gateway_macs(section, taken)?,
-        worker: worker(section, workers)?,
+        gateway_macs: gateway_macs(section, &vids, taken)?,
+        network,
+        tagged,
+        worker: worker(section, known.workers)?,
         queue: queue::section(section)?,
         ..default
     })
 }
 
 fn name(section: &Section<'_, '_>, example: &str, taken: &mut Taken) -> Result<String, Fault> {
-    let name = section.required("name", example)?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
-        let problem = format!("must be 1 to {MAX_NAME} letters, digits, \"-\", \"_\" or \".\"");
-        return Err(section.fault("name", problem));
-    }
-    taken.names.claim(section, "name", name.to_owned())?;
-    Ok(name.to_owned())
+    let name = name_of(section, example)?;
+    taken.names.claim(section, "name", name.clone())?;
+    Ok(name)
 }
 
 fn socket(section: &Section<'_, '_>, key: &str, path: &str) -> Result<PathBuf, Fault> {
@@ -222,7 +258,7 @@ fn socket(section: &Section<'_, '_>, key: &str, path: &str) -> Result<PathBuf, F
     Ok(PathBuf::from(path))
 }
 
-fn mac(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Option<MacAddr>, Fault> {
+fn mac(section: &Section<'_, '_>, vid: u16, taken: &mut Taken) -> Result<Option<MacAddr>, Fault> {
     let must = "must be six hexadecimal octets like \"52:54:00:00:00:01\"";
     let Some(mac) = section.parsed::<MacAddr>("mac", must)? else {
         return Ok(None);
@@ -232,16 +268,25 @@ fn mac(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Option<MacAddr>, 
             "must be a unicast address; its first octet must be even, as in \"52:54:00:00:00:01\"";
         return Err(section.fault("mac", problem));
     }
-    taken.macs.claim(section, "mac", mac.to_string())?;
+    taken.macs.claim(section, "mac", in_network(vid, mac))?;
     Ok(Some(mac))
 }
 
-fn gateway_macs(section: &Section<'_, '_>, taken: &mut Taken) -> Result<Vec<MacAddr>, Fault> {
+/// An address is unique in its network.
+fn in_network(vid: u16, mac: MacAddr) -> String {
+    format!("{mac} in {vid}")
+}
+
+fn gateway_macs(
+    section: &Section<'_, '_>,
+    vids: &[u16],
+    taken: &mut Taken,
+) -> Result<Vec<MacAddr>, Fault> {
     let must = "must be a unicast MAC address like \"52:54:00:00:00:01\"";
     let is_unicast = |mac: &MacAddr| !mac.is_multicast() && !mac.is_zero();
     let macs = section.parsed_list("gateway_macs", must, is_unicast)?.unwrap_or_default();
-    for mac in &macs {
-        taken.macs.claim(section, "gateway_macs", mac.to_string())?;
+    for (mac, vid) in macs.iter().flat_map(|mac| vids.iter().map(move |vid| (mac, vid))) {
+        taken.macs.claim(section, "gateway_macs", in_network(*vid, *mac))?;
     }
     Ok(macs)
 }
@@ -303,32 +348,4 @@ fn is_device_name(name: &str) -> bool {
 fn is_unicast(ip: &IpAddr) -> bool {
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     !(broadcast || ip.is_multicast() || ip.is_unspecified())
-}
-
-/// Values that only one section may have.
-#[derive(Default)]
-struct Taken {
-    names: Claims,
-    sockets: Claims,
-    macs: Claims,
-    devices: Claims,
-}
-
-/// Who has which value. The lists are short: sections of one file.
-#[derive(Default)]
-struct Claims(Vec<(String, String)>);
-
-impl Claims {
-    /// Gives `value` of `key` to `section`, unless another one has it.
-    fn claim(&mut self, section: &Section<'_, '_>, key: &str, value: String) -> Result<(), Fault> {
-        if let Some((_, owner)) = self.0.iter().find(|(taken, _)| *taken == value) {
-            return Err(section.fault(key, format!("already used by {owner}; choose another one")));
-        }
-        let owner = match section.path() {
-            "" => key.to_owned(),
-            path => path.to_owned(),
-        };
-        self.0.push((value, owner));
-        Ok(())
-    }
 }

@@ -208,7 +208,7 @@ fn element_path(key: &str, index: usize, table: &DeTable<'_>) -> String {
 }
 
 /// The word of `known` that `word` is most likely a slip of.
-fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let slips = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
     let (distance, candidate) = known.iter().map(|&k| (slips(k), k)).min_by_key(|&(d, _)| d)?;
     let plausible = distance <= (candidate.len() / 3).max(1);

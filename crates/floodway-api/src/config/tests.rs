@@ -1,5 +1,7 @@
 //! What files are accepted, and the exact words for those that are not.
 
+mod networks;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use super::offload::KEYS as OFFLOAD_KEYS;
 use super::parse::{L2_KEYS, PORT_KEYS, ROOT_KEYS, UPLINK_KEYS, WORKER_KEYS};
 use super::queue::KEYS as QUEUE_KEYS;
 use super::{
-    Config, ConfigError, MeterConfig, Policy, QueueConfig, Slices, SocketMode, UplinkKind,
-    VcpuConfig, Vm,
+    Config, ConfigError, MeterConfig, NetworkConfig, Policy, QueueConfig, Slices, SocketMode,
+    UplinkKind, VcpuConfig, Vm,
 };
 
 /// Every key, none of them with its default.
@@ -54,6 +56,12 @@ fn every_key_reaches_the_configuration() {
     assert_eq!(port.name, "vm1");
     assert_eq!(port.socket, Path::new("/tmp/vm1.sock"));
     assert_eq!(port.mode, SocketMode::Client);
+    let red = NetworkConfig { isolate: true, ..NetworkConfig::new("red", 10) };
+    let networks = [red.clone(), NetworkConfig::new("default", 1)];
+    assert_eq!(config.networks, networks);
+    assert_eq!((&port.network, &config.ports[1].network), (&networks[0], &networks[1]));
+    assert_eq!(config.uplinks[0].network, Some(red));
+    assert_eq!(config.uplinks[0].tagged, networks[1..]);
     assert_eq!(port.mac, "52:54:00:00:00:01".parse().ok());
     assert_eq!(port.ips, [[10, 0, 0, 2].into(), "fd00::2".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!((port.queue_pairs, port.mtu, port.queue_bytes), (16, 65535, 1_000_000));
@@ -223,7 +231,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         ("offload = true", "offload: must be one section: write [port.offload]".into()),
         (
             "vlan = 2",
-            "vlan: unknown key; remove it; the keys here are name, socket, mode, permissions, mac, ips, \
+            "vlan: unknown key; remove it; the keys here are name, socket, mode, network, permissions, mac, ips, \
              allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),

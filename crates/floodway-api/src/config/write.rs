@@ -7,8 +7,11 @@ use serde::{Serialize, Serializer};
 use toml::Table;
 
 use super::keys::{Keys, integer, micros};
-use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
-use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
+use super::{
+    Config, DEFAULT_NETWORK, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig,
+    WorkerConfig,
+};
+use super::{inbound, meter, network, offload, permissions, queue, vcpu, watchdog};
 
 impl Config {
     /// The file that says this configuration, without keys that have their defaults.
@@ -43,6 +46,7 @@ fn root(config: &Config) -> Keys {
         watchdog,
         inbound,
         workers,
+        networks,
         ports,
         uplinks,
     } = config;
@@ -56,6 +60,7 @@ fn root(config: &Config) -> Keys {
         .section("vcpu", vcpu::slice_keys(*vcpu))
         .section("watchdog", watchdog::keys(*watchdog))
         .sections("worker", workers.iter().map(worker))
+        .sections("network", networks.iter().map(network::keys))
         .sections("port", ports.iter().map(port))
         .sections("uplink", uplinks.iter().map(uplink))
 }
@@ -85,6 +90,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         name,
         socket,
         mode,
+        network,
         permissions,
         mac,
         ips,
@@ -107,6 +113,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         .set("name", &**name)
         .set("socket", socket.display().to_string())
         .changed("mode", mode.name(), SocketMode::default().name())
+        .changed("network", &*network.name, DEFAULT_NETWORK)
         .given("mac", mac.map(|mac| mac.to_string()))
         .given("ips", texts(ips))
         .changed("allow_router", *allow_router, unguarded)
@@ -125,13 +132,28 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
 }
 
 fn uplink(config: &UplinkConfig) -> Keys {
-    let UplinkConfig { name, kind, device, storm_pps, multicast_pps, gateway_macs, worker, queue } =
-        config;
+    let UplinkConfig {
+        name,
+        kind,
+        device,
+        network,
+        tagged,
+        storm_pps,
+        multicast_pps,
+        gateway_macs,
+        worker,
+        queue,
+    } = config;
     let default = UplinkConfig::new(name, *kind, device);
+    let names: Vec<_> = tagged.iter().map(|network| &*network.name).collect();
+    let untagged = network.as_ref().map(|network| &*network.name);
+    let untagged = untagged.filter(|name| !names.is_empty() || *name != DEFAULT_NETWORK);
     Keys::default()
         .set("name", &**name)
         .set("kind", kind.name())
         .set("device", &**device)
+        .given("network", untagged)
+        .given("tagged", texts(&names))
         .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
         .changed("multicast_pps", integer(*multicast_pps), integer(default.multicast_pps))
         .given("gateway_macs", texts(gateway_macs))
@@ -190,6 +212,7 @@ mod tests {
         has(&written["vcpu"], vcpu::KEYS);
         has(&written["watchdog"], watchdog::KEYS);
         has(&written["worker"][0], WORKER_KEYS);
+        has(&written["network"][0], network::KEYS);
         has(&written["port"][0], PORT_KEYS);
         has(&written["port"][0]["offload"], offload::KEYS);
         has(&written["uplink"][0], UPLINK_KEYS);

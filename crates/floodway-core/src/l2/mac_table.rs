@@ -168,7 +168,7 @@ enum Decision {
 /// The forwarding database. See the module for the rules.
 pub struct MacTable {
     slots: Slots,
-    ports: Vec<Option<Port>>,
+    ports: BTreeMap<PortId, Port>,
     /// Addresses that no other local port may have.
     reserved: BTreeMap<MacAddr, PortId>,
     /// Ticks without a frame after which an entry is dropped.
@@ -196,7 +196,7 @@ impl MacTable {
         let ticks = ageing.as_nanos().div_ceil(1 << TICK_SHIFT);
         Self {
             slots: Slots::new(seed),
-            ports: Vec::new(),
+            ports: BTreeMap::new(),
             reserved: BTreeMap::new(),
             max_idle: u32::try_from(ticks).unwrap_or(STATIC),
             sweep: None,
@@ -214,10 +214,7 @@ impl MacTable {
         if self.port(port).is_some_and(|known| known.kind != kind) {
             self.forget_port(port);
         }
-        if self.ports.len() <= port.index() {
-            self.ports.resize_with(port.index() + 1, || None);
-        }
-        let entry = self.ports[port.index()].get_or_insert_with(|| Port {
+        let entry = self.ports.entry(port).or_insert_with(|| Port {
             kind,
             limit,
             learned: 0,
@@ -245,9 +242,7 @@ impl MacTable {
     pub fn remove_port(&mut self, port: PortId) {
         self.forget_port(port);
         self.reserved.retain(|_, owner| *owner != port);
-        if let Some(entry) = self.ports.get_mut(port.index()) {
-            *entry = None;
-        }
+        self.ports.remove(&port);
     }
 
     /// Drops every entry of a port that went down or is used anew, static ones too; returns how many. For a local port the work is
@@ -469,11 +464,11 @@ impl MacTable {
     }
 
     fn port(&self, port: PortId) -> Option<&Port> {
-        self.ports.get(port.index())?.as_ref()
+        self.ports.get(&port)
     }
 
     fn port_mut(&mut self, port: PortId) -> Option<&mut Port> {
-        self.ports.get_mut(port.index())?.as_mut()
+        self.ports.get_mut(&port)
     }
 
     /// The rules of the table in the module's documentation.
@@ -564,7 +559,7 @@ impl MacTable {
 
     /// Notes that `mac` is behind a local port now.
     fn note(&mut self, mac: MacAddr, port: PortId) {
-        let Some(Some(entry)) = self.ports.get_mut(port.index()) else { return };
+        let Some(entry) = self.ports.get_mut(&port) else { return };
         if entry.kind == PortKind::Local {
             let slots = &self.slots;
             entry.journal.append(mac, |mac| slots.find_exact(Word::new(mac, port)).is_some());

@@ -1,14 +1,15 @@
 //! Layer 2: which port a frame goes to, and what a port may send.
 //!
 //! # Theory of operation
-//! The switch is one broadcast domain for every VLAN (VLAN-transparent, shared learning): a
-//! unicast frame goes to the one port behind which its destination MAC address was last seen, and
-//! to all ports while that is unknown. Co-residency of two guests is the same single look-up,
+//! A network is one broadcast domain: a
+//! unicast frame goes to the one port of its network behind which its destination MAC address was last seen, and
+//! to all ports of the network while that is unknown. Co-residency of two guests is the same single look-up,
 //! whatever the number of guests: the address is behind a local port, or it is not.
 //!
 //! - [`MacTable`] is the forwarding database: address to [`PortId`], learned from source addresses,
 //!   aged, bounded per port, and with rules for moves that keep the network from stealing the
 //!   address of a guest.
+//! - [`MacTables`] has one for each network.
 //! - [`SourcePolicy`] says which source addresses a port may use, and keeps guests from posing as routers and DHCP servers.
 //! - [`origin`] tells a guest's own addresses from those that it forwards for.
 //! - [`StormLimit`] bounds the frames of a port that are copied to many.
@@ -23,12 +24,14 @@
 pub mod fuzz;
 mod journal;
 mod mac_table;
+mod networks;
 pub mod origin;
 mod policy;
 mod slots;
 mod storm;
 
 pub use mac_table::{Entry, EntryKind, Learned, MacTable, Observed, PortKind, Refusal};
+pub use networks::{MacTables, NetworkId, Origin};
 pub use policy::{SourcePolicy, Spoof};
 pub use storm::StormLimit;
 

@@ -172,7 +172,12 @@ fn sample() -> Status {
             },
             ..Default::default()
         }],
-        l2: vec![L2Entry { mac: "52:54:00:00:00:01".into(), port: "vm1".into(), age_s: None }],
+        l2: vec![L2Entry {
+            mac: "52:54:00:00:00:01".into(),
+            port: "vm1".into(),
+            network: "default".into(),
+            age_s: None,
+        }],
         traffic: vec![PairTrafficStatus {
             from: "vm1".into(),
             to: "up0".into(),

@@ -120,13 +120,27 @@ pub(crate) fn is_intact(bytes: &[u8], meta: &Meta) -> bool {
     verify_transport(bytes, meta) == Ok(Verification::Good)
 }
 
-/// The frame is a notice, under whatever tags. Only the switch may say such things to a guest, so one
-/// that comes from anywhere is a lie. `prefix` holds at least an Ethernet header.
+/// Returns what keeps a frame from being simply forwarded. A notice is one under whatever tags: only the switch may say such things to a guest,
+/// so one that comes from anywhere is a lie. `prefix` holds at least an Ethernet header.
 #[inline]
 #[must_use]
-pub fn is_notice(prefix: &[u8]) -> bool {
+pub fn special(prefix: &[u8]) -> Option<Special> {
     let ethertype = u16::from_be_bytes([prefix[12], prefix[13]]);
-    ethertype == notice::ETHERTYPE || (ethernet::is_tag_type(ethertype) && is_tagged_notice(prefix))
+    match ethertype {
+        notice::ETHERTYPE => Some(Special::Notice),
+        tag if ethernet::is_tag_type(tag) && is_tagged_notice(prefix) => Some(Special::Notice),
+        tag if ethernet::is_tag_type(tag) => Some(Special::Tagged),
+        _ => None,
+    }
+}
+
+/// A frame that is not simply forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Of the type of notices, whatever tags are before that.
+    Notice,
+    /// With a VLAN tag.
+    Tagged,
 }
 
 /// As many tags as there are: a guest strips one after the other.

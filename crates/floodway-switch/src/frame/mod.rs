@@ -5,6 +5,7 @@ pub(crate) mod headers;
 pub(crate) mod held;
 pub mod iovec;
 pub(crate) mod pool;
+pub mod vlan;
 pub mod vnet_offload;
 
 use floodway_wire::vnet::VnetHdr;
@@ -128,6 +129,18 @@ pub fn with_headers<R>(
         let parts = [first, rest.first().copied().unwrap_or(first)];
         return f(&Frame { vnet, prefix: headers, parts: &parts[..=rest.len()], len: frame.len });
     }
+    spliced(frame, vnet, headers, headers.len(), frame.len, f)
+}
+
+/// Calls `f` with `frame` with `headers` in the place of its first `skip` bytes, which makes it `len` bytes long.
+fn spliced<R>(
+    frame: &Frame<'_>,
+    vnet: VnetHdr,
+    headers: &[u8],
+    mut skip: usize,
+    len: u32,
+    f: impl FnOnce(&Frame<'_>) -> R,
+) -> R {
     let mut inline = [GuestIoVec::from_slice(&[]); INLINE_PARTS];
     let mut spilled = Vec::new();
     let parts = if frame.parts.len() < INLINE_PARTS {
@@ -137,12 +150,11 @@ pub fn with_headers<R>(
         &mut spilled[..]
     };
     parts[0] = GuestIoVec::from_slice(headers);
-    let mut skip = headers.len();
     for (to, from) in parts[1..].iter_mut().zip(frame.parts) {
         *to = from.skip(skip);
         skip -= skip.min(from.len());
     }
-    f(&Frame { vnet, prefix: headers, parts, len: frame.len })
+    f(&Frame { vnet, prefix: headers, parts, len })
 }
 
 /// Calls `f` with `bytes` as a frame.

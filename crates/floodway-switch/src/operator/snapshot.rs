@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floodway_core::l2::{Entry, EntryKind, PortId};
+use floodway_core::l2::{Entry, EntryKind, NetworkId, PortId};
 use floodway_core::time::Instant;
 
 use crate::api::activity::Activity;
@@ -11,6 +11,7 @@ use crate::api::status::{
     RemovedStatus, RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus, add_drops,
 };
+use crate::config::UplinkConfig;
 use crate::operator::api::StatusSource;
 use crate::queues::ring::Interrupts;
 use crate::queues::rx::RxQueue;
@@ -28,7 +29,7 @@ use crate::vhost::features;
 impl StatusSource for Shared {
     fn status(&self) -> Status {
         let now = self.now();
-        let entries = self.table().entries(now);
+        let entries = self.tables().entries(now);
         Status {
             switch: self.switch_status(now),
             workers: self
@@ -40,7 +41,7 @@ impl StatusSource for Shared {
             ports: self.ports().iter().map(|p| port(p, self.work(p.id))).collect(),
             uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
             removed: self.removed_status(),
-            l2: entries.iter().map(|entry| self.l2_entry(entry)).collect(),
+            l2: entries.iter().map(|(network, entry)| self.l2_entry(*network, entry)).collect(),
             traffic: self.traffic.iter().map(|pair| self.pair(&pair)).collect(),
         }
     }
@@ -72,13 +73,14 @@ impl Shared {
         }
     }
 
-    fn l2_entry(&self, entry: &Entry) -> L2Entry {
+    fn l2_entry(&self, network: NetworkId, entry: &Entry) -> L2Entry {
         let port = self.name_of(entry.port);
         let age_s = match entry.kind {
             EntryKind::Static => None,
             EntryKind::Learned { idle } => Some(idle.as_secs_f64()),
         };
-        L2Entry { mac: entry.mac.to_string(), port, age_s }
+        let network = self.network_name(entry.port, network);
+        L2Entry { mac: entry.mac.to_string(), port, network, age_s }
     }
 
     fn removed_status(&self) -> RemovedStatus {
@@ -116,6 +118,16 @@ impl Shared {
         WorkStatus { seconds, share: self.ledger.share(id) }
     }
 
+    /// What a port or uplink calls a network.
+    fn network_name(&self, id: PortId, network: NetworkId) -> String {
+        let ports = self.ports();
+        let port = ports.get(id.index()).map(|port| &port.config.network);
+        let uplink = self.uplink(id).map(|uplink| &uplink.config);
+        let uplink = uplink.into_iter().flat_map(UplinkConfig::networks);
+        let known = port.into_iter().chain(uplink).find(|known| known.vid == network.0);
+        known.map(|known| known.name.clone()).unwrap_or_default()
+    }
+
     /// The name of a port or uplink.
     fn name_of(&self, id: PortId) -> String {
         match self.ports().get(id.index()) {
@@ -148,6 +160,7 @@ pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
         state: state(port),
+        network: port.config.network.name.clone(),
         mac: port.config.mac.map(|mac| mac.to_string()),
         features: features::names(port.features()).into_iter().map(str::to_owned).collect(),
         queue_pairs_offered: port.config.queue_pairs,
@@ -204,6 +217,8 @@ fn uplink(slot: &Uplink, work: WorkStatus) -> UplinkStatus {
         name: slot.config.name.clone(),
         worker: slot.config.worker,
         device: slot.config.device.clone(),
+        network: slot.config.network.as_ref().map(|it| it.name.clone()).unwrap_or_default(),
+        tagged: slot.config.tagged.iter().map(|it| it.name.clone()).collect(),
         rx: (&slot.received).into(),
         tx: (&slot.sent.traffic).into(),
         work,

@@ -16,7 +16,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use floodway_core::l2::PortId;
+use floodway_core::l2::{Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
@@ -99,11 +99,11 @@ impl Delivery {
         self.ports = ports;
     }
 
-    /// Delivers `frames` of `src` to an uplink, or to receive queue `pair` of a port.
+    /// Delivers `frames` from `origin` to an uplink, or to receive queue `pair` of a port.
     #[inline]
     pub fn deliver<'f, I>(
         &mut self,
-        src: PortId,
+        origin: Origin,
         dst: PortId,
         pair: u16,
         flush: Flush,
@@ -111,8 +111,9 @@ impl Delivery {
     ) where
         I: Iterator<Item = Frame<'f>>,
     {
+        let src = origin.port;
         let Some(port) = self.ports.get(dst.index()) else {
-            return self.deliver_to_uplink(src, dst, frames());
+            return self.deliver_to_uplink(origin, dst, frames());
         };
         if !self.ports.connects(src, dst) {
             // An address has moved there since the frame was classified.
@@ -120,14 +121,14 @@ impl Delivery {
         }
         if pair >= port.rx_running() {
             let port = Arc::clone(port);
-            return self.deliver_to_stopped(src, &port, frames());
+            return self.deliver_to_stopped(origin, &port, frames());
         }
         let mut rx = port.pairs[usize::from(pair)].rx();
         if !rx.is_running() {
             // It has stopped since we looked, and its address may be elsewhere already.
             drop(rx);
             let port = Arc::clone(port);
-            return self.deliver_to_stopped(src, &port, frames());
+            return self.deliver_to_stopped(origin, &port, frames());
         }
         let placed = if port.tap.watch().wants(Stage::Out) {
             self.shared.place_and_capture(port, &mut rx, frames())
@@ -148,13 +149,14 @@ impl Delivery {
     #[inline]
     fn deliver_to_uplink<'f>(
         &self,
-        src: PortId,
+        origin: Origin,
         dst: PortId,
         frames: impl Iterator<Item = Frame<'f>>,
     ) {
         let Some(uplink) = self.shared.uplink(dst) else {
             return self.drop_for_removed(frames.count());
         };
+        let src = origin.port;
         let cuts = uplink.cuts_gso_packets();
         let mut work = Work::default();
         let counted = frames.inspect(|frame| {
@@ -168,7 +170,7 @@ impl Delivery {
                 work.segments += u64::from(if frame.vnet.is_gso() { segments } else { 0 });
             }
         });
-        if uplink.send(src, self.shared.now(), counted) {
+        if uplink.send(origin, self.shared.now(), counted) {
             self.resume_soon(src);
         }
         self.shared.ledger.charge(src, &work);
@@ -213,38 +215,42 @@ impl Delivery {
         work.is_some()
     }
 
-    /// Sends a frame of port `src` to where `dst` is now. One that nobody has heard of can only be beyond an
+    /// Sends a frame from `origin` to where `dst` is now. One that nobody has heard of can only be beyond an
     /// uplink.
-    pub fn send(&mut self, src: PortId, dst: MacAddr, frame: &Frame<'_>) {
+    pub fn send(&mut self, origin: Origin, dst: MacAddr, frame: &Frame<'_>) {
         let frames = || std::iter::once(*frame);
-        let found = self.shared.table().lookup(dst);
+        let found = self.shared.tables().of(origin.network).lookup(dst);
         match found {
-            Some(dst) if dst == src => {}
+            Some(dst) if dst == origin.port => {}
             Some(dst) => {
                 let pair = self.select_rx_queue(dst, frame);
-                self.deliver(src, dst, pair, Flush::Later, frames);
+                self.deliver(origin, dst, pair, Flush::Later, frames);
             }
-            None => {
-                for uplink in &Arc::clone(&self.shared).uplinks {
-                    self.deliver(src, uplink.id, 0, Flush::Later, frames);
-                }
-            }
+            None => self.send_to_uplinks(origin, frames),
         }
     }
 
-    /// Hands frames to every port and uplink but the one they came from.
+    /// Hands frames to every port and uplink of their network but the one they came from.
     #[cold]
-    pub fn flood<'f, I>(&mut self, ingress: PortId, frames: impl Fn() -> I)
+    pub fn flood<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
     where
         I: Iterator<Item = Frame<'f>>,
     {
-        let (shared, ports) = (Arc::clone(&self.shared), Arc::clone(&self.ports));
-        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
-        for port in ports.iter().filter(|p| p.id != ingress && takes(p)) {
-            self.deliver(ingress, port.id, 0, Flush::Later, &frames);
+        let ports = Arc::clone(&self.ports);
+        for port in ports.flooded(origin) {
+            self.deliver(origin, port.id, 0, Flush::Later, &frames);
         }
-        for uplink in shared.uplinks.iter().filter(|u| u.id != ingress) {
-            self.deliver(ingress, uplink.id, 0, Flush::Later, &frames);
+        self.send_to_uplinks(origin, frames);
+    }
+
+    /// Hands frames to every uplink of their network but the one they came from.
+    pub fn send_to_uplinks<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let shared = Arc::clone(&self.shared);
+        for uplink in shared.flooded_uplinks(origin) {
+            self.deliver(origin, uplink.id, 0, Flush::Later, &frames);
         }
     }
 

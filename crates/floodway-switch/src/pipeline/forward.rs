@@ -4,7 +4,7 @@
 //! **Classify**: each frame of a batch gets a verdict: the source is checked against the
 //! port's policy and the table, and the destination is looked up, under one shared hold of the
 //! table's lock. Only sources that are new or have moved need the lock for themselves, once a batch.
-//! Group addresses and unknown destinations are flooded, within the storm limit of the port or uplink that they come from.
+//! Group addresses and unknown destinations are flooded to the network that the frame is in, within the storm limit of the port or uplink that they come from.
 //!
 //! **Deliver** ([`crate::pipeline::delivery`]): frames of a batch that go to the same place are delivered together, in order, under
 //! one hold of that receive queue's lock, and the guest hears of them once. Between co-resident
@@ -16,18 +16,19 @@
 //! offload first, if the port uses it. Frames between guests never are. The same holds for inbound rates
 //! ([`crate::pipeline::inbound`]): they see what arrives before the offload does, and what leaves after it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use floodway_core::l2::{MacTable, Observed, PortId, Refusal};
+use floodway_core::l2::{MacTable, Observed, Origin, PortId, Refusal};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
 use crate::api::capture::Stage;
-use crate::frame::describe::is_notice;
+use crate::frame::describe::{Special, special};
 use crate::frame::vnet_offload::Offloads;
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, vlan};
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
@@ -35,7 +36,7 @@ use crate::queues::tx::{BATCH, Batch};
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
-use crate::state::uplink::UplinkReceiver;
+use crate::state::uplink::{Uplink, UplinkReceiver};
 use crate::stats::DropReason;
 use crate::sync::lock;
 
@@ -53,6 +54,9 @@ const RECEIVED: Work = Work {
     segments: 0,
     device: 1,
 };
+
+/// All bytes of a frame from an uplink, one after the other. Few ask for them.
+type Bytes<'f, 'b> = &'f dyn Fn() -> Cow<'b, [u8]>;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,7 @@ impl Forwarder {
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
         let (mut left, data_frames) = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let origin = ingress.origin();
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
         while left != 0 {
@@ -99,12 +104,12 @@ impl Forwarder {
                 }
                 Verdict::To { dst, pair } => {
                     let flush = Flush::Moderated(now);
-                    self.delivery.deliver(ingress.id, dst, pair, flush, || frames(batch, same));
+                    self.delivery.deliver(origin, dst, pair, flush, || frames(batch, same));
                 }
                 Verdict::Flood if is_shown => {
                     self.send_to_uplink(ingress, batch, same, verdict, offload);
                 }
-                Verdict::Flood => self.delivery.flood(ingress.id, || frames(batch, same)),
+                Verdict::Flood => self.delivery.flood(origin, || frames(batch, same)),
                 Verdict::Drop(reason) => bits(same).for_each(|i| batch.drop_frame(i, reason)),
             }
         }
@@ -136,14 +141,15 @@ impl Forwarder {
         verdict: Verdict,
         offload: bool,
     ) {
+        let origin = ingress.origin();
         let leave = |delivery: &mut Delivery, frame: &Frame<'_>| {
             inbound::to_network(ingress, delivery, frame, |delivery, frame| {
                 let frames = || std::iter::once(*frame);
                 match verdict {
                     Verdict::To { dst, pair } => {
-                        delivery.deliver(ingress.id, dst, pair, Flush::Later, frames);
+                        delivery.deliver(origin, dst, pair, Flush::Later, frames);
                     }
-                    _ => delivery.flood(ingress.id, frames),
+                    _ => delivery.flood(origin, frames),
                 }
             });
         };
@@ -227,22 +233,23 @@ impl Forwarder {
     ) -> (u32, u64) {
         let (mut valid, mut changed, mut data_frames) = (0, 0, 0);
         {
-            let table = self.delivery.shared.table();
+            let tables = self.delivery.shared.tables();
+            let table = tables.of(ingress.network);
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
                 if let Some(frame) = batch.frame(i) {
                     valid |= 1 << i;
                     data_frames += u64::from(!frame.is_pure_ack());
-                    let source = self.observe(&table, ingress, &frame, now);
+                    let source = self.observe(table, ingress, &frame, now);
                     changed |= u32::from(source == Ok(Source::Changed)) << i;
                     *verdict = match source {
-                        Ok(_) => self.classify(&table, ingress, &frame, now),
+                        Ok(_) => self.classify(table, ingress, &frame, now),
                         Err(reason) => Verdict::Drop(reason),
                     };
                 }
             }
         }
         for frame in frames(batch, changed) {
-            self.delivery.learn(addresses(&frame).1, ingress.id, false, now);
+            self.delivery.learn(addresses(&frame).1, ingress.origin(), false, now);
         }
         (valid, data_frames)
     }
@@ -256,8 +263,10 @@ impl Forwarder {
         frame: &Frame<'_>,
         now: Instant,
     ) -> Result<Source, DropReason> {
-        if is_notice(frame.prefix) {
-            return Err(ingress.hear_notice(frame.prefix));
+        match special(frame.prefix) {
+            None => {}
+            Some(Special::Notice) => return Err(ingress.hear_notice(frame.prefix)),
+            Some(Special::Tagged) => return Err(DropReason::VlanFiltered),
         }
         let (_, src) = addresses(frame);
         ingress.policy.check_mac(src)?;
@@ -278,7 +287,7 @@ impl Forwarder {
         frame: &Frame<'_>,
         now: Instant,
     ) -> Verdict {
-        let verdict = self.look_up_destination(table, ingress.id, frame);
+        let verdict = self.look_up_destination(table, ingress.origin(), frame);
         if verdict == Verdict::Flood {
             if !lock(&ingress.storm).admit(frame.segments(), now) {
                 return Verdict::Drop(DropReason::Storm);
@@ -289,22 +298,26 @@ impl Forwarder {
     }
 
     /// What becomes of a frame from an uplink.
-    fn judge_received(&mut self, ingress: PortId, frame: &Frame<'_>, now: Instant) -> Verdict {
+    fn judge_received(&mut self, ingress: Origin, frame: &Frame<'_>, now: Instant) -> Verdict {
         let (dst, src) = addresses(frame);
         let meta = parse(frame.prefix, frame.len as usize);
         // What it announces must be where it comes from; anything else is a lie or a mistake.
         let announcement = meta.is_ok_and(|m| announced_mac(frame.prefix, &m) == Some(src));
-        let source =
-            observed(self.delivery.shared.table().observe(src, ingress, announcement, now));
-        match source {
+        let tables = self.delivery.shared.tables();
+        let source = tables.of(ingress.network).observe(src, ingress.port, announcement, now);
+        drop(tables);
+        match observed(source) {
             Ok(Source::Known) => {}
             Ok(Source::Changed) => self.delivery.learn(src, ingress, announcement, now),
             Err(reason) => return Verdict::Drop(reason),
         }
-        let verdict = self.look_up_destination(&self.delivery.shared.table(), ingress, frame);
-        let uplink = self.delivery.shared.uplink(ingress).filter(|_| verdict == Verdict::Flood);
+        let tables = self.delivery.shared.tables();
+        let verdict = self.look_up_destination(tables.of(ingress.network), ingress, frame);
+        drop(tables);
+        let uplink =
+            self.delivery.shared.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
         match uplink {
-            Some(uplink) if !uplink.admits_flood(dst, frame.segments(), now) => {
+            Some(uplink) if !uplink.admits_flood(ingress.network, dst, frame.segments(), now) => {
                 Verdict::Drop(DropReason::Storm)
             }
             _ => verdict,
@@ -312,15 +325,15 @@ impl Forwarder {
     }
 
     #[inline]
-    fn look_up_destination(&self, table: &MacTable, ingress: PortId, frame: &Frame<'_>) -> Verdict {
+    fn look_up_destination(&self, table: &MacTable, ingress: Origin, frame: &Frame<'_>) -> Verdict {
         let (dst, _) = addresses(frame);
         if dst.is_multicast() {
             return self.flood_from(ingress);
         }
         match table.lookup(dst) {
             None => self.flood_from(ingress),
-            Some(dst) if dst == ingress => Verdict::Drop(DropReason::Hairpin),
-            Some(dst) if !self.delivery.ports.connects(ingress, dst) => {
+            Some(dst) if dst == ingress.port => Verdict::Drop(DropReason::Hairpin),
+            Some(dst) if !self.delivery.ports.connects(ingress.port, dst) => {
                 Verdict::Drop(DropReason::Isolated)
             }
             Some(dst) => Verdict::To { dst, pair: self.delivery.select_rx_queue(dst, frame) },
@@ -329,12 +342,10 @@ impl Forwarder {
 
     /// The verdict for a frame that goes to everybody else, if there is anybody.
     #[cold]
-    fn flood_from(&self, ingress: PortId) -> Verdict {
-        let shared = &self.delivery.shared;
-        let ports = &self.delivery.ports;
-        let takes = |p: &Port| p.rx_running() > 0 && ports.connects(ingress, p.id);
-        let port = ports.iter().any(|p| p.id != ingress && takes(p));
-        if port || shared.uplinks.iter().any(|u| u.id != ingress) {
+    fn flood_from(&self, ingress: Origin) -> Verdict {
+        let Delivery { shared, ports, .. } = &self.delivery;
+        let port = ports.flooded(ingress).next().is_some();
+        if port || shared.flooded_uplinks(ingress).next().is_some() {
             Verdict::Flood
         } else {
             Verdict::Drop(DropReason::NoDestination)
@@ -364,7 +375,7 @@ impl Forwarder {
             self.delivery.shared.ledger.charge(id, &RECEIVED);
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
                 let slot = arrived.slot;
-                let forwarded = self.forward_received(slot.id, frame, arrived.frame, now);
+                let forwarded = self.forward_received(slot, frame, arrived.frame, now);
                 match forwarded {
                     Err(reason) => slot.received.count_drop(reason, 1),
                     Ok(()) => slot.received.count(u64::from(frame.len)),
@@ -382,7 +393,7 @@ impl Forwarder {
 
     fn forward_received(
         &mut self,
-        ingress: PortId,
+        uplink: &Uplink,
         frame: &Frame<'_>,
         bytes: &[u8],
         now: Instant,
@@ -390,9 +401,41 @@ impl Forwarder {
         if (frame.len as usize) < ethernet::HEADER_LEN {
             return Err(DropReason::Runt);
         }
-        if is_notice(frame.prefix) {
-            return Err(DropReason::ForgedNotice);
+        let bytes = || Cow::Borrowed(bytes);
+        match special(frame.prefix) {
+            None => self.forward_in(uplink, 0, frame, &bytes, now),
+            Some(Special::Notice) => Err(DropReason::ForgedNotice),
+            Some(Special::Tagged) => self.forward_tagged(uplink, frame, &bytes, now),
         }
+    }
+
+    /// Takes the tag off a frame, which says what network it is in. Behind it there must be no other one: guests take none.
+    fn forward_tagged(
+        &mut self,
+        uplink: &Uplink,
+        frame: &Frame<'_>,
+        bytes: Bytes<'_, '_>,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let vid = vlan::outer_vid(frame.prefix).ok_or(DropReason::VlanFiltered)?;
+        let bytes = || Cow::Owned(vlan::bytes_without_tag(&bytes()));
+        vlan::without_tag(frame, |frame| match special(frame.prefix) {
+            None => self.forward_in(uplink, vid, frame, &bytes, now),
+            Some(_) => Err(DropReason::VlanFiltered),
+        })
+    }
+
+    /// Forwards a frame without a tag in the network that `vid` means.
+    fn forward_in(
+        &mut self,
+        uplink: &Uplink,
+        vid: u16,
+        frame: &Frame<'_>,
+        bytes: Bytes<'_, '_>,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let network = uplink.network_of(vid).ok_or(DropReason::VlanFiltered)?;
+        let ingress = Origin { port: uplink.id, network };
         let vnet = check_received(frame)?;
         let frame = Frame { vnet, ..*frame };
         match self.judge_received(ingress, &frame, now) {
@@ -430,11 +473,11 @@ impl Forwarder {
     #[inline(never)]
     fn offload_received(
         &mut self,
-        ingress: PortId,
+        ingress: Origin,
         port: &Port,
         pair: u16,
         frame: &Frame<'_>,
-        bytes: &[u8],
+        bytes: Bytes<'_, '_>,
     ) -> Result<(), DropReason> {
         let deliver = |delivery: &mut Delivery, frame: &Frame<'_>| {
             delivery.deliver(ingress, port.id, pair, Flush::Later, || std::iter::once(*frame));
@@ -447,7 +490,7 @@ impl Forwarder {
         if !self.unfinished.contains(&port.id.index()) {
             self.unfinished.push(port.id.index());
         }
-        Session::open(port, &mut self.delivery).from_network(frame, bytes, deliver)
+        Session::open(port, &mut self.delivery).from_network(frame, &bytes(), deliver)
     }
 
     /// Ends a batch from an uplink.

@@ -37,7 +37,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use floodway_core::l2::{Observed, PortId};
+use floodway_core::l2::{NetworkId, Observed, Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::build::Link;
@@ -56,18 +56,24 @@ use crate::sync::lock;
 impl Delivery {
     /// A frame from `mac` has come in by `ingress`, and the table does not know that yet.
     #[cold]
-    pub fn learn(&mut self, mac: MacAddr, ingress: PortId, announcement: bool, now: Instant) {
-        let shared = Arc::clone(&self.shared);
-        let owner = shared.table().lookup(mac).filter(|&owner| owner != ingress);
+    pub fn learn(&mut self, mac: MacAddr, ingress: Origin, announcement: bool, now: Instant) {
+        let owner = self.place_of(mac, ingress.network).filter(|&owner| owner != ingress.port);
         tracing::debug!(%mac, to = ?ingress, from = ?owner, announcement, "address learned");
         self.move_address(mac, owner, ingress, announcement, now);
-        if shared.table().lookup(mac) != Some(ingress) {
+        if self.place_of(mac, ingress.network) != Some(ingress.port) {
             return;
         }
-        let owing = |port: &&Arc<Port>| port.id != ingress && port.offload.owes(mac);
+        let owing = |port: &&Arc<Port>| {
+            port.id != ingress.port && port.network == ingress.network && port.offload.owes(mac)
+        };
         if let Some(port) = self.ports.iter().find(owing) {
             port.on_guest_moved();
         }
+    }
+
+    /// The port or uplink of a network behind which an address is.
+    fn place_of(&self, mac: MacAddr, network: NetworkId) -> Option<PortId> {
+        self.shared.tables().of(network).lookup(mac)
     }
 
     /// Brings the new place of `mac` into the table, and sends what waits for it there.
@@ -75,36 +81,39 @@ impl Delivery {
         &mut self,
         mac: MacAddr,
         owner: Option<PortId>,
-        ingress: PortId,
+        ingress: Origin,
         announcement: bool,
         now: Instant,
     ) {
         let (shared, ports) = (Arc::clone(&self.shared), Arc::clone(&self.ports));
+        let Origin { port: place, network } = ingress;
+        let learn = || shared.tables_mut().of_mut(network).learn(mac, place, announcement, now);
         let departed = owner.and_then(|owner| ports.get(owner.index()));
         let Some(port) = departed.filter(|port| port.is_departed()) else {
-            shared.table_mut().learn(mac, ingress, announcement, now);
+            learn();
             return;
         };
         let mut rx = port.pairs[0].rx();
         // What waits for a guest is not for everybody who claims its address.
-        if shared.table().observe(mac, ingress, announcement, now) != Observed::Changed {
+        let observed = shared.tables().of(network).observe(mac, place, announcement, now);
+        if observed != Observed::Changed {
             return;
         }
         let waiting = rx.take_waiting(mac);
-        match shared.uplink(ingress) {
+        match shared.uplink(place) {
             Some(uplink) => {
                 let lost = self.send_on(port, uplink, waiting, now);
                 rx.traffic.count_drop(DropReason::PortDown, lost);
-                shared.table_mut().learn(mac, ingress, announcement, now);
+                learn();
             }
             None => {
-                shared.table_mut().learn(mac, ingress, announcement, now);
+                learn();
                 drop(rx);
                 for PendingFrame { vnet, bytes, .. } in waiting {
                     frame::with_slice(vnet, &bytes, |frame| {
-                        let pair = self.select_rx_queue(ingress, frame);
+                        let pair = self.select_rx_queue(place, frame);
                         let frames = || std::iter::once(*frame);
-                        self.deliver(port.id, ingress, pair, Flush::Later, frames);
+                        self.deliver(port.origin(), place, pair, Flush::Later, frames);
                     });
                 }
             }
@@ -114,8 +123,8 @@ impl Delivery {
     /// Tells the network that the guest of `port` is here now, if it has moved. Co-resident VMs need not know: the table does.
     pub fn announce(&mut self, port: &Port, now: Instant) {
         let Some(mac) = port.take_unannounced() else { return };
-        self.learn(mac, port.id, true, now);
-        let is_here = self.shared.table().lookup(mac) == Some(port.id);
+        self.learn(mac, port.origin(), true, now);
+        let is_here = self.place_of(mac, port.network) == Some(port.id);
         // A guest that starts its driver again and again must not have us flood the network, either.
         if !is_here || !lock(&port.storm).admit(1, now) {
             return;
@@ -129,9 +138,7 @@ impl Delivery {
         };
         let bytes = Link::new(mac, MacAddr::BROADCAST).arp(&request);
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
-            for uplink in &Arc::clone(&self.shared).uplinks {
-                self.deliver(port.id, uplink.id, 0, Flush::Later, || std::iter::once(*frame));
-            }
+            self.send_to_uplinks(port.origin(), || std::iter::once(*frame));
         });
         self.flush();
     }
@@ -147,13 +154,13 @@ impl Delivery {
         let mut lost = 0;
         for PendingFrame { vnet, bytes, .. } in waiting {
             let source = address(&bytes, 6);
-            if source.and_then(|source| self.shared.table().lookup(source)) == Some(uplink.id) {
+            if source.and_then(|source| self.place_of(source, port.network)) == Some(uplink.id) {
                 lost += 1;
                 continue;
             }
             frame::with_slice(vnet, &bytes, |frame| {
                 self.shared.traffic.count(port.id, uplink.id, 1, u64::from(frame.len));
-                if uplink.send(port.id, now, std::iter::once(*frame)) {
+                if uplink.send(port.origin(), now, std::iter::once(*frame)) {
                     port.resume_soon();
                 }
             });
@@ -166,17 +173,18 @@ impl Delivery {
     #[cold]
     pub(crate) fn deliver_to_stopped<'f>(
         &mut self,
-        src: PortId,
+        origin: Origin,
         port: &Arc<Port>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) {
+        let src = origin.port;
         for frame in frames {
             let Some(dst) = address(frame.prefix, 0) else { continue };
             let mut rx = port.pairs[0].rx();
-            let place = self.shared.table().lookup(dst);
+            let place = self.place_of(dst, origin.network);
             if place.is_some_and(|place| place != port.id) {
                 drop(rx);
-                self.send(src, dst, &frame);
+                self.send(origin, dst, &frame);
                 continue;
             }
             self.account(src, port, &rx, &frame);

@@ -189,8 +189,8 @@ impl Worker {
             port.expire_stopped_guest();
         }
         if self.housekeeper {
-            while self.shared.table().age_due(now) {
-                self.shared.table_mut().age(now);
+            while self.shared.tables().age_due(now) {
+                self.shared.tables_mut().age(now);
             }
         }
         for uplink in &mut self.uplinks {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, fe
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
-use floodway_core::l2::{MacTable, PortId, SourcePolicy, Spoof, StormLimit};
+use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoof, StormLimit};
 use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
@@ -57,6 +57,8 @@ pub struct Port {
     pub instance: u64,
     /// As configured.
     pub config: PortConfig,
+    /// The network that it is in.
+    pub network: NetworkId,
     /// Which sources its guest may use.
     pub policy: SourcePolicy,
     /// Queue pairs, as many as are offered to the guest.
@@ -106,7 +108,7 @@ pub struct Port {
     nonce: AtomicU64,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
-    table: Arc<RwLock<MacTable>>,
+    tables: Arc<RwLock<MacTables>>,
 }
 
 impl Port {
@@ -116,7 +118,7 @@ impl Port {
         id: PortId,
         config: PortConfig,
         waker: Arc<Waker>,
-        table: Arc<RwLock<MacTable>>,
+        tables: Arc<RwLock<MacTables>>,
     ) -> Self {
         let pair = || QueuePair {
             rx: Mutex::new(RxQueue::new(config.queue_bytes)),
@@ -125,6 +127,7 @@ impl Port {
         Self {
             id,
             instance: 0,
+            network: NetworkId(config.network.vid),
             policy: SourcePolicy {
                 mac: config.mac,
                 ips: config.ips.clone(),
@@ -156,9 +159,16 @@ impl Port {
             quarantine: Mutex::default(),
             front_end: FrontEnd::default(),
             waker,
-            table,
+            tables,
             config,
         }
+    }
+
+    /// Where frames of its guest come from, and what the switch says to the guest or in its name.
+    #[inline]
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        Origin { port: self.id, network: self.network }
     }
 
     /// Counts in `kept` from now on: in blocks of each queue pair, and of what comes to no queue.
@@ -168,6 +178,10 @@ impl Port {
             pair.tx().traffic = kept.tx(index);
         }
         *lock(&self.undelivered) = kept.undelivered();
+        if let Some(cells) = kept.offload() {
+            self.offload.machine().engine.count_in(cells);
+        }
+        self.inbound.machine().kept = kept.inbound();
     }
 
     /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.
@@ -181,9 +195,9 @@ impl Port {
         if self.rx_running() == 0 || addresses.is_empty() {
             return;
         }
-        let mut table = self.table_mut();
+        let mut tables = self.tables_mut();
         for mac in addresses {
-            table.learn(mac, self.id, false, Instant::ZERO);
+            tables.of_mut(self.network).learn(mac, self.id, false, Instant::ZERO);
         }
     }
 
@@ -264,7 +278,8 @@ impl Port {
     }
 
     fn arrive(&self, running: u16) {
-        let mut table = self.table_mut();
+        let mut tables = self.tables_mut();
+        let table = tables.of_mut(self.network);
         table.forget_port(self.id);
         if let Some(mac) = self.config.mac
             && let Err(refusal) = table.pin(mac, self.id)
@@ -273,7 +288,7 @@ impl Port {
         }
         self.departed.store(0, Ordering::Release);
         self.rx_running.store(running, Ordering::Release);
-        drop(table);
+        drop(tables);
         tracing::debug!(port = self.config.name, "the guest receives");
         if self.pairs[0].rx().was_in_use() {
             *lock(&self.unannounced) = self.config.mac;
@@ -335,7 +350,7 @@ impl Port {
         // Before anybody is sent there: nothing may be dropped in between.
         self.departed.store(1, Ordering::Release);
         self.rx_running.store(0, Ordering::Release);
-        if !self.table_mut().depart(self.id) {
+        if !self.tables_mut().of_mut(self.network).depart(self.id) {
             // Nobody knows where it was.
             self.departed.store(0, Ordering::Release);
             return self.pairs.iter().for_each(|pair| pair.rx().forget());
@@ -381,20 +396,20 @@ impl Port {
             0 => {}
             1 => self.departed.store(2, Ordering::Release),
             _ => {
-                let mut table = self.table_mut();
+                let mut tables = self.tables_mut();
                 if self.rx_running() > 0 {
                     return;
                 }
-                table.forget_port(self.id);
+                tables.of_mut(self.network).forget_port(self.id);
                 self.departed.store(0, Ordering::Release);
-                drop(table);
+                drop(tables);
                 self.pairs.iter().for_each(|pair| pair.rx().forget());
             }
         }
     }
 
-    fn table_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTable>> {
-        Ordered::take(Rank::Last, || self.table.write().unwrap_or_else(PoisonError::into_inner))
+    fn tables_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTables>> {
+        Ordered::take(Rank::Last, || self.tables.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Frames that the guest has sent, without bare acknowledgements.

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use floodway_core::l2::PortId;
+use floodway_core::l2::{Origin, PortId};
 
 use super::port::Port;
 
@@ -28,8 +28,8 @@ pub struct Ports {
     /// In the order of the configuration.
     list: Vec<Arc<Port>>,
     generation: u64,
-    /// Some port is isolated.
-    isolates: bool,
+    /// Some port is isolated, or there are ports of several networks.
+    separates: bool,
 }
 
 impl Ports {
@@ -41,8 +41,10 @@ impl Ports {
         for port in &list {
             table[port.id.index()] = Some(Arc::clone(port));
         }
-        let isolates = list.iter().any(|port| port.config.isolate);
-        Self { table, list, generation, isolates }
+        let first = list.first().map(|port| port.network);
+        let separates =
+            list.iter().any(|port| port.config.is_isolated() || Some(port.network) != first);
+        Self { table, list, generation, separates }
     }
 
     /// The port with this number.
@@ -52,19 +54,31 @@ impl Ports {
         self.table.get(number)?.as_ref()
     }
 
-    /// Returns `true` if frames may pass between two ports or uplinks: unless both are ports, and one of them is isolated.
+    /// Returns `true` if frames may pass between two ports or uplinks, as far as ports have a say: unless both are ports, and of different networks or
+    /// one of them isolated. What the switch itself says to a port comes from that port.
     #[inline]
     #[must_use]
     pub fn connects(&self, one: PortId, other: PortId) -> bool {
-        !self.isolates || self.connects_isolated(one, other)
+        !self.separates || one == other || self.connects_separated(one, other)
     }
 
     #[cold]
-    fn connects_isolated(&self, one: PortId, other: PortId) -> bool {
+    fn connects_separated(&self, one: PortId, other: PortId) -> bool {
         match (self.get(one.index()), self.get(other.index())) {
-            (Some(one), Some(other)) => !(one.config.isolate || other.config.isolate),
+            (Some(one), Some(other)) => {
+                let isolated = one.config.is_isolated() || other.config.is_isolated();
+                one.network == other.network && !isolated
+            }
             _ => true,
         }
+    }
+
+    /// The ports that a frame from `origin` is flooded to: those of its network that run, but the one that it comes from.
+    pub fn flooded(&self, origin: Origin) -> impl Iterator<Item = &Arc<Port>> {
+        let takes = move |p: &&Arc<Port>| {
+            p.network == origin.network && p.rx_running() > 0 && self.connects(origin.port, p.id)
+        };
+        self.iter().filter(move |p| p.id != origin.port).filter(takes)
     }
 
     /// The port with this name.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time;
 
 use floodway_core::inbound::Config;
-use floodway_core::l2::{MacTable, PortId};
+use floodway_core::l2::{MacTables, Origin, PortId};
 use floodway_core::time::Instant;
 
 use super::allocator::BandwidthAllocator;
@@ -51,20 +51,20 @@ pub struct Shared {
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
     pub(crate) settings_keeper: OnceLock<SettingsKeeper>,
-    /// Which address is where.
-    table: Arc<RwLock<MacTable>>,
+    /// Which address is where, in each network.
+    tables: Arc<RwLock<MacTables>>,
     started: time::Instant,
 }
 
 impl Shared {
-    /// The state of a switch with these ports and uplinks, and numbers for `capacity` ports; `table` is that of the ports.
+    /// The state of a switch with these ports and uplinks, and numbers for `capacity` ports; `tables` are those of the ports.
     #[must_use]
     pub(crate) fn new(
         ports: Vec<Arc<Port>>,
         capacity: usize,
         uplinks: Vec<Arc<Uplink>>,
         workers: Vec<WorkerInfo>,
-        table: Arc<RwLock<MacTable>>,
+        tables: Arc<RwLock<MacTables>>,
         captures: Arc<Captures>,
     ) -> Self {
         let inbound = BandwidthAllocator::new(&ports);
@@ -83,7 +83,7 @@ impl Shared {
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
-            table,
+            tables,
             started: time::Instant::now(),
         }
     }
@@ -124,15 +124,20 @@ impl Shared {
         self.uplinks.get(id.index().checked_sub(self.capacity)?)
     }
 
-    /// The forwarding table, for look-ups and refreshing.
-    #[inline]
-    pub fn table(&self) -> Ordered<RwLockReadGuard<'_, MacTable>> {
-        Ordered::take(Rank::Last, || self.table.read().unwrap_or_else(PoisonError::into_inner))
+    /// The uplinks that a frame from `origin` is flooded to: those of its network, but the one that it comes from.
+    pub fn flooded_uplinks(&self, origin: Origin) -> impl Iterator<Item = &Arc<Uplink>> {
+        self.uplinks.iter().filter(move |u| u.id != origin.port && u.carries(origin.network))
     }
 
-    /// The forwarding table, for changes.
-    pub fn table_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTable>> {
-        Ordered::take(Rank::Last, || self.table.write().unwrap_or_else(PoisonError::into_inner))
+    /// The forwarding tables, for look-ups and refreshing.
+    #[inline]
+    pub fn tables(&self) -> Ordered<RwLockReadGuard<'_, MacTables>> {
+        Ordered::take(Rank::Last, || self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The forwarding tables, for changes.
+    pub fn tables_mut(&self) -> Ordered<RwLockWriteGuard<'_, MacTables>> {
+        Ordered::take(Rank::Last, || self.tables.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A port has so many active connections now.
@@ -148,5 +153,35 @@ impl Shared {
     /// Looks at what ports use of the link, if that is due. To be called by one worker.
     pub fn tick_inbound(&self, now: Instant) {
         self.inbound.tick(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, NetworkConfig, PortConfig};
+
+    #[test]
+    fn ports_are_separated_from_each_other_and_never_from_themselves() {
+        let port = |n: u8, vid: u16, isolate| PortConfig {
+            network: NetworkConfig::new(format!("network{vid}"), vid),
+            isolate,
+            ..PortConfig::new(format!("vm{n}"), "unused")
+        };
+        let connected = |ports: Vec<PortConfig>| {
+            let shared =
+                Shared::without_threads(&config::Config { ports, ..config::Config::default() })
+                    .unwrap();
+            let ports = shared.ports();
+            let [one, other] = [0, 1].map(|index: usize| ports.list()[index].id);
+            assert!(ports.connects(one, one) && ports.connects(other, other));
+            assert_eq!(ports.connects(one, other), ports.connects(other, one));
+            ports.connects(one, other)
+        };
+        assert!(connected(vec![port(1, 0, false), port(2, 0, false)]));
+        assert!(connected(vec![port(1, 10, false), port(2, 10, false)]));
+        assert!(!connected(vec![port(1, 10, false), port(2, 20, false)]));
+        assert!(!connected(vec![port(1, 10, true), port(2, 10, false)]));
+        assert!(!connected(vec![port(1, 10, true), port(2, 10, true)]));
     }
 }

@@ -5,11 +5,13 @@
 //! which its worker tries once a second, by itself or through a broker ([`DeviceSupply`]). What should have left meanwhile is counted as
 //! `uplink_error`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use floodway_core::l2::{PortId, StormLimit};
+use floodway_core::l2::{NetworkId, Origin, PortId, StormLimit};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::MacAddr;
@@ -17,9 +19,10 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::supply::DeviceSupply;
 use crate::capture::{Captures, Tap};
-use crate::config::{MeterConfig, UplinkConfig};
+use crate::config::{MeterConfig, NetworkConfig, UplinkConfig};
 use crate::egress::{Egress, LinkRate, Outbox, Settings, SharedEgress};
-use crate::frame::Frame;
+use crate::frame::{Frame, vlan};
+use crate::kept::counters::UplinkCounters;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
@@ -71,23 +74,37 @@ pub struct Uplink {
     pub id: PortId,
     /// As configured.
     pub config: UplinkConfig,
+    /// The network that it carries without tags.
+    untagged: Option<NetworkId>,
+    /// What may be flooded to each network that it carries.
+    floods: BTreeMap<NetworkId, FloodLimits>,
     egress: SharedEgress,
     /// When the egress has something to do.
     deadline: Deadline,
     /// The worker that owns the receiving half and looks at the deadline.
     waker: Arc<Waker>,
-    /// Broadcast and unknown unicast that may come from the network.
-    storm: Mutex<StormLimit>,
-    /// Multicast that may come from there.
-    multicast: Mutex<StormLimit>,
     /// Frames that left. Written under the egress's lock.
     pub sent: Outbox,
     /// Frames that arrived. Written by the worker that owns the receiving half.
     pub received: Traffic,
 }
 
+/// What may come from the network and go to many, each second.
+struct FloodLimits {
+    /// Broadcast and unknown unicast.
+    storm: Mutex<StormLimit>,
+    multicast: Mutex<StormLimit>,
+}
+
+impl FloodLimits {
+    fn of(config: &UplinkConfig) -> Self {
+        let limit = |pps: u32| Mutex::new(StormLimit::new(pps.into(), Instant::ZERO));
+        Self { storm: limit(config.storm_pps), multicast: limit(config.multicast_pps) }
+    }
+}
+
 impl Uplink {
-    /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker; what is sent and received is counted in `traffic`. Without a device, which a broker may not have yet,
+    /// Makes both halves of the device that `source` has; `waker` is that of the uplink's worker; what it does is counted in `kept`. Without a device, which a broker may not have yet,
     /// the receiving half has failed.
     ///
     /// # Errors
@@ -98,7 +115,7 @@ impl Uplink {
         defaults: &EgressDefaults<'_>,
         waker: Arc<Waker>,
         source: DeviceSource,
-        traffic: [Traffic; 2],
+        kept: UplinkCounters,
     ) -> Result<(Arc<Self>, UplinkReceiver), UplinkError> {
         let device = source.first(&config)?;
         let failed = device.is_none();
@@ -108,14 +125,15 @@ impl Uplink {
             None => uplink::absent::halves()?,
         };
         let link = LinkRate::new(link);
-        let mut slot = Self::with_sender(id, config, defaults, link, sender, waker);
-        [slot.sent.traffic, slot.received] = traffic;
+        let UplinkCounters { sent, received, meter } = kept;
+        let mut slot = Self::with_sender(id, config, defaults, link, sender, waker, meter);
+        (slot.sent.traffic, slot.received) = (sent, received);
         let slot = Arc::new(slot);
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
     }
 
-    /// A half that sends through `sender`, to a link of rate `link` if the configuration names none.
+    /// A half that sends through `sender`, to a link of rate `link` if the configuration names none; its meters count in `meter`.
     fn with_sender(
         id: PortId,
         config: UplinkConfig,
@@ -123,13 +141,16 @@ impl Uplink {
         link: LinkRate,
         sender: Box<dyn Sender>,
         waker: Arc<Waker>,
+        meter: Option<&'static [AtomicU64]>,
     ) -> Self {
-        let settings = defaults.settings(&config, link);
-        let limit = |pps: u32| Mutex::new(StormLimit::new(pps.into(), Instant::ZERO));
+        let settings = Settings { counters: meter, ..defaults.settings(&config, link) };
+        let network = |network: &NetworkConfig| NetworkId(network.vid);
+        let untagged = config.network.as_ref().map(network);
+        let all = config.tagged.iter().map(network).chain(untagged);
         Self {
             id,
-            storm: limit(config.storm_pps),
-            multicast: limit(config.multicast_pps),
+            untagged,
+            floods: all.map(|network| (network, FloodLimits::of(&config))).collect(),
             config,
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: Deadline::default(),
@@ -139,10 +160,28 @@ impl Uplink {
         }
     }
 
-    /// Sends frames of the port or uplink `source`, or lets them wait; what is dropped is counted. Returns `true` if something of the source is
-    /// left to be cut: its worker has to [`resume`](Self::resume).
+    /// Sends frames from `origin`, with a tag if their network has one here, or lets them wait; what is dropped is counted. Returns `true` if something of
+    /// the source is left to be cut: its worker has to [`resume`](Self::resume).
     #[must_use]
     pub fn send<'f>(
+        &self,
+        origin: Origin,
+        now: Instant,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> bool {
+        if self.untagged == Some(origin.network) {
+            return self.send_as_is(origin.port, now, frames);
+        }
+        let mut is_left = false;
+        for frame in frames {
+            vlan::with_tag(&frame, origin.network.0, |frame| {
+                is_left = self.send_as_is(origin.port, now, std::iter::once(*frame));
+            });
+        }
+        is_left
+    }
+
+    fn send_as_is<'f>(
         &self,
         source: PortId,
         now: Instant,
@@ -151,17 +190,46 @@ impl Uplink {
         self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress))
     }
 
+    /// The networks that it carries, tagged or not.
+    pub fn networks(&self) -> impl Iterator<Item = NetworkId> + '_ {
+        self.floods.keys().copied()
+    }
+
+    /// Returns `true` if it carries the network, tagged or not.
+    #[must_use]
+    pub fn carries(&self, network: NetworkId) -> bool {
+        self.floods.contains_key(&network)
+    }
+
+    /// The network of a frame that has come by this uplink: `vid` is its VLAN identifier, 0 in a priority tag or without any. `None` if it carries no
+    /// such network.
+    #[must_use]
+    pub fn network_of(&self, vid: u16) -> Option<NetworkId> {
+        if vid == 0 {
+            return self.untagged;
+        }
+        let network = NetworkId(vid);
+        (Some(network) != self.untagged && self.carries(network)).then_some(network)
+    }
+
     /// Cuts the next piece of what is left of `source`. Returns what that has cost, as far as it was not charged; `None` if nothing is left.
     pub fn resume(&self, source: PortId, now: Instant) -> Option<Work> {
         self.egress.resume(source, now, &self.sent, |egress| self.publish(egress))
     }
 
-    /// Returns `true` if a frame of `segments` segments that has come by this uplink may be flooded to `dst`.
+    /// Returns `true` if a frame of `segments` segments that has come by this uplink may be flooded in `network`, to `dst`.
     #[must_use]
-    pub fn admits_flood(&self, dst: MacAddr, segments: u32, now: Instant) -> bool {
+    pub fn admits_flood(
+        &self,
+        network: NetworkId,
+        dst: MacAddr,
+        segments: u32,
+        now: Instant,
+    ) -> bool {
         let is_multicast = dst.is_multicast() && dst != MacAddr::BROADCAST;
-        let limit = if is_multicast { &self.multicast } else { &self.storm };
-        lock(limit).admit(segments, now)
+        self.floods.get(&network).is_some_and(|FloodLimits { storm, multicast }| {
+            lock(if is_multicast { multicast } else { storm }).admit(segments, now)
+        })
     }
 
     /// When [`run_timer`](Self::run_timer) is due.
@@ -242,6 +310,7 @@ impl EgressDefaults<'_> {
             link,
             guests: self.guests,
             seed: self.seed,
+            counters: None,
         }
     }
 }

@@ -80,6 +80,8 @@ drop_reasons! {
     RouterGuard = "router_guard",
     /// A DHCP server's message from a port that may send none.
     DhcpGuard = "dhcp_guard",
+    /// A VLAN tag, or the lack of one, that means no network of the port or uplink that the frame has come by.
+    VlanFiltered = "vlan_filtered",
     /// The storm limit of the port or uplink that the frame came from.
     Storm = "storm",
     /// The destination is another port, and one of both is isolated.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use floodway_core::l2::{MacTable, PortId, PortKind, StormLimit};
+use floodway_core::l2::{MacTable, MacTables, PortId, PortKind, StormLimit};
 
 use super::{BrokerPort, StartError};
 use crate::api::control::ControlError;
@@ -61,7 +61,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) struct Manager {
     shared: Arc<Shared>,
     wakers: Vec<Arc<Waker>>,
-    table: Arc<RwLock<MacTable>>,
+    tables: Arc<RwLock<MacTables>>,
     memory: Arc<Budget>,
     /// Where threads of sockets may run.
     spare: Option<Cores>,
@@ -153,7 +153,7 @@ impl Manager {
     pub(super) fn new(
         shared: Arc<Shared>,
         wakers: Vec<Arc<Waker>>,
-        table: Arc<RwLock<MacTable>>,
+        tables: Arc<RwLock<MacTables>>,
         memory: Arc<Budget>,
         config: &Config,
         broker: Option<Broker>,
@@ -166,7 +166,7 @@ impl Manager {
             free: (config.ports.len()..shared.capacity).collect(),
             broker,
         };
-        Self { shared, wakers, table, memory, spare, state: Mutex::new(state) }
+        Self { shared, wakers, tables, memory, spare, state: Mutex::new(state) }
     }
 
     /// Opens the sockets of all ports; those whose index is in `channels` have their front-ends from a broker.
@@ -339,7 +339,7 @@ impl Manager {
             }
         };
         let port = self.new_port(state, config, number, instance);
-        add_to_table(&mut self.shared.table_mut(), &port);
+        add_to_table(&mut self.shared.tables_mut(), &port);
         let connection = match channel {
             Some(channel) => relay::start(Arc::clone(&port), channel),
             None => Connection::start(Arc::clone(&port)),
@@ -365,21 +365,22 @@ impl Manager {
         instance: u64,
     ) -> Arc<Port> {
         let waker = Arc::clone(&self.wakers[config.worker]);
-        let mut port = Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.table));
+        let mut port =
+            Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.tables));
         port.instance = instance;
         port.memory = Share::of(Arc::clone(&self.memory));
         let counters = state.broker.as_ref().and_then(|broker| broker.counters.as_ref());
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
             port.count_in(&counters);
         }
-        self.shared.traffic.forget(port.id);
+        self.shared.traffic.begin(port.id, instance);
         self.shared.ledger.forget(port.id);
         Arc::new(port)
     }
 
     /// Forgets a port's addresses, and lets its number be used again.
     fn give_up(&self, state: &mut State, port: &Port) {
-        self.shared.table_mut().remove_port(port.id);
+        self.shared.tables_mut().of_mut(port.network).remove_port(port.id);
         match &state.broker {
             Some(Broker { counters }) => {
                 if let Some(counters) = counters {
@@ -548,8 +549,9 @@ fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<S
     SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
 }
 
-/// Brings a port and its configured address into the forwarding table.
-pub(super) fn add_to_table(table: &mut MacTable, port: &Port) {
+/// Brings a port and its configured address into the forwarding table of its network.
+pub(super) fn add_to_table(tables: &mut MacTables, port: &Port) {
+    let table = tables.of_mut(port.network);
     table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
     table.allow_takeover(port.id, port.config.allow_mac_takeover);
     if let Some(mac) = port.config.mac {

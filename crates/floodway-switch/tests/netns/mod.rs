@@ -62,6 +62,16 @@ pub fn wait_until_running(device: &str) {
     }
 }
 
+/// Adds the veth pair `v0` and `v1`, on which the kernel sends nothing of its own, and waits until both are up.
+pub fn add_veth() {
+    ip("link add v0 type veth peer name v1");
+    for name in ["v0", "v1"] {
+        ip(&format!("link set {name} addrgenmode none"));
+        ip(&format!("link set {name} up"));
+    }
+    ["v0", "v1"].into_iter().for_each(wait_until_running);
+}
+
 /// Runs ip(8) in this thread's namespace; returns what it printed.
 pub fn ip(arguments: &str) -> String {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();

@@ -11,6 +11,7 @@ mod hostile;
 mod migration;
 mod multiqueue;
 mod net;
+mod networks;
 mod offloads;
 mod queueing;
 mod reconnect;

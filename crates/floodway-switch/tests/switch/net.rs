@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use floodway_switch::api::status::{PortStatus, Status};
-use floodway_switch::config::{Config, PortConfig, WorkerConfig};
+use floodway_switch::config::{Config, NetworkConfig, PortConfig, WorkerConfig};
 use floodway_switch::switch::Switch;
 use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait};
@@ -27,12 +27,18 @@ pub struct Net {
 impl Net {
     /// A running switch with `ports`; the sockets' paths are filled in.
     pub fn start(ports: Vec<PortConfig>) -> Self {
+        Self::start_with(ports, Vec::new())
+    }
+
+    /// As [`start`](Self::start), with `networks`.
+    pub fn start_with(ports: Vec<PortConfig>, networks: Vec<NetworkConfig>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let workers = 1 + ports.iter().map(|p| p.worker).max().unwrap_or(0);
         let worker = WorkerConfig { core: None, poll: Duration::from_micros(50) };
         let mut config = Config {
             control: dir.path().join("control.sock"),
             workers: vec![worker; workers],
+            networks,
             ports,
             ..Config::default()
         };

@@ -1,5 +1,7 @@
 //! Ports that come, change and go behind a broker, whatever happens to data planes.
 
+mod networks;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -37,14 +37,14 @@ impl Egress<'_> {
     /// A peer that has come to live on this host hears the guest itself. What is stored for it may be older than a turn
     /// of the sequence numbers by now, and nobody needs it: the guest has it still.
     fn send(&mut self, frame: &Frame<'_>, dst: MacAddr) {
-        let src = self.port.id;
+        let origin = self.port.origin();
         let shared = &self.delivery.shared;
-        let found = shared.table().lookup(dst);
+        let found = shared.tables().of(origin.network).lookup(dst);
         if found.is_some_and(|dst| shared.uplink(dst).is_none()) {
             return;
         }
         inbound::to_network(self.port, self.delivery, frame, |delivery, frame| {
-            delivery.send(src, dst, frame);
+            delivery.send(origin, dst, frame);
         });
     }
 
@@ -53,9 +53,9 @@ impl Egress<'_> {
             return;
         }
         let pair = self.delivery.select_rx_queue(self.port.id, frame);
-        let (port, frames) = (self.port.id, || std::iter::once(*frame));
+        let (port, frames) = (self.port, || std::iter::once(*frame));
         // It is the switch that speaks here, for somebody behind an uplink.
-        self.delivery.deliver(port, port, pair, Flush::Later, frames);
+        self.delivery.deliver(port.origin(), port.id, pair, Flush::Later, frames);
     }
 
     /// Sends a frame to where its destination, the port's guest, is now. Returns `false` if that is not known.
@@ -69,12 +69,12 @@ impl Egress<'_> {
         let Some(src) = rest.first_chunk_mut::<6>() else { return false };
         let guest = MacAddr(*dst);
         *src = NOTICE_SOURCE.0;
-        let place = self.delivery.shared.table().lookup(guest);
+        let place = self.delivery.shared.tables().of(self.port.network).lookup(guest);
         if place.is_none_or(|place| place == self.port.id) {
             return false;
         }
-        let port = self.port.id;
-        frame::with_slice(frame.vnet, &bytes, |frame| self.delivery.send(port, guest, frame));
+        let origin = self.port.origin();
+        frame::with_slice(frame.vnet, &bytes, |frame| self.delivery.send(origin, guest, frame));
         true
     }
 

@@ -12,7 +12,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{Meta, checksum, ethernet, parse};
 use proptest::prelude::*;
 
-use crate::frame::describe::{Direction, Trust, describe, is_notice};
+use crate::frame::describe::{Direction, Special, Trust, describe, special};
 use crate::frame::held::Held;
 use crate::frame::iovec::GuestIoVec;
 use crate::frame::pool::Pool;
@@ -382,11 +382,13 @@ fn notices_are_seen_behind_any_tags() {
     let types = [ethernet::TYPE_VLAN, ethernet::TYPE_QINQ, ethernet::TYPE_QINQ_OLD];
     let mut tagged = link.clone();
     for tags in 0..5 {
-        assert!(is_notice(&tagged.frame(0x88b5, &[0; 46])), "{tags} tags");
-        assert!(!is_notice(&tagged.frame(0x88b6, &[0; 46])), "{tags} tags");
+        let notice = special(&tagged.frame(0x88b5, &[0; 46]));
+        assert_eq!(notice, Some(Special::Notice), "{tags} tags");
+        let other = special(&tagged.frame(0x88b6, &[0; 46]));
+        assert_eq!(other, (tags > 0).then_some(Special::Tagged), "{tags} tags");
         tagged = tagged.tagged(types[tags % 3], 3);
     }
-    assert!(!is_notice(&link.frame(ethernet::TYPE_VLAN, &[])));
+    assert_eq!(special(&link.frame(ethernet::TYPE_VLAN, &[])), Some(Special::Tagged));
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use floodway_core::l2::{MacTable, PortId};
+use floodway_core::l2::{MacTables, PortId};
 
 use super::sched::{Attributes, SliceError, set_slice};
 use super::{ManagedVm, Policy, SliceController, Slices};
@@ -57,7 +57,7 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
         vcpu: Some(VcpuConfig { vm, policy }),
         ..PortConfig::new("vm1", "unused")
     };
-    let table = MacTable::new([0; 2], Duration::from_secs(1));
+    let table = MacTables::new([0; 2], Duration::from_secs(1));
     let waker = Arc::new(Waker::new().unwrap());
     Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table))))
 }

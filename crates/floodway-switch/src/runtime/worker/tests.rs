@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use floodway_core::l2::PortId;
+use floodway_core::l2::{NetworkId, Origin, PortId};
 
 use super::schedule::QUANTUM;
 use super::*;
@@ -239,7 +239,8 @@ fn without_buffers() -> Scene {
 fn deliver(delivery: &mut Delivery, pair: u16, flush: Flush) {
     let bytes = numbered(1, 2, 0, 22);
     frame::with_slice(VnetHdr::default(), &bytes, |frame| {
-        delivery.deliver(PortId(0), PortId(1), pair, flush, || std::iter::once(*frame));
+        let origin = Origin { port: PortId(0), network: NetworkId::DEFAULT };
+        delivery.deliver(origin, PortId(1), pair, flush, || std::iter::once(*frame));
     });
 }
 

@@ -10,7 +10,7 @@
 //! that the interface has coalesced or that a peer over veth has never segmented arrive whole, and
 //! ours leave whole and are segmented by the interface. The kernel strips the outermost VLAN tag
 //! from what it receives and passes it beside the frame (`PACKET_AUXDATA`); it is put back where
-//! it was, since the switch is VLAN-transparent.
+//! it was: it says which network the frame is in.
 //!
 //! The interface belongs to the operator: it must exist and be up, and it should have no addresses
 //! of its own, since the host's stack sees the same frames. When it goes down or away the receiver

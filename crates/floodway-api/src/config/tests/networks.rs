@@ -1,0 +1,89 @@
+//! Networks, and who is in them.
+
+use super::*;
+
+#[test]
+fn networks_are_named_and_numbered_once() {
+    let red = "[[network]]\nname = \"red\"\nvid = 10\n";
+    let in_red = |extra: &str| format!("{red}{}", port_with(extra));
+    let cases = [
+        (
+            port_with("network = \"red\""),
+            "4: port[0] \"vm1\".network = \"red\": there is no such network; add a [[network]] section with this name \
+             and a vid, or leave it out",
+        ),
+        (
+            in_red("network = \"rad\""),
+            "7: port[0] \"vm1\".network = \"rad\": there is no such network; add a [[network]] section with this name \
+             and a vid; did you mean \"red\"?",
+        ),
+        (
+            "[[network]]\nname = \"red\"".to_owned(),
+            "1: network[0] \"red\".vid: missing; add vid = 10, or another VLAN identifier from 1 to 4094 that no other \
+             network has",
+        ),
+        (
+            "[[network]]\nname = \"red\"\nvid = 4095".to_owned(),
+            "3: network[0] \"red\".vid = 4095: must be an integer from 1 to 4094",
+        ),
+        (
+            format!("{red}[[network]]\nname = \"blue\"\nvid = 10"),
+            "6: network[1] \"blue\".vid = 10: already used by network[0] \"red\"; choose another one",
+        ),
+        (
+            format!("{red}{red}"),
+            "5: network[1] \"red\".name = \"red\": already used by network[0] \"red\"; choose another one",
+        ),
+        (
+            "[[network]]\nname = \"red\"\nvlan = 3".to_owned(),
+            "3: network[0] \"red\".vlan: unknown key; remove it; the keys here are name, vid, isolate",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error(&text), format!("f.toml:{expected}"));
+    }
+    assert_eq!(parse(&port_with("")).unwrap().ports[0].network, NetworkConfig::default());
+}
+
+#[test]
+fn a_mac_address_is_unique_in_its_network_only() {
+    let mac = "mac = \"52:54:00:00:00:01\"";
+    let other = format!("[[port]]\nname = \"vm2\"\nsocket = \"/tmp/vm2.sock\"\n{mac}\n");
+    let red = "[[network]]\nname = \"red\"\nvid = 10\n";
+    let apart = format!("{red}{}{other}network = \"red\"\n", port_with(mac));
+    assert_eq!(parse(&apart).unwrap().ports[0].mac, parse(&apart).unwrap().ports[1].mac);
+    let together = error(&format!("{red}{}{other}", port_with(mac)));
+    assert!(together.contains("already used by port[0] \"vm1\""), "{together}");
+}
+
+#[test]
+fn uplinks_carry_one_network_untagged_and_others_tagged() {
+    let both = "[[network]]\nname = \"red\"\nvid = 10\n[[network]]\nname = \"blue\"\nvid = 20\n";
+    let text = |keys: &str| format!("{both}{}{keys}", uplink_with("fw0"));
+    let carried = |keys: &str| {
+        let uplink = parse(&text(keys)).unwrap().uplinks.remove(0);
+        let vids =
+            |networks: &[NetworkConfig]| networks.iter().map(|it| it.vid).collect::<Vec<_>>();
+        (uplink.network.map(|network| network.vid), vids(&uplink.tagged))
+    };
+    assert_eq!(carried(""), (Some(0), vec![]));
+    assert_eq!(carried("tagged = [\"blue\", \"red\"]"), (None, vec![20, 10]));
+    assert_eq!(carried("network = \"default\"\ntagged = [\"red\"]"), (Some(0), vec![10]));
+    let already = "is there already, in this list or as network; remove one of them";
+    let cases = [
+        (
+            "tagged = [\"default\"]",
+            "\"default\": has no VLAN identifier for a tag; add a [[network]] section for it with a vid",
+        ),
+        (
+            "tagged = [\"rad\"]",
+            "\"rad\": there is no such network; add a [[network]] section with this name and a vid; did you mean \"red\"?",
+        ),
+        ("tagged = [\"red\", \"red\"]", &format!("\"red\": {already}")),
+        ("tagged = [\"red\"]\nnetwork = \"red\"", &format!("\"red\": {already}")),
+    ];
+    for (keys, expected) in cases {
+        let list = keys.lines().next().unwrap();
+        assert_eq!(error(&text(keys)), format!("f.toml:11: uplink[0] \"up0\".{list}: {expected}"));
+    }
+}
