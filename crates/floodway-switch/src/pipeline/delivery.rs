@@ -23,6 +23,7 @@ use floodway_wire::{MacAddr, parse};
 
 use crate::api::capture::Stage;
 use crate::frame::{CUT_AT_ONCE, Frame};
+use crate::queues::moderation::Moderated;
 use crate::queues::rx::RxQueue;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
@@ -55,20 +56,36 @@ pub struct Delivery {
 struct Signals {
     /// Receive queues with frames that their guests do not see yet.
     unflushed: Vec<(usize, u16)>,
-    /// Receive queues whose interrupt waits, and until when.
-    held: Vec<((usize, u16), Instant)>,
+    /// Interrupts that wait.
+    held: Vec<Held>,
+}
+
+/// An interrupt that waits.
+struct Held {
+    /// Of this receive queue.
+    queue: (usize, u16),
+    due: Instant,
+    /// Whose frames were the first of which the guest has not heard.
+    sender: PortId,
 }
 
 impl Signals {
-    /// Frames were placed in `rx`: lets the guest hear of them as `flush` says.
+    /// Frames of `sender` were placed in `rx`: lets the guest hear of them as `flush` says.
     #[inline]
-    fn on_delivered(&mut self, port: &Port, queue: (usize, u16), rx: &mut RxQueue, flush: Flush) {
+    fn on_delivered(
+        &mut self,
+        sender: PortId,
+        port: &Port,
+        queue: (usize, u16),
+        rx: &mut RxQueue,
+        flush: Flush,
+    ) {
         match flush {
             Flush::Now => finish(port, rx),
             Flush::Moderated(now) => {
                 settle(port, rx);
                 if let Some(due) = rx.flush_moderated(now, port.received(), port.sent()) {
-                    self.hold(queue, due);
+                    self.hold(queue, due, sender);
                 }
             }
             Flush::Later if self.unflushed.contains(&queue) => {}
@@ -76,10 +93,10 @@ impl Signals {
         }
     }
 
-    fn hold(&mut self, queue: (usize, u16), due: Instant) {
-        match self.held.iter_mut().find(|(held, _)| *held == queue) {
-            Some(entry) => entry.1 = due,
-            None => self.held.push((queue, due)),
+    fn hold(&mut self, queue: (usize, u16), due: Instant, sender: PortId) {
+        match self.held.iter_mut().find(|held| held.queue == queue) {
+            Some(held) => held.due = due,
+            None => self.held.push(Held { queue, due, sender }),
         }
     }
 }
@@ -95,7 +112,7 @@ impl Delivery {
     /// Takes over other ports. Not within a batch.
     #[cold]
     pub fn take_ports(&mut self, ports: Arc<Ports>) {
-        self.signals.held.retain(|((i, _), _)| ports.get(*i).is_some());
+        self.signals.held.retain(|held| ports.get(held.queue.0).is_some());
         self.ports = ports;
     }
 
@@ -138,7 +155,7 @@ impl Delivery {
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
         port.count_received(placed.frames - placed.pure_acks);
-        self.signals.on_delivered(port, (dst.index(), pair), &mut rx, flush);
+        self.signals.on_delivered(src, port, (dst.index(), pair), &mut rx, flush);
         if let Some((deferred, relieved)) = rx.take_aside() {
             self.shared.ledger.defer(src, &deferred);
             self.shared.ledger.relieve(src, relieved);
@@ -285,15 +302,18 @@ impl Delivery {
         if self.next_interrupt() > now {
             return false;
         }
-        let ports = &self.ports;
-        self.signals.held.retain_mut(|((i, pair), due)| {
+        let (ports, ledger) = (&self.ports, &self.shared.ledger);
+        self.signals.held.retain_mut(|Held { queue: (i, pair), due, sender }| {
             if *due > now {
                 return true;
             }
             let Some(port) = ports.get(*i) else { return false };
-            let next = port.pairs[usize::from(*pair)].rx().interrupt_if_due(now);
-            *due = next.unwrap_or(*due);
-            next.is_some()
+            match port.pairs[usize::from(*pair)].rx().interrupt_if_due(now) {
+                Moderated::Waits(until) => *due = until,
+                Moderated::Sent => ledger.charge_interrupt(*sender),
+                Moderated::Unwanted => {}
+            }
+            *due > now
         });
         true
     }
@@ -302,7 +322,7 @@ impl Delivery {
     #[inline]
     #[must_use]
     pub fn next_interrupt(&self) -> Instant {
-        self.signals.held.iter().map(|&(_, due)| due).min().unwrap_or(Instant::NEVER)
+        self.signals.held.iter().map(|held| held.due).min().unwrap_or(Instant::NEVER)
     }
 }
 

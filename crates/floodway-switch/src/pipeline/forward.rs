@@ -52,6 +52,7 @@ const RECEIVED: Work = Work {
     buffers: 0,
     bytes: 0,
     segments: 0,
+    interrupts: 0,
     device: 1,
 };
 

@@ -40,7 +40,7 @@ use floodway_wire::vnet::{self, VnetHdr};
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, CUT_AT_ONCE, Frame};
-use crate::queues::moderation::{Delivered, Moderation};
+use crate::queues::moderation::{Delivered, Moderated, Moderation};
 use crate::queues::ring::{Interrupts, Ring};
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
 use crate::stats::{DropReason, Traffic};
@@ -321,17 +321,19 @@ impl RxQueue {
         }
     }
 
-    /// Makes what was placed visible to the guest and interrupts it if it wants that.
+    /// Makes what was placed visible to the guest and interrupts it if it wants that; returns whether it did.
     #[inline]
-    pub fn flush(&mut self) {
-        let Some(ring) = &mut self.ring else { return };
+    pub fn flush(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
         if ring.queue.has_unpublished() {
             ring.queue.publish();
         } else if self.moderation.due().is_none() {
-            return;
+            return false;
         }
         self.visible = (self.traffic.packets.get(), self.traffic.bytes.get());
-        self.moderation.on_signal_decision(ring.signal_if_needed(&self.interrupts));
+        let interrupted = ring.signal_if_needed(&self.interrupts);
+        self.moderation.on_signal_decision(interrupted);
+        interrupted
     }
 
     /// Makes what was placed visible to the guest. Interrupts it if it wants that and the interrupt need not wait for those
@@ -365,14 +367,13 @@ impl RxQueue {
         due
     }
 
-    /// Sends an interrupt that has waited long enough, if the guest still wants it. Answers until when it waits if it has not.
-    pub fn interrupt_if_due(&mut self, now: Instant) -> Option<Instant> {
-        let due = self.moderation.due()?;
-        if due > now {
-            return Some(due);
+    /// Sends an interrupt that has waited long enough, if the guest still wants it.
+    pub fn interrupt_if_due(&mut self, now: Instant) -> Moderated {
+        match self.moderation.due() {
+            Some(due) if due > now => Moderated::Waits(due),
+            Some(_) => Moderated::over(self.flush()),
+            None => Moderated::Unwanted,
         }
-        self.flush();
-        None
     }
 
     /// Returns `true` if the guest has broken its ring since this was last called.

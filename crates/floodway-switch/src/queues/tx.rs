@@ -26,7 +26,7 @@ use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
-use crate::queues::moderation::{Completed, Completions};
+use crate::queues::moderation::{Completed, Completions, Moderated};
 use crate::queues::ring::{Interrupts, Ring};
 use crate::queues::virtqueue::{self, Access, Pop, RingBroken};
 use crate::stats::ledger::MODEL;
@@ -421,20 +421,21 @@ impl TxQueue {
         due
     }
 
-    /// Sends an interrupt that has waited long enough, if the guest still wants it. Answers until when it waits if it has not.
-    pub fn interrupt_if_due(&mut self, now: Instant) -> Option<Instant> {
-        let due = self.completions.due()?;
-        if due > now {
-            return Some(due);
+    /// Sends an interrupt that has waited long enough, if the guest still wants it.
+    pub fn interrupt_if_due(&mut self, now: Instant) -> Moderated {
+        match self.completions.due() {
+            Some(due) if due > now => Moderated::Waits(due),
+            Some(_) => Moderated::over(self.interrupt()),
+            None => Moderated::Unwanted,
         }
-        self.interrupt();
-        None
     }
 
-    fn interrupt(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            self.completions.on_signal_decision(ring.signal_if_needed(&self.interrupts));
-        }
+    /// Interrupts the guest if it wants that; returns whether it did.
+    fn interrupt(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        let interrupted = ring.signal_if_needed(&self.interrupts);
+        self.completions.on_signal_decision(interrupted);
+        interrupted
     }
 
     /// Makes the batch's descriptors visible to the guest as used and counts its frames.

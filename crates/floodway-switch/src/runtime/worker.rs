@@ -33,6 +33,7 @@ use floodway_core::work::Work;
 use crate::capture;
 use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
+use crate::queues::moderation::Moderated;
 use crate::queues::tx::{Batch, TxQueue};
 use crate::runtime::polling::Polling;
 use crate::state::port::Port;
@@ -162,8 +163,17 @@ impl Worker {
 
     /// Interrupts guests whose frames have been sent for long enough; answers when the next one's will have.
     fn completions(&self, now: Instant) -> Instant {
-        let pairs = self.ports.iter().flat_map(|port| &port.pairs);
-        pairs.filter_map(|pair| pair.tx().interrupt_if_due(now)).min().unwrap_or(Instant::NEVER)
+        let mut next = Instant::NEVER;
+        for (port, pair) in
+            self.ports.iter().flat_map(|port| port.pairs.iter().map(move |p| (port, p)))
+        {
+            match pair.tx().interrupt_if_due(now) {
+                Moderated::Waits(due) => next = next.min(due),
+                Moderated::Sent => self.shared.ledger.charge_interrupt(port.id),
+                Moderated::Unwanted => {}
+            }
+        }
+        next
     }
 
     /// When the first timer is due.

@@ -77,6 +77,11 @@ impl Ledger {
         }
     }
 
+    /// Adds an interrupt that had waited to the account of `who`.
+    pub fn charge_interrupt(&self, who: PortId) {
+        self.charge(who, &Work { interrupts: 1, ..Work::default() });
+    }
+
     /// Forgets what was charged to a number, which is another port's from now on.
     pub fn forget(&self, who: PortId) {
         if let Some(account) = self.accounts.get(who.index()) {

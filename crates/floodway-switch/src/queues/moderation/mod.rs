@@ -29,6 +29,8 @@
 //! **Who ends it**: the worker that let an interrupt wait looks again at the time that it was told. Times are that worker's clock
 //! readings.
 //!
+//! **Who pays**: an interrupt that waited is sent between turns, and charged to whose frames were let wait first, or are sent.
+//!
 //! **Invariant**: a guest that wants an interrupt gets it at most `LONGEST` after it was first let wait, plus the length of one
 //! round of the worker. Interrupts for frames from uplinks never wait.
 
@@ -36,7 +38,7 @@ mod pace;
 mod receive;
 mod transmit;
 
-use floodway_core::time::Duration;
+use floodway_core::time::{Duration, Instant};
 
 pub use receive::{Delivered, Moderation};
 pub use transmit::{Completed, Completions};
@@ -47,3 +49,21 @@ const RUN: u64 = 4;
 const SHORTEST: Duration = Duration::from_micros(50);
 /// Limit where it costs much.
 const LONGEST: Duration = Duration::from_millis(1);
+
+/// What became of an interrupt that was let wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moderated {
+    /// It waits until then.
+    Waits(Instant),
+    /// It was sent.
+    Sent,
+    /// There was none, or the guest does not want it any more.
+    Unwanted,
+}
+
+impl Moderated {
+    /// Returns what became of one that is over: `interrupted` says whether the guest was interrupted.
+    pub const fn over(interrupted: bool) -> Self {
+        if interrupted { Self::Sent } else { Self::Unwanted }
+    }
+}

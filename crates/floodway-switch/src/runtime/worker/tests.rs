@@ -415,3 +415,29 @@ fn small_receive_buffers_are_charged_to_who_sends_there() {
     let (large, small) = (spent(&mut scene, 3), spent(&mut scene, 2));
     assert!(small >= large + 8 * MODEL.buffer / 1000, "{small} and {large}");
 }
+
+/// A stream that nobody answers: both guests hear of it later, when no turn is on.
+#[test]
+fn interrupts_that_waited_are_charged_to_who_sent_the_frames() {
+    let mut scene = Scene::new(vec![plain(), plain()]);
+    let start = scene.worker.shared.now();
+    for n in 0..8 {
+        let tx = &mut scene.guests[0].pairs[0].tx.driver;
+        while tx.reap().is_some() {}
+        tx.enable_interrupts();
+        scene.guests[1].pairs[0].rx.driver.enable_interrupts();
+        scene.guests[0].send_quietly(0, &VnetHdr::default(), &numbered(1, 2, n, 22));
+        let now = start + Duration::from_micros((10 * n).into());
+        scene.worker.poll(&mut scene.forwarder, &mut scene.batch, now);
+        while scene.guests[1].recv(0).is_some() {}
+    }
+    let interrupts = |scene: &Scene| {
+        let pair = |i: usize| &scene.worker.ports[i].pairs[0];
+        pair(0).tx().interrupts.sent.get() + pair(1).rx().interrupts.sent.get()
+    };
+    let spent = |scene: &Scene| [0, 1].map(|i| scene.worker.shared.ledger.spent(PortId(i)));
+    let (before, sent) = (spent(&scene), interrupts(&scene));
+    scene.worker.run_timers(&mut scene.forwarder, start + Duration::from_secs(1));
+    assert_eq!(interrupts(&scene) - sent, 2, "one to each guest");
+    assert_eq!(spent(&scene), [before[0] + 2 * MODEL.interrupt / 1000, before[1]]);
+}
