@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod net;
 pub mod path;
 pub mod process;
+pub mod results;
 pub mod switch_process;
 pub mod transfer;
 pub mod vcpu;

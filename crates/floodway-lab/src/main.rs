@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use floodway_report::provenance::{Build, Recorder};
 use floodway_report::report::REPORT_FILE;
-use floodway_report::{Report, Samples, html, table};
+use floodway_report::{Provenance, Report, Samples, html, table};
 use floodway_simlab::simulation::command as simulator;
 use floodway_simlab::{bench_sim, sweep};
 
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::Experiment;
-use floodway_lab::{bench, cleanup, demo, path};
+use floodway_lab::{bench, cleanup, demo, path, results};
 
 /// Experiments with Floodway, the virtual switch, on real VMs.
 #[derive(Parser)]
@@ -59,6 +60,11 @@ enum Command {
     Check {
         /// A report.json
         report: PathBuf,
+    },
+    /// Published runs, and the tables of README.md and docs/ that are made of them. In a checkout
+    Results {
+        #[command(subcommand)]
+        action: results::Action,
     },
     /// Play a network between interfaces: rate, buffers, delay, loss, priorities. Needs root
     Path {
@@ -119,6 +125,12 @@ struct Output {
     json: bool,
 }
 
+/// What this program was built from: see `build.rs`.
+const BUILD: Build = Build {
+    commit: option_env!("FLOODWAY_COMMIT"),
+    dirty: option_env!("FLOODWAY_DIRTY").is_some(),
+};
+
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(code) => code,
@@ -130,6 +142,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<ExitCode> {
+    let recorder = Recorder::start(BUILD);
     match command {
         Command::Real { file, quick, cells, resume, output } => {
             let mut experiment = Experiment::load(&file)?;
@@ -140,19 +153,24 @@ fn run(command: Command) -> Result<ExitCode> {
                 let dir = directory(&experiment.name, false, &output);
                 experiment.select(cells.as_deref(), resume.then_some(&*dir))?;
             }
-            real(&[experiment], &output)
+            real(&[experiment], Some(&file), &recorder, &output)
         }
-        Command::Sim { file, quick, threads, output } => simulate(&file, quick, threads, &output),
+        Command::Sim { file, quick, threads, output } => {
+            simulate(&file, quick, threads, &recorder, &output)
+        }
         Command::Check { report } => check(&report),
+        Command::Results { action } => results::run(Path::new("."), action),
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
-        Command::Demo { output } => real(&demo::experiments()?, &output),
-        Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Demo { output } => real(&demo::experiments()?, None, &recorder, &output),
+        Command::Bench(arguments) => bench::run(&arguments, &recorder).map(|()| ExitCode::SUCCESS),
         Command::Sweep(arguments) => {
             check_form(&arguments.file)?;
             sweep::run(&arguments).map(|()| ExitCode::SUCCESS)
         }
         Command::SweepTask => sweep::run_task().map(|()| ExitCode::SUCCESS),
-        Command::BenchSim(arguments) => bench_sim::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::BenchSim(arguments) => {
+            bench_sim::run(&arguments, &recorder).map(|()| ExitCode::SUCCESS)
+        }
         Command::Replay { scenario, outcome } => {
             bench_sim::replay(&scenario, &outcome).map(|()| ExitCode::SUCCESS)
         }
@@ -167,14 +185,19 @@ fn run(command: Command) -> Result<ExitCode> {
 
 /// Runs experiments, one after the other, and writes their reports. A short figure is no failure of the run: see
 /// `check`.
-fn real(experiments: &[Experiment], output: &Output) -> Result<ExitCode> {
+fn real(
+    experiments: &[Experiment],
+    file: Option<&Path>,
+    recorder: &Recorder,
+    output: &Output,
+) -> Result<ExitCode> {
     cleanup::install()?;
     let mut reports = Vec::new();
     for experiment in experiments {
         eprintln!("{}: {}", experiment.name, experiment.title);
         let (report, samples) = experiment.run_real(output.seed)?;
         let dir = directory(&experiment.name, experiments.len() > 1, output);
-        publish(&report, &samples, &dir, output)?;
+        publish(&report, &samples, &recorder.finish(file), &dir, output)?;
         reports.push(report);
     }
     print_json(&reports, output)?;
@@ -182,8 +205,14 @@ fn real(experiments: &[Experiment], output: &Output) -> Result<ExitCode> {
 }
 
 /// Writes a report, and shows it to people.
-fn publish(report: &Report, samples: &[Samples], dir: &Path, output: &Output) -> Result<()> {
-    floodway_report::write(report, samples, dir)?;
+fn publish(
+    report: &Report,
+    samples: &[Samples],
+    run: &Provenance,
+    dir: &Path,
+    output: &Output,
+) -> Result<()> {
+    floodway_report::write(report, samples, run, dir)?;
     if !output.json {
         println!("{}", table::render(report));
         report.notes.iter().for_each(|note| println!("{note}"));
@@ -215,6 +244,7 @@ fn simulate(
     file: &Path,
     quick: bool,
     threads: Option<NonZeroUsize>,
+    recorder: &Recorder,
     output: &Output,
 ) -> Result<ExitCode> {
     for file in simulator::files(file)? {
@@ -228,9 +258,11 @@ fn simulate(
         }
     }
     let mut reports = Vec::new();
-    for (report, samples) in simulator::run(&experiments, threads)? {
+    let measured = simulator::run(&experiments, threads)?;
+    let run = recorder.finish(Some(file));
+    for (report, samples) in measured {
         let dir = directory(&report.experiment, experiments.len() > 1, output);
-        publish(&report, &samples, &dir, output)?;
+        publish(&report, &samples, &run, &dir, output)?;
         reports.push(report);
     }
     print_json(&reports, output)?;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::thread::available_parallelism;
 
 use serde_json::Value;
 
@@ -14,7 +13,7 @@ pub fn facts() -> BTreeMap<String, Value> {
     let qemu = version("qemu-system-x86_64").and_then(first_line);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
     let facts = [
-        ("cpus", available_parallelism().ok().map(|count| count.get().into())),
+        ("cpus", processors().map(Value::from)),
         ("cpu_model", field("/proc/cpuinfo", "model name").map(Value::from)),
         ("memory_kib", memory_kib().map(Value::from)),
         ("kernel", kernel.map(Value::from)),
@@ -29,6 +28,14 @@ pub fn facts() -> BTreeMap<String, Value> {
 fn version(program: &str) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Processors of the machine, also for a program that is pinned to some of them.
+fn processors() -> Option<usize> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let is_one =
+        |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.trim() == "processor");
+    Some(text.lines().filter(is_one).count()).filter(|&count| count > 0)
 }
 
 fn memory_kib() -> Option<u64> {

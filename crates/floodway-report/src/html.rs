@@ -11,6 +11,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
+use crate::provenance::Provenance;
 use crate::report::{Bar, Drawn, Report, Row, Samples, Verdict};
 use crate::stats::{self, Interval};
 use crate::table;
@@ -39,13 +40,18 @@ small{color:#59636e}
 ///
 /// # Errors
 /// When a plot cannot be drawn or the file cannot be written.
-pub fn write(report: &Report, samples: &[Samples], dir: &Path) -> Result<()> {
+pub fn write(
+    report: &Report,
+    samples: &[Samples],
+    run: Option<&Provenance>,
+    dir: &Path,
+) -> Result<()> {
     let path = dir.join(HTML_FILE);
-    let page = page(report, samples)?.into_string();
+    let page = page(report, samples, run)?.into_string();
     std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
+fn page(report: &Report, samples: &[Samples], run: Option<&Provenance>) -> Result<Markup> {
     let figures = samples
         .iter()
         .filter(|samples| samples.value.len() > 1 && has_own_figure(samples))
@@ -72,9 +78,26 @@ fn page(report: &Report, samples: &[Samples]) -> Result<Markup> {
                 h2 { "Where" }
                 p { (format!("{:?}", report.world).to_lowercase()) " world, seed " (report.seed) }
                 ul { @for (key, value) in &report.host { li { (key) ": " (value) } } }
+                @if let Some(run) = run { (provenance(run)) }
             }
         }
     })
+}
+
+/// How the report came about.
+fn provenance(run: &Provenance) -> Markup {
+    html! {
+        h2 { "How" }
+        p { code { (run.command.join(" ")) } }
+        ul {
+            li { "commit: " (run.version()) }
+            li { (run.started) ", " (format!("{:.0}", run.seconds)) " s" }
+            @if let Some(steal) = run.steal { li { "stolen by the hypervisor: " (format!("{:.2}", 100.0 * steal)) " % of the processors' time" } }
+            @for (what, digest) in [("program", &run.program), ("file", &run.file)] {
+                @if let Some(digest) = digest { li { "SHA-256 of the " (what) ": " code { (digest) } } }
+            }
+        }
+    }
 }
 
 /// What a chart shows whole needs no plot of its own.
@@ -315,7 +338,11 @@ mod tests {
             rows: vec![row],
             notes: vec!["a note".into()],
         };
-        let html = page(&report, &[few, many]).unwrap().into_string();
+        let run = Provenance {
+            command: vec!["floodway-lab".to_owned(), "demo".to_owned()],
+            ..Provenance::default()
+        };
+        let html = page(&report, &[few, many], Some(&run)).unwrap().into_string();
         assert!(html.contains("&lt;b&gt;") && !html.contains("<b>"));
         assert_eq!(html.matches("<svg").count(), 2);
         assert!(html.contains("class=\"below\"") && html.contains("cpus"));

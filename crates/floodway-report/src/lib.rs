@@ -2,9 +2,10 @@
 //!
 //! | layer | modules |
 //! |---|---|
+//! | published runs | [`results`] |
 //! | files and pages | [`write()`], [`html`], [`table`] |
 //! | verdicts | [`band`] |
-//! | figures | [`report`], [`host`] |
+//! | figures | [`report`], [`host`], [`provenance`] |
 //! | samples | [`stats`] |
 //!
 //! [`progress`] is beside them: what a run prints before it has anything to report.
@@ -17,19 +18,23 @@ pub mod band;
 pub mod host;
 pub mod html;
 pub mod progress;
+pub mod provenance;
 pub mod report;
+pub mod results;
 pub mod stats;
 pub mod table;
 
 pub use band::{Band, judge};
+pub use provenance::Provenance;
 pub use report::{Bar, Drawn, Measured, Report, Row, Samples, Verdict, World};
 
-/// Writes report, samples and page into `dir`.
+/// Writes report, samples, provenance and page into `dir`.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(report: &Report, samples: &[Samples], dir: &Path) -> Result<()> {
+pub fn write(report: &Report, samples: &[Samples], run: &Provenance, dir: &Path) -> Result<()> {
     report.write(dir)?;
     report::write_samples(dir, samples)?;
-    html::write(report, samples, dir)
+    run.write(dir)?;
+    html::write(report, samples, Some(run), dir)
 }

@@ -9,7 +9,7 @@
 //! with a band has the verdict `ok` or `short`; a row without one has none. A figure that could not be
 //! measured although it has a band is `short`: silence is never a pass.
 //!
-//! Beside it lie `samples.json` (what the figures were computed from) and `report.html` (see [`crate::html`]).
+//! Beside it lie `samples.json` (what the figures were computed from), `provenance.json` ([`crate::provenance`]) and `report.html` (see [`crate::html`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -260,7 +260,7 @@ pub fn write_samples(dir: &Path, samples: &[Samples]) -> Result<()> {
     write_json(dir, SAMPLES_FILE, &samples)
 }
 
-fn write_json(dir: &Path, file: &str, content: &impl Serialize) -> Result<()> {
+pub(crate) fn write_json(dir: &Path, file: &str, content: &impl Serialize) -> Result<()> {
     fs::create_dir_all(dir)
         .with_context(|| format!("cannot create output directory {}", dir.display()))?;
     let path = dir.join(file);

@@ -33,6 +33,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use floodway_report::Provenance;
+use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
 use serde::Serialize;
 
@@ -166,10 +168,10 @@ impl Results {
 /// When the arguments make no sense, a measurement fails (the other rounds are done and reported
 /// all the same), or the report cannot be written.
 /// Missing prerequisites are no error: they are printed and noted in the report.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
     check(args)?;
     if args.isolation {
-        return isolation::run(args);
+        return isolation::run(args, recorder);
     }
     let cases = case::all(&args.only::<Frames>()?);
     let results = match prepare(args) {
@@ -180,7 +182,7 @@ pub fn run(args: &Args) -> Result<()> {
             Results { skipped, ..Results::default() }
         }
     };
-    publish(args, &cases, &results)?;
+    publish(args, &cases, &results, &recorder.finish(None))?;
     ensure!(
         results.failures.is_empty(),
         "{} measurements failed; the first: {}",
@@ -305,7 +307,7 @@ fn measure_switch(
     Ok(rounds)
 }
 
-fn publish(args: &Args, cases: &[Case], results: &Results) -> Result<()> {
+fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> Result<()> {
     let compared = !args.without_floodway;
     let samples = figures::samples(cases, &switches(args), &results.rounds);
     let report = Report {
@@ -319,6 +321,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results) -> Result<()> {
     let out = args.out();
     report.write(&out)?;
     report::write_samples(&out, &samples)?;
+    run.write(&out)?;
     write_rounds(&out, &results.rounds)?;
     if !results.rounds.is_empty() {
         println!("{}", figures::table(cases, &switches(args), &results.rounds));

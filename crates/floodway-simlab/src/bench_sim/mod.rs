@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use floodway_report::host;
+use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, Row, World};
 
 pub use case::Case;
@@ -75,7 +76,7 @@ struct Round {
 ///
 /// # Errors
 /// When ns-3 is missing, a program fails, or the report cannot be written. A short figure is no error.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
     let contenders = [Contender::floodway()?, Contender::ns3()?];
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot create {}", args.out.display()))?;
@@ -100,6 +101,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     report.write(&args.out)?;
     report::write_samples(&args.out, &samples)?;
+    recorder.finish(None).write(&args.out)?;
     println!("{}", figures::render(&report));
     println!("report: {}", args.out.join(report::REPORT_FILE).display());
     Ok(())

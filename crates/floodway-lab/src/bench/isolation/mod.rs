@@ -35,6 +35,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use floodway_report::Provenance;
+use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
 use serde::Serialize;
 
@@ -73,7 +75,7 @@ struct Results {
 ///
 /// # Errors
 /// When the arguments make no sense, there are not two cores, or the report cannot be written.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
     let kinds: Vec<Kind> = args.only()?;
     let kinds = if kinds.is_empty() { Kind::value_variants().to_vec() } else { kinds };
     let peers = peers(args)?;
@@ -86,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
             measure(args, *peer, *kind, &mut results);
         }
     }
-    publish(args, &results)
+    publish(args, &results, &recorder.finish(None))
 }
 
 fn measure(args: &Args, peer: PeerKind, kind: Kind, results: &mut Results) {
@@ -134,7 +136,7 @@ fn available(peers: &[PeerKind], results: &mut Results) -> (Vec<PeerKind>, Optio
     (available, reservation)
 }
 
-fn publish(args: &Args, results: &Results) -> Result<()> {
+fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
     let out = args.out();
     let report = Report {
         experiment: EXPERIMENT.into(),
@@ -147,6 +149,7 @@ fn publish(args: &Args, results: &Results) -> Result<()> {
     report.write(&out)?;
     let samples: Vec<_> = results.cases.iter().flat_map(figures::samples).collect();
     report::write_samples(&out, &samples)?;
+    run.write(&out)?;
     let path = out.join(SLICES_FILE);
     let text = serde_json::to_string_pretty(&results.cases)? + "\n";
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

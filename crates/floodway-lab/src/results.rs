@@ -1,0 +1,116 @@
+//! `floodway-lab results`: publishes runs, and makes the tables of texts from them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Subcommand;
+use comfy_table::Table;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use floodway_report::results::{self, Run, Runs, Texts, age};
+use serde::Serialize;
+
+/// What is done with published runs.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Put a run's report among the published ones
+    Publish {
+        /// Where the run left its report, for example out/demo
+        directory: PathBuf,
+        /// Name of the published run [default: the experiment's]
+        #[arg(long = "as")]
+        name: Option<String>,
+    },
+    /// Make the tables of README.md and docs/ from published runs
+    Render {
+        /// Change nothing; exit with 1 if a table differs
+        #[arg(long)]
+        check: bool,
+    },
+    /// Show published runs, and how many commits since have changed what decides their figures
+    List {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs `action` in the checkout at `root`.
+///
+/// # Errors
+/// When a run, a text or git's answer cannot be read, is wrong, or cannot be written.
+pub fn run(root: &Path, action: Action) -> Result<ExitCode> {
+    let directory = root.join(results::DIRECTORY);
+    match action {
+        Action::Publish { directory: left, name } => {
+            let run = Run::of(&left)?;
+            let name = name.unwrap_or_else(|| run.report.experiment.clone());
+            println!("{}", run.publish(&directory, &name)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Render { check } => render(root, &results::read(&directory)?, check),
+        Action::List { json } => list(root, &results::read(&directory)?, json),
+    }
+}
+
+fn render(root: &Path, runs: &Runs, check: bool) -> Result<ExitCode> {
+    ensure!(root.join("README.md").is_file(), "{}: no README.md here", root.display());
+    let changed = Texts::below(root)?.render(runs, check)?;
+    for path in &changed {
+        let what = if check { "differs from its results" } else { "written" };
+        println!("{}: {what}", path.display());
+    }
+    Ok(if check && !changed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A published run in the list.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    commit: Option<&'a str>,
+    started: &'a str,
+    below_target: usize,
+    /// None if git does not know the commit.
+    commits_since: Option<u64>,
+}
+
+fn list(root: &Path, runs: &Runs, json: bool) -> Result<ExitCode> {
+    let entries: Vec<_> = runs
+        .iter()
+        .map(|(name, run)| Entry {
+            name,
+            commit: run.provenance.commit.as_deref(),
+            started: &run.provenance.started,
+            below_target: run.report.below_target().count(),
+            commits_since: age::commits_since(root, run).ok(),
+        })
+        .collect();
+    if json {
+        println!("{}", serde_json::to_string_pretty(&entries)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["run", "commit", "started", "below target", "commits since"]);
+    for entry in &entries {
+        let commit = entry.commit.map_or("unknown", |commit| commit.get(..12).unwrap_or(commit));
+        let since = entry.commits_since.map_or_else(|| "unknown".into(), |since| since.to_string());
+        let below = entry.below_target.to_string();
+        table.add_row([entry.name, commit, entry.started, &below, &since]);
+    }
+    println!("{table}");
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_project_are_those_of_its_published_runs() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let runs = results::read(&root.join(results::DIRECTORY)).unwrap();
+        let differ = Texts::below(&root).unwrap().render(&runs, true).unwrap();
+        assert!(differ.is_empty(), "run `floodway-lab results render`: {differ:?}");
+    }
+}

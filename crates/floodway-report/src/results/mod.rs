@@ -1,0 +1,168 @@
+//! Published results: chosen runs, each in a file of its own, and the tables in texts that are made of them.
+//!
+//! # Theory of operation
+//! **Goal**: a figure in a text is one that a run has measured, and whoever reads it can tell by which commit, when, and by which command.
+//!
+//! `docs/results/RUN.json` is a [`Run`]: a report, and how it came about. A text has a block for each table:
+//!
+//! ```text
+//! <!-- results: RUN, RUN | ROWS, ROWS -->
+//! the table, which nobody edits
+//! <!-- end of results -->
+//! ```
+//!
+//! `ROWS` are names of rows, in which `*` stands for any text. With one run the table has its figures, ratio, band and verdict; with several, trials of the same
+//! experiment, the headline of each and their mean ([`table`]). [`Texts::render`] writes the tables of all texts, and tells those that it has changed: none, if every figure is
+//! the file's.
+//!
+//! **Age.** A run is as old as the changes since its commit to what decides its figures ([`age`]).
+//!
+//! **Invariants.** What is outside of blocks stays as it is, to the byte. Rendering twice changes nothing the second time. A block that names no run, no row, or has no
+//! end is an error that names the text and the line.
+
+pub mod age;
+mod table;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::provenance::Provenance;
+use crate::report::{REPORT_FILE, Report, write_json};
+pub use text::Texts;
+
+/// Where runs are, below the root of the sources.
+pub const DIRECTORY: &str = "docs/results";
+
+/// A published run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// How it came about.
+    pub provenance: Provenance,
+    /// What it measured.
+    pub report: Report,
+}
+
+impl Run {
+    /// Reads what a run has left in `dir`.
+    ///
+    /// # Errors
+    /// When a file is missing or wrong, or the run was not that of a commit: nobody could make it again.
+    pub fn of(dir: &Path) -> Result<Self> {
+        let report = Report::read(&dir.join(REPORT_FILE))?;
+        let provenance = Provenance::read(dir)?;
+        let is_known = provenance.commit.is_some() && !provenance.dirty;
+        ensure!(
+            is_known,
+            "{}: built from {}; publish runs of a clean checkout",
+            dir.display(),
+            provenance.version()
+        );
+        Ok(Self { provenance, report })
+    }
+
+    /// Publishes it as `name` in `directory`. Returns the file.
+    ///
+    /// # Errors
+    /// When `name` is no plain name, or the file cannot be written.
+    pub fn publish(&self, directory: &Path, name: &str) -> Result<PathBuf> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        ensure!(
+            !name.is_empty() && !name.starts_with('.') && name.chars().all(is_plain),
+            "{name:?}: give a name of letters, digits, `-`, `_` and `.`"
+        );
+        let file = format!("{name}.json");
+        write_json(directory, &file, self)?;
+        Ok(directory.join(file))
+    }
+}
+
+/// All published runs, by name.
+pub type Runs = BTreeMap<String, Run>;
+
+/// Reads the runs in `directory`.
+///
+/// # Errors
+/// When the directory or a file cannot be read, or is something else; the error names it.
+pub fn read(directory: &Path) -> Result<Runs> {
+    let list = || format!("cannot list {}", directory.display());
+    let mut runs = Runs::new();
+    for entry in fs::read_dir(directory).with_context(list)? {
+        let path = entry.with_context(list)?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"))
+        else {
+            continue;
+        };
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let run = serde_json::from_str(&text)
+            .with_context(|| format!("{} is no published run", path.display()))?;
+        runs.insert(name.to_owned(), run);
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Row, World};
+
+    /// A run of one comparison with this ratio.
+    pub fn run(ratio: f64) -> Run {
+        let mut row = Row::comparison("a/b", "Mbit/s", Some(ratio * 10.0), Some(10.0));
+        row.judge(Some(0.8), Some(1.25), None);
+        let report = Report {
+            experiment: "e".into(),
+            world: World::Real,
+            seed: 1,
+            host: BTreeMap::from([("cpu_model".into(), "x".into())]),
+            rows: vec![row, Row::value("a/c", "ms", Some(2.5))],
+            notes: Vec::new(),
+        };
+        let provenance = Provenance {
+            commit: Some("0123456789abcdef".into()),
+            command: vec!["floodway-lab".into(), "real".into()],
+            started: "2026-11-23T17:00:00Z".into(),
+            ..Provenance::default()
+        };
+        Run { provenance, report }
+    }
+
+    #[test]
+    fn what_is_published_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, results) = (dir.path().join("out"), dir.path().join("results"));
+        let left = run(1.0);
+        left.report.write(&out).unwrap();
+        left.provenance.write(&out).unwrap();
+        let file = Run::of(&out).unwrap().publish(&results, "e-1").unwrap();
+        assert_eq!(file, results.join("e-1.json"));
+        assert_eq!(read(&results).unwrap(), Runs::from([("e-1".to_owned(), left)]));
+    }
+
+    #[test]
+    fn a_run_of_no_commit_is_not_published() {
+        let dir = tempfile::tempdir().unwrap();
+        for (commit, dirty) in [(None, false), (Some("0123".to_owned()), true)] {
+            let mut left = run(1.0);
+            (left.provenance.commit, left.provenance.dirty) = (commit, dirty);
+            left.report.write(dir.path()).unwrap();
+            left.provenance.write(dir.path()).unwrap();
+            let error = Run::of(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("clean checkout"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_stays_in_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["", "..", "../a", "a/b", ".a"] {
+            assert!(run(1.0).publish(dir.path(), name).is_err(), "{name}");
+        }
+    }
+}

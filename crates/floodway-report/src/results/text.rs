@@ -1,0 +1,181 @@
+//! Texts with tables of results.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use super::{Runs, table};
+
+/// What a block begins with, up to its runs.
+const BEGIN: &str = "<!-- results:";
+/// What ends its first line.
+const CLOSE: &str = "-->";
+/// What a block ends with.
+const END: &str = "<!-- end of results -->";
+
+/// Files whose tables are made of published runs.
+#[derive(Clone, Debug)]
+pub struct Texts {
+    files: Vec<PathBuf>,
+}
+
+impl Texts {
+    /// The Markdown files of `root` itself and those below its `docs`.
+    ///
+    /// # Errors
+    /// When a directory cannot be listed.
+    pub fn below(root: &Path) -> Result<Self> {
+        let mut files = Vec::new();
+        list(root, false, &mut files)?;
+        list(&root.join("docs"), true, &mut files)?;
+        files.sort();
+        Ok(Self { files })
+    }
+
+    /// Makes the tables of all texts from `runs`, and writes the files that this changes unless it is a `check`. Returns them.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, or a block is wrong; the error names file and line. Nothing is written then.
+    pub fn render(&self, runs: &Runs, check: bool) -> Result<Vec<PathBuf>> {
+        let mut changed = Vec::new();
+        for path in &self.files {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let rendered = render(&text, runs)
+                .map_err(|(line, error)| anyhow!("{}:{line}: {error:#}", path.display()))?;
+            if rendered != text {
+                changed.push((path.clone(), rendered));
+            }
+        }
+        for (path, rendered) in changed.iter().filter(|_| !check) {
+            fs::write(path, rendered)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(changed.into_iter().map(|(path, _)| path).collect())
+    }
+}
+
+/// Adds the Markdown files in `directory`, with those below it if they are `deep`.
+fn list(directory: &Path, deep: bool, files: &mut Vec<PathBuf>) -> Result<()> {
+    let context = || format!("cannot list {}", directory.display());
+    for entry in fs::read_dir(directory).with_context(context)? {
+        let path = entry.with_context(context)?.path();
+        if path.is_dir() && deep {
+            list(&path, deep, files)?;
+        } else if path.is_file() && path.extension().is_some_and(|extension| extension == "md") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Returns `text` with the tables that `runs` make; with an error the number of its line.
+fn render(text: &str, runs: &Runs) -> Result<String, (usize, anyhow::Error)> {
+    let mut rendered = String::with_capacity(text.len());
+    let mut lines = text.split_inclusive('\n').enumerate();
+    // In a fenced code block it is an example.
+    let mut is_code = false;
+    while let Some((n, line)) = lines.next() {
+        rendered.push_str(line);
+        is_code ^= line.starts_with("```");
+        let Some(block) = line.trim_end().strip_prefix(BEGIN).filter(|_| !is_code) else {
+            continue;
+        };
+        let table = block_table(block, runs).map_err(|error| (n + 1, error))?;
+        let end = lines.find(|(_, line)| line.trim_end() == END);
+        let Some((_, end)) = end else { return Err((n + 1, anyhow!("no {END:?} follows"))) };
+        rendered.push_str(&format!("\n{table}\n{end}"));
+    }
+    Ok(rendered)
+}
+
+/// The table of a block that begins with `RUNS | ROWS -->`.
+fn block_table(block: &str, runs: &Runs) -> Result<String> {
+    let Some(block) = block.strip_suffix(CLOSE) else {
+        bail!("no {CLOSE:?} at the end of the line")
+    };
+    let Some((names, patterns)) = block.split_once('|') else { bail!("no `|` before the rows") };
+    let chosen = split(names).map(|name| {
+        let run = runs.get_key_value(name);
+        run.map(|(name, run)| (name.as_str(), run))
+            .with_context(|| format!("no run {name:?} is published"))
+    });
+    let chosen = chosen.collect::<Result<Vec<_>>>()?;
+    let patterns: Vec<_> = split(patterns).collect();
+    ensure!(!chosen.is_empty() && !patterns.is_empty(), "give runs and rows: `RUNS | ROWS`");
+    table::render(&chosen, &patterns)
+}
+
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn runs() -> Runs {
+        Runs::from([("e".to_owned(), run(1.0))])
+    }
+
+    const TEXT: &str = "before\r\n<!-- results: e | a/b -->\nold\n<!-- end of results -->\nafter";
+
+    #[test]
+    fn a_block_has_the_table_of_its_rows() {
+        let rendered = render(TEXT, &runs()).unwrap();
+        assert!(rendered.starts_with("before\r\n<!-- results: e | a/b -->\n\n| figure |"));
+        assert!(rendered.contains("| a/b | Mbit/s | 10 | 10 | 1x |") && !rendered.contains("old"));
+        assert!(rendered.ends_with("\n\n<!-- end of results -->\nafter"), "{rendered}");
+        assert_eq!(render(&rendered, &runs()).unwrap(), rendered, "and the same again");
+    }
+
+    #[test]
+    fn a_wrong_block_is_an_error_with_its_line() {
+        for (block, expected) in [
+            ("<!-- results: e | a/b -->\nno end", "no \"<!-- end of results -->\" follows"),
+            ("<!-- results: f | a/b -->\n<!-- end of results -->", "no run \"f\" is published"),
+            ("<!-- results: e | z -->\n<!-- end of results -->", "no row is named \"z\""),
+            ("<!-- results: e -->\n<!-- end of results -->", "no `|` before the rows"),
+            (
+                "<!-- results: | a/b -->\n<!-- end of results -->",
+                "give runs and rows: `RUNS | ROWS`",
+            ),
+            ("<!-- results: e | a/b\n<!-- end of results -->", "no \"-->\" at the end of the line"),
+        ] {
+            let (line, error) = render(&format!("\n{block}"), &runs()).unwrap_err();
+            assert_eq!((line, error.to_string().as_str()), (2, expected));
+        }
+    }
+
+    #[test]
+    fn an_example_in_a_code_block_is_none() {
+        let text = "```text\n<!-- results: f | z -->\n```\n";
+        assert_eq!(render(text, &runs()).unwrap(), text);
+        assert!(render(&format!("{text}<!-- results: f | z -->"), &runs()).is_err());
+    }
+
+    #[test]
+    fn files_change_only_if_nobody_just_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("docs/src");
+        fs::create_dir_all(&deep).unwrap();
+        let (readme, page) = (dir.path().join("README.md"), deep.join("page.md"));
+        fs::write(&readme, "none here").unwrap();
+        fs::write(&page, TEXT).unwrap();
+        let texts = Texts::below(dir.path()).unwrap();
+        assert_eq!(texts.render(&runs(), true).unwrap(), std::slice::from_ref(&page));
+        assert_eq!(fs::read_to_string(&page).unwrap(), TEXT);
+        assert_eq!(texts.render(&runs(), false).unwrap(), [page]);
+        assert!(texts.render(&runs(), true).unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_block_stays_to_the_byte(text in "[a-z|<>!\\-\r\n ]{0,80}") {
+            prop_assert_eq!(render(&text, &runs()).unwrap(), text);
+        }
+    }
+}
