@@ -212,6 +212,17 @@ impl Virtqueue {
         std::mem::take(&mut self.scattered)
     }
 
+    /// As [`take_scattered`](Self::take_scattered), and leaves the number.
+    #[must_use]
+    pub fn scattered(&self) -> u64 {
+        self.scattered
+    }
+
+    /// Brings the number back to what it was before chains were taken that were put back.
+    pub fn set_scattered(&mut self, scattered: u64) {
+        self.scattered = scattered;
+    }
+
     /// Starts fetching the descriptors of the next `n` available chains into the cache.
     #[inline]
     pub fn prefetch(&self, n: u16) {
