@@ -174,7 +174,7 @@ impl ControlApi for Arc<Shared> {
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         let port = self.port(port)?;
-        Ok(diagnose::port(&port))
+        Ok(diagnose::port(self, &port))
     }
 
     fn trace(&self, request: &TraceRequest) -> Result<Trace, ControlError> {

@@ -1,5 +1,6 @@
 //! What a trace says of a frame is what the pipeline then does with it, and a trace changes nothing.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,6 +10,8 @@ use floodway_wire::ethernet::{TYPE_QINQ, TYPE_VLAN};
 use floodway_wire::tcp::Flags;
 use floodway_wire::{arp, notice};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::config::{Config, NetworkConfig, PortConfig, UplinkConfig, UplinkKind};
@@ -265,10 +268,10 @@ impl Scene {
             let own: Vec<_> = (0..9).map(|n| port.owns(ipv4(n))).collect();
             let of_rx = {
                 let mut rx = port.pairs[0].rx();
-                let next = rx.ring_mut().map(|it| (it.queue.next_avail(), it.queue.scattered()));
+                let next = rx.ring_mut().map(|ring| ring.queue.position());
                 (next, rx.pending(), drops(&rx.traffic))
             };
-            let next = port.pairs[0].tx().ring_mut().map(|ring| ring.queue.next_avail());
+            let next = port.pairs[0].tx().ring_mut().map(|ring| ring.queue.position());
             let offload = (port.offload.next_timeout(), port.inbound.next_timeout());
             let nonce = port.nonce();
             format!("{storm} {own:?} {of_rx:?} {next:?} {offload:?} {nonce}")
@@ -350,20 +353,20 @@ fn ends(
     ends
 }
 
-/// Traces a frame, sends it, and compares. Returns `false` if there was nothing to compare.
-fn check(scene: &mut Scene, plan: &FramePlan) -> Result<bool, TestCaseError> {
+/// Traces a frame, sends it, and compares. Returns the steps; none if there was nothing to compare.
+fn check(scene: &mut Scene, plan: &FramePlan) -> Result<Vec<TraceStep>, TestCaseError> {
     let (now, state) = (scene.shared.now(), scene.state());
     let (steps, said) = scene.trace(plan, now);
     prop_assert_eq!(scene.state(), state, "a trace has changed something: {:?}", plan);
     let before = scene.received();
-    let Some(dropped) = scene.send(plan, now) else { return Ok(false) };
+    let Some(dropped) = scene.send(plan, now) else { return Ok(Vec::new()) };
     let after = scene.received();
     for port in scene.shared.ports().iter().filter(|port| port.is_departed()) {
         // Else it goes where the address is used next, with the frame that is looked at.
         port.pairs[0].rx().take_all_waiting();
     }
     if steps.iter().any(|step| step.outcome == Outcome::Decide) {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let name = before.get(plan.ingress).map_or("up", |(name, ..)| name);
     let expected = ends((name, dropped), &before, &after);
@@ -371,7 +374,7 @@ fn check(scene: &mut Scene, plan: &FramePlan) -> Result<bool, TestCaseError> {
     said.sort_by(|a, b| (&a.0, &a.2).cmp(&(&b.0, &b.2)));
     prop_assert_eq!(said, expected, "{:?}: {:#?}", plan, steps);
     prop_assert!(!steps.is_empty() && steps.iter().all(|step| !step.reason.is_empty()));
-    Ok(true)
+    Ok(steps)
 }
 
 proptest! {
@@ -387,6 +390,53 @@ proptest! {
             check(&mut scene, plan)?;
         }
     }
+}
+
+/// The comparison is worth something: all that can happen to a frame happens in it.
+#[test]
+fn what_is_compared_has_everything_in_it() {
+    let mut runner = TestRunner::deterministic();
+    let plans = (prop::collection::vec(port_plan(), PORTS), prop::bool::weighted(0.8));
+    let frames = prop::collection::vec(frame_plan(), 40);
+    let mut seen = BTreeSet::new();
+    for _ in 0..150 {
+        let (ports, has_device) = plans.new_tree(&mut runner).unwrap().current();
+        let mut scene = Scene::new(&ports, has_device);
+        for plan in frames.new_tree(&mut runner).unwrap().current() {
+            for step in check(&mut scene, &plan).unwrap() {
+                seen.insert(match step.drop {
+                    Some(reason) => reason,
+                    None => format!("{} {}", step.stage, step.outcome.name()),
+                });
+            }
+        }
+    }
+    let expected = [
+        "runt",
+        "spoofed_mac",
+        "spoofed_ip",
+        "dhcp_guard",
+        "invalid_source",
+        "mac_in_use",
+        "reflected",
+        "vlan_filtered",
+        "forged_notice",
+        "storm",
+        "isolated",
+        "hairpin",
+        "no_destination",
+        "port_down",
+        "oversize",
+        "no_large_buffer",
+        "queue_full",
+        "uplink_error",
+        "queue deliver",
+        "queue wait",
+        "offload pass",
+        "storm pass",
+    ];
+    let missing: Vec<_> = expected.into_iter().filter(|what| !seen.contains(*what)).collect();
+    assert_eq!(missing, [""; 0], "{seen:?}");
 }
 
 fn plain() -> PortPlan {
@@ -431,9 +481,24 @@ fn every_stage_says_why() {
     assert_eq!(step.reason, "nothing waits: goes to device unused at once");
     let to_three = FramePlan { ingress: 0, src: 9, dst: 3, kind: 9, len: 60, tag: 9 };
     while scene.shared.port_at(2).pairs[0].rx().pending().0 < 2 {
-        assert!(check(&mut scene, &to_three).unwrap());
+        assert!(!check(&mut scene, &to_three).unwrap().is_empty());
     }
     let step = last(&scene, 0, &numbered(1, 3, 1, 60));
     assert_eq!(step.drop.as_deref(), Some("queue_full"));
     assert!(step.reason.contains("0 buffers are free, 2 frames"), "{}", step.reason);
+}
+
+#[test]
+fn a_ring_that_the_guest_has_broken_is_named_and_breaks_when_a_frame_comes() {
+    let mut scene = Scene::new(&[plain(), plain(), plain()], true);
+    let guest = scene.guests[1].as_mut().expect("a guest");
+    guest.pairs[0].rx.driver.set_avail_idx(1000);
+    let frame = FramePlan { ingress: 0, src: 9, dst: 2, kind: 9, len: 60, tag: 9 };
+    for _ in 0..2 {
+        let step = last(&scene, 0, &frame.bytes());
+        assert_eq!((&*step.at, step.drop.as_deref()), ("vm2", Some("bad_descriptor")));
+    }
+    assert!(scene.shared.port_at(1).pairs[0].rx().is_running(), "a trace breaks nothing");
+    assert!(!check(&mut scene, &frame).unwrap().is_empty());
+    assert!(!scene.shared.port_at(1).pairs[0].rx().is_running());
 }

@@ -59,18 +59,21 @@ impl RxQueue {
     /// Takes chains as for a frame, and puts them back.
     fn try_chains(&mut self, need: usize) -> Result<Placed, RingBroken> {
         let Some(ring) = &self.ring else { return Ok(Placed::NoBuffers) };
-        let (mark, scattered) = (ring.queue.next_avail(), ring.queue.scattered());
+        let position = ring.queue.position();
         let taken = self.take_chains(need);
         if let Some(ring) = &mut self.ring {
-            ring.queue.rewind(mark);
-            ring.queue.set_scattered(scattered);
+            ring.queue.restore(position);
         }
         taken
     }
 
     /// Chains that the guest has made available, if it runs and its ring is not broken.
     pub fn available(&mut self) -> Option<u16> {
-        self.ring.as_mut()?.queue.available().ok()
+        let queue = &mut self.ring.as_mut()?.queue;
+        let position = queue.position();
+        let available = queue.available();
+        queue.restore(position);
+        available.ok()
     }
 
     /// The guest's memory is copied to another host: what is written is noted.
