@@ -43,7 +43,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "BYTES", default_value = "0", conflicts_with_all = ["frame", "arp"])]
     pub payload: usize,
     /// The TCP segment is a SYN
-    #[arg(long, requires = "tcp")]
+    #[arg(long, conflicts_with_all = ["frame", "udp", "arp"])]
     pub syn: bool,
     /// With a tag of this VLAN
     #[arg(long, value_name = "VID", conflicts_with = "frame", value_parser = value_parser!(u16).range(0..=4094))]

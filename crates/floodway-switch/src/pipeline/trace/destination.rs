@@ -55,9 +55,9 @@ impl Tracer {
             if way.port.is_none() {
                 self.come_in(&port, pair, frame, bytes)?;
             }
-            self.to_port(way, &port, pair, frame);
+            self.reach_port(way, &port, pair, frame);
         } else if let Some(uplink) = self.delivery.shared.uplink(dst).cloned() {
-            self.to_uplink(way, &uplink, frame);
+            self.reach_uplink(way, &uplink, frame);
         }
         Ok(())
     }
@@ -65,16 +65,16 @@ impl Tracer {
     fn flood(&mut self, way: &Way<'_>, frame: &Frame<'_>) {
         let ports = Arc::clone(&self.delivery.ports);
         for port in ports.flooded(way.origin) {
-            self.to_port(way, port, 0, frame);
+            self.reach_port(way, port, 0, frame);
         }
         let shared = Arc::clone(&self.delivery.shared);
         for uplink in shared.flooded_uplinks(way.origin) {
-            self.to_uplink(way, uplink, frame);
+            self.reach_uplink(way, uplink, frame);
         }
     }
 
     /// A port's receive queue `pair`, as [`Delivery::deliver`](crate::pipeline::delivery::Delivery::deliver) gives it frames.
-    fn to_port(&mut self, way: &Way<'_>, port: &Port, pair: u16, frame: &Frame<'_>) {
+    fn reach_port(&mut self, way: &Way<'_>, port: &Port, pair: u16, frame: &Frame<'_>) {
         let name = &*port.config.name;
         let _ = self.check_port(way, port, frame).map(|()| {
             let running = pair < port.rx_running();
@@ -122,7 +122,7 @@ impl Tracer {
     }
 
     /// An uplink's meter, queue and device.
-    fn to_uplink(&mut self, way: &Way<'_>, uplink: &Uplink, frame: &Frame<'_>) {
+    fn reach_uplink(&mut self, way: &Way<'_>, uplink: &Uplink, frame: &Frame<'_>) {
         let (source, now, name) = (way.origin.port, self.now, &*uplink.config.name);
         let ask = |frame: &Frame<'_>| uplink.egress().with(|it| it.forecast(source, frame, now));
         let forecast = match uplink.untagged() == Some(way.origin.network) {
