@@ -30,6 +30,7 @@ use crate::diagnosis::Diagnosis;
 use crate::edit::PortDocument;
 use crate::plan::Plan;
 use crate::status::{Status, Version};
+use crate::trace::{Trace, TraceRequest};
 
 pub use capture::Next;
 
@@ -278,6 +279,14 @@ impl ControlClient {
     /// There is no answer, or no such port.
     pub fn diagnosis(&self, port: &str) -> Result<Diagnosis, ClientError> {
         self.get(&format!("/v1/ports/{}/diagnosis", escape(port)))
+    }
+
+    /// What would become of a frame; nothing is changed.
+    ///
+    /// # Errors
+    /// There is no answer, no such port or uplink, or the frame cannot be made.
+    pub fn trace(&self, request: &TraceRequest) -> Result<Trace, ClientError> {
+        self.send(&Method::POST, "/v1/trace", request)
     }
 
     /// How far the drain of a port is.

@@ -82,8 +82,22 @@ pub struct Diagnosis {
     pub rings: Vec<RingReport>,
     /// What most frames were dropped for, in either direction; none if none were.
     pub top_drop: Option<DropReport>,
+    /// Uplinks of its network.
+    #[serde(default)]
+    pub uplinks: Vec<UplinkReport>,
     /// What is wrong, the worst first.
     pub findings: Vec<Finding>,
+}
+
+/// An uplink by which the port's frames leave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UplinkReport {
+    /// Its name.
+    pub name: String,
+    /// Its network interface.
+    pub device: String,
+    /// What its device did not take, for the most frequent reason; none if it took all.
+    pub top_drop: Option<DropReport>,
 }
 
 /// A port's socket.
@@ -235,6 +249,7 @@ impl Diagnosis {
         let rules = [Self::quarantined, Self::socket, Self::device, Self::rings, Self::error];
         let mut findings: Vec<_> = rules.iter().filter_map(|rule| rule(self)).collect();
         findings.extend(self.drops());
+        findings.extend(self.uplinks.iter().filter_map(UplinkReport::drops));
         // Stable: of two that are as bad, the one closer to the socket is the cause.
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.findings = findings;
@@ -316,20 +331,57 @@ impl Diagnosis {
                 "ip address show # in the guest"
             }
             "oversize" | "no_large_buffer" => "ip link show # in the guest, and its MTU",
+            "queue_full" => "floodway top --once --sort drops",
             "bad_descriptor" | "bad_offload" | "runt" => "ethtool -i eth0 # in the guest",
             _ => "floodway status --watch",
         };
         let problem = format!(
-            "{:.1} % of {} frames are dropped: {}",
+            "{:.1} % of {} frames are dropped: {}{}",
             top.share * 100.0,
             top.direction,
-            top.reason
+            top.reason,
+            cause(&top.reason)
         );
         Some(warning(problem, command))
     }
 
     fn log(&self) -> String {
         format!("journalctl -u floodway --grep {}", self.port)
+    }
+}
+
+impl UplinkReport {
+    fn drops(&self) -> Option<Finding> {
+        let top = self.top_drop.as_ref().filter(|top| top.share >= NOTABLE_DROPS)?;
+        let Self { name, device, .. } = self;
+        let problem = format!(
+            "{:.1} % of the frames that leave by uplink {name} are dropped: {}{}",
+            top.share * 100.0,
+            top.reason,
+            cause(&top.reason)
+        );
+        Some(warning(problem, format!("ip -s link show {device}")))
+    }
+}
+
+/// What is behind a drop, for those that have one cause in most cases.
+fn cause(reason: &str) -> &'static str {
+    match reason {
+        "spoofed_mac" => ": the guest sends from a MAC address that is not the port's",
+        "spoofed_ip" => ": the guest sends from an IP address that is not the port's",
+        "oversize" => {
+            ": sender and receiver do not agree on the MTU; the port's is smaller than the frames"
+        }
+        "no_large_buffer" => ": the guest's receive buffers are smaller than the frames",
+        "queue_full" => {
+            ": the guest gives no receive buffers back; it has no CPU time, or its driver hangs"
+        }
+        "uplink_error" => ": its device is down or gone, or has a smaller MTU",
+        "uplink_refused" => {
+            ": the host refuses them; a filter of its, or a full queue of the device"
+        }
+        "uplink_full" | "uplink_queue_full" => ": more is sent than its device takes",
+        _ => "",
     }
 }
 
@@ -383,6 +435,28 @@ mod tests {
         assert_eq!(drop("port_down", 0.9), Severity::Ok);
         assert_eq!(drop("spoofed_ip", 0.001), Severity::Ok);
         assert_eq!(drop("spoofed_ip", 0.5), Severity::Warning);
+    }
+
+    #[test]
+    fn the_cause_of_drops_is_named_also_those_of_an_uplink() {
+        let drop = |direction: &str, reason: &str, share| {
+            let (direction, reason) = (direction.into(), reason.into());
+            Some(DropReport { direction, reason, frames: 9, share })
+        };
+        let top_drop = drop("rx", "queue_full", 0.2);
+        let found = judged(Diagnosis { top_drop, ..running() });
+        assert!(found.findings[0].problem.contains("gives no receive buffers back"));
+        let uplink = |top_drop| UplinkReport { name: "up".into(), device: "eth0".into(), top_drop };
+        let with = |top_drop| judged(Diagnosis { uplinks: vec![uplink(top_drop)], ..running() });
+        let found = with(drop("tx", "uplink_error", 0.5));
+        let expected = "50.0 % of the frames that leave by uplink up are dropped: uplink_error: its device is down or gone, or has a smaller MTU";
+        assert_eq!(found.findings[0].problem, expected);
+        assert_eq!(
+            (found.severity(), found.command()),
+            (Severity::Warning, Some("ip -s link show eth0"))
+        );
+        assert_eq!(with(drop("tx", "uplink_error", 0.001)).findings, []);
+        assert_eq!(with(None).findings, []);
     }
 
     #[test]

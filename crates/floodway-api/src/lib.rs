@@ -10,6 +10,7 @@
 //! | [`settings`] | settings made at run time, and configurations with them |
 //! | [`capture`] | what of frames is to be captured |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
+//! | [`trace`] | what would become of a frame |
 //! | [`client`] | a client of the control socket |
 
 pub mod activity;
@@ -23,5 +24,6 @@ pub mod edit;
 pub mod plan;
 pub mod settings;
 pub mod status;
+pub mod trace;
 
 pub use config::Config;

@@ -7,10 +7,10 @@
 //! |---|---|---|
 //! | | [`switch`] | all: builds a switch from its configuration, and stops it |
 //! | `control` | | the control socket (feature `control`, on by default) |
-//! | `operator` | `snapshot`, `diagnose`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
+//! | `operator` | `snapshot`, `diagnose`, `trace`, `inbound`, `pairs` | what a running switch does for its operator, and its status |
 //! | [`runtime`] | `worker`, `polling`, `watchdog`, `vcpu`, `qmp` | threads: who runs when, and for how long |
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
-//! | [`pipeline`] | `forward`, `delivery` (and `migration`), `tcp_offload`, `inbound` | frames and where they go |
+//! | [`pipeline`] | `decide`, `forward`, `delivery` (and `migration`), `tcp_offload`, `inbound`, `trace` | frames and where they go |
 //! | [`state`] | `port`, `front_end`, `uplink`, `shared` | what is shared, and behind which locks |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`capture`] | `tap`, `ring`, `record` | copies of frames for an operator who looks |

@@ -3,6 +3,7 @@
 mod capture;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
 pub use capture::CaptureArgs;
+pub use trace::TraceArgs;
 
 /// A user-space virtual switch for hosts that run many VMs per core
 #[derive(Debug, Parser)]
@@ -43,6 +45,8 @@ pub enum Command {
     Inbound(InboundArgs),
     /// Copy frames of a port or uplink of the running switch to a file or pipe, as pcapng, for Wireshark or tcpdump
     Capture(CaptureArgs),
+    /// Show what would become of a frame, stage by stage, without sending it; exit code 3 if it would reach nobody
+    Trace(TraceArgs),
     /// Show why a port does not work, and what to run next; exit code 3 for a warning, 4 for an error
     Diagnose(DiagnoseArgs),
     /// Show, add, change or remove ports of the running switch

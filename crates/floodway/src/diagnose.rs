@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use floodway_switch::api::diagnosis::{
-    Diagnosis, FileReport, Finding, RegionReport, RingReport, Severity, SocketReport,
+    Diagnosis, FileReport, Finding, RegionReport, RingReport, Severity, SocketReport, UplinkReport,
 };
 use floodway_switch::control::ControlClient;
 
@@ -46,7 +46,7 @@ fn render(diagnosis: &Diagnosis) -> String {
     sections.join("\n\n")
 }
 
-fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 8] {
+fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 9] {
     let none = || "none".to_owned();
     let peer = diagnosis.peer.map(|p| format!("pid {}, uid {}, gid {}", p.pid, p.uid, p.gid));
     let last_error = diagnosis.last_error.as_ref().map(|last| {
@@ -66,6 +66,7 @@ fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 8] {
         ("memory", memory(diagnosis)),
         ("last error", last_error.unwrap_or_else(none)),
         ("top drop", top_drop.unwrap_or_else(none)),
+        ("uplinks", uplinks(&diagnosis.uplinks)),
     ]
 }
 
@@ -76,6 +77,11 @@ fn socket(socket: &SocketReport) -> String {
     };
     let listener = if socket.mode == "server" { "the switch listens" } else { "the VMM listens" };
     format!("{}, {listener}, {file}", socket.path)
+}
+
+fn uplinks(uplinks: &[UplinkReport]) -> String {
+    let uplink = |it: &UplinkReport| format!("{} ({})", it.name, it.device);
+    list(&uplinks.iter().map(uplink).collect::<Vec<_>>())
 }
 
 fn list(names: &[String]) -> String {
@@ -155,6 +161,7 @@ protocol   none
 memory     2 MiB: 0x0+0x200000
 last error x, 2 s ago
 top drop   none
+uplinks    none
 
 RING  DIRECTION  STATE    ENABLED  KICK  CALL  SIZE
 0     rx         running  no       no    no     256

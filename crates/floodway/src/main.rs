@@ -1,6 +1,7 @@
 //! `floodway`: the operator's command line.
 //!
-//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration; `diagnose` has 3 and 4 for what it finds. Errors
+//! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or configuration; `diagnose` has 3 and 4 for what it finds, `trace` 3 for a frame that would
+//! reach nobody. Errors
 //! are one line on standard error.
 
 mod apply;
@@ -27,6 +28,7 @@ mod save;
 mod status;
 mod table;
 mod top;
+mod trace;
 
 use std::io;
 use std::process::ExitCode;
@@ -61,6 +63,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Offload(args) => offload::offload(&args)?,
         Command::Inbound(args) => inbound::inbound(&args)?,
         Command::Capture(args) => capture::capture(&args)?,
+        Command::Trace(args) => return trace::trace(&args),
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,
         Command::Apply(args) => apply::apply(&args)?,

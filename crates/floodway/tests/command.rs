@@ -228,7 +228,7 @@ fn a_service_manager_hears_of_start_life_and_stop() {
 fn there_is_a_manual_page_for_every_command() {
     let scene = Scene::new();
     assert!(scene.output(&["man", "."]).status.success());
-    for page in ["floodway", "floodway-run", "floodway-diagnose"] {
+    for page in ["floodway", "floodway-run", "floodway-diagnose", "floodway-trace"] {
         let text = fs::read_to_string(scene.path(&format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }
@@ -256,6 +256,38 @@ fn the_exit_code_of_a_diagnosis_says_how_bad_it_is() {
     assert_eq!(json["socket"]["file"], serde_json::Value::Null);
     assert_eq!(scene.output(&["diagnose", "vm9"]).status.code(), Some(1));
     assert_eq!(scene.output(&["diagnose"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_frame_is_traced_and_traced_again_from_its_bytes() {
+    let scene = Scene::new();
+    let _running = scene.start();
+    let words = ["trace", "vm1", "--arp", "10.0.0.9", "--src-mac", "02:00:00:00:00:07"];
+    let output = scene.output(&words);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}{}", stderr(&output));
+    assert!(text.contains("no guest runs here; traced as if one did"), "{text}");
+    assert!(text.ends_with("dropped at vm1: no_destination\n"), "{text}");
+    let json = |words: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&scene.output(words).stdout).unwrap()
+    };
+    let first = json(&[&words[..], &["--json"]].concat());
+    let again = json(&["trace", "vm1", "--json", "--frame", first["frame"].as_str().unwrap()]);
+    assert_eq!(first, again);
+    assert_eq!(first["ends"][0]["drop"], "no_destination");
+    for (words, expected) in [
+        (&["vm9", "--arp", "10.0.0.9"][..], "no port or uplink \"vm9\"; there are vm1"),
+        (&["vm1", "--frame", "5254zz"], "frame: must be bytes as pairs of hexadecimal digits"),
+        (
+            &["vm1", "--udp", "10.0.0.1:1->10.0.0.9:2", "--src-mac", "02:00:00:00:00:07"],
+            "dst_mac: whose address 10.0.0.9 is is not known",
+        ),
+    ] {
+        let output = scene.output(&[&["trace"], words].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+    assert_eq!(scene.output(&["trace", "vm1"]).status.code(), Some(2));
 }
 
 #[test]

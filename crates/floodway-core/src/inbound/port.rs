@@ -1,5 +1,7 @@
 //! The inbound clamp of one VM.
 
+mod peek;
+
 use std::collections::VecDeque;
 
 use floodway_wire::FiveTuple;

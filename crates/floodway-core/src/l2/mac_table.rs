@@ -53,6 +53,8 @@
 //! Invariants: an address has at most one entry; entries of a port never exceed its limit (static
 //! ones are not counted); an entry belongs to a port that was added and not removed.
 
+mod peek;
+
 use std::collections::BTreeMap;
 
 use floodway_wire::ethernet::MacAddr;

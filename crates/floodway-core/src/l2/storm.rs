@@ -27,6 +27,18 @@ impl StormLimit {
     pub fn admit(&mut self, segments: u32, now: Instant) -> bool {
         self.0.as_mut().is_none_or(|bucket| bucket.take(segments.into(), now))
     }
+
+    /// Returns what [`admit`](Self::admit) would, and takes nothing from the budget.
+    #[must_use]
+    pub fn would_admit(&self, segments: u32, now: Instant) -> bool {
+        self.clone().admit(segments, now)
+    }
+
+    /// Returns the frames that may pass at once at `now`; `None` if there is no limit.
+    #[must_use]
+    pub fn available(&self, now: Instant) -> Option<u64> {
+        self.0.as_ref().map(|bucket| bucket.available(now))
+    }
 }
 
 #[cfg(test)]
@@ -51,5 +63,15 @@ mod tests {
         assert_eq!(admitted, 1000 / 45);
         assert!(limit.admit(10, Instant::ZERO) && !limit.admit(1, Instant::ZERO));
         assert!(!limit.admit(1001, Instant::from_millis(10_000)));
+    }
+
+    #[test]
+    fn a_question_takes_nothing() {
+        let mut limit = StormLimit::new(2, Instant::ZERO);
+        assert!((0..9).all(|_| limit.would_admit(2, Instant::ZERO)));
+        assert!(!limit.would_admit(3, Instant::ZERO));
+        assert_eq!(limit.available(Instant::ZERO), Some(2));
+        assert!(limit.admit(2, Instant::ZERO) && !limit.would_admit(1, Instant::ZERO));
+        assert_eq!(StormLimit::new(0, Instant::ZERO).available(Instant::ZERO), None);
     }
 }

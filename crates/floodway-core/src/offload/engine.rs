@@ -268,11 +268,7 @@ impl<B: 'static> Offload<B> {
         link: &Link,
         segment: &Segment,
     ) -> Option<FlowId> {
-        let opens = segment.has(Flags::SYN)
-            && !segment.has(Flags::RST)
-            && !segment.has(Flags::ACK)
-            && (self.port.config.transmit || self.port.config.receive);
-        if !opens {
+        if !self.is_opened_by(segment) {
             return None;
         }
         if self.flows.len() >= self.flows.capacity()
@@ -293,6 +289,14 @@ impl<B: 'static> Offload<B> {
                 None
             }
         }
+    }
+
+    /// Returns `true` if a segment that belongs to no flow opens one, as far as there is room.
+    pub(super) fn is_opened_by(&self, segment: &Segment) -> bool {
+        segment.has(Flags::SYN)
+            && !segment.has(Flags::RST)
+            && !segment.has(Flags::ACK)
+            && (self.port.config.transmit || self.port.config.receive)
     }
 
     /// Calls `f` with a flow, and moves its timer afterwards.

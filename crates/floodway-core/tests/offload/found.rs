@@ -225,3 +225,22 @@ fn what_is_lost_beyond_the_recovery_point_is_another_congestion() {
         world.transfer(100_000, 0, SECONDS(100));
     }
 }
+
+#[test]
+fn what_is_expected_of_a_segment_changes_nothing() {
+    use floodway_core::offload::Expectation;
+    use floodway_wire::tcp::Flags;
+    let world = warm(Setup { name: "expectation", ..Setup::default() });
+    let counters = world.switch.offload.counters();
+    let mut segment = world.guest_segment(0, 100).segment;
+    let expect = |segment: &_, flow: &_| world.switch.offload.expectation(flow, segment);
+    assert_eq!(expect(&segment, &world.flow), Expectation::Online);
+    let other = world.flow.reversed();
+    assert_eq!(expect(&segment, &other), Expectation::Unknown);
+    segment.flags = Flags::SYN;
+    assert_eq!(expect(&segment, &other), Expectation::Opens);
+    segment.flags = Flags::SYN.with(Flags::ACK);
+    assert_eq!(expect(&segment, &other), Expectation::Unknown);
+    assert_eq!(world.switch.offload.counters(), counters);
+    assert_eq!(world.switch.offload.len(), 1);
+}

@@ -6,7 +6,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 
 use super::changes::aside;
@@ -20,10 +20,11 @@ use crate::api::control::{
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::status::{Status, Version};
+use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/captures, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/trace, /v1/captures, /metrics";
 
 /// The routes, answered by `source`; captures are for root and the user `owner`.
 pub(super) fn router(source: Source, owner: u32) -> Router {
@@ -42,6 +43,7 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/v1/ports/{name}/diagnosis", get(diagnosis))
+        .route("/v1/trace", post(trace))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -111,6 +113,14 @@ async fn diagnosis(
     Path(port): Path<String>,
 ) -> Result<Json<Diagnosis>, Failure> {
     Ok(Json(source.diagnose(&port)?))
+}
+
+async fn trace(
+    State(source): State<Source>,
+    request: Result<Json<TraceRequest>, JsonRejection>,
+) -> Result<Json<Trace>, Failure> {
+    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(aside(move || source.trace(&request)).await?))
 }
 
 async fn drain_status(

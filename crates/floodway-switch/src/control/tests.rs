@@ -22,6 +22,7 @@ use crate::api::status::{
     PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus,
 };
+use crate::api::trace::{Trace, TraceRequest};
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
 use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
@@ -119,6 +120,10 @@ impl ControlApi for Fixed {
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         Ok(Diagnosis { port: port.into(), ..Diagnosis::default() })
+    }
+
+    fn trace(&self, request: &TraceRequest) -> Result<Trace, ControlError> {
+        Ok(Trace { interface: request.interface.clone(), ..Trace::default() })
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {

@@ -110,11 +110,23 @@ impl Device {
             return false;
         }
         let Some(limit) = &mut self.limit else { return true };
-        // Asked in time: a limit is only seen to bind if the device still holds something.
-        if 2 * limit.outstanding() >= limit.limit() {
-            limit.report(self.sender.outstanding().unwrap_or(0), now);
-        }
+        report(limit, &*self.sender, now);
         limit.may_send()
+    }
+
+    /// Returns what [`is_ready`](Self::is_ready) would: what the device holds is reported to a copy of the limit.
+    pub(super) fn would_be_ready(&self, now: Instant) -> bool {
+        if self.retry_at > now || self.shaper.as_ref().is_some_and(|s| s.ready_at() > now) {
+            return false;
+        }
+        let Some(mut limit) = self.limit.clone() else { return true };
+        report(&mut limit, &*self.sender, now);
+        limit.may_send()
+    }
+
+    /// Returns `true` if there is a device at all.
+    pub(super) fn is_present(&self) -> bool {
+        self.sender.is_present()
     }
 
     /// Nothing waits.
@@ -199,6 +211,14 @@ fn offloads(sender: &dyn Sender) -> Offloads {
     let can = sender.capabilities();
     let tso = can.csum && can.tso;
     Offloads { csum: can.csum, tso4: tso, tso6: tso, ecn: tso }
+}
+
+/// Tells a limit in time what the device holds: it is only seen to bind if the device still holds something.
+#[inline]
+fn report(limit: &mut ByteLimit, sender: &dyn Sender, now: Instant) {
+    if 2 * limit.outstanding() >= limit.limit() {
+        limit.report(sender.outstanding().unwrap_or(0), now);
+    }
 }
 
 fn limit(sender: &dyn Sender, fixed: Option<u64>, now: Instant) -> Option<ByteLimit> {

@@ -253,7 +253,7 @@ impl Egress {
 
     /// Hands the frame to the device if nothing waits that is to leave before it, and the device is ready.
     fn offer(&mut self, pass: &Pass<'_>, frame: &Frame<'_>) -> Offered {
-        if !self.queue.may_pass(pass) {
+        if !self.queue.may_pass(pass.class, pass.source) {
             return Offered::Full;
         }
         if self.queue.is_empty() {

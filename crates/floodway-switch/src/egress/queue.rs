@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use floodway_core::egress::qdisc::{Backlog, Cause, Class, Config, Counters, Packet, Scheduler};
+use floodway_core::l2::PortId;
 use floodway_core::time::Instant;
 use floodway_wire::traffic_class;
 use floodway_wire::vnet::VnetHdr;
@@ -94,13 +95,13 @@ impl Queue {
 
     /// Returns `true` if a frame of this source and class would overtake none that is to leave before it.
     #[inline]
-    pub(super) fn may_pass(&self, pass: &Pass<'_>) -> bool {
-        self.is_empty() || (self.first.is_none() && self.may_pass_refused(pass))
+    pub(super) fn may_pass(&self, class: Class, source: PortId) -> bool {
+        self.is_empty() || (self.first.is_none() && self.may_pass_refused(class, source))
     }
 
     #[cold]
-    fn may_pass_refused(&self, pass: &Pass<'_>) -> bool {
-        let is_behind = |w: &Waiting| (w.class, w.source) == (pass.class, pass.source.0);
+    fn may_pass_refused(&self, class: Class, source: PortId) -> bool {
+        let is_behind = |w: &Waiting| (w.class, w.source) == (class, source.0);
         !self.refused.iter().any(is_behind) && !self.scheduler.has_ready()
     }
 

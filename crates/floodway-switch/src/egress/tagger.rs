@@ -62,12 +62,32 @@ impl Tagger {
             return (Class::Low, None);
         }
         let seen = Seen::of(frame);
-        if source.index() >= self.guests {
-            let high = seen.traffic_class.is_some_and(|class| class >> 2 == self.config.high_dscp);
-            return (if high { Class::High } else { Class::Low }, Some(seen));
-        }
-        let class = self.meter(source).classify(&seen.flow, frame.len, now);
+        let class = match self.class_of_uplink(source, &seen) {
+            Some(class) => class,
+            None => self.meter(source).classify(&seen.flow, frame.len, now),
+        };
         (class, Some(seen))
+    }
+
+    /// The class that [`classify`](Self::classify) would give a frame; nothing is noted.
+    pub(super) fn would_classify(&self, source: PortId, frame: &Frame<'_>, now: Instant) -> Class {
+        if !self.config.enabled {
+            return Class::Low;
+        }
+        let seen = Seen::of(frame);
+        self.class_of_uplink(source, &seen).unwrap_or_else(|| {
+            let classify = |meter: &Meter| meter.would_classify(&seen.flow, frame.len, now);
+            // A guest that has sent nothing has no meter yet.
+            self.meter_of(source.index())
+                .map_or_else(|| classify(&Meter::new(self.pair, 0)), classify)
+        })
+    }
+
+    /// The class of what another uplink sends, which is metered there or not at all. `None` for a guest.
+    #[inline]
+    fn class_of_uplink(&self, source: PortId, seen: &Seen) -> Option<Class> {
+        let high = seen.traffic_class.is_some_and(|class| class >> 2 == self.config.high_dscp);
+        (source.index() >= self.guests).then_some(if high { Class::High } else { Class::Low })
     }
 
     /// Writes the frame's first bytes with the code point of its class to `headers`, and answers how many there

@@ -9,9 +9,10 @@ pub mod vlan;
 pub mod vnet_offload;
 
 use floodway_wire::vnet::VnetHdr;
-use floodway_wire::{parse, tcp};
+use floodway_wire::{ethernet, parse, tcp};
 
 use crate::frame::iovec::GuestIoVec;
+use crate::stats::DropReason;
 
 /// Bytes of a frame that are copied out of guest memory before anything looks at them. Enough for
 /// Ethernet, two VLAN tags, IPv6 and TCP with all its options (122 bytes).
@@ -111,6 +112,15 @@ impl Frame<'_> {
             rest = more;
         }
     }
+}
+
+/// Checks the length of a frame, which is counted without its virtio-net header.
+///
+/// # Errors
+/// It is shorter than an Ethernet header.
+#[inline]
+pub(crate) fn check_len(len: u32) -> Result<(), DropReason> {
+    if (len as usize) < ethernet::HEADER_LEN { Err(DropReason::Runt) } else { Ok(()) }
 }
 
 /// Calls `f` with `frame` as it is with other first bytes: `headers`, which take the place of as many.

@@ -10,6 +10,7 @@ use crate::api::control::{
 use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
+use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
 
 /// Something that knows its status: the running switch.
@@ -97,6 +98,12 @@ pub trait ControlApi: StatusSource + ConfigApi {
     /// # Errors
     /// There is no such port.
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError>;
+
+    /// What would become of a frame. Nothing is changed.
+    ///
+    /// # Errors
+    /// There is no such port or uplink, or the frame cannot be made.
+    fn trace(&self, request: &TraceRequest) -> Result<Trace, ControlError>;
 
     /// How far the drain of a port is, after it was begun or ended if `draining` says so.
     ///

@@ -164,7 +164,8 @@ pub(super) fn list(shared: &Shared) -> CaptureList {
     CaptureList { captures: shared.captures.list().iter().map(|c| c.status()).collect() }
 }
 
-fn unknown(shared: &Shared, name: &str) -> ControlError {
+/// There is no port or uplink called `name`.
+pub(super) fn unknown(shared: &Shared, name: &str) -> ControlError {
     let ports = shared.ports();
     let ports = ports.iter().map(|port| port.config.name.clone());
     let uplinks = shared.uplinks.iter().map(|uplink| uplink.config.name.clone());

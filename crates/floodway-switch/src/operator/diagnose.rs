@@ -1,22 +1,34 @@
 //! The diagnosis of a running port, read while it goes on.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
 use crate::api::diagnosis::{
     Diagnosis, DropReport, ErrorReport, PeerReport, RegionReport, RingReport, RingState,
-    SocketReport,
+    SocketReport, UplinkReport,
 };
 use crate::api::status::{PortStatus, TrafficStatus, WorkStatus};
 use crate::memory::RegionLayout;
 use crate::operator::snapshot;
 use crate::state::front_end::{Facts, Noted, Peer, VringFacts};
 use crate::state::port::Port;
+use crate::state::shared::Shared;
+use crate::state::uplink::Uplink;
+use crate::stats::{DropReason, Traffic};
 use crate::sync::lock;
 
+/// What a device does not take, and what its queue has no room for.
+const UPLINK_DROPS: [DropReason; 4] = [
+    DropReason::UplinkError,
+    DropReason::UplinkRefused,
+    DropReason::UplinkFull,
+    DropReason::UplinkQueueFull,
+];
+
 /// What is known of `port`, with findings.
-pub fn port(port: &Port) -> Diagnosis {
+pub fn port(shared: &Shared, port: &Port) -> Diagnosis {
     let facts = port.front_end.facts();
     let status = snapshot::port(port, WorkStatus::default());
     let ring = |(index, vring)| ring(port, index, vring);
@@ -34,6 +46,7 @@ pub fn port(port: &Port) -> Diagnosis {
         memory: facts.regions.iter().map(region).collect(),
         rings: facts.vrings.iter().enumerate().map(ring).collect(),
         top_drop: top_drop(&status),
+        uplinks: uplinks(shared, port),
         features: status.features,
         findings: Vec::new(),
     };
@@ -78,6 +91,27 @@ fn ring(port: &Port, index: usize, vring: &VringFacts) -> RingReport {
     };
     let VringFacts { size, enabled, kick, call, .. } = *vring;
     RingReport { index, state, size, enabled, kick, call }
+}
+
+/// The uplinks of the port's network.
+fn uplinks(shared: &Shared, port: &Port) -> Vec<UplinkReport> {
+    let carries = |uplink: &&Arc<Uplink>| uplink.carries(port.network);
+    let report = |uplink: &Arc<Uplink>| UplinkReport {
+        name: uplink.config.name.clone(),
+        device: uplink.config.device.clone(),
+        top_drop: top_uplink_drop(&uplink.sent.traffic),
+    };
+    shared.uplinks.iter().filter(carries).map(report).collect()
+}
+
+/// What most frames were dropped for that were to leave by an uplink.
+fn top_uplink_drop(sent: &Traffic) -> Option<DropReport> {
+    let frames = UPLINK_DROPS.map(|reason| (sent.drops(reason), reason));
+    let (frames, reason) = frames.into_iter().max_by_key(|&(frames, _)| frames)?;
+    let all = sent.packets.get() + DropReason::ALL.iter().map(|&it| sent.drops(it)).sum::<u64>();
+    let (direction, reason) = ("tx".to_owned(), reason.name().to_owned());
+    let share = frames as f64 / all.max(1) as f64;
+    (frames > 0).then_some(DropReport { direction, reason, frames, share })
 }
 
 /// What most frames of either direction were dropped for.

@@ -8,6 +8,7 @@ mod inbound;
 mod pairs;
 pub(crate) mod runtime_settings;
 mod snapshot;
+mod trace;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::api::control::{
 use crate::api::diagnosis::Diagnosis;
 use crate::api::settings;
 use crate::api::status::OffloadStatus;
+use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
@@ -172,7 +174,11 @@ impl ControlApi for Arc<Shared> {
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         let port = self.port(port)?;
-        Ok(diagnose::port(&port))
+        Ok(diagnose::port(self, &port))
+    }
+
+    fn trace(&self, request: &TraceRequest) -> Result<Trace, ControlError> {
+        trace::trace(self, request)
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {

@@ -19,16 +19,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use floodway_core::l2::{MacTable, Observed, Origin, PortId, Refusal};
+use floodway_core::l2::{MacTable, Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
-use floodway_wire::vnet::{self, VnetHdr};
-use floodway_wire::{MacAddr, announced_mac, ethernet, parse};
 
 use crate::api::capture::Stage;
 use crate::frame::describe::{Special, special};
-use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame, vlan};
+use crate::pipeline::decide::{
+    self, Objection, Source, Verdict, accept, addresses, check_received, is_announcement,
+};
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
@@ -58,18 +58,6 @@ const RECEIVED: Work = Work {
 
 /// All bytes of a frame from an uplink, one after the other. Few ask for them.
 type Bytes<'f, 'b> = &'f dyn Fn() -> Cow<'b, [u8]>;
-
-/// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// To a port, by one of its receive queues, or to an uplink (whose queue is always 0).
-    To {
-        dst: PortId,
-        pair: u16,
-    },
-    Flood,
-    Drop(DropReason),
-}
 
 /// One worker's forwarding state.
 pub struct Forwarder {
@@ -250,7 +238,7 @@ impl Forwarder {
             }
         }
         for frame in frames(batch, changed) {
-            self.delivery.learn(addresses(&frame).1, ingress.origin(), false, now);
+            self.delivery.learn(addresses(frame.prefix).1, ingress.origin(), false, now);
         }
         (valid, data_frames)
     }
@@ -264,19 +252,11 @@ impl Forwarder {
         frame: &Frame<'_>,
         now: Instant,
     ) -> Result<Source, DropReason> {
-        match special(frame.prefix) {
-            None => {}
-            Some(Special::Notice) => return Err(ingress.hear_notice(frame.prefix)),
-            Some(Special::Tagged) => return Err(DropReason::VlanFiltered),
+        if let Err(objection) = decide::check_source(ingress, frame.prefix) {
+            return Err(refuse(ingress, objection, frame.prefix));
         }
-        let (_, src) = addresses(frame);
-        ingress.policy.check_mac(src)?;
-        if ingress.policy.looks_inside()
-            && let Err(spoof) = ingress.policy.check(frame.prefix)
-        {
-            return Err(ingress.refuse_source(spoof, frame.prefix));
-        }
-        observed(table.observe(src, ingress.id, false, now))
+        let (_, src) = addresses(frame.prefix);
+        accept(table.observe(src, ingress.id, false, now))
     }
 
     /// What becomes of a frame from a VM whose source is in order.
@@ -288,7 +268,7 @@ impl Forwarder {
         frame: &Frame<'_>,
         now: Instant,
     ) -> Verdict {
-        let verdict = self.look_up_destination(table, ingress.origin(), frame);
+        let verdict = self.delivery.look_up(table, ingress.origin(), frame);
         if verdict == Verdict::Flood {
             if !lock(&ingress.storm).admit(frame.segments(), now) {
                 return Verdict::Drop(DropReason::Storm);
@@ -300,21 +280,18 @@ impl Forwarder {
 
     /// What becomes of a frame from an uplink.
     fn judge_received(&mut self, ingress: Origin, frame: &Frame<'_>, now: Instant) -> Verdict {
-        let (dst, src) = addresses(frame);
-        let meta = parse(frame.prefix, frame.len as usize);
-        // What it announces must be where it comes from; anything else is a lie or a mistake.
-        let announcement = meta.is_ok_and(|m| announced_mac(frame.prefix, &m) == Some(src));
+        let (dst, src) = addresses(frame.prefix);
+        let announcement = is_announcement(frame);
         let tables = self.delivery.shared.tables();
-        let source = tables.of(ingress.network).observe(src, ingress.port, announcement, now);
+        let table = tables.of(ingress.network);
+        let source = accept(table.observe(src, ingress.port, announcement, now));
+        let verdict =
+            source.map(|source| self.delivery.look_up_received(table, ingress, source, frame));
         drop(tables);
-        match observed(source) {
-            Ok(Source::Known) => {}
-            Ok(Source::Changed) => self.delivery.learn(src, ingress, announcement, now),
-            Err(reason) => return Verdict::Drop(reason),
+        if source == Ok(Source::Changed) {
+            self.delivery.learn(src, ingress, announcement, now);
         }
-        let tables = self.delivery.shared.tables();
-        let verdict = self.look_up_destination(tables.of(ingress.network), ingress, frame);
-        drop(tables);
+        let verdict = verdict.unwrap_or_else(Verdict::Drop);
         let uplink =
             self.delivery.shared.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
         match uplink {
@@ -322,34 +299,6 @@ impl Forwarder {
                 Verdict::Drop(DropReason::Storm)
             }
             _ => verdict,
-        }
-    }
-
-    #[inline]
-    fn look_up_destination(&self, table: &MacTable, ingress: Origin, frame: &Frame<'_>) -> Verdict {
-        let (dst, _) = addresses(frame);
-        if dst.is_multicast() {
-            return self.flood_from(ingress);
-        }
-        match table.lookup(dst) {
-            None => self.flood_from(ingress),
-            Some(dst) if dst == ingress.port => Verdict::Drop(DropReason::Hairpin),
-            Some(dst) if !self.delivery.ports.connects(ingress.port, dst) => {
-                Verdict::Drop(DropReason::Isolated)
-            }
-            Some(dst) => Verdict::To { dst, pair: self.delivery.select_rx_queue(dst, frame) },
-        }
-    }
-
-    /// The verdict for a frame that goes to everybody else, if there is anybody.
-    #[cold]
-    fn flood_from(&self, ingress: Origin) -> Verdict {
-        let Delivery { shared, ports, .. } = &self.delivery;
-        let port = ports.flooded(ingress).next().is_some();
-        if port || shared.flooded_uplinks(ingress).next().is_some() {
-            Verdict::Flood
-        } else {
-            Verdict::Drop(DropReason::NoDestination)
         }
     }
 
@@ -392,16 +341,14 @@ impl Forwarder {
         (received > 0).then_some(more)
     }
 
-    fn forward_received(
+    pub(super) fn forward_received(
         &mut self,
         uplink: &Uplink,
         frame: &Frame<'_>,
         bytes: &[u8],
         now: Instant,
     ) -> Result<(), DropReason> {
-        if (frame.len as usize) < ethernet::HEADER_LEN {
-            return Err(DropReason::Runt);
-        }
+        frame::check_len(frame.len)?;
         let bytes = || Cow::Borrowed(bytes);
         match special(frame.prefix) {
             None => self.forward_in(uplink, 0, frame, &bytes, now),
@@ -495,7 +442,7 @@ impl Forwarder {
     }
 
     /// Ends a batch from an uplink.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         for i in self.unfinished.drain(..) {
             let Some(port) = self.delivery.ports.get(i).cloned() else { continue };
             Session::open(&port, &mut self.delivery).flush();
@@ -504,46 +451,15 @@ impl Forwarder {
     }
 }
 
-/// What the table says of a source.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Known,
-    /// It has to be learned.
-    Changed,
-}
-
-/// A source that the table refuses is not served; one that it merely has no room for is.
-#[inline]
-fn observed(observed: Observed) -> Result<Source, DropReason> {
-    match observed {
-        Observed::Known | Observed::Refused(Refusal::PortLimit | Refusal::UnknownPort) => {
-            Ok(Source::Known)
-        }
-        Observed::Changed => Ok(Source::Changed),
-        Observed::Refused(Refusal::Reflected) => Err(DropReason::Reflected),
-        Observed::Refused(Refusal::InUse) => Err(DropReason::MacInUse),
-        Observed::Refused(Refusal::Static) => Err(DropReason::SpoofedMac),
-        Observed::Refused(Refusal::NotUnicast) => Err(DropReason::InvalidSource),
+/// Does what follows from an objection to a frame, and returns as what the frame is counted.
+#[cold]
+fn refuse(ingress: &Port, objection: Objection, prefix: &[u8]) -> DropReason {
+    match objection {
+        Objection::Notice => ingress.hear_notice(prefix),
+        Objection::Inside(spoof) => ingress.note_refused_source(spoof, prefix),
+        Objection::Tagged | Objection::Source(_) => {}
     }
-}
-
-/// Destination and source address; the caller knows that the frame has them.
-#[inline]
-fn addresses(frame: &Frame<'_>) -> (MacAddr, MacAddr) {
-    let mac = |at: usize| {
-        let mut octets = [0; 6];
-        octets.copy_from_slice(&frame.prefix[at..at + 6]);
-        MacAddr(octets)
-    };
-    (mac(0), mac(6))
-}
-
-/// The header of a frame from the host's kernel: checked like a guest's, but the kernel may say
-/// that it has validated the checksum.
-fn check_received(frame: &Frame<'_>) -> Result<VnetHdr, DropReason> {
-    let validated = frame.vnet.flags & vnet::F_DATA_VALID;
-    let checked = Offloads::ALL.check(frame.vnet, frame.prefix, frame.len)?;
-    Ok(VnetHdr { flags: checked.flags | validated, ..checked })
+    objection.reason(prefix)
 }
 
 /// The indices of the bits that are set in `mask`, lowest first.

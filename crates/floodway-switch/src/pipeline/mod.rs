@@ -1,8 +1,10 @@
 //! The way of frames: where each goes, what mechanisms see of it on the way, and its delivery.
 
+mod decide;
 pub mod delivery;
 pub mod forward;
 pub mod inbound;
 mod migration;
 mod taps;
 pub mod tcp_offload;
+pub mod trace;

@@ -28,6 +28,7 @@
 //! is placed, pending, or counted as dropped.
 
 mod drain;
+mod fate;
 mod pending;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ use crate::queues::moderation::{Delivered, Moderated, Moderation};
 use crate::queues::ring::{Interrupts, Ring};
 use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
 use crate::stats::{DropReason, Traffic};
+pub use fate::Fate;
 use pending::Pending;
 pub use pending::PendingFrame;
 
@@ -166,10 +168,11 @@ impl RxQueue {
 
     /// Lets a frame wait for a guest that has stopped.
     pub fn wait_for_guest(&mut self, frame: &Frame<'_>) {
-        if !self.stopped {
-            self.traffic.count_drop(DropReason::PortDown, 1);
-        } else if !self.pending.push(frame, false) {
-            self.traffic.count_drop(DropReason::QueueFull, 1);
+        match self.fate_without_guest(frame) {
+            Fate::Dropped(reason) => self.traffic.count_drop(reason, 1),
+            _ => {
+                self.pending.push(frame, false);
+            }
         }
     }
 
@@ -388,12 +391,11 @@ impl RxQueue {
         self.forget();
     }
 
-    /// Writes `frame` into receive chains, if the guest has enough of them.
-    #[inline]
-    fn place(&mut self, frame: &Frame<'_>) -> Result<Placed, RingBroken> {
+    /// Takes receive chains for `need` bytes into `chains`, if the guest has enough of them; else it takes none.
+    #[inline(always)]
+    fn take_chains(&mut self, need: usize) -> Result<Placed, RingBroken> {
         let Some(ring) = &mut self.ring else { return Ok(Placed::NoBuffers) };
         let queue = &mut ring.queue;
-        let need = self.features.hdr_len + frame.len as usize;
         let mark = queue.next_avail();
         let mut room = 0;
         self.chains.clear();
@@ -422,6 +424,19 @@ impl RxQueue {
                 return Ok(Placed::Never(DropReason::NoLargeBuffer));
             }
         }
+        Ok(Placed::Yes)
+    }
+
+    /// Writes `frame` into receive chains, if the guest has enough of them.
+    #[inline]
+    fn place(&mut self, frame: &Frame<'_>) -> Result<Placed, RingBroken> {
+        let need = self.features.hdr_len + frame.len as usize;
+        match self.take_chains(need)? {
+            Placed::Yes => {}
+            not => return Ok(not),
+        }
+        let Some(ring) = &mut self.ring else { return Ok(Placed::NoBuffers) };
+        let queue = &mut ring.queue;
         let vnet = VnetHdr {
             flags: frame.vnet.flags & self.features.offloads.rx_flags(),
             num_buffers: self.chains.len() as u16,

@@ -19,12 +19,11 @@ use std::sync::Arc;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
-use floodway_wire::ethernet;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::Offloads;
-use crate::frame::{Frame, MAX_FRAME_LEN, PREFIX_LEN};
+use crate::frame::{self, Frame, MAX_FRAME_LEN, PREFIX_LEN};
 use crate::memory::GuestMemory;
 use crate::queues::moderation::{Completed, Completions, Moderated};
 use crate::queues::ring::{Interrupts, Ring};
@@ -230,6 +229,12 @@ impl TxQueue {
     /// Forwards frames (`true`) or takes and discards them (`false`).
     pub fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
+    }
+
+    /// Frames are forwarded, not discarded.
+    #[must_use]
+    pub const fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// The running ring, to change its event descriptors.
@@ -488,9 +493,7 @@ impl TxFrame {
         let hdr_len = features.hdr_len;
         let len = self.len.checked_sub(hdr_len as u32).ok_or(DropReason::BadDescriptor)?;
         self.len = len;
-        if (len as usize) < ethernet::HEADER_LEN {
-            return Err(DropReason::Runt);
-        }
+        frame::check_len(len)?;
         let mut hdr = [0; vnet::LEN];
         let mut reader = Reader { iovecs: &mut iovecs[1..], next: 0 };
         reader.read(&mut hdr[..hdr_len]);

@@ -23,7 +23,7 @@ use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
 use crate::state::quarantine::Quarantine;
-use crate::stats::{DropReason, Traffic};
+use crate::stats::Traffic;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
 use crate::sync::lock_order::{Ordered, Rank};
@@ -219,22 +219,17 @@ impl Port {
         self.nonce.load(Ordering::Relaxed)
     }
 
-    /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery. Returns as what it is counted.
+    /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery, which changes nothing.
     #[cold]
-    pub fn hear_notice(&self, prefix: &[u8]) -> DropReason {
-        match notice::parse_guest_nonce(prefix) {
-            Ok(nonce) => {
-                self.nonce.store(nonce, Ordering::Relaxed);
-                DropReason::GuestNonce
-            }
-            Err(_) => DropReason::ForgedNotice,
+    pub fn hear_notice(&self, prefix: &[u8]) {
+        if let Ok(nonce) = notice::parse_guest_nonce(prefix) {
+            self.nonce.store(nonce, Ordering::Relaxed);
         }
     }
 
-    /// Returns as what a frame is counted that the source policy has refused. A link-local address is named in the log, once: without
-    /// it the guest has no IPv6.
+    /// Notes a frame that the source policy has refused. A link-local address is named in the log, once: without it the guest has no IPv6.
     #[cold]
-    pub fn refuse_source(&self, spoof: Spoof, prefix: &[u8]) -> DropReason {
+    pub fn note_refused_source(&self, spoof: Spoof, prefix: &[u8]) {
         if spoof == Spoof::Ip
             && let Some(address) = self.policy.refused_link_local(prefix)
             && lock(&self.refused_link_local).replace(address) != Some(address)
@@ -247,7 +242,6 @@ impl Port {
                  if it is the guest's own (RFC 7217), add it there"
             );
         }
-        spoof.into()
     }
 
     /// Returns `true` if the address is the guest's own, by the configuration or by what the guest has claimed.

@@ -195,6 +195,12 @@ impl Uplink {
         self.floods.keys().copied()
     }
 
+    /// The network that it carries without tags.
+    #[must_use]
+    pub const fn untagged(&self) -> Option<NetworkId> {
+        self.untagged
+    }
+
     /// Returns `true` if it carries the network, tagged or not.
     #[must_use]
     pub fn carries(&self, network: NetworkId) -> bool {
@@ -226,10 +232,15 @@ impl Uplink {
         segments: u32,
         now: Instant,
     ) -> bool {
+        self.flood_limit(network, dst).is_some_and(|limit| lock(limit).admit(segments, now))
+    }
+
+    /// The limit that holds for what has come by this uplink and is flooded in `network`, to `dst`; `None` if it does not carry the network.
+    #[must_use]
+    pub fn flood_limit(&self, network: NetworkId, dst: MacAddr) -> Option<&Mutex<StormLimit>> {
         let is_multicast = dst.is_multicast() && dst != MacAddr::BROADCAST;
-        self.floods.get(&network).is_some_and(|FloodLimits { storm, multicast }| {
-            lock(if is_multicast { multicast } else { storm }).admit(segments, now)
-        })
+        let FloodLimits { storm, multicast } = self.floods.get(&network)?;
+        Some(if is_multicast { multicast } else { storm })
     }
 
     /// When [`run_timer`](Self::run_timer) is due.
@@ -276,7 +287,7 @@ impl Uplink {
         &self.egress
     }
 
-    fn replace_sender(&self, sender: Box<dyn Sender>) {
+    pub(crate) fn replace_sender(&self, sender: Box<dyn Sender>) {
         self.egress.with(|egress| {
             egress.replace_sender(sender);
             self.publish(egress);

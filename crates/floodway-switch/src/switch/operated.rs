@@ -12,6 +12,7 @@ use crate::api::control::{
 use crate::api::diagnosis::Diagnosis;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
+use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
 use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource};
 use crate::state::shared::Shared;
@@ -78,6 +79,10 @@ impl ControlApi for Operated {
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         self.shared.diagnose(port)
+    }
+
+    fn trace(&self, request: &TraceRequest) -> Result<Trace, ControlError> {
+        self.shared.trace(request)
     }
 
     fn drain(&self, port: &str, draining: Option<bool>) -> Result<DrainStatus, ControlError> {

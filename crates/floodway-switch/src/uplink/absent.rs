@@ -48,6 +48,10 @@ impl Sender for AbsentSender {
         Capabilities { csum: true, tso: true }
     }
 
+    fn is_present(&self) -> bool {
+        false
+    }
+
     fn send(&mut self, _: &VnetHdr, _: &[GuestIoVec<'_>]) -> Result<(), SendError> {
         Err(SendError::Failed(absent()))
     }

@@ -97,6 +97,11 @@ pub trait Sender: Send {
         None
     }
 
+    /// Returns `false` for a sender that stands for a device that is not there.
+    fn is_present(&self) -> bool {
+        true
+    }
+
     /// Sends one frame whose bytes are the concatenation of `frame`.
     ///
     /// # Errors

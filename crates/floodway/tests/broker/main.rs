@@ -8,6 +8,7 @@ mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod scene;
+mod slow;
 mod suspects;
 #[cfg(target_arch = "x86_64")]
 mod trace;

@@ -37,7 +37,7 @@ use std::net::IpAddr;
 use std::net::Ipv6Addr;
 
 use crate::egress::qdisc::Class;
-use crate::tables::flow_table::{FlowId, FlowTable, MAX_CAPACITY};
+use crate::tables::flow_table::{FlowId, FlowRef, FlowTable, MAX_CAPACITY};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 pub use counters::{CounterCells, Counters};
@@ -134,6 +134,25 @@ impl Meter {
         class
     }
 
+    /// Returns the class that [`classify`](Self::classify) would give a packet, and notes nothing: the pair and the VM's bucket
+    /// are asked as copies.
+    #[must_use]
+    pub fn would_classify(&self, flow: &FiveTuple, len: u32, now: Instant) -> Class {
+        let known = self.pairs.find(&key(flow)).and_then(|id| self.pairs.get(id)).cloned();
+        if known.is_none() && !self.has_room(now) {
+            return Class::Low;
+        }
+        let mut pair = known.unwrap_or_else(|| Pair::new(&self.config, now));
+        pair.packet(&self.config, &mut self.vm.clone(), len, now, &CounterCells::default())
+    }
+
+    /// Another pair finds room, or one that is idle makes some.
+    fn has_room(&self, now: Instant) -> bool {
+        let is_idle = |pair: &FlowRef<'_, Pair>| pair.last_used + self.config.idle <= now;
+        self.pairs.len() < self.pairs.capacity()
+            || self.pairs.iter_from(0, self.pairs.slots()).any(|pair| is_idle(&pair))
+    }
+
     #[inline]
     fn meter(&mut self, key: &FiveTuple, len: u32, now: Instant) -> Class {
         let Some(id) = self.find(key) else { return self.meet(key, len, now) };
@@ -209,7 +228,7 @@ impl Meter {
     ) -> (impl Iterator<Item = PairSummary>, Option<u32>) {
         let end = from.saturating_add(limit);
         let next = (end < self.pairs.slots()).then_some(end);
-        let summary = move |pair: crate::tables::flow_table::FlowRef<'_, Pair>| PairSummary {
+        let summary = move |pair: FlowRef<'_, Pair>| PairSummary {
             destination: (*pair.tuple != FiveTuple::NONE).then(|| pair.tuple.dst_ip()),
             class: pair.flow.class(&self.config, now),
             rate: pair.flow.rate(&self.config, now),

@@ -215,3 +215,24 @@ fn many_destinations_bring_a_vm_no_more_than_its_share() {
     assert!(meter.counters().capped > 0);
     assert_eq!(meter.classify(&flow(5000, 1, 6), 100, now + Duration::from_secs(1)), Class::High);
 }
+
+proptest! {
+    /// What is foretold of a packet is what becomes of it, also when the table is full and when pairs are idle; asking changes nothing.
+    #[test]
+    fn a_question_is_answered_as_the_packet_is_classified(
+        packets in proptest::collection::vec((0_u32..6, 1_u32..40_000, 0_u64..400), 1..200),
+    ) {
+        let config = Config { max_pairs: 3, high_pairs: 2, idle: Duration::from_secs(1), ..Config::default() };
+        let (mut meter, mut ms) = (Meter::new(config, 7), 0);
+        for (n, len, pause) in packets {
+            // Now and then a pause after which pairs are forgotten.
+            ms += if pause > 390 { 1500 } else { pause / 8 };
+            let now = Instant::from_millis(ms);
+            let expected = meter.would_classify(&flow(n, 1, 6), len, now);
+            let (counters, known) = (meter.counters(), meter.len());
+            prop_assert_eq!(meter.would_classify(&flow(n, 1, 6), len, now), expected);
+            prop_assert_eq!((meter.counters(), meter.len()), (counters, known));
+            prop_assert_eq!(meter.classify(&flow(n, 1, 6), len, now), expected);
+        }
+    }
+}

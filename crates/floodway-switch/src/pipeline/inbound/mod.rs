@@ -116,6 +116,28 @@ pub fn from_network(
     }
 }
 
+/// Returns what [`from_network`] would; the clamp, which is active, is the same afterwards.
+///
+/// # Errors
+/// The frame would be dropped.
+pub(super) fn would_pass_from_network(
+    port: &Port,
+    now: Instant,
+    frame: &Frame<'_>,
+) -> Result<(), DropReason> {
+    let machine = port.inbound.machine();
+    let Some(clamp) = &machine.clamp else { return Ok(()) };
+    if describe(frame, Direction::FromNetwork).is_some() {
+        return Ok(());
+    }
+    let (now, rate) = (now.max(machine.latest), port.inbound.rate.load(Ordering::Relaxed));
+    let wire = u64::from(frame.len) + machine.frame_overhead;
+    match clamp.would_pass_other(rate, now, is_udp(frame), wire) {
+        true => Ok(()),
+        false => Err(DropReason::InboundRate),
+    }
+}
+
 /// Segments that a frame took on the link.
 fn segments(frame: &Frame<'_>, payload: u32) -> u64 {
     match u32::from(frame.vnet.gso_size) {

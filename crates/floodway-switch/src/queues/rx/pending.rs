@@ -50,9 +50,14 @@ impl Pending {
         len.max(MIN_CHARGE)
     }
 
+    /// Returns `true` if a frame of `len` bytes finds room.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.charged + Self::charge(len) <= self.bound
+    }
+
     /// Keeps a copy of a frame, for which its sender pays if `paid`. Returns `false` if there is no room.
     pub fn push(&mut self, frame: &Frame<'_>, paid: bool) -> bool {
-        if self.charged + Self::charge(frame.len as usize) > self.bound {
+        if !self.has_room(frame.len as usize) {
             return false;
         }
         let mut bytes = Vec::with_capacity(frame.len as usize);
@@ -64,7 +69,7 @@ impl Pending {
     /// Keeps a frame. Returns `false` if there is no room.
     pub fn push_owned(&mut self, frame: PendingFrame) -> bool {
         let charge = Self::charge(frame.bytes.len());
-        if self.charged + charge > self.bound {
+        if !self.has_room(frame.bytes.len()) {
             return false;
         }
         self.frames.push_back(frame);

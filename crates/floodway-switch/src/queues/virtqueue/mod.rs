@@ -104,6 +104,14 @@ pub struct Virtqueue {
     signalled: u16,
 }
 
+/// Where taking chains stands: see [`Virtqueue::position`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    next_avail: u16,
+    avail_idx: u16,
+    scattered: u64,
+}
+
 // SAFETY: the pointers lead into mappings that `memory` keeps alive; the queue is used by one
 // thread at a time (`&mut self`), and the guest's side is accessed with atomics and raw copies.
 unsafe impl Send for Virtqueue {}
@@ -210,6 +218,20 @@ impl Virtqueue {
     #[inline]
     pub fn take_scattered(&mut self) -> u64 {
         std::mem::take(&mut self.scattered)
+    }
+
+    /// Where taking chains stands.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        let Self { next_avail, avail_idx, scattered, .. } = *self;
+        Position { next_avail, avail_idx, scattered }
+    }
+
+    /// Goes back to where taking chains stood before some were taken, or their number was found to be impossible, without any of them used: as if
+    /// nobody had looked.
+    pub const fn restore(&mut self, position: Position) {
+        let Position { next_avail, avail_idx, scattered } = position;
+        (self.next_avail, self.avail_idx, self.scattered) = (next_avail, avail_idx, scattered);
     }
 
     /// Starts fetching the descriptors of the next `n` available chains into the cache.
