@@ -40,6 +40,7 @@
 //! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 2883, 3708, 5681, 5682, 6298, 6582, 6675, 6937, 7323, 8985.
 
 mod acceptance;
+mod adopted;
 mod age;
 pub mod budget;
 mod config;
@@ -61,6 +62,7 @@ mod packet;
 mod path_mtu;
 mod port;
 mod receiver;
+mod recording;
 mod redelivery;
 mod sender;
 mod sink;
@@ -70,6 +72,7 @@ mod store;
 mod summary;
 
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
+pub use adopted::Adoption;
 pub use budget::BufferPolicy;
 pub use config::{Config, LocalFlows};
 pub use counters::{CounterCells, Counters};

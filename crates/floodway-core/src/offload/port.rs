@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use floodway_wire::FiveTuple;
 
+use super::adopted::CERTAIN;
 use super::config::Config;
 use super::counters::CounterCells;
 use super::grant::Pool;
 use super::guest::GuestState;
+use super::recording::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::tables::flow_table::FlowId;
@@ -44,6 +46,10 @@ pub(super) struct OffloadShared {
     pub guest: GuestState,
     /// Some flow could not come online for lack of room.
     pub short_of_room: bool,
+    /// Where what is acknowledged is recorded.
+    pub journal: Recorder,
+    /// Until when connections in mid-stream are reset ([`adopted`](super::adopted)).
+    pub doubtful_until: Instant,
 }
 
 /// One call of a machine.
@@ -83,6 +89,8 @@ impl OffloadShared {
             draining: false,
             guest: GuestState::Running,
             short_of_room: false,
+            journal: None,
+            doubtful_until: CERTAIN,
             config,
         }
     }
