@@ -243,10 +243,14 @@ fn chain(words: &impl Words, layout: &Layout, first: usize, bytes: usize) -> Opt
 }
 
 fn write_bytes(words: &impl Words, at: usize, bytes: &[u8]) {
-    for (index, piece) in bytes.chunks(WORD).enumerate() {
-        let mut word = [0; WORD];
-        word[..piece.len()].copy_from_slice(piece);
+    let (whole, rest) = bytes.as_chunks::<WORD>();
+    for (index, &word) in whole.iter().enumerate() {
         words.store(at + index, u64::from_le_bytes(word));
+    }
+    if !rest.is_empty() {
+        let mut word = [0; WORD];
+        word[..rest.len()].copy_from_slice(rest);
+        words.store(at + whole.len(), u64::from_le_bytes(word));
     }
 }
 

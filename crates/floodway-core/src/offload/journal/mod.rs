@@ -53,10 +53,15 @@
 //! counted, and the caller has to take every connection of the port for broken. Not found are damage to the bit that publishes a flow, which is then taken for closed, and to
 //! numbers, which have no sum since they change alone. Payload has none either: TCP's own is in the frame.
 //!
-//! **Status.** The mechanism is whole and tested by itself. The switch does not keep a journal yet: a data plane that dies leaves connections as the ignored
-//! end-to-end test `owed` shows.
+//! **Status.** The switch keeps a journal for each port behind a broker ([`recording`](super::recording) says when it stores what), and adopts what an earlier data plane has left
+//! ([`adopted`](super::adopted)); the end-to-end test `owed` kills data planes. The simulator and a switch of a single process keep none. Frames that wait in a queue and were not
+//! acknowledged are not kept: TCP sends them again.
 //!
 //! **What is not here.** Congestion state, clocks and windows are not kept: an adopted flow is met in mid-stream, delivers what it owes, and is offline.
+//!
+//! **Cost.** A frame that is acknowledged is copied a second time, by words, into slots that need not lie one behind the other. The frames of the pool could live in slots themselves, if
+//! these were as long as the longest frame or frames were delivered in pieces; then a keep would cost a record of 5 words for each slot. What a frame takes is in
+//! [`Layout::for_budget`]. Nothing is allocated after the start, and no system call made.
 //!
 //! Source: the order is that of soft updates (Ganger and Patt, OSDI 1994): never point at what is not there yet, never reuse what is still pointed at.
 

@@ -394,3 +394,71 @@ fn a_frame_that_could_not_be_adopted_is_not_kept() {
     let (_, verdicts, _) = Journal::adopt(&memory[..], layout);
     assert!(matches!(&verdicts[..], [Verdict::Whole(_, frames)] if frames.len() == 1));
 }
+
+/// Words of the record of a slot.
+fn slot_words(slot: usize) -> std::ops::Range<usize> {
+    LAYOUT.slot(slot)..LAYOUT.slot(slot) + layout::SLOT_WORDS
+}
+
+#[test]
+fn a_frame_of_an_earlier_flow_at_the_same_place_is_nobodys() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    assert!(journal.keep(place, 10, image(&[7; 10])));
+    let record = memory.words.borrow()[slot_words(0)].to_vec();
+    journal.close(place);
+    assert_eq!(journal.open(&tuple(2), Seq(0), ABOUT), Some(place));
+    assert!(journal.keep(place, 10, image(&[9; 10])));
+    // As if the first flow's frame had stayed where the second one's is.
+    for (at, word) in slot_words(0).zip(record) {
+        (&memory).store(at, word);
+    }
+    let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert!(
+        matches!(&verdicts[..], [Verdict::Broken(flow)] if flow.tuple == tuple(2)),
+        "{verdicts:?}"
+    );
+}
+
+#[test]
+fn after_an_adoption_no_slot_has_a_state_but_those_of_frames_that_are_kept() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    (0..3).for_each(|_| assert!(journal.keep(place, 20, image(&[7; 20]))));
+    // It ends behind the first store of this.
+    memory.revive(1);
+    journal.close(place);
+    assert!(memory.is_dead.get());
+    memory.revive(usize::MAX);
+    let states = || {
+        let words = memory.words.borrow();
+        (0..LAYOUT.slots).filter(|&slot| words[LAYOUT.slot(slot)] != 0).count()
+    };
+    assert_eq!(states(), 3);
+    let (mut journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert_eq!((verdicts.len(), states()), (0, 0));
+    let place = journal.open(&tuple(2), Seq(0), ABOUT).unwrap();
+    assert!(journal.keep(place, 20, image(&[9; 20])));
+    drop(journal);
+    let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert_eq!((verdicts.len(), states()), (1, 1));
+}
+
+#[test]
+fn a_slot_that_two_frames_claim_is_neithers() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    for number in 1..3 {
+        let place = journal.open(&tuple(number), Seq(0), ABOUT).unwrap();
+        assert!(journal.keep(place, 20, image(&[number as u8; 20])));
+    }
+    // The second frame's slots are 2 and 3. A stranger who knows sums has it end in a slot of the first one.
+    let (record, slots) = FrameRecord::read(&&memory, &LAYOUT, 2).unwrap();
+    assert_eq!(slots, [2, 3]);
+    record.write(&&memory, &LAYOUT, [2, 1].into_iter(), &[2; 20]);
+    let (journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert!(matches!(&verdicts[..], [Verdict::Broken(_), Verdict::Broken(_)]), "{verdicts:?}");
+    assert_nothing_leaks(journal, &verdicts);
+}
