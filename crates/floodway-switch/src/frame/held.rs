@@ -86,3 +86,64 @@ impl Held {
         &rest[..rest.len().min(len as usize)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::frames::{partial, pattern, tcp};
+
+    fn keep(pool: &Arc<Pool>, vnet: VnetHdr, bytes: &[u8]) -> (Held, Segment) {
+        frame::with_slice(vnet, bytes, |frame| {
+            let described = describe(frame, Direction::FromNetwork).unwrap();
+            (Held::copy(pool, frame, &described.meta).unwrap(), described.segment)
+        })
+    }
+
+    fn retained(held: &Held, segment: &Segment) -> Retained {
+        let Image { about, bytes } = held.image();
+        Retained { seq: segment.seq, len: segment.len, about, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn what_a_journal_kept_is_the_frame_again() {
+        let pool = Arc::new(Pool::new(1 << 20));
+        for (v6, len, gso_size) in
+            [(false, 1, 0), (true, 1000, 0), (false, 40_000, 1448), (true, 9000, 1220)]
+        {
+            let bytes = tcp(1, 2, v6).build(&pattern(7, len));
+            let claims = [partial(&bytes, gso_size), VnetHdr::default()];
+            for vnet in claims.into_iter().take(if gso_size > 0 { 1 } else { 2 }) {
+                let (held, segment) = keep(&pool, vnet, &bytes);
+                let (again, same) = Held::revive(&pool, &retained(&held, &segment)).unwrap();
+                assert_eq!((again.bytes(), again.vnet), (held.bytes(), vnet));
+                assert_eq!((same, again.meta.payload_offset), (segment, held.meta.payload_offset));
+            }
+        }
+        assert_eq!(pool.used(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_found_in_a_journal_is_a_frame_or_nothing(
+            about: u64,
+            believed: bool,
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            at in 0..100_usize,
+        ) {
+            let pool = Arc::new(Pool::new(1 << 20));
+            let mut frame = tcp(1, 2, false).build(&pattern(7, 300));
+            let (held, segment) = keep(&pool, partial(&frame, 100), &frame);
+            let kept = retained(&held, &segment);
+            let end = frame.len().min(at + bytes.len());
+            frame[at..end].copy_from_slice(&bytes[..end - at]);
+            let about = if believed { kept.about } else { about };
+            for bytes in [frame, bytes] {
+                if let Some((held, segment)) = Held::revive(&pool, &Retained { about, bytes, ..kept.clone() }) {
+                    prop_assert_eq!(held.payload(0, segment.len).len(), segment.len as usize);
+                }
+            }
+        }
+    }
+}
