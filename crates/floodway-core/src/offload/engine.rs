@@ -3,12 +3,11 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
-use super::adopted::CERTAIN;
 use super::config::Config;
 use super::counters::{CounterCells, Counters};
 use super::flow::{Flow, StatePool};
 use super::packet::Packet;
-use super::port::{Call, OffloadShared};
+use super::port::{CERTAIN, Call, OffloadShared};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason};

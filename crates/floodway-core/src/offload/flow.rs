@@ -161,7 +161,11 @@ impl<B: 'static> Flow<B> {
     /// `before` is what it held before.
     #[inline]
     pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
-        port.note(&mut self.phase);
+        match &mut self.phase {
+            Phase::Established(connection) => connection.rx.note_in(&mut port.journal),
+            Phase::Adopted(adopted) => adopted.note_in(&mut port.journal),
+            Phase::Opening(_) | Phase::Excluded(_) => {}
+        }
         port.recount(before, self.holdings());
         if let Phase::Established(Connection { tx, .. }) = &self.phase {
             tx.charge(&mut self.charged, &mut port.pool);
@@ -272,7 +276,11 @@ impl<B: 'static> Flow<B> {
 
     /// Gives back to the port what it used.
     pub fn release(&mut self, port: &mut OffloadShared) {
-        self.leave_journal(port);
+        match &mut self.phase {
+            Phase::Established(connection) => connection.rx.leave_journal(&mut port.journal),
+            Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
+            Phase::Opening(_) | Phase::Excluded(_) => {}
+        }
         port.pool.change(&mut self.charged, 0);
         port.recount(self.holdings(), Holdings::default());
         if self.connection().is_some_and(|c| c.tx.is_online()) {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use floodway_wire::tcp::Flags;
 
+use super::config::LEAST_FRAME;
 use super::journal::FlowPlace;
 use super::state_pool::Poolable;
 use crate::tcp::{Segment, Seq};
@@ -12,9 +13,6 @@ use crate::time::{Duration, Instant};
 
 /// The guest is given this long to acknowledge before kept data is delivered again; doubles.
 pub(super) const REDELIVERY: Duration = Duration::from_secs(1);
-/// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
-/// keep millions of frames.
-pub(super) const LEAST_FRAME: u32 = 512;
 /// A longer list is not kept for later.
 const MAX_SPARE_FRAMES: usize = 256;
 

@@ -41,6 +41,7 @@
 
 mod acceptance;
 mod adopted;
+mod adoption;
 mod age;
 pub mod budget;
 mod config;
@@ -72,7 +73,7 @@ mod store;
 mod summary;
 
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
-pub use adopted::Adoption;
+pub use adoption::Adoption;
 pub use budget::BufferPolicy;
 pub use config::{Config, LocalFlows};
 pub use counters::{CounterCells, Counters};

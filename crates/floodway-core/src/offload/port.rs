@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use floodway_wire::FiveTuple;
 
-use super::adopted::CERTAIN;
 use super::config::Config;
 use super::counters::CounterCells;
 use super::grant::Pool;
@@ -18,6 +17,9 @@ use crate::time::{Duration, Instant};
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a heartbeat, or the one in a managed notice, is valid.
 pub const HEARTBEAT_LIFETIME_MS: u16 = 300;
+
+/// Until when connections are doubted where none is.
+pub(super) const CERTAIN: Instant = Instant::ZERO;
 
 /// What a flow holds of what its port has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +50,7 @@ pub(super) struct OffloadShared {
     pub short_of_room: bool,
     /// Where what is acknowledged is recorded.
     pub journal: Recorder,
-    /// Until when connections in mid-stream are reset ([`adopted`](super::adopted)).
+    /// Until when connections in mid-stream are reset ([`adoption`](super::adoption)).
     pub doubtful_until: Instant,
 }
 

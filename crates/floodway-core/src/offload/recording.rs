@@ -13,9 +13,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::ethernet::MacAddr;
 
-use super::flow::{Flow, Phase};
 use super::journal::{FlowPlace, Image, Keeper};
-use super::port::OffloadShared;
 use super::receiver::Receiver;
 use super::sink::Link;
 use crate::tcp::Segment;
@@ -90,17 +88,6 @@ impl<B: 'static> Receiver<B> {
         let place = self.keeping.get_mut().and_then(|keeping| keeping.place.take());
         if let Some((place, journal)) = place.zip(journal.as_mut()) {
             journal.close(place);
-        }
-    }
-}
-
-impl<B: 'static> Flow<B> {
-    /// Gives up its place in the journal: it is forgotten.
-    pub fn leave_journal(&mut self, port: &mut OffloadShared) {
-        match &mut self.phase {
-            Phase::Established(connection) => connection.rx.leave_journal(&mut port.journal),
-            Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
-            Phase::Opening(_) | Phase::Excluded(_) => {}
         }
     }
 }

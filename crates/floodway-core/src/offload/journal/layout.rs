@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use floodway_wire::FiveTuple;
 
-use super::super::keeping::LEAST_FRAME;
+use super::super::config::LEAST_FRAME;
 use super::Words;
 use crate::tcp::Seq;
 

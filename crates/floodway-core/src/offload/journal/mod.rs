@@ -54,7 +54,7 @@
 //! numbers, which have no sum since they change alone. Payload has none either: TCP's own is in the frame.
 //!
 //! **Status.** The switch keeps a journal for each port behind a broker ([`recording`](super::recording) says when it stores what), and adopts what an earlier data plane has left
-//! ([`adopted`](super::adopted)); the end-to-end test `owed` kills data planes. The simulator and a switch of a single process keep none. Frames that wait in a queue and were not
+//! ([`adoption`](super::adoption)); the end-to-end test `owed` kills data planes. The simulator and a switch of a single process keep none. Frames that wait in a queue and were not
 //! acknowledged are not kept: TCP sends them again.
 //!
 //! **What is not here.** Congestion state, clocks and windows are not kept: an adopted flow is met in mid-stream, delivers what it owes, and is offline.
