@@ -15,9 +15,12 @@ use crate::invariants::setup;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const LONG: Duration = Duration::from_secs(20_000);
 
-/// Deaths: when each is, after how many bytes either way more, how long the guest is not served then, and how often the switch dies in that time.
-fn deaths() -> impl Strategy<Value = Vec<(u64, i64, i64, u64, u32)>> {
-    let death = (0..60_u64, 0..100_000_i64, 0..200_000_i64, 0..300_u64, 0..3_u32);
+/// Deaths: when each is, after how many bytes either way more, whether the guest's queue was the switch's, how long the guest is not served then, and how often the
+/// switch dies in that time.
+fn deaths() -> impl Strategy<Value = Vec<(u64, i64, i64, bool, u64, u32)>> {
+    let bytes = (0..100_000_i64, 0..200_000_i64);
+    let death = (0..60_u64, bytes, any::<bool>(), 0..300_u64, 0..3_u32)
+        .prop_map(|(wait, (up, down), loses, pause, again)| (wait, up, down, loses, pause, again));
     prop::collection::vec(death, 1..5)
 }
 
@@ -58,9 +61,12 @@ fn owing(name: &'static str) -> (World, Memory) {
 fn what_was_acknowledged_is_delivered_by_the_next_switch() {
     check((setup(30), deaths()), |(setup, deaths)| {
         let (mut world, memory) = start("dies", setup);
-        for (wait, up, down, pause, again) in deaths {
+        for (wait, up, down, loses, pause, again) in deaths {
             write(&mut world, up, down);
             world.run_for(MS(wait));
+            if loses {
+                world.lose_queue();
+            }
             for _ in 0..=again {
                 let found = world.replace_switch(memory, |_| true);
                 assert_eq!((found.broken, found.unknown), (0, 0));
@@ -80,9 +86,13 @@ fn what_was_acknowledged_is_delivered_by_the_next_switch() {
 fn a_guest_that_lost_what_was_acknowledged_gets_it() {
     let (mut world, memory) = owing("lost");
     world.lose_queue();
-    let found = world.replace_switch(memory, |_| true);
-    assert_eq!(found, Adoption { whole: 1, ..Adoption::default() });
-    world.serve_guest();
+    for _ in 0..3 {
+        let found = world.replace_switch(memory, |_| true);
+        assert_eq!(found, Adoption { whole: 1, ..Adoption::default() });
+        world.serve_guest();
+        world.run_for(MS(500));
+        world.lose_queue();
+    }
     world.reschedule_guest();
     world.transfer(0, 0, LONG);
     assert!(world.switch.offload.counters().redelivered > 0 && world.switch.offload.is_empty());
