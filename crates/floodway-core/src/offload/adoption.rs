@@ -7,7 +7,8 @@
 //! passes as it came, and nothing is acknowledged for the guest any more. States:
 //! - *Owed*: what is kept is delivered when the guest's rings run, and again as [`redelivery`](super::redelivery) says. The guest's ACKs, which pass, say when
 //!   it has all; then the connection is forgotten, with its place in the journal. An ACK below what the peer has heard says nothing to the peer (RFC 9293 section
-//!   3.10.7.4). The guest may get a frame that it has: it is dropped there.
+//!   3.10.7.4). The guest may get a frame that it has: it is dropped there. A frame that acknowledges much less than the peer has since is dropped, too, and so is one with an old
+//!   clock; so frames have the latest that is known of both, and with each redelivery the peer is asked for more, by a keepalive (RFC 1122 section 4.2.3.6).
 //! - *Broken*: some of the bytes are missing. The connection is reset as by a host that does not know it: whatever either end sends goes no further and is
 //!   answered by the RST that its sender believes (RFC 9293 section 3.10.7.1); the other end gets one with its number. An end that is silent is reset first by what is known: the guest by what it has
 //!   acknowledged, the peer by the acknowledgement in the latest frame, if there is one. For both may be too old, the peer is probed: of two segments whose
@@ -36,7 +37,7 @@ use super::recording::unpack;
 use super::sink::{Link, Sink, SynthesizedSegment, Verdict};
 use super::stopped::rst;
 use crate::seq::Seq;
-use crate::tcp::{Edit, Segment, Side};
+use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
 
 /// Times that the ends of a broken connection are reset, over two minutes.
@@ -193,12 +194,14 @@ impl<B: 'static> Flow<B> {
             }
             return Verdict::Absorb.into();
         }
+        adopted.note_guest(segment);
         adopted.rx.on_guest(segment, call.now, &call.port.counters);
         if adopted.rx.is_settled() {
             return OVER;
         }
         if adopted.rx.owes_redelivery() {
-            adopted.rx.redeliver(&Edit::default(), call.now, &call.port.counters, call.sink);
+            let edit = adopted.edit();
+            adopted.rx.redeliver(&edit, call.now, &call.port.counters, call.sink);
         }
         Verdict::PASS.into()
     }
@@ -221,9 +224,7 @@ impl<B: 'static> Flow<B> {
             }
             return Verdict::Absorb.into();
         }
-        if segment.has(Flags::ACK) && adopted.expected.is_none_or(|seq| segment.ack.after(seq)) {
-            adopted.expected = Some(segment.ack);
-        }
+        adopted.note_peer(segment);
         Verdict::PASS.into()
     }
 
@@ -238,7 +239,11 @@ impl<B: 'static> Flow<B> {
         }
         let Some(Resets { at, tries }) = adopted.broken else {
             if adopted.rx.owes_redelivery() {
-                adopted.rx.redeliver(&Edit::default(), call.now, &call.port.counters, call.sink);
+                if let Some(keepalive) = adopted.keepalive(call.tuple, self.link) {
+                    call.sink.to_network(&keepalive);
+                }
+                let edit = adopted.edit();
+                adopted.rx.redeliver(&edit, call.now, &call.port.counters, call.sink);
             }
             return false;
         };
@@ -256,7 +261,7 @@ impl<B: 'static> Flow<B> {
         self.reset_adopted(call);
         let Phase::Adopted(adopted) = &self.phase else { return false };
         let seq = adopted.rx.guest_ack();
-        let made = rst(call.tuple.reversed(), self.link, seq, adopted.expected.unwrap_or(Seq(0)));
+        let made = rst(call.tuple.reversed(), self.link, seq, adopted.expected().unwrap_or(Seq(0)));
         call.sink.to_guest(&made);
         false
     }
@@ -265,10 +270,10 @@ impl<B: 'static> Flow<B> {
     pub(super) fn reset_adopted<S: Sink<B>>(&self, call: &mut Call<'_, S>) {
         let Phase::Adopted(adopted) = &self.phase else { return };
         let ack = adopted.rx.outgoing().ack;
-        if let Some(seq) = adopted.expected {
+        if let Some(seq) = adopted.expected() {
             call.sink.to_network(&rst(*call.tuple, self.link, seq, ack));
         }
-        let base = adopted.expected.unwrap_or(Seq(0));
+        let base = adopted.expected().unwrap_or(Seq(0));
         for seq in [base + HALF, base + HALF + HALF] {
             let reset = rst(*call.tuple, self.link, seq, ack);
             let probe = SynthesizedSegment { flags: Flags::ACK, window: u16::MAX, ..reset };
