@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ use floodway_process::sealed;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::layout::{Changes, Layout, NotChanged, Place, Request};
+use crate::layout::{Changes, Journal, Layout, NotChanged, Place, Request};
 use crate::notices::Notices;
 use crate::port::{PortChannel, PortFault, wait_for};
 use crate::quarantine::{Suspects, TURNS, take_turns};
@@ -271,7 +272,8 @@ impl Broker<'_> {
         }
         for (index, place) in (0..).zip(&layout.ports) {
             let (ours, theirs) = PortChannel::pair()?;
-            channel.send(&announcement(index, place), &[theirs.as_fd()])?;
+            let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
+            channel.send(&announcement(index, place), &descriptors)?;
             place.thread.attach(ours);
         }
         for State { part, file, bytes } in &self.state {
@@ -412,12 +414,14 @@ impl Broker<'_> {
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
             .into_iter()
-            .map(|NewEnd { instance, ours, theirs, says }| ((instance, ours), (says, theirs)))
+            .map(|NewEnd { instance, ours, theirs, journal, says }| {
+                ((instance, ours), (says, theirs, journal))
+            })
             .unzip();
         let deadline = Instant::now() + CHANGE;
         plane.change = Some(OpenChange { ends: ours, settled, answer, deadline });
-        for (says, theirs) in &theirs {
-            plane.channel.send(says, &[theirs.as_fd()])?;
+        for (says, theirs, journal) in &theirs {
+            plane.channel.send(says, &[theirs.as_fd(), journal.file.as_fd()])?;
         }
         Ok(plane.channel.send(&ToDataPlane::Change { number, bytes }, &[file.as_fd()])?)
     }
@@ -518,6 +522,7 @@ struct NewEnd {
     instance: u64,
     ours: PortChannel,
     theirs: Channel<FromPort, ToPort>,
+    journal: Arc<Journal>,
     says: ToDataPlane,
 }
 
@@ -527,14 +532,16 @@ fn new_ends(last: &Layout, next: &Layout) -> Result<Vec<NewEnd>, ChannelError> {
     let end = |(index, place): (u16, &Place)| {
         let (ours, theirs) = PortChannel::pair()?;
         let says = announcement(index, place);
-        Ok(NewEnd { instance: place.instance, ours, theirs, says })
+        let (instance, journal) = (place.instance, Arc::clone(&place.journal));
+        Ok(NewEnd { instance, ours, theirs, journal, says })
     };
     places.map(end).collect()
 }
 
 /// The message that announces the port at position `index` of the configuration.
 fn announcement(index: u16, place: &Place) -> ToDataPlane {
-    ToDataPlane::Port { index, number: place.number, instance: place.instance }
+    let Place { number, instance, ref journal, .. } = *place;
+    ToDataPlane::Port { index, number, instance, journal: journal.budget }
 }
 
 /// The text of a configuration as memory that nobody changes, and its length.

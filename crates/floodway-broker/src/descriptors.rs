@@ -11,8 +11,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::record::Limits;
 
-/// Of a port beside its record: a message that is outstanding and one that is arriving, two of the listener, connection, channels of two data planes, event.
-const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 10;
+/// Of a port beside its record: a message that is outstanding and one that is arriving, two of the listener, connection, channels of two data planes, event,
+/// journal.
+const PER_PORT: usize = 2 * MAX_DESCRIPTORS + 11;
 /// Of an uplink: a device, and another one that takes its place.
 const PER_UPLINK: usize = 8;
 /// Of the process: standard streams, main channel, process descriptor, configuration, signals, manage socket and its clients.

@@ -6,10 +6,12 @@
 //! force any more ([`transaction`](crate::transaction)). Ports that are only in that one end when it is dropped.
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use floodway_process::sealed;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::port::PortThread;
@@ -23,6 +25,26 @@ pub struct Place {
     pub instance: u64,
     /// Has its socket.
     pub thread: Arc<PortThread>,
+    /// Has what was acknowledged for its guest.
+    pub journal: Arc<Journal>,
+}
+
+/// Memory of a fixed size in which data planes of a port leave what they have acknowledged for its guest. It goes with the port.
+#[derive(Debug)]
+pub struct Journal {
+    pub(crate) file: OwnedFd,
+    /// What it was made for.
+    pub(crate) budget: u32,
+}
+
+impl Journal {
+    /// Makes `bytes` of memory, all zeros, none of which is there before it is written: as many as it takes to keep `budget` bytes of data.
+    ///
+    /// # Errors
+    /// Memory or descriptors have run out.
+    pub fn new(budget: u32, bytes: u64) -> io::Result<Self> {
+        Ok(Self { file: sealed::fixed("floodway-journal", bytes)?, budget })
+    }
 }
 
 /// A configuration and its ports.
@@ -83,7 +105,7 @@ impl Changes {
     ///
     /// # Errors
     /// Descriptors have run out.
-    pub fn new() -> std::io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { inbox: Mutex::default(), bell })
     }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -212,7 +212,8 @@ pub enum ToDataPlane {
         /// Bits per second, if the device says so.
         link_rate: Option<u64>,
     },
-    /// The channel of a port. After the start it is that of a port of the next [`Change`](Self::Change).
+    /// The channel of a port, and a memfd with what earlier data planes acknowledged for its guest, or zeros. After the start it is a port of the next
+    /// [`Change`](Self::Change).
     Port {
         /// Position in the configuration.
         index: u16,
@@ -220,6 +221,8 @@ pub enum ToDataPlane {
         number: u16,
         /// What tells it from others that have had the number: never the same again.
         instance: u64,
+        /// Bytes of acknowledged data that the memfd was made for.
+        journal: u32,
     },
     /// Another configuration, in a sealed memfd. Ports that came since the last change are new; others stay if it has them, and go if not.
     Change {
@@ -259,11 +262,10 @@ impl Message for ToDataPlane {
         match self {
             Self::Configuration { .. }
             | Self::Control
-            | Self::Port { .. }
             | Self::Change { .. }
             | Self::State { .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
-            Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
+            Self::Uplink { kind: UplinkKind::Packet, .. } | Self::Port { .. } => 2..=2,
             Self::Hello { .. }
             | Self::Setting(_)
             | Self::Vcpus { .. }

@@ -23,6 +23,7 @@ use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
 use crate::kept::addresses::{KeptAddress, KeptAddresses};
 use crate::kept::counters::KeptCounters;
+use crate::kept::journal::KeptJournal;
 use crate::kept::turns::{KeptTurns, Turn};
 use crate::memory::budget::{Budget, Share};
 use crate::operator::runtime_settings::{self, SettingError};
@@ -120,6 +121,8 @@ pub struct BrokerPort {
     pub instance: u64,
     /// Its front-ends are at the other end.
     pub channel: OwnedFd,
+    /// What was acknowledged for its guest; nothing is recorded if there is none.
+    pub journal: Option<KeptJournal>,
 }
 
 /// What a broker holds for a switch.
@@ -385,6 +388,8 @@ struct Held {
     pairs: Option<TrafficMatrix>,
     /// Numbers and instances of ports, by index; the index is the number if there is no broker.
     seats: BTreeMap<usize, (usize, u64)>,
+    /// What was acknowledged for guests, by index.
+    journals: BTreeMap<usize, KeptJournal>,
     /// Numbers that ports can have.
     numbers: Option<usize>,
     turns: Option<KeptTurns>,
@@ -406,9 +411,10 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
     };
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
+    let journals = ports.iter().filter_map(|(&index, port)| Some((index, port.journal?))).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
     let (devices, numbers) = (Some(devices), Some(numbers));
-    let held = Held { devices, counters, pairs, seats, numbers, turns };
+    let held = Held { devices, counters, pairs, seats, journals, numbers, turns };
     (channels, held, addresses)
 }
 
@@ -464,6 +470,9 @@ fn open(
         port.memory = Share::of(Arc::clone(&memory));
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
             port.count_in(&counters);
+        }
+        if let Some(&journal) = held.journals.get(&i) {
+            port.record_in(journal, Instant::ZERO);
         }
         Arc::new(port)
     };

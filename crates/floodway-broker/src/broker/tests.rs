@@ -39,7 +39,8 @@ fn layout(name: &str, ports: &[u64]) -> Layout {
             Source::Connect { path: PathBuf::from("/nobody"), describe: |_| String::new() };
         let limits = Limits::of_port(2);
         let thread = PortThread::start("p", source, limits, mpsc::channel().0).unwrap();
-        Place { number: instance as u16, instance, thread: Arc::new(thread) }
+        let journal = Arc::new(Journal::new(7, 64).unwrap());
+        Place { number: instance as u16, instance, thread: Arc::new(thread), journal }
     };
     Layout { configuration: name.into(), ports: ports.iter().map(place).collect() }
 }
@@ -132,7 +133,8 @@ fn text(file: OwnedFd, bytes: u32) -> String {
 /// Takes a change, which has to be complete: a new port and then the configuration. Returns its number.
 fn take_change(plane: &Plane) -> u64 {
     let (port, channel) = recv(plane);
-    assert_eq!((port, channel.len()), (ToDataPlane::Port { index: 1, number: 2, instance: 2 }, 1));
+    let expected = ToDataPlane::Port { index: 1, number: 2, instance: 2, journal: 7 };
+    assert_eq!((port, channel.len()), (expected, 2));
     match recv(plane) {
         (ToDataPlane::Change { number, bytes }, mut files) => {
             assert_eq!(text(files.pop().unwrap(), bytes), "new");

@@ -103,7 +103,7 @@ impl<B: 'static> Flow<B> {
             }
             Phase::Opening(handshake) if handshake.is_acceptable(segment) => None,
             Phase::Opening(_) => PASS,
-            Phase::Excluded(_) => None,
+            Phase::Excluded(_) | Phase::Adopted(_) => None,
         }
     }
 

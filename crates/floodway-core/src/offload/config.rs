@@ -29,6 +29,10 @@ impl LocalFlows {
     }
 }
 
+/// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
+/// keep millions of frames.
+pub(super) const LEAST_FRAME: u32 = 512;
+
 /// Which halves of the offload are on, and how they behave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

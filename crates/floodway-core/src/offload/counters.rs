@@ -103,6 +103,12 @@ counters! {
         redelivered,
         /// Connections reset because bytes that were acknowledged for the guest cannot be delivered any more.
         aborted,
+        /// Connections of an earlier process that were owed bytes, which are there.
+        adopted,
+        /// Such connections that are reset, because bytes are missing.
+        adopted_broken,
+        /// Such connections that cannot be told from others, so that all of the port are reset for a while.
+        adopted_unknown,
         /// Receive side: transitions to `ACTIVE`.
         rx_to_active,
         /// Receive side: transitions to `NO_BUFFER`.

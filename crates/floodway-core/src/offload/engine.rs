@@ -7,7 +7,7 @@ use super::config::Config;
 use super::counters::{CounterCells, Counters};
 use super::flow::{Flow, StatePool};
 use super::packet::Packet;
-use super::port::{Call, OffloadShared};
+use super::port::{CERTAIN, Call, OffloadShared};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason};
@@ -39,7 +39,7 @@ pub struct Offload<B> {
     timers: TimerQueue,
     pub(super) port: OffloadShared,
     state_pool: StatePool<B>,
-    upkeep_at: Instant,
+    pub(super) upkeep_at: Instant,
     upkeep_cursor: u32,
 }
 
@@ -149,7 +149,7 @@ impl<B: 'static> Offload<B> {
         sink: &mut impl Sink<B>,
     ) -> Verdict {
         let found = packet.found.or_else(|| self.find_or_open(now, packet, Side::Guest));
-        let Some(id) = found else { return Verdict::PASS };
+        let Some(id) = found else { return self.unknown(now, packet, Side::Guest, sink) };
         match self.guest_predicted(id, now, packet, keep, sink) {
             Ok(verdict) => verdict,
             Err(keep) => self.guest_in_full(now, packet, keep, sink),
@@ -218,7 +218,7 @@ impl<B: 'static> Offload<B> {
         sink: &mut impl Sink<B>,
     ) -> Verdict {
         let Some(id) = self.find_or_open(now, packet, Side::Peer) else {
-            return Verdict::PASS;
+            return self.unknown(now, packet, Side::Peer, sink);
         };
         if let Some(verdict) = self.screen(id, packet, now, sink) {
             return verdict;
@@ -237,6 +237,20 @@ impl<B: 'static> Offload<B> {
             self.offer_room(now, sink);
         }
         outcome.verdict
+    }
+
+    /// What becomes of a packet of no flow.
+    fn unknown(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        side: Side,
+        sink: &mut impl Sink<B>,
+    ) -> Verdict {
+        if self.port.doubtful_until == CERTAIN {
+            return Verdict::PASS;
+        }
+        self.doubt(now, packet, side, sink)
     }
 
     /// The flow of a packet that came from `side`; a SYN opens one, if the port wants any.
@@ -473,7 +487,9 @@ impl<B: 'static> Offload<B> {
         if std::mem::take(&mut self.port.short_of_room) {
             self.reclaim(now, sink);
         }
-        self.upkeep_at = if self.flows.is_empty() { Instant::NEVER } else { now + UPKEEP_INTERVAL };
+        self.end_doubt(now);
+        let is_done = self.flows.is_empty() && self.port.doubtful_until == CERTAIN;
+        self.upkeep_at = if is_done { Instant::NEVER } else { now + UPKEEP_INTERVAL };
     }
 
     fn reclaim(&mut self, now: Instant, sink: &mut impl Sink<B>) {

@@ -5,6 +5,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
+use super::adopted::Adopted;
 use super::age::Age;
 use super::connection::Connection;
 use super::handshake::{Exclusion, Handshake};
@@ -47,6 +48,8 @@ pub(super) enum Phase<B> {
     Established(Connection<B>),
     /// It is not offloaded.
     Excluded(Exclusion),
+    /// An earlier process acknowledged bytes for its guest.
+    Adopted(Box<Adopted<B>>),
 }
 
 /// An entry of the flow table.
@@ -158,6 +161,11 @@ impl<B: 'static> Flow<B> {
     /// `before` is what it held before.
     #[inline]
     pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
+        match &mut self.phase {
+            Phase::Established(connection) => connection.rx.note_in(&mut port.journal),
+            Phase::Adopted(adopted) => adopted.note_in(&mut port.journal),
+            Phase::Opening(_) | Phase::Excluded(_) => {}
+        }
         port.recount(before, self.holdings());
         if let Phase::Established(Connection { tx, .. }) = &self.phase {
             tx.charge(&mut self.charged, &mut port.pool);
@@ -268,6 +276,11 @@ impl<B: 'static> Flow<B> {
 
     /// Gives back to the port what it used.
     pub fn release(&mut self, port: &mut OffloadShared) {
+        match &mut self.phase {
+            Phase::Established(connection) => connection.rx.leave_journal(&mut port.journal),
+            Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
+            Phase::Opening(_) | Phase::Excluded(_) => {}
+        }
         port.pool.change(&mut self.charged, 0);
         port.recount(self.holdings(), Holdings::default());
         if self.connection().is_some_and(|c| c.tx.is_online()) {
@@ -279,13 +292,17 @@ impl<B: 'static> Flow<B> {
     pub fn connection(&self) -> Option<&Connection<B>> {
         match &self.phase {
             Phase::Established(connection) => Some(connection),
-            Phase::Opening(_) | Phase::Excluded(_) => None,
+            Phase::Opening(_) | Phase::Excluded(_) | Phase::Adopted(_) => None,
         }
     }
 
     /// Nothing would be lost with it.
     pub fn may_go(&self) -> bool {
-        self.connection().is_none_or(|c| !c.tx.is_online() && c.rx.is_settled())
+        match &self.phase {
+            Phase::Established(c) => !c.tx.is_online() && c.rx.is_settled(),
+            Phase::Opening(_) | Phase::Excluded(_) => true,
+            Phase::Adopted(_) => false,
+        }
     }
 
     /// It is online for nothing.
@@ -346,6 +363,7 @@ impl<B: 'static> Flow<B> {
             Phase::Established(Connection { tx, rx }) => {
                 Holdings { frames: tx.store.frames(), kept: rx.kept_bytes() }
             }
+            Phase::Adopted(adopted) => Holdings { frames: 0, kept: adopted.rx.kept_bytes() },
             Phase::Opening(_) | Phase::Excluded(_) => Holdings::default(),
         }
     }
@@ -365,8 +383,10 @@ impl<B: 'static> Flow<B> {
             srtt: None,
             kept: self.holdings().kept,
         };
-        if let Phase::Excluded(exclusion) = &self.phase {
-            summary.reason = exclusion.reason;
+        match &self.phase {
+            Phase::Excluded(exclusion) => summary.reason = exclusion.reason,
+            Phase::Adopted(_) => summary.reason = Reason::Adopted,
+            Phase::Opening(_) | Phase::Established(_) => {}
         }
         if let Some(Connection { tx, rx }) = self.connection() {
             (summary.tx, summary.rx, summary.reason) = (tx.state, rx.state, tx.reason);

@@ -7,8 +7,10 @@ use super::acceptance::edit_to_advertised;
 use super::age::Age;
 use super::connection::Connection;
 use super::flow::{Flow, OVER, Outcome, Phase};
+use super::journal::FlowPlace;
 use super::port::Call;
 use super::receiver::{Arrival, Own};
+use super::recording::record;
 use super::sender::{AckKind, Predicted, Sender, Stored};
 use super::sink::{Refusal, Sink, Verdict};
 use super::summary::{Reason, RxState, TxState};
@@ -104,6 +106,9 @@ impl<B: 'static> Flow<B> {
     ) -> Outcome {
         if segment.has(Flags::SYN) {
             return self.on_syn(Side::Guest, segment, call);
+        }
+        if matches!(self.phase, Phase::Adopted(_)) {
+            return self.guest_of_adopted(segment, call);
         }
         self.note_fin(Side::Guest, segment);
         self.clock_noted.keep_over(call.now);
@@ -210,6 +215,9 @@ impl<B: 'static> Flow<B> {
         keep: impl FnOnce() -> Option<B>,
         call: &mut Call<'_, S>,
     ) -> Outcome {
+        if matches!(self.phase, Phase::Adopted(_)) {
+            return self.peer_of_adopted(segment, call);
+        }
         if segment.has(Flags::SYN) && !self.accept_syn(Side::Peer, segment, call.now, call.port) {
             return OVER;
         }
@@ -255,6 +263,13 @@ impl<B: 'static> Flow<B> {
             connection.rx.leave_to_guest(segment, &port.counters);
         }
         let room = port.receive_room();
+        let (journal, sink) = (&mut port.journal, &*call.sink);
+        let flow = (call.tuple, &self.link);
+        let keep = |place: &mut Option<FlowPlace>| {
+            let frame = keep()?;
+            let Some(journal) = journal else { return Some(frame) };
+            record(&mut **journal, place, flow, segment, sink.image(&frame)).then_some(frame)
+        };
         let arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
         if segment.options.timestamps.is_some_and(|t| t.value == connection.rx.peer.tsval) {
             self.clock_noted = Age::at(call.now);

@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 
 use floodway_wire::tcp::Flags;
 
+use super::config::LEAST_FRAME;
+use super::journal::FlowPlace;
 use super::state_pool::Poolable;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
 
 /// The guest is given this long to acknowledge before kept data is delivered again; doubles.
 pub(super) const REDELIVERY: Duration = Duration::from_secs(1);
-/// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
-/// keep millions of frames.
-const LEAST_FRAME: u32 = 512;
 /// A longer list is not kept for later.
 const MAX_SPARE_FRAMES: usize = 256;
 
@@ -47,6 +46,8 @@ pub(super) struct Keeping<B> {
     pub(super) recover: Option<Seq>,
     /// What the peer sent again although it was acknowledged: it is to hear that it came twice.
     pub(super) repeat: Option<(Seq, Seq)>,
+    /// Where a journal has what is kept, if there is one ([`recording`](super::recording)).
+    pub(super) place: Option<FlowPlace>,
 }
 
 impl<B> Keeping<B> {
@@ -60,6 +61,7 @@ impl<B> Keeping<B> {
         all_due: false,
         recover: None,
         repeat: None,
+        place: None,
     };
 }
 

@@ -40,6 +40,8 @@
 //! Clouds" (SOCC 2011), sections 3 and 6; RFC 9293, 2883, 3708, 5681, 5682, 6298, 6582, 6675, 6937, 7323, 8985.
 
 mod acceptance;
+mod adopted;
+mod adoption;
 mod age;
 pub mod budget;
 mod config;
@@ -62,6 +64,7 @@ mod packet;
 mod path_mtu;
 mod port;
 mod receiver;
+mod recording;
 mod redelivery;
 mod sender;
 mod sink;
@@ -71,6 +74,7 @@ mod store;
 mod summary;
 
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
+pub use adoption::Adoption;
 pub use budget::BufferPolicy;
 pub use config::{Config, LocalFlows};
 pub use counters::{CounterCells, Counters};

@@ -220,6 +220,9 @@ impl<B: 'static> Flow<B> {
         let mut due = self
             .connection()
             .map_or(Instant::NEVER, |c| c.tx.next_timeout().min(c.rx.next_timeout()));
+        if let Phase::Adopted(adopted) = &self.phase {
+            due = adopted.next_timeout();
+        }
         for own in [self.notice_at, self.ack_at] {
             if !own.is_never() {
                 due = due.min(own.near(now));
@@ -230,6 +233,9 @@ impl<B: 'static> Flow<B> {
 
     /// Does what is due. Returns `true` if the flow is over.
     pub fn handle_timeout<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        if matches!(self.phase, Phase::Adopted(_)) {
+            return self.handle_adopted_timeout(call);
+        }
         let mut over = false;
         if let Phase::Established(connection) = &mut self.phase {
             let outgoing = connection.rx.outgoing();

@@ -53,6 +53,8 @@ impl<B: 'static> Flow<B> {
             Phase::Opening(handshake) => handshake.on_syn(side, segment, now),
             Phase::Established(_) => true,
             Phase::Excluded(exclusion) => exclusion.on_syn(side, segment),
+            // One of the peer may be blind (RFC 5961 section 4): the guest answers.
+            Phase::Adopted(_) => side == Side::Peer,
         };
         if let Phase::Opening(handshake) = &self.phase
             && accepted

@@ -8,6 +8,7 @@ use super::config::Config;
 use super::counters::CounterCells;
 use super::grant::Pool;
 use super::guest::GuestState;
+use super::recording::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::tables::flow_table::FlowId;
@@ -16,6 +17,9 @@ use crate::time::{Duration, Instant};
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a heartbeat, or the one in a managed notice, is valid.
 pub const HEARTBEAT_LIFETIME_MS: u16 = 300;
+
+/// Until when connections are doubted where none is.
+pub(super) const CERTAIN: Instant = Instant::ZERO;
 
 /// What a flow holds of what its port has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +48,10 @@ pub(super) struct OffloadShared {
     pub guest: GuestState,
     /// Some flow could not come online for lack of room.
     pub short_of_room: bool,
+    /// Where what is acknowledged is recorded.
+    pub journal: Recorder,
+    /// Until when connections in mid-stream are reset ([`adoption`](super::adoption)).
+    pub doubtful_until: Instant,
 }
 
 /// One call of a machine.
@@ -83,6 +91,8 @@ impl OffloadShared {
             draining: false,
             guest: GuestState::Running,
             short_of_room: false,
+            journal: None,
+            doubtful_until: CERTAIN,
             config,
         }
     }

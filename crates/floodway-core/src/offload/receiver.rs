@@ -15,7 +15,7 @@
 //! - **R1** What was acknowledged is kept until the guest acknowledges it itself; the peer has no copy any
 //!   more. If the guest's ACKs say that it lost it, or it stays silent too long, it is delivered again, under a header
 //!   that says what one sent now would. If it cannot be delivered any more, both
-//!   ends are reset ([`super::stopped`]).
+//!   ends are reset ([`super::stopped`]). With a [journal](super::journal) this holds across the end of the process, too.
 //! - **R2** Only in-order data within the window that the guest advertised, and within the port's budget.
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number, in whole units of the guest's scale: never beyond what
 //!   the guest allows, so that the edge may go back by less than a unit (RFC 7323 section 2.4). The guest takes all that it allowed.
@@ -38,6 +38,7 @@ use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
 use super::counters::CounterCells;
 use super::echo::Echo;
+use super::journal::FlowPlace;
 use super::keeping::{self, Keeping};
 use super::sender::{Outgoing, PeerSide};
 use super::state_pool::Pooled;
@@ -118,6 +119,11 @@ impl<B: 'static> Receiver<B> {
             ack_due: false,
             echo: Echo::new(ecn),
         }
+    }
+
+    /// An earlier process has acknowledged all before `acked`.
+    pub fn adopt_numbers(&mut self, acked: Seq) {
+        (self.acked, self.rcv_nxt, self.highest, self.peer.nxt) = (acked, acked, acked, acked);
     }
 
     /// The guest's SYN-ACK advertised this much, unscaled.
@@ -226,12 +232,13 @@ impl<B: 'static> Receiver<B> {
         }
     }
 
-    /// Takes in an [acceptable](super::acceptance) segment from the peer. `room` is what the port may keep in addition.
+    /// Takes in an [acceptable](super::acceptance) segment from the peer. `room` is what the port may keep in addition. `keep` is given the place of what is
+    /// kept in the port's journal, and returns `None` if there is no room, here or there.
     pub fn on_segment(
         &mut self,
         segment: &Segment,
         room: u32,
-        keep: impl FnOnce() -> Option<B>,
+        keep: impl FnOnce(&mut Option<FlowPlace>) -> Option<B>,
         now: Instant,
         counters: &CounterCells,
     ) -> Arrival {
@@ -314,7 +321,7 @@ impl<B: 'static> Receiver<B> {
         &mut self,
         segment: &Segment,
         room: u32,
-        keep: impl FnOnce() -> Option<B>,
+        keep: impl FnOnce(&mut Option<FlowPlace>) -> Option<B>,
         now: Instant,
         counters: &CounterCells,
     ) {
@@ -322,6 +329,7 @@ impl<B: 'static> Receiver<B> {
         let charge = keeping::charge(segment);
         let fits = charge <= room && !end.after(self.guest_edge);
         let special = segment.flags.intersects(Flags::URG.with(Flags::RST).with(Flags::SYN));
+        let keep = || keep(&mut self.keeping.place);
         let Some(frame) = (fits && !special).then(keep).flatten() else {
             return self.enter(RxState::NoBuffer, counters);
         };

@@ -5,6 +5,7 @@ use floodway_wire::ethernet::MacAddr;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 
+use super::journal::Image;
 use crate::seq::Seq;
 use crate::tcp::{Ecn, Edit};
 
@@ -90,6 +91,10 @@ pub trait Sink<B> {
     /// Tells the guest's module about a flow, given in the guest's direction. *Managed* is a heartbeat as well,
     /// for [`HEARTBEAT_LIFETIME_MS`](super::HEARTBEAT_LIFETIME_MS).
     fn notify_flow(&mut self, flow: &FiveTuple, link: &Link, naming: FlowNotice);
+    /// What a journal is to keep of a frame; needed only where there is one ([`Offload::record_in`](super::Offload::record_in)).
+    fn image<'f>(&self, _frame: &'f B) -> Image<'f> {
+        Image::default()
+    }
 }
 
 /// What becomes of the frame that was shown to a machine.

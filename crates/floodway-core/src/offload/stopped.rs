@@ -83,7 +83,10 @@ impl<B: 'static> Offload<B> {
     pub fn abort(&mut self, now: Instant, sink: &mut impl Sink<B>) {
         let mut room = MAX_RESETS;
         self.with_each_flow(now, sink, |flow, call| {
-            if flow.owes_bytes() {
+            if matches!(flow.phase, Phase::Adopted(_)) {
+                call.port.counters.aborted().add(1);
+                flow.reset_adopted(call);
+            } else if flow.owes_bytes() {
                 room -= flow.reset_peer(call, room);
             }
         });
@@ -105,10 +108,17 @@ impl<B: 'static> Offload<B> {
 impl<B: 'static> Flow<B> {
     /// Returns `true` if bytes were acknowledged for the guest that it has not acknowledged itself.
     pub fn owes_bytes(&self) -> bool {
-        self.connection().is_some_and(|c| !c.rx.is_settled())
+        match &self.phase {
+            Phase::Established(connection) => !connection.rx.is_settled(),
+            Phase::Adopted(_) => true,
+            Phase::Opening(_) | Phase::Excluded(_) => false,
+        }
     }
 
     fn resume<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if let Phase::Adopted(adopted) = &mut self.phase {
+            adopted.resume(call.now + RESUME_DELAY);
+        }
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
         rx.redeliver_all_at(call.now + RESUME_DELAY);
         if !tx.is_online() {
@@ -124,6 +134,9 @@ impl<B: 'static> Flow<B> {
 
     /// Keeps nothing but what has to be sent after the guest.
     fn hand_over<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if let Phase::Adopted(adopted) = &mut self.phase {
+            adopted.resume(call.now);
+        }
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
         rx.redeliver_all_at(call.now);
         rx.stop(&call.port.counters);
@@ -143,6 +156,7 @@ impl<B: 'static> Flow<B> {
             self.reset_guest(call);
         }
         if let Phase::Established(connection) = &mut self.phase {
+            connection.rx.leave_journal(&mut call.port.journal);
             connection.rx.abandon(&call.port.counters);
         }
     }
@@ -174,7 +188,7 @@ impl<B: 'static> Flow<B> {
 }
 
 /// An RST without timestamps.
-fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> SynthesizedSegment {
+pub(super) fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> SynthesizedSegment {
     let flags = Flags::RST.with(Flags::ACK);
     SynthesizedSegment { flow, link, seq, ack, window: 0, flags, timestamps: None, dsack: None }
 }

@@ -62,6 +62,8 @@ pub enum Reason {
     Idle,
     /// It was to leave because it was not used, and is used again.
     UsedAgain,
+    /// An earlier process owed it bytes; it is passed through.
+    Adopted,
     /// Never offloaded: its SYN or SYN-ACK has an option that the switch does not know.
     UnknownOption,
     /// Never offloaded: its SYN or SYN-ACK carries data.
@@ -116,6 +118,7 @@ names! { Reason:
     Gap = "gap",
     Idle = "idle",
     UsedAgain = "used_again",
+    Adopted = "adopted",
     UnknownOption = "unknown_option",
     SynData = "syn_data",
     AccurateEcn = "accurate_ecn",

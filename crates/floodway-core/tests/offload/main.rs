@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod black_hole;
+mod dying;
 mod found;
 mod guest_repairs;
 mod handshake;

@@ -8,12 +8,14 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`counters`] | traffic and drops of queues, ports and uplinks, and what mechanisms have done |
+//! | [`journal`] | what was acknowledged for a guest |
 //! | [`addresses`] | where learned addresses are |
 //! | [`pairs`] | who sends to whom |
 //! | [`turns`] | whose turn it is |
 
 pub mod addresses;
 pub mod counters;
+pub mod journal;
 pub mod pairs;
 pub mod turns;
 

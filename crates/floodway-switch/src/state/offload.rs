@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use floodway_core::offload::{
-    Config, Edit, FlowNotice, Link, Offload, Sink, SynthesizedSegment, Transmission,
+    Adoption, Config, Edit, FlowNotice, Link, Offload, Sink, SynthesizedSegment, Transmission,
 };
 use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
 use crate::frame::held::Held;
 use crate::frame::pool::Pool;
+use crate::kept::journal::KeptJournal;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock_order::{Ordered, Rank};
 use crate::sync::waker::Waker;
@@ -54,6 +55,17 @@ pub(crate) struct Machine {
     pub(crate) draining: bool,
     /// The latest time that the engine has heard: workers' clock readings can be a little out of order.
     pub(crate) latest: Instant,
+    /// Where to record what is acknowledged once it is to be.
+    journal: Option<KeptJournal>,
+}
+
+impl Machine {
+    /// Begins to record what is acknowledged, if anything is and it can be recorded.
+    pub(crate) fn begin_recording(&mut self) {
+        if let Some(journal) = self.journal.take_if(|_| self.engine.config().receive) {
+            self.engine.record_in(journal.begin());
+        }
+    }
 }
 
 impl PortOffload {
@@ -75,12 +87,28 @@ impl PortOffload {
                 output: Output::new(new_epoch()),
                 draining: false,
                 latest: Instant::ZERO,
+                journal: None,
             }),
         }
     }
 
     pub(crate) fn machine(&self) -> Ordered<MutexGuard<'_, Machine>> {
         Ordered::lock(Rank::Offload, &self.machine)
+    }
+
+    /// Records what is acknowledged in `journal` from now on. Returns what an earlier process owed the guest, which counts as stopped then; `None` if it recorded
+    /// nothing.
+    pub(crate) fn record_in(&self, journal: KeptJournal, now: Instant) -> Option<Adoption> {
+        let mut machine = self.machine();
+        if journal.is_blank() {
+            machine.journal = Some(journal);
+            machine.begin_recording();
+            return None;
+        }
+        let Machine { engine, pool, .. } = &mut *machine;
+        let found = engine.adopt(journal.adopt(), now, |retained| Held::revive(pool, retained));
+        self.publish(&machine, None);
+        Some(found)
     }
 
     /// Frames between the port and an uplink have to go through a session of `pipeline::tcp_offload`.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
 use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoof, StormLimit};
+use floodway_core::offload::Adoption;
 use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
@@ -19,6 +20,7 @@ use crate::config::PortConfig;
 use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
 use crate::kept::counters::PortCounters;
+use crate::kept::journal::KeptJournal;
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
 use crate::queues::tx::TxQueue;
@@ -182,6 +184,36 @@ impl Port {
             self.offload.machine().engine.count_in(cells);
         }
         self.inbound.machine().kept = kept.inbound();
+    }
+
+    /// Records what is acknowledged for the guest in `journal` from now on, and takes over what an earlier process owed it.
+    pub(crate) fn record_in(&self, journal: KeptJournal, now: Instant) {
+        let Some(Adoption { whole, broken, unknown }) = self.offload.record_in(journal, now) else {
+            return;
+        };
+        self.offload.suspend(self.config.mac);
+        let port = self.config.name.as_str();
+        if whole > 0 {
+            tracing::info!(
+                port,
+                connections = whole,
+                "an earlier process owed the guest bytes; they are there"
+            );
+        }
+        if broken > 0 {
+            tracing::warn!(
+                port,
+                connections = broken,
+                "bytes that were acknowledged for the guest are lost; both ends are reset"
+            );
+        }
+        if unknown > 0 {
+            tracing::error!(
+                port,
+                records = unknown,
+                "the record of what was acknowledged for the guest is damaged; all connections from before are reset"
+            );
+        }
     }
 
     /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.

@@ -326,19 +326,22 @@ impl Manager {
         config: &PortConfig,
         doors: &mut Doors,
     ) -> Result<Prepared, String> {
-        let (number, instance, channel) = match doors {
+        let (number, instance, channel, journal) = match doors {
             Doors::Own => {
                 let number = state.free.pop_front().ok_or_else(|| self.too_many().to_string())?;
-                (number, 0, None)
+                (number, 0, None, None)
             }
             Doors::Broker(doors) => {
-                let BrokerPort { number, instance, channel } = doors
+                let BrokerPort { number, instance, channel, journal } = doors
                     .remove(&config.name)
                     .ok_or_else(|| format!("port \"{}\": no channel", config.name))?;
-                (number, instance, Some(channel))
+                (number, instance, Some(channel), journal)
             }
         };
         let port = self.new_port(state, config, number, instance);
+        if let Some(journal) = journal {
+            port.record_in(journal, self.shared.now());
+        }
         add_to_table(&mut self.shared.tables_mut(), &port);
         let connection = match channel {
             Some(channel) => relay::start(Arc::clone(&port), channel),

@@ -21,6 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, anyhow};
 use floodway_broker::descriptors;
-use floodway_broker::layout::{Changes, Layout, Place};
+use floodway_broker::layout::{Changes, Journal, Layout, Place};
 use floodway_broker::notices::Notices;
 use floodway_broker::port::{PortFault, PortThread, Source};
 use floodway_broker::record::Limits;
@@ -41,6 +42,7 @@ use floodway_switch::config::{PortConfig, SocketMode};
 use floodway_switch::host::descriptors as data_plane_descriptors;
 use floodway_switch::host::socket_access::{self, Access};
 use floodway_switch::host::socket_file::{self, SocketFile};
+use floodway_switch::kept::{WORD, journal};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::runtime::vcpu::SliceController;
 
@@ -228,7 +230,14 @@ impl Ports {
                     instances += 1;
                     let number = numbers.next().context("a number for each port")?;
                     let thread = self.start(port, &state.sockets, &sockets)?;
-                    Place { number, instance: instances, thread: Arc::new(thread) }
+                    let journal =
+                        journal(port).with_context(|| format!("port \"{}\"", port.name))?;
+                    Place {
+                        number,
+                        instance: instances,
+                        thread: Arc::new(thread),
+                        journal: Arc::new(journal),
+                    }
                 }
             };
             ports.push(place);
@@ -334,6 +343,12 @@ fn give_numbers(
     let mut given: VecDeque<_> = free.iter().copied().chain(gone).collect();
     let free = (new <= given.len()).then(|| given.split_off(new))?;
     Some((given, free))
+}
+
+/// Where what is acknowledged for the port's guest outlives data planes.
+fn journal(port: &PortConfig) -> io::Result<Journal> {
+    let budget = port.offload.receive_budget;
+    Journal::new(budget, (journal::words(budget) * WORD) as u64)
 }
 
 /// What front-ends of a port can make the broker hold.

@@ -11,6 +11,7 @@ use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::{KeptCounters, Places};
+use floodway_switch::kept::journal::KeptJournal;
 use floodway_switch::kept::pairs;
 use floodway_switch::kept::turns::KeptTurns;
 use floodway_switch::stats::traffic_matrix::TrafficMatrix;
@@ -136,15 +137,15 @@ impl Equipment {
                 self.configuration = text(&mut descriptors, bytes)?;
                 self.numbers = numbers.into();
             }
-            ToDataPlane::Control => self.control = Some(only(&mut descriptors)?),
-            ToDataPlane::Port { index, number, instance } => {
-                let port = port(number, instance, &mut descriptors)?;
+            ToDataPlane::Control => self.control = Some(last(&mut descriptors)?),
+            ToDataPlane::Port { index, number, instance, journal } => {
+                let port = port((number, instance, journal), &mut descriptors)?;
                 self.ports.insert(index.into(), port);
             }
             ToDataPlane::Uplink { index, kind, link_rate } => {
                 self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
             }
-            ToDataPlane::State { part, .. } => self.state.push((part, only(&mut descriptors)?)),
+            ToDataPlane::State { part, .. } => self.state.push((part, last(&mut descriptors)?)),
             ToDataPlane::Setting(setting) => self.past.settings.push(setting),
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.past.vcpus.insert(usize::from(port), (threads, problem));
@@ -156,8 +157,8 @@ impl Equipment {
     }
 }
 
-/// The only descriptor of a message that has one.
-fn only(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
+/// The last descriptor of a message that has one.
+fn last(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
     descriptors.pop().context("a message came without its descriptor")
 }
 
@@ -166,20 +167,24 @@ fn only(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
 /// # Errors
 /// It came without its descriptor, or is none.
 pub fn text(descriptors: &mut Vec<OwnedFd>, bytes: u32) -> anyhow::Result<String> {
-    let text = sealed::read(only(descriptors)?, usize::try_from(bytes)?)?;
+    let text = sealed::read(last(descriptors)?, usize::try_from(bytes)?)?;
     Ok(String::from_utf8(text)?)
 }
 
 /// A port whose socket the broker holds.
 ///
 /// # Errors
-/// It came without its channel.
+/// It came without its channel or its journal.
 pub fn port(
-    number: u16,
-    instance: u64,
+    (number, instance, budget): (u16, u64, u32),
     descriptors: &mut Vec<OwnedFd>,
 ) -> anyhow::Result<BrokerPort> {
-    Ok(BrokerPort { number: number.into(), instance, channel: only(descriptors)? })
+    let journal = KeptJournal::open(&last(descriptors)?, budget)
+        .inspect_err(|error| {
+            tracing::error!(number, %error, "what is acknowledged for a guest ends with this data plane");
+        })
+        .ok();
+    Ok(BrokerPort { number: number.into(), instance, channel: last(descriptors)?, journal })
 }
 
 /// An uplink's device that the broker has opened.

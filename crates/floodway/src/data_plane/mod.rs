@@ -212,8 +212,8 @@ impl Serving<'_> {
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.switch.note_vcpus(usize::from(port), threads, problem);
             }
-            ToDataPlane::Port { index, number, instance } => {
-                self.changes.add(index, port(number, instance, &mut descriptors)?);
+            ToDataPlane::Port { index, number, instance, journal } => {
+                self.changes.add(index, port((number, instance, journal), &mut descriptors)?);
             }
             ToDataPlane::Change { number, bytes } => {
                 self.changes.begin(number, &text(&mut descriptors, bytes)?)?;

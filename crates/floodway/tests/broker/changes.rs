@@ -558,7 +558,7 @@ fn the_manage_socket_refuses_a_peer_without_rights() {
 fn a_port_for_which_there_could_be_no_descriptors_is_refused() {
     let scene = start_limited(1000);
     let error = scene.change(|config| config.ports.push(scene.new_port(3))).unwrap_err();
-    let expected = "the broker can need 1186 file descriptors for this configuration, and the process may have 1000";
+    let expected = "the broker can need 1189 file descriptors for this configuration, and the process may have 1000";
     assert!(error.starts_with(expected), "{error}");
     assert!(!scene.path("vm3.sock").exists());
     // Another one in the place of one that is there would have to be there beside it for a moment.

@@ -1,16 +1,20 @@
 //! Bytes that were acknowledged for a guest, across a death of the data plane. Needs root and ip(8).
 
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::thread;
 
+use floodway_switch::kept::WORD;
 use floodway_switch::testing::{wait, wait_until};
 use floodway_wire::MacAddr;
 use floodway_wire::build::{Link, Tcp};
 use floodway_wire::tcp::Flags;
 
-use crate::scene::{Scene, Vm};
+use crate::scene::{Scene, Vm, signal};
 use crate::uplinks::{in_namespace, ip, uplink};
 
 /// VM 2 acknowledges nothing by itself.
@@ -70,13 +74,26 @@ fn unacknowledged(stream: &TcpStream) -> i32 {
     bytes
 }
 
-#[test]
-#[ignore = "fails: the journal of acknowledged bytes is not wired in yet"]
-fn a_connection_that_is_owed_bytes_gets_them_or_ends() {
-    in_namespace(|| {
+/// A host's connection to a guest for which the switch has acknowledged bytes that the guest has lost.
+struct Debt {
+    scene: Scene,
+    connection: Connection,
+    peer: TcpStream,
+    b: Vm,
+    /// Of the first of these bytes.
+    sequence: u32,
+    _a: Vm,
+}
+
+const OWED: [u8; 1000] = [7; 1000];
+/// What the record of a frame begins with that is kept for the first flow at the first place.
+const FIRST_FRAME: u64 = 1 << 32 | 1;
+
+impl Debt {
+    fn make() -> Self {
         let scene = Scene::start_with(&format!("{MECHANISMS}{}", uplink("tap", "fwt0")));
         ip("addr add 10.77.0.1/24 dev fwt0");
-        let (_a, mut b) = (scene.boot(1), scene.boot(2));
+        let (a, mut b) = (scene.boot(1), scene.boot(2));
         ip(&format!(
             "neigh add 10.77.0.2 lladdr {} dev fwt0",
             floodway_switch::testing::frames::mac(2)
@@ -85,22 +102,120 @@ fn a_connection_that_is_owed_bytes_gets_them_or_ends() {
         let mut words = shown.split_whitespace().skip_while(|&word| word != "link/ether").skip(1);
         let host: MacAddr = words.next().unwrap().parse().unwrap();
         let peer = thread::spawn(|| TcpStream::connect(GUEST).unwrap());
-        let mut connection = Connection::accept(&mut b, host);
+        let connection = Connection::accept(&mut b, host);
         let mut peer = peer.join().unwrap();
-        peer.write_all(&[7; 1000]).unwrap();
+        peer.write_all(&OWED).unwrap();
         wait_until("the switch to acknowledge", || unacknowledged(&peer) == 0);
         let lost = next(&mut b, |_| true);
-        scene.kill_data_plane();
         peer.set_nonblocking(true).unwrap();
-        // The guest has lost it, and says so until it gets it, or either end hears that there is nothing to wait for.
-        wait_until("the bytes, or a reset", || {
-            connection.segment.flags = Flags::ACK;
-            b.send(&connection.segment.build(b""));
-            let mut got = std::iter::from_fn(|| b.guest.recv(0)).filter_map(|(_, f)| parse(&f));
-            let is_answer =
-                |got: Got| got.sequence == lost.sequence || got.flags.intersects(Flags::RST);
-            let is_reset = peer.read(&mut [0]).is_err_and(|e| e.kind() != ErrorKind::WouldBlock);
-            got.any(is_answer) || is_reset
+        Self { scene, connection, peer, b, sequence: lost.sequence, _a: a }
+    }
+
+    /// Waits until the guest gets what it is owed.
+    fn expect_bytes(&mut self) {
+        let sequence = self.sequence;
+        next(&mut self.b, |got| got.sequence == sequence && !got.flags.intersects(Flags::RST));
+    }
+
+    /// The guest acknowledges all of it.
+    fn acknowledge(&mut self) {
+        let segment = &mut self.connection.segment;
+        segment.flags = Flags::ACK;
+        segment.acknowledgment = self.sequence.wrapping_add(OWED.len() as u32);
+        self.b.send(&segment.build(b""));
+    }
+
+    /// The peer's connection has been reset.
+    fn is_reset(&mut self) -> bool {
+        self.peer.read(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let status = wait("a status", || self.scene.status());
+        status["ports"][1]["offload"]["counters"][name].as_u64().unwrap()
+    }
+
+    /// The journal of the guest's port, which is the only one that anything was written to.
+    fn journal(&self) -> File {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.scene.broker.id())).unwrap();
+        let is_journal = |path: &PathBuf| {
+            fs::read_link(path)
+                .is_ok_and(|name| name.to_string_lossy().contains("memfd:floodway-journal"))
+                && fs::metadata(path).is_ok_and(|file| file.blocks() > 0)
+        };
+        let mut found = descriptors.map(|entry| entry.unwrap().path()).filter(is_journal);
+        let path = found.next().expect("a journal");
+        assert!(found.next().is_none(), "another port has acknowledged something");
+        OpenOptions::new().read(true).write(true).open(path).unwrap()
+    }
+}
+
+#[test]
+fn a_guest_that_is_owed_bytes_gets_them_however_often_data_planes_die() {
+    in_namespace(|| {
+        let mut debt = Debt::make();
+        // It acknowledges nothing: each data plane finds what the one before it has found.
+        for _ in 0..2 {
+            debt.scene.kill_data_plane();
+            debt.expect_bytes();
+        }
+        // The next one may die before it has delivered them, or has found them.
+        let before = debt.scene.data_plane();
+        signal(before, libc::SIGKILL);
+        let next = wait("another one", || debt.scene.running().filter(|&pid| pid != before));
+        signal(next, libc::SIGKILL);
+        wait_until("one that serves", || {
+            debt.scene.running().is_some_and(|pid| pid != before && pid != next)
+                && debt.scene.status().is_some()
         });
+        debt.expect_bytes();
+        let adopted = debt.counter("adopted");
+        assert!(adopted >= 3, "{adopted}");
+        debt.acknowledge();
+        wait_until("the end of the debt", || {
+            debt.counter("flows_closed") == debt.counter("flows_opened")
+        });
+        // The connection goes on, and there is nothing left to find.
+        debt.connection.segment.flags = Flags::ACK.with(Flags::PSH);
+        debt.b.send(&debt.connection.segment.build(b"thanks"));
+        wait_until("the answer", || debt.peer.read(&mut [0; 6]).is_ok_and(|read| read == 6));
+        debt.scene.kill_data_plane();
+        let counters = ["adopted", "adopted_broken", "adopted_unknown", "aborted"];
+        assert_eq!(counters.map(|name| debt.counter(name)), [adopted, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn a_connection_that_lacks_bytes_is_reset_at_both_ends() {
+    in_namespace(|| {
+        let mut debt = Debt::make();
+        let journal = debt.journal();
+        let mut words = vec![0; journal.metadata().unwrap().len() as usize];
+        journal.read_exact_at(&mut words, 0).unwrap();
+        let found = words.chunks(WORD).position(|word| word == FIRST_FRAME.to_ne_bytes());
+        // The word behind it is the frame's sequence number and length.
+        let at = (found.expect("the frame's record") + 1) * WORD;
+        journal.write_all_at(&[0xff; WORD], at as u64).unwrap();
+        debt.scene.kill_data_plane();
+        next(&mut debt.b, |got| got.flags.intersects(Flags::RST));
+        wait_until("the peer's reset", || debt.is_reset());
+        assert_eq!(["adopted", "adopted_broken"].map(|name| debt.counter(name)), [0, 1]);
+    });
+}
+
+#[test]
+fn where_no_connection_can_be_named_all_are_reset() {
+    in_namespace(|| {
+        let mut debt = Debt::make();
+        // The address in the record of the only flow.
+        debt.journal().write_all_at(&[0xff; WORD], WORD as u64).unwrap();
+        debt.scene.kill_data_plane();
+        wait_until("the resets", || {
+            debt.connection.segment.flags = Flags::ACK;
+            debt.b.send(&debt.connection.segment.build(b""));
+            debt.is_reset()
+        });
+        next(&mut debt.b, |got| got.flags.intersects(Flags::RST));
+        assert_eq!(debt.counter("adopted_unknown"), 1);
     });
 }

@@ -58,6 +58,19 @@ impl Scene {
         self.signal_data_plane(libc::SIGKILL);
     }
 
+    /// The process of a data plane that may not answer yet; `None` if there is none.
+    pub fn running(&self) -> Option<u64> {
+        let broker = self.broker.id().to_string();
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.find(|number: &u64| {
+            let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+            // Behind the name: state, parent.
+            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+            fields.next() != Some("Z") && fields.next() == Some(&*broker)
+        })
+    }
+
     /// Number of the data plane's process.
     pub fn data_plane(&self) -> u64 {
         wait("a status", || self.status())["switch"]["pid"].as_u64().unwrap()

@@ -1,11 +1,10 @@
 //! What the next process finds in a journal.
 
-use std::collections::VecDeque;
-
 use floodway_wire::FiveTuple;
 
 use super::layout::{self, FlowRecord, FrameRecord, Layout};
-use super::{FlowPlace, Journal, KeptFrame, OpenFlow, Words};
+use super::slots::Slots;
+use super::{FlowPlace, Journal, OpenFlow, Words};
 use crate::tcp::Seq;
 
 /// A frame that was acknowledged for a guest.
@@ -15,6 +14,8 @@ pub struct Retained {
     pub seq: Seq,
     /// Sequence numbers that it takes.
     pub len: u32,
+    /// What its owner had to know of it.
+    pub about: u64,
     /// As it was kept.
     pub bytes: Vec<u8>,
 }
@@ -26,6 +27,8 @@ pub struct Adopted {
     pub place: FlowPlace,
     /// Addresses and ports.
     pub tuple: FiveTuple,
+    /// What its owner had to know of it.
+    pub about: [u64; 2],
     /// What the guest has acknowledged itself, at least.
     pub guest_ack: Seq,
     /// What was acknowledged for it: as much as the peer has heard, or more.
@@ -71,14 +74,20 @@ impl<W: Words> Journal<W> {
     pub fn adopt(words: W, layout: Layout) -> (Self, Vec<Verdict>, Lost) {
         let (records, lost) = published_flows(&words, &layout);
         let mut frames = published_frames(&words, &layout, &records);
-        let mut flows: Vec<Option<OpenFlow>> = (0..layout.flows).map(|_| None).collect();
+        let mut flows: Vec<Option<(OpenFlow, Vec<Found>)>> =
+            (0..layout.flows).map(|_| None).collect();
         let mut verdicts = Vec::new();
         for (place, record) in records.iter().enumerate() {
             let Some(record) = record else { continue };
             let at = layout.flow(place);
             let [acked, guest_ack] = layout::parse_numbers(words.load(at + layout::NUMBERS));
-            let adopted =
-                Adopted { place: FlowPlace(place), tuple: record.tuple, guest_ack, acked };
+            let adopted = Adopted {
+                place: FlowPlace(place),
+                tuple: record.tuple,
+                about: record.about,
+                guest_ack,
+                acked,
+            };
             let owed = sort_out(&adopted, std::mem::take(&mut frames[place]));
             if acked == guest_ack && owed.as_ref().is_ok_and(Vec::is_empty) {
                 words.store(at, layout::free(record.generation));
@@ -87,12 +96,12 @@ impl<W: Words> Journal<W> {
             let (verdict, kept) = judge(&words, &layout, adopted, owed);
             verdicts.push(verdict);
             let generation = record.generation;
-            flows[place] = Some(OpenFlow { generation, acked, guest_ack, frames: kept });
+            flows[place] = Some((OpenFlow { generation, acked, guest_ack, frames: None }, kept));
         }
-        let free_slots = sweep(&words, &layout, &flows);
+        let (slots, flows) = sweep(&words, &layout, flows);
         let is_free = |&place: &usize| !layout::is_published(words.load(layout.flow(place)));
         let free_flows = (0..layout.flows).rev().filter(is_free).collect();
-        (Self { words, layout, flows, free_flows, free_slots }, verdicts, lost)
+        (Self { words, layout, flows, free_flows, slots }, verdicts, lost)
     }
 }
 
@@ -163,25 +172,28 @@ fn judge(
     layout: &Layout,
     flow: Adopted,
     owed: Result<Vec<Found>, Vec<Found>>,
-) -> (Verdict, VecDeque<KeptFrame>) {
+) -> (Verdict, Vec<Found>) {
     let retained = |Found { record, slots }: &Found| Retained {
         seq: record.seq,
         len: record.len,
+        about: record.about,
         bytes: layout::read_bytes(words, layout, slots, record.bytes),
     };
-    let (verdict, frames) = match owed {
+    match owed {
         Ok(frames) => (Verdict::Whole(flow, frames.iter().map(retained).collect()), frames),
         Err(frames) => (Verdict::Broken(flow), frames),
-    };
-    let kept = |Found { record, slots }| KeptFrame { end: record.seq + record.len, slots };
-    (verdict, frames.into_iter().map(kept).collect())
+    }
 }
 
-/// Clears the state of what no flow keeps. Returns those slots.
-fn sweep(words: &impl Words, layout: &Layout, flows: &[Option<OpenFlow>]) -> Vec<usize> {
+/// Clears the state of what no flow keeps. Returns slots as they are used then, and flows with their frames.
+fn sweep(
+    words: &impl Words,
+    layout: &Layout,
+    flows: Vec<Option<(OpenFlow, Vec<Found>)>>,
+) -> (Slots, Vec<Option<OpenFlow>>) {
     let mut firsts = vec![false; layout.slots];
     let mut taken = vec![false; layout.slots];
-    for frame in flows.iter().flatten().flat_map(|flow| &flow.frames) {
+    for frame in flows.iter().flatten().flat_map(|(_, frames)| frames) {
         firsts[frame.slots[0]] = true;
         frame.slots.iter().for_each(|&slot| taken[slot] = true);
     }
@@ -190,5 +202,15 @@ fn sweep(words: &impl Words, layout: &Layout, flows: &[Option<OpenFlow>]) -> Vec
             words.store(layout.slot(slot), 0);
         }
     }
-    (0..layout.slots).rev().filter(|&slot| !taken[slot]).collect()
+    let mut slots = Slots::new(layout.slots, |slot| !taken[slot]);
+    let mut with_frames = |(mut flow, frames): (OpenFlow, Vec<Found>)| {
+        for Found { record, slots: own } in frames {
+            if let Some(first) = slots.link(&own) {
+                flow.frames = Some(slots.append(flow.frames, first, record.seq + record.len));
+            }
+        }
+        flow
+    };
+    let flows = flows.into_iter().map(|flow| flow.map(&mut with_frames)).collect();
+    (slots, flows)
 }

@@ -4,18 +4,27 @@ use std::net::Ipv6Addr;
 
 use floodway_wire::FiveTuple;
 
+use super::super::config::LEAST_FRAME;
 use super::Words;
 use crate::tcp::Seq;
 
 /// Words of a flow.
-const FLOW_WORDS: usize = 8;
+pub(super) const FLOW_WORDS: usize = 10;
 /// Those of [`super::Journal`]'s numbers, and of the check.
 pub(super) const NUMBERS: usize = 6;
-const FLOW_CHECK: usize = 7;
-/// Words of a slot before its bytes.
-const SLOT_HEADER: usize = 4;
+const FLOW_ABOUT: usize = 7;
+const FLOW_CHECK: usize = 9;
+/// Words of a slot's record.
+pub(super) const SLOT_WORDS: usize = 5;
 const BYTES_AND_NEXT: usize = 2;
-const FRAME_CHECK: usize = 3;
+const FRAME_ABOUT: usize = 3;
+const FRAME_CHECK: usize = 4;
+/// Bytes of a frame in a slot of [`Layout::for_budget`]: what the smallest frame counts for.
+const SLOT_BYTES: usize = LEAST_FRAME as usize;
+/// Slots for what counts for as much as one has bytes: headers and what is left of the last slot are not counted, and come to no more than that.
+const SLOTS_PER_CHARGE: usize = 2;
+/// Most places for flows.
+const MAX_FLOWS: usize = 1 << 16;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 /// Longest frame that is kept, more than any GSO packet has: a longer one is damage.
@@ -35,14 +44,18 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// That of a port that keeps so many bytes, as [`Config::receive_budget`](crate::offload::Config::receive_budget) counts them, and never refuses any of them.
+    #[must_use]
+    pub const fn for_budget(bytes: u32) -> Self {
+        let frames = (bytes as usize).div_ceil(SLOT_BYTES);
+        let flows = if frames < MAX_FLOWS { frames } else { MAX_FLOWS };
+        Self { flows, slots: SLOTS_PER_CHARGE * frames, slot_bytes: SLOT_BYTES }
+    }
+
     /// Words that it needs.
     #[must_use]
     pub const fn words(&self) -> usize {
-        self.flows * FLOW_WORDS + self.slots * self.slot_words()
-    }
-
-    const fn slot_words(&self) -> usize {
-        SLOT_HEADER + self.slot_bytes / WORD
+        self.bytes(self.slots)
     }
 
     pub(super) const fn flow(&self, place: usize) -> usize {
@@ -50,7 +63,12 @@ impl Layout {
     }
 
     pub(super) const fn slot(&self, slot: usize) -> usize {
-        self.flows * FLOW_WORDS + slot * self.slot_words()
+        self.flows * FLOW_WORDS + slot * SLOT_WORDS
+    }
+
+    /// Where the bytes of a slot begin.
+    const fn bytes(&self, slot: usize) -> usize {
+        self.slot(self.slots) + slot * (self.slot_bytes / WORD)
     }
 
     /// Slots that so many bytes take.
@@ -99,6 +117,7 @@ fn check(words: impl IntoIterator<Item = u64>) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowRecord {
     pub tuple: FiveTuple,
+    pub about: [u64; 2],
     pub generation: u32,
 }
 
@@ -112,12 +131,13 @@ impl FlowRecord {
     }
 
     fn check(&self) -> u64 {
-        check(self.words().into_iter().chain([self.generation.into()]))
+        check(self.words().into_iter().chain(self.about).chain([self.generation.into()]))
     }
 
     /// Writes all but the state.
     pub fn write(&self, words: &impl Words, at: usize, numbers: [Seq; 2]) {
-        for (index, word) in (1..).zip(self.words()) {
+        let about = (FLOW_ABOUT..).zip(self.about);
+        for (index, word) in (1..).zip(self.words()).chain(about) {
             words.store(at + index, word);
         }
         words.store(at + NUMBERS, self::numbers(numbers));
@@ -138,7 +158,8 @@ impl FlowRecord {
             is_ipv6: rest & 1 == 1,
             vlan: (rest >> 16) as u16,
         };
-        let record = Self { tuple, generation: generation(words.load(at)) };
+        let about = [0, 1].map(|index| words.load(at + FLOW_ABOUT + index));
+        let record = Self { tuple, about, generation: generation(words.load(at)) };
         (words.load(at + FLOW_CHECK) == record.check()).then_some(record)
     }
 }
@@ -150,6 +171,7 @@ pub(super) struct FrameRecord {
     pub generation: u32,
     pub seq: Seq,
     pub len: u32,
+    pub about: u64,
     pub bytes: usize,
 }
 
@@ -163,40 +185,49 @@ impl FrameRecord {
         u64::from(self.seq.0) << 32 | u64::from(self.len)
     }
 
-    fn check(&self, slots: &[usize]) -> u64 {
-        let own = [self.state(), self.range(), self.bytes as u64];
-        check(own.into_iter().chain(slots.iter().map(|&slot| slot as u64)))
+    fn check(&self, slots: impl Iterator<Item = usize>) -> u64 {
+        let own = [self.state(), self.range(), self.bytes as u64, self.about];
+        check(own.into_iter().chain(slots.map(|slot| slot as u64)))
     }
 
     /// Writes bytes and record into `slots`, all but the state.
-    pub fn write(&self, words: &impl Words, layout: &Layout, slots: &[usize], bytes: &[u8]) {
+    pub fn write(
+        &self,
+        words: &impl Words,
+        layout: &Layout,
+        slots: impl Iterator<Item = usize> + Clone,
+        bytes: &[u8],
+    ) {
         let mut pieces = bytes.chunks(layout.slot_bytes);
-        for (index, &slot) in slots.iter().enumerate() {
-            let at = layout.slot(slot);
-            let next = slots.get(index + 1).map_or(0, |&next| next as u64 + 1);
+        let mut following = slots.clone().skip(1);
+        for (index, slot) in slots.clone().enumerate() {
+            let next = following.next().map_or(0, |next| next as u64 + 1);
             let len = if index == 0 { self.bytes as u64 } else { 0 };
-            words.store(at + BYTES_AND_NEXT, len << 32 | next);
-            write_bytes(words, at + SLOT_HEADER, pieces.next().unwrap_or_default());
+            words.store(layout.slot(slot) + BYTES_AND_NEXT, len << 32 | next);
+            write_bytes(words, layout.bytes(slot), pieces.next().unwrap_or_default());
         }
-        let first = layout.slot(slots[0]);
-        words.store(first + 1, self.range());
-        words.store(first + FRAME_CHECK, self.check(slots));
+        let Some(first) = slots.clone().next() else { return };
+        let at = layout.slot(first);
+        words.store(at + 1, self.range());
+        words.store(at + FRAME_ABOUT, self.about);
+        words.store(at + FRAME_CHECK, self.check(slots));
     }
 
     /// The published frame that begins in `slot`, and its slots; `None` if it is damaged.
     pub fn read(words: &impl Words, layout: &Layout, slot: usize) -> Option<(Self, Vec<usize>)> {
         let at = layout.slot(slot);
-        let [state, range, sizes, sum] = std::array::from_fn(|index| words.load(at + index));
+        let [state, range, sizes, about, sum] = std::array::from_fn(|index| words.load(at + index));
         let record = Self {
             place: (state as u32 >> 1) as usize,
             generation: (state >> 32) as u32,
             seq: Seq((range >> 32) as u32),
             len: range as u32,
+            about,
             bytes: (sizes >> 32) as usize,
         };
         let is_in_range = record.place < layout.flows && record.bytes <= MAX_BYTES;
         let slots = chain(words, layout, slot, is_in_range.then_some(record.bytes)?)?;
-        (record.check(&slots) == sum).then_some((record, slots))
+        (record.check(slots.iter().copied()) == sum).then_some((record, slots))
     }
 }
 
@@ -212,10 +243,14 @@ fn chain(words: &impl Words, layout: &Layout, first: usize, bytes: usize) -> Opt
 }
 
 fn write_bytes(words: &impl Words, at: usize, bytes: &[u8]) {
-    for (index, piece) in bytes.chunks(WORD).enumerate() {
-        let mut word = [0; WORD];
-        word[..piece.len()].copy_from_slice(piece);
+    let (whole, rest) = bytes.as_chunks::<WORD>();
+    for (index, &word) in whole.iter().enumerate() {
         words.store(at + index, u64::from_le_bytes(word));
+    }
+    if !rest.is_empty() {
+        let mut word = [0; WORD];
+        word[..rest.len()].copy_from_slice(rest);
+        words.store(at + whole.len(), u64::from_le_bytes(word));
     }
 }
 
@@ -228,7 +263,7 @@ pub(super) fn read_bytes(
 ) -> Vec<u8> {
     let word = |at| words.load(at).to_le_bytes();
     let of_slot = |&slot: &usize| {
-        let at = layout.slot(slot) + SLOT_HEADER;
+        let at = layout.bytes(slot);
         (at..at + layout.slot_bytes / WORD).flat_map(word)
     };
     slots.iter().flat_map(of_slot).take(len).collect()

@@ -10,9 +10,11 @@
 //!
 //! | record | words |
 //! |---|---|
-//! | flow | state (generation, published) · addresses · ports, protocol, VLAN · *numbers* · check |
-//! | slot that a frame begins in | state (flow, its generation, published) · sequence number, length · bytes, next slot · check |
-//! | any other slot of a frame | 0 · 0 · next slot · 0 |
+//! | flow | state (generation, published) · addresses · ports, protocol, VLAN · *numbers* · two of the owner's · check |
+//! | slot that a frame begins in | state (flow, its generation, published) · sequence number, length · bytes, next slot · one of the owner's · check |
+//! | any other slot of a frame | 0 · 0 · next slot · 0 · 0 |
+//!
+//! Records come first, bytes of slots behind all of them: who adopts reads records alone, and memory that no frame has used stays unused.
 //!
 //! *Numbers* are one word: what was acknowledged for the guest, and what the guest has acknowledged itself. A *generation* tells frames of a flow from those of an earlier
 //! one at the same place.
@@ -51,19 +53,25 @@
 //! counted, and the caller has to take every connection of the port for broken. Not found are damage to the bit that publishes a flow, which is then taken for closed, and to
 //! numbers, which have no sum since they change alone. Payload has none either: TCP's own is in the frame.
 //!
-//! **Status.** The mechanism is whole and tested by itself. The switch does not keep a journal yet: a data plane that dies leaves connections as the ignored
-//! end-to-end test `owed` shows.
+//! **Status.** The switch keeps a journal for each port behind a broker ([`recording`](super::recording) says when it stores what), and adopts what an earlier data plane has left
+//! ([`adoption`](super::adoption)); the end-to-end test `owed` kills data planes. The simulator and a switch of a single process keep none. Frames that wait in a queue and were not
+//! acknowledged are not kept: TCP sends them again.
 //!
 //! **What is not here.** Congestion state, clocks and windows are not kept: an adopted flow is met in mid-stream, delivers what it owes, and is offline.
+//!
+//! **Cost.** A frame that is acknowledged is copied a second time, by words, into slots that need not lie one behind the other. The frames of the pool could live in slots themselves, if
+//! these were as long as the longest frame or frames were delivered in pieces; then a keep would cost a record of 5 words for each slot. What a frame takes is in
+//! [`Layout::for_budget`]. Nothing is allocated after the start, and no system call made.
 //!
 //! Source: the order is that of soft updates (Ganger and Patt, OSDI 1994): never point at what is not there yet, never reuse what is still pointed at.
 
 mod adopt;
 mod layout;
+mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -73,6 +81,7 @@ use crate::tcp::Seq;
 pub use adopt::{Adopted, Lost, Retained, Verdict};
 pub use layout::Layout;
 use layout::{FlowRecord, FrameRecord};
+use slots::Slots;
 
 /// Words that outlive a process.
 pub trait Words {
@@ -98,103 +107,151 @@ impl Words for &[AtomicU64] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowPlace(usize);
 
+/// A frame to be kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Image<'a> {
+    /// What else its owner has to know of it.
+    pub about: u64,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A journal, in whatever words.
+pub trait Keeper: fmt::Debug {
+    /// Opens a place for the flow of `tuple`, whose next byte in order is `next`: all before it the guest has acknowledged. `about` is what else its owner has
+    /// to know of it. Returns `None` if there is none left.
+    fn open(&mut self, tuple: &FiveTuple, next: Seq, about: [u64; 2]) -> Option<FlowPlace>;
+    /// Keeps a frame of the next `len` bytes in order, and notes that they are acknowledged. Returns `true` if the acknowledgement may leave; `false`, with
+    /// nothing changed, if there is no room, or the frame is longer than 128 KiB.
+    #[must_use]
+    fn keep(&mut self, place: FlowPlace, len: u32, image: Image<'_>) -> bool;
+    /// The guest has acknowledged all before `ack` itself.
+    fn acknowledged(&mut self, place: FlowPlace, ack: Seq);
+    /// Forgets a flow with all that it is owed.
+    fn close(&mut self, place: FlowPlace);
+    /// Forgets flows whose record is damaged.
+    fn close_damaged(&mut self);
+}
+
 /// What was acknowledged for the guests of one port. See the module's theory of operation.
-#[derive(Debug)]
 pub struct Journal<W> {
     words: W,
     layout: Layout,
     flows: Vec<Option<OpenFlow>>,
     free_flows: Vec<usize>,
-    free_slots: Vec<usize>,
+    slots: Slots,
 }
 
 /// A published flow, as this process knows it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct OpenFlow {
     generation: u32,
     acked: Seq,
     guest_ack: Seq,
-    frames: VecDeque<KeptFrame>,
+    /// First slots of its first frame and of its last; none while it has no frames.
+    frames: Option<(u32, u32)>,
 }
 
-#[derive(Debug)]
-struct KeptFrame {
-    end: Seq,
-    slots: Vec<usize>,
+impl<W> fmt::Debug for Journal<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("layout", &self.layout).finish_non_exhaustive()
+    }
 }
 
 impl<W: Words> Journal<W> {
-    /// Opens a place for the flow of `tuple`, whose next byte in order is `next`: all before it the guest has acknowledged. Returns `None` if there is none left.
-    pub fn open(&mut self, tuple: &FiveTuple, next: Seq) -> Option<FlowPlace> {
-        let place = self.free_flows.pop()?;
-        let at = self.layout.flow(place);
-        let generation = layout::next_generation(self.words.load(at));
-        let record = FlowRecord { tuple: *tuple, generation };
-        record.write(&self.words, at, [next, next]);
-        self.words.store(at, layout::published(generation));
-        let frames = VecDeque::new();
-        self.flows[place] = Some(OpenFlow { generation, acked: next, guest_ack: next, frames });
-        Some(FlowPlace(place))
-    }
-
-    /// Keeps `bytes`, the frame of the next `len` bytes in order, and notes that they are acknowledged. Returns `true` if the acknowledgement may leave; `false`, with
-    /// nothing changed, if there is no room, or the frame is longer than 128 KiB.
+    /// A journal in words that are all zero, of which none is read.
     #[must_use]
-    pub fn keep(&mut self, FlowPlace(place): FlowPlace, len: u32, bytes: &[u8]) -> bool {
-        let Some(flow) = &mut self.flows[place] else { return false };
-        if bytes.len() > layout::MAX_BYTES {
-            return false;
-        }
-        let needed = self.layout.slots_for(bytes.len());
-        let Some(left) = self.free_slots.len().checked_sub(needed) else { return false };
-        let slots = self.free_slots.split_off(left);
-        let (seq, generation) = (flow.acked, flow.generation);
-        let record = FrameRecord { place, generation, seq, len, bytes: bytes.len() };
-        record.write(&self.words, &self.layout, &slots, bytes);
-        self.words.store(self.layout.slot(slots[0]), record.state());
-        flow.acked = seq + len;
-        let numbers = layout::numbers([flow.acked, flow.guest_ack]);
-        self.words.store(self.layout.flow(place) + layout::NUMBERS, numbers);
-        flow.frames.push_back(KeptFrame { end: flow.acked, slots });
-        true
-    }
-
-    /// The guest has acknowledged all before `ack` itself.
-    pub fn acknowledged(&mut self, FlowPlace(place): FlowPlace, ack: Seq) {
-        let Some(flow) = &mut self.flows[place] else { return };
-        if !ack.after(flow.guest_ack) {
-            return;
-        }
-        (flow.guest_ack, flow.acked) = (ack, flow.acked.max(ack));
-        let numbers = layout::numbers([flow.acked, flow.guest_ack]);
-        self.words.store(self.layout.flow(place) + layout::NUMBERS, numbers);
-        while let Some(first) = flow.frames.front()
-            && !first.end.after(ack)
-            && let Some(frame) = flow.frames.pop_front()
-        {
-            release(&self.words, &self.layout, &mut self.free_slots, frame);
-        }
-    }
-
-    /// Forgets a flow with all that it is owed.
-    pub fn close(&mut self, FlowPlace(place): FlowPlace) {
-        let Some(flow) = self.flows[place].take() else { return };
-        self.words.store(self.layout.flow(place), layout::free(flow.generation));
-        for frame in flow.frames {
-            release(&self.words, &self.layout, &mut self.free_slots, frame);
-        }
-        self.free_flows.push(place);
+    pub fn blank(words: W, layout: Layout) -> Self {
+        let flows = vec![None; layout.flows];
+        let slots = Slots::new(layout.slots, |_| true);
+        Self { words, layout, flows, free_flows: (0..layout.flows).rev().collect(), slots }
     }
 
     /// Slots that nothing is kept in.
     #[must_use]
     pub fn free_slots(&self) -> usize {
-        self.free_slots.len()
+        self.slots.free()
+    }
+
+    /// Notes numbers of a flow.
+    fn note(&self, place: usize, numbers: [Seq; 2]) {
+        self.words.store(self.layout.flow(place) + layout::NUMBERS, layout::numbers(numbers));
+    }
+
+    /// Lets go of the frame that begins in slot `first`. Returns that of the flow's next one.
+    fn release(&mut self, first: u32) -> Option<u32> {
+        // The others are part of a frame only as long as this one says so.
+        self.words.store(self.layout.slot(first as usize), 0);
+        let next = self.slots.next_frame(first);
+        self.slots.give_back(first);
+        next
     }
 }
 
-fn release(words: &impl Words, layout: &Layout, free: &mut Vec<usize>, frame: KeptFrame) {
-    // The others are part of a frame only as long as this one says so.
-    words.store(layout.slot(frame.slots[0]), 0);
-    free.extend(frame.slots);
+impl<W: Words> Keeper for Journal<W> {
+    fn open(&mut self, tuple: &FiveTuple, next: Seq, about: [u64; 2]) -> Option<FlowPlace> {
+        let place = self.free_flows.pop()?;
+        let at = self.layout.flow(place);
+        let generation = layout::next_generation(self.words.load(at));
+        let record = FlowRecord { tuple: *tuple, about, generation };
+        record.write(&self.words, at, [next, next]);
+        self.words.store(at, layout::published(generation));
+        let flow = OpenFlow { generation, acked: next, guest_ack: next, frames: None };
+        self.flows[place] = Some(flow);
+        Some(FlowPlace(place))
+    }
+
+    fn keep(&mut self, FlowPlace(place): FlowPlace, len: u32, image: Image<'_>) -> bool {
+        let Some(mut flow) = self.flows[place] else { return false };
+        let Image { about, bytes } = image;
+        if bytes.len() > layout::MAX_BYTES {
+            return false;
+        }
+        let Some(first) = self.slots.take(self.layout.slots_for(bytes.len())) else { return false };
+        let (seq, generation) = (flow.acked, flow.generation);
+        let record = FrameRecord { place, generation, seq, len, about, bytes: bytes.len() };
+        record.write(&self.words, &self.layout, self.slots.of_frame(first), bytes);
+        self.words.store(self.layout.slot(first as usize), record.state());
+        flow.acked = seq + len;
+        self.note(place, [flow.acked, flow.guest_ack]);
+        flow.frames = Some(self.slots.append(flow.frames, first, flow.acked));
+        self.flows[place] = Some(flow);
+        true
+    }
+
+    fn acknowledged(&mut self, FlowPlace(place): FlowPlace, ack: Seq) {
+        let Some(mut flow) = self.flows[place] else { return };
+        if !ack.after(flow.guest_ack) {
+            return;
+        }
+        (flow.guest_ack, flow.acked) = (ack, flow.acked.max(ack));
+        self.note(place, [flow.acked, flow.guest_ack]);
+        while let Some((first, last)) = flow.frames
+            && !self.slots.end(first).after(ack)
+        {
+            flow.frames = self.release(first).map(|next| (next, last));
+        }
+        self.flows[place] = Some(flow);
+    }
+
+    fn close(&mut self, FlowPlace(place): FlowPlace) {
+        let Some(flow) = self.flows[place].take() else { return };
+        self.words.store(self.layout.flow(place), layout::free(flow.generation));
+        let mut next = flow.frames.map(|(first, _)| first);
+        while let Some(first) = next {
+            next = self.release(first);
+        }
+        self.free_flows.push(place);
+    }
+
+    fn close_damaged(&mut self) {
+        for place in (0..self.layout.flows).filter(|&place| self.flows[place].is_none()) {
+            let at = self.layout.flow(place);
+            let state = self.words.load(at);
+            if layout::is_published(state) {
+                self.words.store(at, layout::free(layout::generation(state)));
+                self.free_flows.push(place);
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 const LAYOUT: Layout = Layout { flows: 3, slots: 12, slot_bytes: 16 };
+const ABOUT: [u64; 2] = [7, u64::MAX];
 
 /// Memory of a process that dies when it makes one store too many.
 struct Mortal {
@@ -103,6 +104,10 @@ fn bytes(number: u16, from: Seq, len: u32) -> Vec<u8> {
     (0..len).map(|offset| byte(number, from + offset)).collect()
 }
 
+fn image(bytes: &[u8]) -> Image<'_> {
+    Image { about: bytes.len() as u64, bytes }
+}
+
 /// Both ends of all connections, and the process in between.
 struct World<'m> {
     memory: &'m Mortal,
@@ -154,7 +159,7 @@ impl<'m> World<'m> {
         let number = self.opened;
         // Near the wrap.
         let next = Seq(u32::MAX - 60) + u32::from(number);
-        if let Some(place) = self.journal.open(&tuple(number), next)
+        if let Some(place) = self.journal.open(&tuple(number), next, ABOUT)
             && !self.memory.is_dead.get()
         {
             self.opened += 1;
@@ -165,7 +170,7 @@ impl<'m> World<'m> {
     fn keep(&mut self, index: usize, len: u32) {
         let Connection { number, place, heard, guest } = self.connections[index];
         let next = heard.max(guest);
-        let kept = self.journal.keep(place, len, &bytes(number, next, len));
+        let kept = self.journal.keep(place, len, image(&bytes(number, next, len)));
         // The acknowledgement leaves if the process gets so far.
         if kept && !self.memory.is_dead.get() {
             self.connections[index].heard = next + len;
@@ -189,10 +194,10 @@ fn assert_nothing_is_missing(verdicts: &[Verdict], connections: &[Connection]) {
         for frame in frames {
             assert!(!frame.seq.after(covered), "a hole before {frame:?}");
             let expected = bytes(flow.tuple.src_port, frame.seq, frame.len);
-            assert_eq!(frame.bytes, expected, "{flow:?}");
+            assert_eq!((&frame.bytes, frame.about), (&expected, expected.len() as u64), "{flow:?}");
             covered = covered.max(frame.seq + frame.len);
         }
-        assert_eq!(covered, flow.acked);
+        assert_eq!((covered, flow.about), (flow.acked, ABOUT));
     }
     for connection in connections.iter().filter(|c| c.heard.after(c.guest)) {
         let found = verdicts.iter().find_map(|verdict| match verdict {
@@ -324,10 +329,14 @@ proptest! {
 
 /// Words of records but for numbers, which no sum guards, since they change alone.
 fn headers() -> impl Iterator<Item = usize> {
-    let flows = (0..LAYOUT.flows).flat_map(|place| (0..8).map(move |word| (place, word)));
+    let flows =
+        (0..LAYOUT.flows).flat_map(|place| (0..layout::FLOW_WORDS).map(move |word| (place, word)));
     let flows = flows.filter(|&(_, word)| word != layout::NUMBERS);
     let flows = flows.map(|(place, word)| LAYOUT.flow(place) + word);
-    flows.chain((0..LAYOUT.slots).flat_map(|slot| (0..4).map(move |word| LAYOUT.slot(slot) + word)))
+    flows.chain(
+        (0..LAYOUT.slots)
+            .flat_map(|slot| (0..layout::SLOT_WORDS).map(move |word| LAYOUT.slot(slot) + word)),
+    )
 }
 
 /// The bit was damaged that says that there is a flow.
@@ -340,16 +349,16 @@ fn unpublished(memory: &Mortal, connection: &Connection) -> bool {
 fn what_is_kept_ends_where_the_memory_does_and_starts_again_where_the_guest_acknowledges() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(100)).unwrap();
-    let kept = (0..).take_while(|_| journal.keep(place, 20, &[7; 20])).count();
+    let place = journal.open(&tuple(1), Seq(100), ABOUT).unwrap();
+    let kept = (0..).take_while(|_| journal.keep(place, 20, image(&[7; 20]))).count();
     // Two slots each.
     assert_eq!((kept, journal.free_slots()), (6, 0));
     journal.acknowledged(place, Seq(139));
     assert_eq!(journal.free_slots(), 2);
-    assert!(!journal.keep(place, 33, &[7; 33]) && journal.keep(place, 32, &[7; 32]));
+    assert!(!journal.keep(place, 33, image(&[7; 33])) && journal.keep(place, 32, image(&[7; 32])));
     journal.close(place);
     assert_eq!(journal.free_slots(), LAYOUT.slots);
-    let all: Vec<_> = (0..).map_while(|n| journal.open(&tuple(n), Seq(0))).collect();
+    let all: Vec<_> = (0..).map_while(|n| journal.open(&tuple(n), Seq(0), ABOUT)).collect();
     assert_eq!(all.len(), LAYOUT.flows);
 }
 
@@ -357,8 +366,8 @@ fn what_is_kept_ends_where_the_memory_does_and_starts_again_where_the_guest_ackn
 fn a_flow_that_lacks_a_frame_is_broken_until_it_is_closed() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(0)).unwrap();
-    (0..3).for_each(|_| assert!(journal.keep(place, 10, &[7; 10])));
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    (0..3).for_each(|_| assert!(journal.keep(place, 10, image(&[7; 10]))));
     // The second one's slot: slots are taken from the first on.
     (&memory).store(LAYOUT.slot(1), 0);
     for _ in 0..2 {
@@ -378,10 +387,78 @@ fn a_frame_that_could_not_be_adopted_is_not_kept() {
     let layout = Layout { flows: 1, slots: 2, slot_bytes: layout::MAX_BYTES };
     let memory: Vec<_> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
     let mut journal = Journal::format(&memory[..], layout);
-    let place = journal.open(&tuple(1), Seq(0)).unwrap();
-    assert!(!journal.keep(place, 1, &vec![7; layout::MAX_BYTES + 1]));
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    assert!(!journal.keep(place, 1, image(&vec![7; layout::MAX_BYTES + 1])));
     assert_eq!(journal.free_slots(), 2);
-    assert!(journal.keep(place, 1, &vec![7; layout::MAX_BYTES]));
+    assert!(journal.keep(place, 1, image(&vec![7; layout::MAX_BYTES])));
     let (_, verdicts, _) = Journal::adopt(&memory[..], layout);
     assert!(matches!(&verdicts[..], [Verdict::Whole(_, frames)] if frames.len() == 1));
+}
+
+/// Words of the record of a slot.
+fn slot_words(slot: usize) -> std::ops::Range<usize> {
+    LAYOUT.slot(slot)..LAYOUT.slot(slot) + layout::SLOT_WORDS
+}
+
+#[test]
+fn a_frame_of_an_earlier_flow_at_the_same_place_is_nobodys() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    assert!(journal.keep(place, 10, image(&[7; 10])));
+    let record = memory.words.borrow()[slot_words(0)].to_vec();
+    journal.close(place);
+    assert_eq!(journal.open(&tuple(2), Seq(0), ABOUT), Some(place));
+    assert!(journal.keep(place, 10, image(&[9; 10])));
+    // As if the first flow's frame had stayed where the second one's is.
+    for (at, word) in slot_words(0).zip(record) {
+        (&memory).store(at, word);
+    }
+    let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert!(
+        matches!(&verdicts[..], [Verdict::Broken(flow)] if flow.tuple == tuple(2)),
+        "{verdicts:?}"
+    );
+}
+
+#[test]
+fn after_an_adoption_no_slot_has_a_state_but_those_of_frames_that_are_kept() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    (0..3).for_each(|_| assert!(journal.keep(place, 20, image(&[7; 20]))));
+    // It ends behind the first store of this.
+    memory.revive(1);
+    journal.close(place);
+    assert!(memory.is_dead.get());
+    memory.revive(usize::MAX);
+    let states = || {
+        let words = memory.words.borrow();
+        (0..LAYOUT.slots).filter(|&slot| words[LAYOUT.slot(slot)] != 0).count()
+    };
+    assert_eq!(states(), 3);
+    let (mut journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert_eq!((verdicts.len(), states()), (0, 0));
+    let place = journal.open(&tuple(2), Seq(0), ABOUT).unwrap();
+    assert!(journal.keep(place, 20, image(&[9; 20])));
+    drop(journal);
+    let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert_eq!((verdicts.len(), states()), (1, 1));
+}
+
+#[test]
+fn a_slot_that_two_frames_claim_is_neithers() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    for number in 1..3 {
+        let place = journal.open(&tuple(number), Seq(0), ABOUT).unwrap();
+        assert!(journal.keep(place, 20, image(&[number as u8; 20])));
+    }
+    // The second frame's slots are 2 and 3. A stranger who knows sums has it end in a slot of the first one.
+    let (record, slots) = FrameRecord::read(&&memory, &LAYOUT, 2).unwrap();
+    assert_eq!(slots, [2, 3]);
+    record.write(&&memory, &LAYOUT, [2, 1].into_iter(), &[2; 20]);
+    let (journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+    assert!(matches!(&verdicts[..], [Verdict::Broken(_), Verdict::Broken(_)]), "{verdicts:?}");
+    assert_nothing_leaks(journal, &verdicts);
 }

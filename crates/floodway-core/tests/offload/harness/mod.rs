@@ -6,6 +6,7 @@
 //! [`monitor::Monitor`] checks the invariants at every packet. Everything follows from the seed.
 
 pub mod cases;
+pub mod dying;
 pub mod monitor;
 pub mod network;
 pub mod packet;

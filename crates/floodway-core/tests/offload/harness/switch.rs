@@ -1,7 +1,9 @@
 //! The offload with a sink that turns what it is told into packets.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use floodway_core::offload::journal::Image;
 use floodway_core::offload::{
     self, Config, Edit, FlowNotice, FlowSummary, Link, Offload, Segment, Sink, SynthesizedSegment,
     Transmission, Verdict,
@@ -21,8 +23,12 @@ pub enum Action {
     Name(FiveTuple, FlowNotice),
 }
 
+/// What the offload wants, and frames of which a journal has kept the number.
 #[derive(Debug, Default)]
-pub struct Actions(pub Vec<Action>);
+pub struct Actions(pub Vec<Action>, pub RefCell<Vec<Rc<Packet>>>);
+
+/// Stands for the payload of any packet.
+const PAYLOAD: &[u8] = &[7; 1 << 16];
 
 impl Sink<Rc<Packet>> for Actions {
     fn release(&mut self, frame: &Rc<Packet>, release: &Transmission) {
@@ -47,6 +53,13 @@ impl Sink<Rc<Packet>> for Actions {
 
     fn notify_flow(&mut self, flow: &FiveTuple, _link: &Link, naming: FlowNotice) {
         self.0.push(Action::Name(*flow, naming));
+    }
+
+    fn image<'f>(&self, frame: &'f Rc<Packet>) -> Image<'f> {
+        let mut kept = self.1.borrow_mut();
+        kept.push(Rc::clone(frame));
+        let about = kept.len() as u64 - 1;
+        Image { about, bytes: &PAYLOAD[..frame.segment.len as usize] }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use floodway_core::offload::journal::Image;
 use floodway_core::offload::{
     Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
 };
@@ -141,6 +142,10 @@ impl Sink<Held> for Egress<'_> {
             self.show(frame, "redelivered", Direction::Outbound);
             self.deliver_to_guest(frame);
         });
+    }
+
+    fn image<'f>(&self, held: &'f Held) -> Image<'f> {
+        held.image()
     }
 
     fn heartbeat(&mut self, link: &Link, lifetime_ms: u16) {

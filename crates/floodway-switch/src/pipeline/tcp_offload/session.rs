@@ -230,6 +230,7 @@ impl<'a> Session<'a> {
     pub fn configure(&mut self, config: Config) {
         self.machine.pool.set_limit(pool_limit(&config));
         self.run(|engine, _, now, egress| engine.configure(config, now, egress));
+        self.machine.begin_recording();
     }
 
     /// Takes all flows offline, or ends that.

@@ -1,0 +1,149 @@
+//! What is known of a connection that an earlier process acknowledged bytes for; [`adoption`](super::adoption) says what becomes of it.
+
+use floodway_wire::FiveTuple;
+use floodway_wire::tcp::Flags;
+use floodway_wire::tcp::options::Timestamps;
+
+use super::journal::{self, FlowPlace, Retained};
+use super::receiver::Receiver;
+use super::recording::Recorder;
+use super::sink::{Link, SynthesizedSegment};
+use crate::seq::Seq;
+use crate::tcp::{Edit, Segment};
+use crate::time::Instant;
+
+/// A connection of an earlier process.
+#[derive(Debug)]
+pub(super) struct Adopted<B> {
+    pub rx: Receiver<B>,
+    place: FlowPlace,
+    /// The latest word of the peer on what it expects next of the guest, and on its window.
+    peer: Option<(Seq, u16)>,
+    /// The latest clock of the peer, if the connection has timestamps.
+    clock: Option<Timestamps>,
+    /// Behind what the guest has sent, since it was adopted, and its clock.
+    guest: Option<(Seq, Option<Timestamps>)>,
+    pub broken: Option<Resets>,
+}
+
+/// Resets of a broken connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resets {
+    /// When the next ones are due.
+    pub at: Instant,
+    /// Those that have been sent.
+    pub tries: u8,
+}
+
+impl Resets {
+    /// At once, when somebody looks.
+    pub const FIRST: Self = Self { at: Instant::ZERO, tries: 0 };
+}
+
+impl<B: 'static> Adopted<B> {
+    /// The connection that `flow` says, with `frames` if all of them are there.
+    pub fn new(
+        flow: &journal::Adopted,
+        frames: Option<Vec<Retained>>,
+        now: Instant,
+        revive: &mut impl FnMut(&Retained) -> Option<(B, Segment)>,
+    ) -> Self {
+        let mut rx = Receiver::new(flow.guest_ack, 0, false);
+        rx.adopt_numbers(flow.acked);
+        let broken = frames.is_none().then_some(Resets::FIRST);
+        let (peer, clock, guest) = (None, None, None);
+        let mut adopted = Self { rx, place: flow.place, peer, clock, guest, broken };
+        for retained in frames.unwrap_or_default() {
+            match revive(&retained) {
+                Some((frame, segment)) if is_of(&retained, &segment) => {
+                    adopted.peer = Some((segment.ack, segment.window));
+                    adopted.clock = segment.options.timestamps;
+                    adopted.rx.keeping.push(frame, &segment, now);
+                }
+                _ => adopted.broken = Some(Resets::FIRST),
+            }
+        }
+        adopted
+    }
+
+    /// What the peer expects next of the guest, as far as is known.
+    pub fn expected(&self) -> Option<Seq> {
+        self.peer.map(|(ack, _)| ack)
+    }
+
+    /// Takes in what a segment of the guest says of its own side.
+    pub fn note_guest(&mut self, segment: &Segment) {
+        let nxt = self.guest.map_or(segment.end(), |(nxt, _)| nxt.max(segment.end()));
+        self.guest = Some((nxt, segment.options.timestamps));
+    }
+
+    /// Takes in what a segment of the peer says of the guest's side, if it can be the peer's: it acknowledges what the guest has sent, and nothing else.
+    pub fn note_peer(&mut self, segment: &Segment) {
+        let Some((nxt, _)) = self.guest else { return };
+        let is_old = self.expected().is_some_and(|known| segment.ack.before(known))
+            || segment.end().before(self.rx.guest_ack());
+        if !segment.has(Flags::ACK) || segment.ack.after(nxt) || is_old {
+            return;
+        }
+        self.peer = Some((segment.ack, segment.window));
+        if let Some(new) = segment.options.timestamps
+            && self.clock.is_some_and(|known| !Seq(new.value).before(Seq(known.value)))
+        {
+            self.clock = Some(new);
+        }
+    }
+
+    /// What the header of a kept frame is to say: a guest drops one that acknowledges too little, or is too old by its clock.
+    pub fn edit(&self) -> Edit {
+        let (ack, window) = self.peer.unzip();
+        Edit { ack, window, timestamps: self.clock, ..Edit::default() }
+    }
+
+    /// A keepalive in the guest's name: the peer answers with what [`Adopted::edit`] needs to know. `None` while too little is known of the guest.
+    pub fn keepalive(&self, flow: &FiveTuple, link: Link) -> Option<SynthesizedSegment> {
+        let (nxt, clock) = self.guest?;
+        let echo = self.clock.map_or(0, |clock| clock.value);
+        Some(SynthesizedSegment {
+            flow: *flow,
+            link,
+            seq: Seq(nxt.0.wrapping_sub(1)),
+            ack: self.rx.outgoing().ack,
+            window: u16::MAX,
+            flags: Flags::ACK,
+            timestamps: clock.map(|Timestamps { value, .. }| Timestamps { value, echo }),
+            dsack: None,
+        })
+    }
+
+    pub fn leave_journal(&self, journal: &mut Recorder) {
+        if let Some(journal) = journal {
+            journal.close(self.place);
+        }
+    }
+
+    /// Notes in the journal what the guest has acknowledged.
+    pub fn note_in(&self, journal: &mut Recorder) {
+        if let Some(journal) = journal
+            && self.broken.is_none()
+        {
+            journal.acknowledged(self.place, self.rx.guest_ack());
+        }
+    }
+
+    pub fn next_timeout(&self) -> Instant {
+        self.broken.map_or_else(|| self.rx.next_timeout(), |resets| resets.at)
+    }
+
+    /// The guest can be delivered to.
+    pub fn resume(&mut self, at: Instant) {
+        match &mut self.broken {
+            Some(_) => self.broken = Some(Resets { at, tries: 0 }),
+            None => self.rx.redeliver_all_at(at),
+        }
+    }
+}
+
+/// Headers say what the record says.
+fn is_of(retained: &Retained, segment: &Segment) -> bool {
+    segment.seq == retained.seq && segment.seq_len() == retained.len && segment.has(Flags::ACK)
+}

@@ -1,0 +1,106 @@
+//! How receive offload uses a [journal](super::journal), if the port has one.
+//!
+//! # Theory of operation
+//! A flow has a place in the journal exactly while something is kept for it: the place is opened for the first frame, before that is acknowledged, and
+//! closed when the guest has acknowledged all. So there are no more places in use than frames fit into the budget, and a flow that is owed nothing costs nothing.
+//! Where the journal has no room a frame is not acknowledged, as when the budget is used up.
+//!
+//! What the guest acknowledges is noted at the end of the call in which it is heard. A process that dies in between has the next one deliver what the guest
+//! has already.
+//!
+//! Beside the addresses of a flow it has its Ethernet header ([`Link`]): whoever resets a connection needs that.
+
+use floodway_wire::FiveTuple;
+use floodway_wire::ethernet::MacAddr;
+
+use super::journal::{FlowPlace, Image, Keeper};
+use super::receiver::Receiver;
+use super::sink::Link;
+use crate::tcp::Segment;
+
+/// The port's journal.
+pub(super) type Recorder = Option<Box<dyn Keeper + Send>>;
+
+/// Bits beside an address in a word.
+const BESIDE: u32 = 16;
+/// Beside the peer's address: there is a VLAN tag.
+const TAGGED: u64 = 1;
+
+/// Two words that say what `link` says.
+pub(super) fn pack(link: &Link) -> [u64; 2] {
+    let tag = link.vlan.map_or(0, u64::from);
+    let tagged = if link.vlan.is_some() { TAGGED } else { 0 };
+    [link.guest.to_u64() << BESIDE | tag, link.peer.to_u64() << BESIDE | tagged]
+}
+
+/// The reverse of [`pack`].
+pub(super) fn unpack([guest, peer]: [u64; 2]) -> Link {
+    let address = |word: u64| {
+        let [a, b, c, d, e, f, ..] = word.to_be_bytes();
+        MacAddr([a, b, c, d, e, f])
+    };
+    let vlan = (peer & TAGGED != 0).then_some(guest as u16);
+    Link { guest: address(guest), peer: address(peer), vlan }
+}
+
+/// Records the frame of `segment`, the next in order, for the flow that has `place` or gets it. Returns `true` if it may be acknowledged.
+pub(super) fn record(
+    journal: &mut dyn Keeper,
+    place: &mut Option<FlowPlace>,
+    (tuple, link): (&FiveTuple, &Link),
+    segment: &Segment,
+    image: Image<'_>,
+) -> bool {
+    let known = *place;
+    let Some(at) = known.or_else(|| journal.open(tuple, segment.seq, pack(link))) else {
+        return false;
+    };
+    let kept = journal.keep(at, segment.seq_len(), image);
+    if kept {
+        *place = Some(at);
+    } else if known.is_none() {
+        journal.close(at);
+    }
+    kept
+}
+
+impl<B: 'static> Receiver<B> {
+    /// Notes in the journal what the guest has acknowledged.
+    #[inline]
+    pub fn note_in(&mut self, journal: &mut Recorder) {
+        if let Some(place) = self.keeping.place {
+            self.note_at(place, journal);
+        }
+    }
+
+    fn note_at(&mut self, place: FlowPlace, journal: &mut Recorder) {
+        let Some(journal) = journal else { return };
+        if self.is_settled() {
+            journal.close(place);
+            self.keeping.place = None;
+        } else {
+            journal.acknowledged(place, self.guest_ack());
+        }
+    }
+
+    /// Gives its place up.
+    pub fn leave_journal(&mut self, journal: &mut Recorder) {
+        let place = self.keeping.get_mut().and_then(|keeping| keeping.place.take());
+        if let Some((place, journal)) = place.zip(journal.as_mut()) {
+            journal.close(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_what_it_was() {
+        for vlan in [None, Some(0), Some(0xefff)] {
+            let link = Link { guest: MacAddr([2, 1, 3, 4, 5, 255]), peer: MacAddr([254; 6]), vlan };
+            assert_eq!(unpack(pack(&link)), link);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The journal of what was acknowledged for a port's guest, in kept memory of its own.
+//!
+//! # Theory of operation
+//! Its layout follows from the receive budget that the broker made it for, which stays what it is when the budget is changed: with a larger one the journal is what
+//! refuses frames. It has room for twice the budget's bytes, and 5 words for each 512 of these, so it never does as long as the budget is not changed.
+//!
+//! Memory is there when it has been written: a port that never acknowledges anything has none, and one that does has as much as it ever had to keep at once. So
+//! a file of no blocks is not even read.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+
+use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict};
+use rustix::fs::fstat;
+
+use super::map;
+
+/// The words of a journal, mapped for good.
+pub type KeptWords = &'static [AtomicU64];
+
+/// The memory of a journal.
+#[derive(Clone, Copy)]
+pub struct KeptJournal {
+    words: KeptWords,
+    layout: Layout,
+    /// Nobody has written anything.
+    is_blank: bool,
+}
+
+/// Words of a journal for a port that keeps up to `budget` bytes.
+#[must_use]
+pub const fn words(budget: u32) -> usize {
+    Layout::for_budget(budget).words()
+}
+
+impl KeptJournal {
+    /// The journal in `file`, which has the [`words`] for `budget`.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(file: &OwnedFd, budget: u32) -> io::Result<Self> {
+        let layout = Layout::for_budget(budget);
+        let is_blank = fstat(file)?.st_blocks == 0;
+        Ok(Self { words: map(file, layout.words())?, layout, is_blank })
+    }
+
+    /// Returns `true` if no process has recorded anything.
+    #[must_use]
+    pub const fn is_blank(&self) -> bool {
+        self.is_blank
+    }
+
+    /// A journal in which nothing is recorded, if it [is blank](Self::is_blank).
+    #[must_use]
+    pub fn begin(self) -> Journal<KeptWords> {
+        Journal::blank(self.words, self.layout)
+    }
+
+    /// What another process has left.
+    #[must_use]
+    pub fn adopt(self) -> (Journal<KeptWords>, Vec<Verdict>, Lost) {
+        Journal::adopt(self.words, self.layout)
+    }
+}
+
+impl std::fmt::Debug for KeptJournal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptJournal").field("layout", &self.layout).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsFd;
+
+    use floodway_core::offload::journal::{Image, Keeper};
+    use floodway_core::tcp::Seq;
+    use floodway_wire::FiveTuple;
+    use rustix::fs::SealFlags;
+
+    use super::super::tests::memory;
+    use super::*;
+
+    const BUDGET: u32 = 1 << 20;
+
+    fn blocks(file: &OwnedFd) -> i64 {
+        fstat(file.as_fd()).unwrap().st_blocks
+    }
+
+    #[test]
+    fn what_was_recorded_is_found_and_the_rest_takes_no_memory() {
+        let file = memory(words(BUDGET), SealFlags::SHRINK);
+        let kept = KeptJournal::open(&file, BUDGET).unwrap();
+        assert!(kept.is_blank());
+        let mut journal = kept.begin();
+        assert_eq!(blocks(&file), 0);
+        let localhost = Ipv4Addr::LOCALHOST;
+        let tuple = FiveTuple::v4(localhost, localhost, 6).with_ports(1, 2);
+        let place = journal.open(&tuple, Seq(9), [1, 2]).unwrap();
+        assert!(journal.keep(place, 600, Image { about: 3, bytes: &[7; 700] }));
+        assert!(blocks(&file) * 512 <= 4 * 4096, "{} blocks", blocks(&file));
+        let again = KeptJournal::open(&file, BUDGET).unwrap();
+        assert!(!again.is_blank());
+        let (_, verdicts, lost) = again.adopt();
+        assert_eq!(lost, Lost::default());
+        let [Verdict::Whole(flow, frames)] = &verdicts[..] else { panic!("{verdicts:?}") };
+        assert_eq!(
+            (flow.tuple, flow.acked, &frames[0].bytes[..]),
+            (tuple, Seq(609), &[7; 700][..])
+        );
+        assert!(KeptJournal::open(&file, 2 * BUDGET).is_err(), "too short");
+    }
+
+    #[test]
+    fn a_journal_has_room_for_whatever_its_budget_has_room_for() {
+        // Headers of at most 134 bytes: Ethernet with a tag, IPv6, TCP with options.
+        for len in [1, 378, 379, 512, 513, 890, 1448, 1460, 8960, 65_535] {
+            let memory: Vec<_> = (0..words(BUDGET)).map(|_| AtomicU64::new(0)).collect();
+            let mut journal = Journal::blank(&memory[..], Layout::for_budget(BUDGET));
+            let localhost = Ipv4Addr::LOCALHOST;
+            let place =
+                journal.open(&FiveTuple::v4(localhost, localhost, 6), Seq(0), [0; 2]).unwrap();
+            let bytes = vec![7; len as usize + 134];
+            for frame in 0..BUDGET / len.max(512) {
+                assert!(
+                    journal.keep(place, len, Image { about: 0, bytes: &bytes }),
+                    "{frame} of {len}"
+                );
+            }
+        }
+    }
+}
