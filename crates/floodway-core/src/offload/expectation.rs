@@ -7,6 +7,7 @@ use floodway_wire::FiveTuple;
 
 use super::engine::Offload;
 use super::flow::Phase;
+use super::port::CERTAIN;
 use super::summary::Reason;
 use crate::tcp::Segment;
 
@@ -23,6 +24,8 @@ pub enum Expectation {
     Excluded(Reason),
     /// Its flow is followed, and neither side is offloaded now: it passes, perhaps with another window or acknowledgement.
     Offline(Reason),
+    /// Bytes that were acknowledged for the guest are lost, or may be: it is dropped, and its connection reset, unless it is a reset itself or has no ACK.
+    Reset,
     /// Its flow is offloaded: it may be stored, answered, edited or dropped.
     Online,
 }
@@ -34,7 +37,10 @@ impl<B: 'static> Offload<B> {
         let found = self.flows.find(flow).and_then(|id| self.flows.get(id));
         match found.map(|flow| &flow.phase) {
             None if self.is_opened_by(segment) => Expectation::Opens,
+            None if self.port.doubtful_until != CERTAIN => Expectation::Reset,
             None => Expectation::Unknown,
+            Some(Phase::Adopted(adopted)) if adopted.broken.is_some() => Expectation::Reset,
+            Some(Phase::Adopted(_)) => Expectation::Offline(Reason::Adopted),
             Some(Phase::Opening(_)) => Expectation::Opening,
             Some(Phase::Excluded(exclusion)) => Expectation::Excluded(exclusion.reason),
             Some(Phase::Established(connection)) => {

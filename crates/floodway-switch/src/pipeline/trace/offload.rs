@@ -102,6 +102,12 @@ fn describe_expectation(
             let why = format!("the flow to {peer} is offline: {}", reason.name());
             (Outcome::Decide, why)
         }
+        Expectation::Reset => {
+            let why = format!(
+                "the connection to {peer} is reset: what was acknowledged for the guest is lost, or may be"
+            );
+            (Outcome::Decide, why)
+        }
         Expectation::Online => (Outcome::Decide, summary.map_or_else(String::new, state_of)),
     }
 }
