@@ -4,7 +4,7 @@
 //! **Goal**: an operator asks what becomes of a frame, and is told by every stage, with its reason. Nothing is sent or delivered, and
 //! nothing of the switch changes: nothing is learned or refreshed, no counter moves, no token is taken, no guest is interrupted.
 //!
-//! **How**: a trace asks the functions by which the packet path decides ([`decide`](crate::pipeline::decide)), in the same order. A bucket
+//! **How**: a trace asks the functions by which the packet path decides ([`decide`]), in the same order. A bucket
 //! of tokens, a meter's pair and a device's limit are asked as copies, the forwarding table by a peek, a receive queue by taking its
 //! chains and putting them back ([`Fate`]). One lock is held at a time, as by any other reader, by the control socket's thread.
 //!
