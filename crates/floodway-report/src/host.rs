@@ -6,22 +6,33 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Facts that decide figures: processors, memory, kernel, emulator. What cannot be read is left out.
+/// Facts that decide figures: the machine's, and the emulator. What cannot be read is left out.
 #[must_use]
 pub fn facts() -> BTreeMap<String, Value> {
-    let first_line = |text: String| text.lines().next().map(|line| line.trim().to_owned());
-    let qemu = version("qemu-system-x86_64").and_then(first_line);
+    let mut facts = machine();
+    facts.insert("accelerator".into(), "tcg".into());
+    if let Some(qemu) = version("qemu-system-x86_64").and_then(first_line) {
+        facts.insert("qemu".into(), qemu.into());
+    }
+    facts
+}
+
+/// Facts of the machine: processors, memory, kernel. What cannot be read is left out.
+#[must_use]
+pub fn machine() -> BTreeMap<String, Value> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
     let facts = [
         ("cpus", processors().map(Value::from)),
         ("cpu_model", field("/proc/cpuinfo", "model name").map(Value::from)),
         ("memory_kib", memory_kib().map(Value::from)),
         ("kernel", kernel.map(Value::from)),
-        ("qemu", qemu.map(Value::from)),
-        ("accelerator", Some("tcg".into())),
         ("floodway_lab", Some(env!("CARGO_PKG_VERSION").into())),
     ];
     facts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn first_line(text: String) -> Option<String> {
+    text.lines().next().map(|line| line.trim().to_owned())
 }
 
 /// What a program prints when asked for its version; none without the program.

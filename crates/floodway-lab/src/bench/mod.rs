@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use floodway_report::Provenance;
+use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
 use serde::Serialize;
@@ -337,13 +338,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> 
 }
 
 fn host(results: &Results) -> BTreeMap<String, serde_json::Value> {
-    let mut host = BTreeMap::new();
-    if let Ok(cores) = contention::cores_present() {
-        host.insert("cpus".into(), cores.len().into());
-    }
-    if let Ok(kernel) = fs::read_to_string("/proc/sys/kernel/osrelease") {
-        host.insert("kernel".into(), kernel.trim().into());
-    }
+    let mut host = host::machine();
     if let Some(round) = results.rounds.first() {
         host.insert("tsc_hz".into(), round.measurement.tsc_hz.into());
     }

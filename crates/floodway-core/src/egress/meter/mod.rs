@@ -146,11 +146,9 @@ impl Meter {
         pair.packet(&self.config, &mut self.vm.clone(), len, now, &CounterCells::default())
     }
 
-    /// Another pair finds room, or one that is idle makes some.
+    /// Returns `true` if another pair finds room, or one that is idle makes some.
     fn has_room(&self, now: Instant) -> bool {
-        let is_idle = |pair: &FlowRef<'_, Pair>| pair.last_used + self.config.idle <= now;
-        self.pairs.len() < self.pairs.capacity()
-            || self.pairs.iter_from(0, self.pairs.slots()).any(|pair| is_idle(&pair))
+        self.pairs.len() < self.pairs.capacity() || self.pairs.would_expire(now, self.config.idle)
     }
 
     #[inline]

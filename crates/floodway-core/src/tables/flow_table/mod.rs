@@ -305,6 +305,12 @@ impl<F> FlowTable<F> {
         None
     }
 
+    /// Returns `true` if [`expire`](Self::expire) would take a flow out, were every one allowed to go.
+    #[must_use]
+    pub fn would_expire(&self, now: Instant, ttl: Duration) -> bool {
+        self.slab.oldest().is_some_and(|oldest| oldest.last_used + ttl <= now)
+    }
+
     /// Takes out the least recently used flow (to within a granule) for which `may_go` agrees, to
     /// make room for another.
     ///

@@ -36,6 +36,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use floodway_report::Provenance;
+use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
 use serde::Serialize;
@@ -166,10 +167,7 @@ fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
 }
 
 fn host(args: &Args) -> BTreeMap<String, serde_json::Value> {
-    let mut host = BTreeMap::new();
-    if let Ok(kernel) = fs::read_to_string("/proc/sys/kernel/osrelease") {
-        host.insert("kernel".into(), kernel.trim().into());
-    }
+    let mut host = host::machine();
     host.insert("slices".into(), args.slices.into());
     host.insert("slice_ms".into(), args.slice_ms.into());
     host.insert("switch_core".into(), args.switch_core.into());
