@@ -11,7 +11,7 @@ use serde_json::Value;
 pub fn facts() -> BTreeMap<String, Value> {
     let mut facts = machine();
     facts.insert("accelerator".into(), "tcg".into());
-    if let Some(qemu) = version("qemu-system-x86_64").and_then(first_line) {
+    if let Some(qemu) = version("qemu-system-x86_64").as_deref().and_then(first_line) {
         facts.insert("qemu".into(), qemu.into());
     }
     facts
@@ -20,7 +20,8 @@ pub fn facts() -> BTreeMap<String, Value> {
 /// Facts of the machine: processors, memory, kernel. What cannot be read is left out.
 #[must_use]
 pub fn machine() -> BTreeMap<String, Value> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
+    let kernel =
+        fs::read_to_string("/proc/sys/kernel/osrelease").ok().as_deref().and_then(first_line);
     let facts = [
         ("cpus", processors().map(Value::from)),
         ("cpu_model", field("/proc/cpuinfo", "model name").map(Value::from)),
@@ -31,7 +32,7 @@ pub fn machine() -> BTreeMap<String, Value> {
     facts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
-fn first_line(text: String) -> Option<String> {
+fn first_line(text: &str) -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
