@@ -101,7 +101,7 @@ fn known(ports: &[String]) -> String {
 pub struct FlowQuery {
     /// Only those of this port.
     pub port: Option<String>,
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 if it is not said.
+    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
@@ -344,7 +344,7 @@ pub struct InboundChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortQuery {
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 if it is not said.
+    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,

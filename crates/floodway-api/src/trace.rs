@@ -39,10 +39,10 @@ pub struct TraceRequest {
     pub interface: String,
     /// What it is.
     pub what: TracedFrame,
-    /// Its source address; the guest's own if it is not said.
+    /// Its source address; by default the guest's own.
     #[serde(default)]
     pub src_mac: Option<String>,
-    /// Its destination address; where the destination's IP address is known to be if it is not said.
+    /// Its destination address; by default that of the port at which the destination's IP address is known.
     #[serde(default)]
     pub dst_mac: Option<String>,
     /// Bytes of payload of a segment or datagram.
@@ -57,7 +57,7 @@ pub struct TraceRequest {
 }
 
 impl TraceRequest {
-    /// A frame that comes by `interface`, with nothing but what has to be said.
+    /// A frame that comes by `interface`, with defaults for everything else.
     #[must_use]
     pub fn new(interface: &str, what: TracedFrame) -> Self {
         Self {

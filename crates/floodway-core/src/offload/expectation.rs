@@ -1,7 +1,7 @@
-//! What the offload would do with a segment, as far as that can be said without doing it: for traces.
+//! What the offload would do with a segment, as far as that is certain: for traces.
 //!
 //! A flow that is established is a state machine with a clock, stored frames and a peer; what it makes of a segment is not guessed
-//! here. What is said for certain is what passes as it is.
+//! here. Only what passes unchanged is certain.
 
 use floodway_wire::FiveTuple;
 

@@ -32,7 +32,7 @@ pub enum Action {
         #[arg(long)]
         reset: bool,
     },
-    /// Change a link of a running path. What is not said gets its default
+    /// Change a link of a running path. What is not given gets its default
     Set {
         /// Its control socket
         #[arg(long)]

@@ -8,13 +8,13 @@
 //! of tokens, a meter's pair and a device's limit are asked as copies, the forwarding table by a peek, a receive queue by taking its
 //! chains and putting them back ([`Fate`]). One lock is held at a time, as by any other reader, by the control socket's thread.
 //!
-//! **What is not said**: what the TCP offload and the inbound clamp make of a segment of a connection that they follow. They decide by its
+//! **Not foretold**: what the TCP offload and the inbound clamp make of a segment of a connection that they follow. They decide by its
 //! clock, its stored data and its peer; the trace says what state it is in, and goes on as if the segment passed.
 //! Nor is it known whether a device will take a frame: what it has refused and failed so far is named.
 //!
 //! Frames are plain, as on a wire: in one piece, with complete checksums.
 //!
-//! **Invariant**: what is said to be dropped, to wait or to be delivered is what then happens to that frame (the property
+//! **Invariant**: a verdict of dropped, waiting or delivered is what then happens to that frame (the property
 //! test in `tests`).
 
 mod destination;
