@@ -135,10 +135,7 @@ fn ports(config: &Config) -> Vec<(String, Table)> {
     let alone = Permissions::default();
     let port = |port: &PortConfig| {
         let mut table = port.to_table(&alone);
-        note_vid(&mut table, &port.network);
-        if port.is_isolated() {
-            table.insert("isolate".to_owned(), true.into());
-        }
+        note_networks(&mut table, port);
         (port.name.clone(), table)
     };
     config.ports.iter().map(port).collect()
@@ -156,9 +153,21 @@ fn switch(config: &Config) -> Table {
     table
 }
 
-fn note_vid(table: &mut Table, network: &NetworkConfig) {
-    if network.vid > 0 {
-        table.insert("network.vid".to_owned(), i64::from(network.vid).into());
+/// What a port has of its networks.
+fn note_networks(table: &mut Table, port: &PortConfig) {
+    let vid = |network: &NetworkConfig| Value::from(i64::from(network.vid));
+    let isolates = |network: &NetworkConfig| port.is_isolated_in(network);
+    if let Some(network) = port.network.as_ref().filter(|network| network.vid > 0) {
+        table.insert("network.vid".to_owned(), vid(network));
+    }
+    if port.isolate || port.network.as_ref().is_some_and(isolates) {
+        table.insert("isolate".to_owned(), true.into());
+    }
+    if !port.tagged.is_empty() {
+        let vids = port.tagged.iter().map(vid).collect();
+        table.insert("tagged.vid".to_owned(), Value::Array(vids));
+        let isolated = port.tagged.iter().map(|network| Value::from(isolates(network))).collect();
+        table.insert("tagged.isolate".to_owned(), Value::Array(isolated));
     }
 }
 

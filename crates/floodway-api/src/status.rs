@@ -186,9 +186,12 @@ pub struct PortStatus {
     pub worker: usize,
     /// Where it is in its life.
     pub state: PortState,
-    /// Name of the network that it is in.
+    /// Name of the network whose frames have no tags here; empty if there is none.
     #[serde(default)]
     pub network: String,
+    /// Names of the networks whose frames have tags here.
+    #[serde(default)]
+    pub tagged: Vec<String>,
     /// The configured address, if there is one.
     pub mac: Option<String>,
     /// Negotiated virtio features by name; empty unless the guest's driver is running.
@@ -258,6 +261,9 @@ pub struct OffloadStatus {
     pub receive: bool,
     /// The port is to be drained, or is.
     pub draining: bool,
+    /// Frames with VLAN tags that have passed by it.
+    #[serde(default)]
+    pub tagged: u64,
     /// Connections known.
     pub flows: u64,
     /// Those whose congestion control the switch has taken over.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 
-use floodway_core::l2::{MacTable, MacTables, PortKind};
+use floodway_core::l2::{MacTable, MacTables, NetworkId, PortKind};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
@@ -420,12 +420,12 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
 
 /// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.
 fn restore(shared: &Shared, addresses: &[KeptAddress]) {
-    let mut guests: BTreeMap<usize, Vec<MacAddr>> = BTreeMap::new();
+    let mut guests: BTreeMap<usize, Vec<(NetworkId, MacAddr)>> = BTreeMap::new();
     let mut tables = shared.tables_mut();
     for &(network, mac, id) in addresses {
         if id.index() < shared.capacity {
-            guests.entry(id.index()).or_default().push(mac);
-        } else if shared.uplink(id).is_some_and(|uplink| uplink.carries(network)) {
+            guests.entry(id.index()).or_default().push((network, mac));
+        } else if shared.uplink(id).is_some_and(|uplink| uplink.carried.carries(network)) {
             tables.of_mut(network).learn(mac, id, false, Instant::ZERO);
         }
     }
@@ -564,7 +564,7 @@ fn fill_table(shared: &Shared) {
         manager::add_to_table(&mut tables, port);
     }
     for uplink in &shared.uplinks {
-        for network in uplink.networks() {
+        for network in uplink.carried.networks() {
             add_uplink(tables.of_mut(network), uplink);
         }
     }

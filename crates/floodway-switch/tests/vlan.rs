@@ -4,9 +4,9 @@ mod netns;
 
 use floodway_switch::Switch;
 use floodway_switch::api::status::Status;
-use floodway_switch::config::Config;
+use floodway_switch::config::{Config, PortConfig};
 use floodway_switch::frame::iovec::GuestIoVec;
-use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp, verified};
+use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tagged, tcp, verified};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_switch::uplink::Sender;
 use floodway_switch::uplink::packet::{self, PacketReceiver, PacketSender};
@@ -17,14 +17,14 @@ const FAR: u8 = 9;
 const RED: u16 = 10;
 const BLUE: u16 = 20;
 
-const NETWORKS: &str = "[[network]]\nname = \"red\"\nvid = 10\n[[network]]\nname = \"blue\"\nvid = 20\n\
+const NETWORKS: &str = "[[network]]\nname = \"default\"\nvid = 1\n[[network]]\nname = \"red\"\nvid = 10\n[[network]]\nname = \"blue\"\nvid = 20\n\
     [[network]]\nname = \"green\"\nvid = 30\n";
 /// Network and address of each guest: two have the same.
 const GUESTS: [(&str, u8); 3] = [("red", 1), ("blue", 1), ("default", 3)];
 
 struct Scene {
     switch: Switch,
-    guests: [(Guest, Frontend); 3],
+    guests: Vec<(Guest, Frontend)>,
     far: PacketReceiver,
     /// The other direction of the far end.
     speak: PacketSender,
@@ -56,6 +56,11 @@ impl Scene {
 
 /// Sets the scene with an uplink of these networks.
 fn within(uplink: &str, test: impl FnOnce(&mut Scene) + Send) {
+    within_with(uplink, "network = \"green\"\n", test);
+}
+
+/// As [`within`], with a fourth guest in the networks that `keys` say.
+fn within_with(uplink: &str, keys: &str, test: impl FnOnce(&mut Scene) + Send) {
     netns::within(|| {
         netns::add_veth();
         let (far, speak) = packet::open("v1").expect("open the far end");
@@ -68,15 +73,18 @@ fn within(uplink: &str, test: impl FnOnce(&mut Scene) + Send) {
                 mac(address)
             );
         }
+        let (socket, mac) = (dir.path().join("vm3.sock"), mac(4));
+        text += &format!("[[port]]\nname = \"vm3\"\nsocket = {socket:?}\nmac = \"{mac}\"\n{keys}");
         text +=
             &format!("[[uplink]]\nname = \"up0\"\nkind = \"packet\"\ndevice = \"v0\"\n{uplink}");
         let config = Config::parse(&text, "test".as_ref()).expect("a good configuration");
         let switch = Switch::start(&config).expect("start the switch");
-        let guests = [0, 1, 2].map(|index: usize| {
+        let attach = |port: &PortConfig| {
             let guest = Guest::new(GuestConfig::default());
-            let frontend = Frontend::attach(&config.ports[index].socket, &guest);
+            let frontend = Frontend::attach(&port.socket, &guest);
             (guest, frontend)
-        });
+        };
+        let guests = config.ports.iter().map(attach).collect();
         let mut scene = Scene { switch, guests, far, speak };
         wait_until("the guests", || {
             scene
@@ -90,11 +98,6 @@ fn within(uplink: &str, test: impl FnOnce(&mut Scene) + Send) {
 }
 
 const ALL: &str = "network = \"default\"\ntagged = [\"red\", \"blue\"]\n";
-
-fn tagged(vid: u16, frame: &[u8]) -> Vec<u8> {
-    let [high, low] = vid.to_be_bytes();
-    [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
-}
 
 fn in_vlan(vid: Option<u16>, frame: &[u8]) -> Vec<u8> {
     vid.map_or_else(|| frame.to_vec(), |vid| tagged(vid, frame))
@@ -137,7 +140,7 @@ fn networks_with_the_same_addresses_share_an_uplink_and_do_not_see_each_other() 
             status.l2.iter().filter(is_it).map(|entry| &*entry.port).collect::<Vec<_>>()
         };
         assert_eq!(["red", "blue", "default"].map(place), [["up0"], ["up0"], ["up0"]]);
-        assert!(status.ports.iter().all(|port| port.rx().packets == 6), "{:?}", status.ports);
+        assert!(status.ports[..3].iter().all(|port| port.rx().packets == 6), "{:?}", status.ports);
         assert_eq!((status.uplinks[0].rx.dropped(), status.uplinks[0].tx.dropped()), (0, 0));
         assert_eq!(
             (&*status.uplinks[0].network, &*status.uplinks[0].tagged),
@@ -175,7 +178,7 @@ fn what_is_of_no_network_of_the_uplink_is_dropped_and_counted() {
         scene.send(1, &VnetHdr::default(), &numbered(1, FAR, 4, 100));
         scene.send(2, &VnetHdr::default(), &numbered(3, FAR, 5, 100));
         wait_until("the drops", || {
-            scene.status().ports[1..].iter().all(|port| port.tx().drops["no_destination"] == 1)
+            scene.status().ports[1..3].iter().all(|port| port.tx().drops["no_destination"] == 1)
         });
         assert_eq!(scene.status().uplinks[0].tx.packets, 0);
     });
@@ -211,5 +214,38 @@ fn gso_packets_are_tagged_whole_and_cut() {
             got.extend(&frame[usize::from(meta.payload_offset)..]);
         }
         assert_eq!(got, payload);
+    });
+}
+
+/// A guest on a trunk port has the same tags as the uplink, and each side is tagged in its own way.
+#[test]
+fn a_trunk_port_and_an_uplink_tag_each_for_itself() {
+    const TRUNK: &str = "network = \"red\"\ntagged = [\"default\", \"blue\"]\n";
+    let segment = tcp(4, FAR, false);
+    let payload = pattern(3, 20_000);
+    let bytes = segment.build_partial(&payload);
+    within_with(&format!("{ALL}[uplink.queue]\nsegment = true\n"), TRUNK, |scene| {
+        let guest = GUESTS.len();
+        // VLAN identifier at the guest and at the uplink.
+        for (here, there) in [(None, Some(RED)), (Some(BLUE), Some(BLUE)), (Some(1), None)] {
+            let arriving = numbered(FAR, 4, here.map_or(0, u32::from), 100);
+            scene.speak(&in_vlan(there, &arriving));
+            assert_eq!(scene.recv(guest).1, in_vlan(here, &arriving));
+            let leaving = in_vlan(here, &bytes);
+            scene.send(guest, &partial(&leaving, 1400), &leaving);
+            let mut got: Vec<u8> = Vec::new();
+            while got.len() < payload.len() {
+                let (_, frame) = scene.left();
+                let meta = verified(&frame);
+                assert_eq!(meta.vlan.outer_vid(), there);
+                got.extend(&frame[usize::from(meta.payload_offset)..]);
+            }
+            assert_eq!(got, payload);
+        }
+        let status = scene.status();
+        assert_eq!(
+            (status.ports[guest].tx().dropped(), status.ports[guest].rx().dropped()),
+            (0, 0)
+        );
     });
 }

@@ -164,7 +164,7 @@ fn ports(status: &Status) -> Option<String> {
         ("TX DROPS", &|p| p.tx().dropped().to_string()),
     ];
     if networks::are_several(status) {
-        table.insert(3, ("NETWORK", &|p| p.network.clone()));
+        table.insert(3, ("NETWORK", &networks::of_port));
     }
     columns(&status.ports, table.len() - 10, &table)
 }
@@ -432,6 +432,7 @@ mod tests {
             worker: 0,
             state: PortState::Running,
             network: "default".into(),
+            tagged: Vec::new(),
             mac: Some("52:54:00:00:00:01".into()),
             features: vec!["CSUM".into(), "MRG_RXBUF".into()],
             queue_pairs_offered: 2,

@@ -148,8 +148,11 @@ pub struct PortConfig {
     pub socket: PathBuf,
     /// Which side listens.
     pub mode: SocketMode,
-    /// The network whose frames the guest sends and receives, without tags. Default: that called `default`.
-    pub network: NetworkConfig,
+    /// The network whose frames the guest sends and receives without tags. Default: that called `default`, or none if there are networks with
+    /// tags.
+    pub network: Option<NetworkConfig>,
+    /// Networks whose frames the guest sends and receives with tags (802.1Q). Default none.
+    pub tagged: Vec<NetworkConfig>,
     /// Who may connect to the socket in server mode: the section `[port.permissions]`.
     pub permissions: Permissions,
     /// The guest's unicast address; frames from any other source are dropped. `None` checks nothing.
@@ -193,7 +196,8 @@ impl PortConfig {
             name: name.into(),
             socket: socket.into(),
             mode: SocketMode::default(),
-            network: NetworkConfig::default(),
+            network: Some(NetworkConfig::default()),
+            tagged: Vec::new(),
             permissions: Permissions::default(),
             mac: None,
             ips: Vec::new(),
@@ -214,10 +218,15 @@ impl PortConfig {
 }
 
 impl PortConfig {
-    /// No frame passes between this port and another port: it says so, or its network does.
+    /// The networks that its guest is in, without tags and with.
+    pub fn networks(&self) -> impl Iterator<Item = &NetworkConfig> {
+        self.network.iter().chain(&self.tagged)
+    }
+
+    /// No frame of `network` passes between this port and another port: the port says so, or the network does.
     #[must_use]
-    pub const fn is_isolated(&self) -> bool {
-        self.isolate || self.network.isolate
+    pub const fn is_isolated_in(&self, network: &NetworkConfig) -> bool {
+        self.isolate || network.isolate
     }
 }
 

@@ -1,4 +1,4 @@
-//! Networks: the sections `[[network]]`, and how ports and uplinks name them.
+//! Networks: the sections `[[network]]`, and how ports and uplinks name them, without tags (`network`) and with (`tagged`).
 //!
 //! A network is a VLAN of IEEE 802.1Q: a broadcast domain of its own, whose VLAN identifier (VID) tells it from others. There always is one that is called
 //! [`DEFAULT_NETWORK`]; it needs no section, and no VID.
@@ -62,18 +62,14 @@ impl Networks {
         self.declared.iter().find(|network| network.name == name).or_else(implied)
     }
 
-    /// The network that `key` of a port or uplink names, or the default one.
-    pub(super) fn named_by(
-        &self,
-        section: &Section<'_, '_>,
-        key: &str,
-    ) -> Result<NetworkConfig, Fault> {
-        let name = section.string(key)?.unwrap_or(DEFAULT_NETWORK);
+    /// The network that a port or uplink names as its own without tags, or the default one.
+    fn named_by(&self, section: &Section<'_, '_>) -> Result<NetworkConfig, Fault> {
+        let name = section.string("network")?.unwrap_or(DEFAULT_NETWORK);
         let known = self.find(name).cloned();
-        known.ok_or_else(|| section.fault(key, self.unknown(name)))
+        known.ok_or_else(|| section.fault("network", self.unknown(name)))
     }
 
-    /// The network that an uplink carries without tags, if there is one, and those that it carries with tags.
+    /// The network that a port or uplink carries without tags, if there is one, and those that it carries with tags.
     pub(super) fn carried(
         &self,
         section: &Section<'_, '_>,
@@ -81,7 +77,7 @@ impl Networks {
         let names =
             section.parsed_list::<String>("tagged", "must be the name of a network", |_| true)?;
         let is_untagged = names.is_none() || section.string("network")?.is_some();
-        let untagged = is_untagged.then(|| self.named_by(section, "network")).transpose()?;
+        let untagged = is_untagged.then(|| self.named_by(section)).transpose()?;
         let mut tagged: Vec<NetworkConfig> = Vec::new();
         for name in names.unwrap_or_default() {
             let fault = |problem| section.fault("tagged", format!("{name:?}: {problem}"));
@@ -131,4 +127,17 @@ pub(super) fn keys(config: &NetworkConfig) -> Keys {
         .set("name", &**name)
         .changed("vid", integer(*vid), 0)
         .changed("isolate", *isolate, false)
+}
+
+/// The keys of a port or uplink that say which networks it carries.
+pub(super) fn carried_keys(
+    keys: Keys,
+    untagged: Option<&NetworkConfig>,
+    tagged: &[NetworkConfig],
+) -> Keys {
+    let names: Vec<_> = tagged.iter().map(|network| network.name.clone()).collect();
+    let untagged = untagged.map(|network| &*network.name);
+    // Beside others the default network has to be named.
+    let untagged = untagged.filter(|name| !names.is_empty() || *name != DEFAULT_NETWORK);
+    keys.given("network", untagged).given("tagged", (!names.is_empty()).then_some(names))
 }

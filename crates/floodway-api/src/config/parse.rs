@@ -12,8 +12,8 @@ use super::error::Fault;
 use super::network::Networks;
 use super::section::Section;
 use super::{
-    Config, DEFAULT_CONTROL_SOCKET, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig,
-    UplinkKind, WorkerConfig,
+    Config, DEFAULT_CONTROL_SOCKET, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode,
+    UplinkConfig, UplinkKind, WorkerConfig,
 };
 use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
 
@@ -38,6 +38,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "socket",
     "mode",
     "network",
+    "tagged",
     "permissions",
     "mac",
     "ips",
@@ -174,8 +175,8 @@ fn port(
     let socket = socket(section, "socket", section.required("socket", &example)?)?;
     taken.sockets.claim(section, "socket", socket.display().to_string())?;
     let modes = SocketMode::ALL.map(|mode| (mode.name(), mode));
-    let network = known.networks.named_by(section, "network")?;
-    let (mac, ips) = (mac(section, network.vid, taken)?, ips(section)?);
+    let (network, tagged) = known.networks.carried(section)?;
+    let (mac, ips) = (mac(section, &vids(network.as_ref(), &tagged), taken)?, ips(section)?);
     // What checks addresses keeps guests from posing as routers and servers, too.
     let unguarded = ips.is_empty();
     let default = PortConfig::new(name, socket);
@@ -183,6 +184,7 @@ fn port(
     Ok(PortConfig {
         mode,
         network,
+        tagged,
         permissions: port_permissions(section, mode, known.permissions)?,
         allow_router: section.boolean("allow_router")?.unwrap_or(unguarded),
         allow_dhcp_server: section.boolean("allow_dhcp_server")?.unwrap_or(unguarded),
@@ -224,12 +226,11 @@ fn uplink(
     taken.devices.claim(section, "device", device.to_owned())?;
     let default = UplinkConfig::new(name, kind, device);
     let (network, tagged) = known.networks.carried(section)?;
-    let vids: Vec<_> = network.iter().chain(&tagged).map(|network| network.vid).collect();
     Ok(UplinkConfig {
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),
         multicast_pps: (section.integer("multicast_pps", 0..=u32::MAX)?)
             .unwrap_or(default.multicast_pps),
-        gateway_macs: gateway_macs(section, &vids, taken)?,
+        gateway_macs: gateway_macs(section, &vids(network.as_ref(), &tagged), taken)?,
         network,
         tagged,
         worker: worker(section, known.workers)?,
@@ -258,7 +259,16 @@ fn socket(section: &Section<'_, '_>, key: &str, path: &str) -> Result<PathBuf, F
     Ok(PathBuf::from(path))
 }
 
-fn mac(section: &Section<'_, '_>, vid: u16, taken: &mut Taken) -> Result<Option<MacAddr>, Fault> {
+/// The VLAN identifiers of all networks of a port or uplink; 0 is that of a network without one.
+fn vids(untagged: Option<&NetworkConfig>, tagged: &[NetworkConfig]) -> Vec<u16> {
+    untagged.into_iter().chain(tagged).map(|network| network.vid).collect()
+}
+
+fn mac(
+    section: &Section<'_, '_>,
+    vids: &[u16],
+    taken: &mut Taken,
+) -> Result<Option<MacAddr>, Fault> {
     let must = "must be six hexadecimal octets like \"52:54:00:00:00:01\"";
     let Some(mac) = section.parsed::<MacAddr>("mac", must)? else {
         return Ok(None);
@@ -268,7 +278,9 @@ fn mac(section: &Section<'_, '_>, vid: u16, taken: &mut Taken) -> Result<Option<
             "must be a unicast address; its first octet must be even, as in \"52:54:00:00:00:01\"";
         return Err(section.fault("mac", problem));
     }
-    taken.macs.claim(section, "mac", in_network(vid, mac))?;
+    for vid in vids {
+        taken.macs.claim(section, "mac", in_network(*vid, mac))?;
+    }
     Ok(Some(mac))
 }
 

@@ -59,7 +59,8 @@ fn every_key_reaches_the_configuration() {
     let red = NetworkConfig { isolate: true, ..NetworkConfig::new("red", 10) };
     let networks = [red.clone(), NetworkConfig::new("default", 1)];
     assert_eq!(config.networks, networks);
-    assert_eq!((&port.network, &config.ports[1].network), (&networks[0], &networks[1]));
+    assert_eq!((port.network.as_ref(), &*port.tagged), (Some(&red), &networks[1..]));
+    assert_eq!(config.ports[1].network.as_ref(), Some(&networks[1]));
     assert_eq!(config.uplinks[0].network, Some(red));
     assert_eq!(config.uplinks[0].tagged, networks[1..]);
     assert_eq!(port.mac, "52:54:00:00:00:01".parse().ok());
@@ -231,7 +232,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         ("offload = true", "offload: must be one section: write [port.offload]".into()),
         (
             "vlan = 2",
-            "vlan: unknown key; remove it; the keys here are name, socket, mode, network, permissions, mac, ips, \
+            "vlan: unknown key; remove it; the keys here are name, socket, mode, network, tagged, permissions, mac, ips, \
              allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
                 .into(),
         ),

@@ -7,10 +7,7 @@ use serde::{Serialize, Serializer};
 use toml::Table;
 
 use super::keys::{Keys, integer, micros};
-use super::{
-    Config, DEFAULT_NETWORK, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig,
-    WorkerConfig,
-};
+use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
 use super::{inbound, meter, network, offload, permissions, queue, vcpu, watchdog};
 
 impl Config {
@@ -91,6 +88,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         socket,
         mode,
         network,
+        tagged,
         permissions,
         mac,
         ips,
@@ -109,11 +107,11 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
     } = config;
     let default = PortConfig::new(name, socket);
     let unguarded = ips.is_empty();
-    Keys::default()
+    let keys = Keys::default()
         .set("name", &**name)
         .set("socket", socket.display().to_string())
-        .changed("mode", mode.name(), SocketMode::default().name())
-        .changed("network", &*network.name, DEFAULT_NETWORK)
+        .changed("mode", mode.name(), SocketMode::default().name());
+    network::carried_keys(keys, network.as_ref(), tagged)
         .given("mac", mac.map(|mac| mac.to_string()))
         .given("ips", texts(ips))
         .changed("allow_router", *allow_router, unguarded)
@@ -145,15 +143,9 @@ fn uplink(config: &UplinkConfig) -> Keys {
         queue,
     } = config;
     let default = UplinkConfig::new(name, *kind, device);
-    let names: Vec<_> = tagged.iter().map(|network| &*network.name).collect();
-    let untagged = network.as_ref().map(|network| &*network.name);
-    let untagged = untagged.filter(|name| !names.is_empty() || *name != DEFAULT_NETWORK);
-    Keys::default()
-        .set("name", &**name)
-        .set("kind", kind.name())
-        .set("device", &**device)
-        .given("network", untagged)
-        .given("tagged", texts(&names))
+    let keys =
+        Keys::default().set("name", &**name).set("kind", kind.name()).set("device", &**device);
+    network::carried_keys(keys, network.as_ref(), tagged)
         .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
         .changed("multicast_pps", integer(*multicast_pps), integer(default.multicast_pps))
         .given("gateway_macs", texts(gateway_macs))

@@ -1,7 +1,7 @@
 //! VLAN tags (IEEE 802.1Q) of frames, put on and taken off without a copy of the payload.
 //!
-//! Inside the switch frames have no tags; the network that they are in is known from where they came. A tag is put on where a frame leaves by an uplink that
-//! carries its network tagged, and taken off where it arrives.
+//! Inside the switch frames have no tags; the network that they are in is known from where they came. A tag is put on where a frame leaves by an uplink or
+//! trunk port that carries its network tagged, and taken off where it arrives. Offsets in the virtio-net header move with the bytes that they point at.
 
 use floodway_wire::ethernet::{TAG_LEN, TYPE_VLAN};
 use floodway_wire::vnet::VnetHdr;
@@ -45,8 +45,14 @@ pub fn without_tag<R>(frame: &Frame<'_>, f: impl FnOnce(&Frame<'_>) -> R) -> R {
     let mut headers = [0; PREFIX_LEN];
     headers[..ADDRESSES_LEN].copy_from_slice(&frame.prefix[..ADDRESSES_LEN]);
     headers[ADDRESSES_LEN..len].copy_from_slice(&frame.prefix[ADDRESSES_LEN + TAG_LEN..skip]);
-    let vnet = shifted(frame.vnet, |offset| offset.saturating_sub(TAG_LEN as u16));
+    let vnet = header_without_tag(frame.vnet);
     spliced(frame, vnet, &headers[..len], skip, frame.len - TAG_LEN as u32, f)
+}
+
+/// The virtio-net header of a frame whose outermost tag goes.
+#[must_use]
+pub fn header_without_tag(vnet: VnetHdr) -> VnetHdr {
+    shifted(vnet, |offset| offset.saturating_sub(TAG_LEN as u16))
 }
 
 /// The bytes of a frame without its outermost tag, which [is whole](outer_vid).

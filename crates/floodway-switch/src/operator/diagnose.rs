@@ -93,9 +93,11 @@ fn ring(port: &Port, index: usize, vring: &VringFacts) -> RingReport {
     RingReport { index, state, size, enabled, kick, call }
 }
 
-/// The uplinks of the port's network.
+/// The uplinks of the port's networks.
 fn uplinks(shared: &Shared, port: &Port) -> Vec<UplinkReport> {
-    let carries = |uplink: &&Arc<Uplink>| uplink.carries(port.network);
+    let carries = |uplink: &&Arc<Uplink>| {
+        port.carried.networks().any(|network| uplink.carried.carries(network))
+    };
     let report = |uplink: &Arc<Uplink>| UplinkReport {
         name: uplink.config.name.clone(),
         device: uplink.config.device.clone(),

@@ -52,6 +52,7 @@ impl PortOffload {
             transmit: config.transmit,
             receive: config.receive,
             draining: machine.draining,
+            tagged: self.tagged(),
             flows: machine.engine.len().into(),
             online: machine.engine.online().into(),
             budget_used: used.into(),

@@ -11,7 +11,7 @@ use crate::api::status::{
     RemovedStatus, RxQueueStatus, Status, SwitchStatus, TrafficStatus, TxQueueStatus, UplinkStatus,
     Way, WorkStatus, WorkerStatus, add_drops,
 };
-use crate::config::UplinkConfig;
+use crate::config::{NetworkConfig, PortConfig, UplinkConfig};
 use crate::operator::api::StatusSource;
 use crate::queues::ring::Interrupts;
 use crate::queues::rx::RxQueue;
@@ -121,10 +121,11 @@ impl Shared {
     /// What a port or uplink calls a network.
     fn network_name(&self, id: PortId, network: NetworkId) -> String {
         let ports = self.ports();
-        let port = ports.get(id.index()).map(|port| &port.config.network);
+        let port = ports.get(id.index()).map(|port| &port.config);
+        let port = port.into_iter().flat_map(PortConfig::networks);
         let uplink = self.uplink(id).map(|uplink| &uplink.config);
         let uplink = uplink.into_iter().flat_map(UplinkConfig::networks);
-        let known = port.into_iter().chain(uplink).find(|known| known.vid == network.0);
+        let known = port.chain(uplink).find(|known| known.vid == network.0);
         known.map(|known| known.name.clone()).unwrap_or_default()
     }
 
@@ -160,7 +161,8 @@ pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
         state: state(port),
-        network: port.config.network.name.clone(),
+        network: name_or_none(port.config.network.as_ref()),
+        tagged: names(&port.config.tagged),
         mac: port.config.mac.map(|mac| mac.to_string()),
         features: features::names(port.features()).into_iter().map(str::to_owned).collect(),
         queue_pairs_offered: port.config.queue_pairs,
@@ -217,13 +219,21 @@ fn uplink(slot: &Uplink, work: WorkStatus) -> UplinkStatus {
         name: slot.config.name.clone(),
         worker: slot.config.worker,
         device: slot.config.device.clone(),
-        network: slot.config.network.as_ref().map(|it| it.name.clone()).unwrap_or_default(),
-        tagged: slot.config.tagged.iter().map(|it| it.name.clone()).collect(),
+        network: name_or_none(slot.config.network.as_ref()),
+        tagged: names(&slot.config.tagged),
         rx: (&slot.received).into(),
         tx: (&slot.sent.traffic).into(),
         work,
         egress: slot.egress().with(|egress| egress.status()),
     }
+}
+
+fn name_or_none(network: Option<&NetworkConfig>) -> String {
+    network.map(|network| network.name.clone()).unwrap_or_default()
+}
+
+fn names(networks: &[NetworkConfig]) -> Vec<String> {
+    networks.iter().map(|network| network.name.clone()).collect()
 }
 
 impl From<&Traffic> for TrafficStatus {

@@ -126,13 +126,12 @@ impl Maker<'_> {
 
     /// The network that the frame is in.
     fn network(&self) -> NetworkId {
-        match self.ingress {
-            Ingress::Port(port) => port.network,
-            Ingress::Uplink(uplink) => {
-                let vid = self.request.vlan.unwrap_or(0);
-                uplink.network_of(vid).unwrap_or(NetworkId(vid))
-            }
-        }
+        let vid = self.request.vlan.unwrap_or(0);
+        let known = match self.ingress {
+            Ingress::Port(port) => port.carried.network_of(vid).or(Some(port.network)),
+            Ingress::Uplink(uplink) => uplink.carried.network_of(vid),
+        };
+        known.unwrap_or(NetworkId(vid))
     }
 
     fn source(&self) -> Result<MacAddr, ControlError> {
@@ -154,10 +153,11 @@ impl Maker<'_> {
             return Ok(MacAddr::BROADCAST);
         }
         let (network, ports) = (self.network(), self.shared.ports());
-        let owner = ports.iter().find(|port| port.network == network && port.owns(ip));
+        let owner = ports.iter().find(|port| port.carried.carries(network) && port.owns(ip));
         let guest = owner.and_then(|port| self.address_of(port));
         let gateway = || {
-            let uplinks = self.shared.uplinks.iter().filter(|uplink| uplink.carries(network));
+            let uplinks =
+                self.shared.uplinks.iter().filter(|uplink| uplink.carried.carries(network));
             uplinks.flat_map(|uplink| &uplink.config.gateway_macs).next().copied()
         };
         guest.or_else(gateway).ok_or_else(|| {

@@ -137,9 +137,7 @@ impl Delivery {
         match table.lookup(dst) {
             None => self.flood_from(ingress),
             Some(dst) if dst == ingress.port => Verdict::Drop(DropReason::Hairpin),
-            Some(dst) if !self.ports.connects(ingress.port, dst) => {
-                Verdict::Drop(DropReason::Isolated)
-            }
+            Some(dst) if !self.ports.connects(ingress, dst) => Verdict::Drop(DropReason::Isolated),
             Some(dst) => Verdict::To { dst, pair: self.select_rx_queue(dst, frame) },
         }
     }

@@ -3,7 +3,8 @@
 //! # Theory of operation
 //! A frame is put into its place under the lock of that place's queue, by whichever worker has it.
 //! The guest hears of it at once, or when the worker's batch is over: [`Delivery::flush`] publishes
-//! what [`Flush::Later`] has left, one interrupt for all of it. Frames of a co-resident VM are visible at once, too, but their
+//! what [`Flush::Later`] has left, one interrupt for all of it. A frame of a network that has a tag at a trunk port gets it here, on its way into the
+//! guest's buffers. Frames of a co-resident VM are visible at once, too, but their
 //! interrupt may wait for more ([`Flush::Moderated`], [`crate::queues::moderation`]); whoever can come back in time asks for that, and
 //! [`Delivery::interrupt`] is where it does. With several receive queues a flow
 //! always takes the same, so frames of one flow stay in order.
@@ -16,7 +17,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use floodway_core::l2::{Origin, PortId};
+use floodway_core::l2::{NetworkId, Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::{MacAddr, parse};
@@ -132,7 +133,7 @@ impl Delivery {
         let Some(port) = self.ports.get(dst.index()) else {
             return self.deliver_to_uplink(origin, dst, frames());
         };
-        if !self.ports.connects(src, dst) {
+        if !self.ports.connects(origin, dst) {
             // An address has moved there since the frame was classified.
             return self.drop_isolated(port, frames());
         }
@@ -147,10 +148,10 @@ impl Delivery {
             let port = Arc::clone(port);
             return self.deliver_to_stopped(origin, &port, frames());
         }
-        let placed = if port.tap.watch().wants(Stage::Out) {
-            self.shared.place_and_capture(port, &mut rx, frames())
+        let placed = if origin.network != port.network {
+            self.place_tagged(port, &mut rx, origin.network, frames())
         } else {
-            place_all(port, &mut rx, frames())
+            self.place(port, &mut rx, frames())
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -160,6 +161,38 @@ impl Delivery {
             self.shared.ledger.defer(src, &deferred);
             self.shared.ledger.relieve(src, relieved);
         }
+    }
+
+    /// Places frames in `rx`, and shows them to whoever looks.
+    #[inline]
+    fn place<'f>(
+        &self,
+        port: &Port,
+        rx: &mut RxQueue,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> Placed {
+        match port.tap.watch().wants(Stage::Out) {
+            true => self.shared.place_and_capture(port, rx, frames),
+            false => place_all(port, rx, frames),
+        }
+    }
+
+    /// As [`place`](Self::place), behind the tag that `network` has on a trunk port.
+    #[inline(never)]
+    fn place_tagged<'f>(
+        &self,
+        port: &Port,
+        rx: &mut RxQueue,
+        network: NetworkId,
+        frames: impl Iterator<Item = Frame<'f>>,
+    ) -> Placed {
+        let mut placed = Placed::default();
+        for frame in frames {
+            port.carried.put_tag(network, &frame, |frame| {
+                placed += self.place(port, rx, std::iter::once(*frame));
+            });
+        }
+        placed
     }
 
     /// Sends frames to an uplink.

@@ -33,12 +33,12 @@ use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
 use crate::pipeline::tcp_offload::Session;
 use crate::queues::tx::{BATCH, Batch};
+use crate::state::carried::take_tag;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
 use crate::state::uplink::{Uplink, UplinkReceiver};
 use crate::stats::DropReason;
-use crate::sync::lock;
 
 /// Most frames that are taken from an uplink before others have their turn.
 const UPLINK_BATCH: usize = 64;
@@ -61,7 +61,7 @@ type Bytes<'f, 'b> = &'f dyn Fn() -> Cow<'b, [u8]>;
 
 /// One worker's forwarding state.
 pub struct Forwarder {
-    delivery: Delivery,
+    pub(super) delivery: Delivery,
     /// Ports whose offloads do not know yet that the batch is over.
     unfinished: Vec<usize>,
 }
@@ -76,9 +76,10 @@ impl Forwarder {
     /// Forwards every frame of `batch`, which came from `ingress`. Dropped frames are marked.
     #[inline]
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
+        let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
-        let (mut left, data_frames) = self.classify_batch(ingress, batch, now, &mut verdicts);
+        let (mut left, data_frames) = self.classify_batch(ingress, batch, done, now, &mut verdicts);
         let origin = ingress.origin();
         let offload = ingress.offload.is_active();
         let is_shown = offload || ingress.inbound.is_active();
@@ -115,7 +116,7 @@ impl Forwarder {
         self.delivery.take_ports(ports);
     }
 
-    fn is_uplink(&self, id: PortId) -> bool {
+    pub(super) fn is_uplink(&self, id: PortId) -> bool {
         self.delivery.shared.uplink(id).is_some()
     }
 
@@ -130,17 +131,8 @@ impl Forwarder {
         verdict: Verdict,
         offload: bool,
     ) {
-        let origin = ingress.origin();
         let leave = |delivery: &mut Delivery, frame: &Frame<'_>| {
-            inbound::to_network(ingress, delivery, frame, |delivery, frame| {
-                let frames = || std::iter::once(*frame);
-                match verdict {
-                    Verdict::To { dst, pair } => {
-                        delivery.deliver(origin, dst, pair, Flush::Later, frames);
-                    }
-                    _ => delivery.flood(origin, frames),
-                }
-            });
+            leave_port(ingress, delivery, verdict, frame);
         };
         if !offload {
             return frames(batch, mask).for_each(|frame| leave(&mut self.delivery, &frame));
@@ -156,6 +148,27 @@ impl Forwarder {
             }
         }
         session.flush();
+    }
+
+    /// As [`send_to_uplink`](Self::send_to_uplink), for a frame whose priority tag was taken off.
+    pub(super) fn send_one_to_uplink(
+        &mut self,
+        ingress: &Port,
+        verdict: Verdict,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let leave = |delivery: &mut Delivery, frame: &Frame<'_>| {
+            leave_port(ingress, delivery, verdict, frame);
+        };
+        if !ingress.offload.is_active() {
+            leave(&mut self.delivery, frame);
+            return Ok(());
+        }
+        let mut session = Session::open(ingress, &mut self.delivery);
+        let [expected, ..] = session.look_up_batch(std::iter::once(*frame));
+        let sent = session.from_guest(frame, &expected, leave);
+        session.flush();
+        sent
     }
 
     /// Runs the timers of a port's offload and inbound clamp; returns whether they were due.
@@ -210,13 +223,14 @@ impl Forwarder {
         self.delivery.next_interrupt()
     }
 
-    /// Fills in the verdicts; answers a mask of the frames that have one, and how many of them are no bare
+    /// Fills in the verdicts of all frames but those of the mask `done`; answers a mask of the frames that have one, and how many of them are no bare
     /// acknowledgements.
     #[inline]
     fn classify_batch(
         &mut self,
         ingress: &Port,
         batch: &Batch,
+        done: u32,
         now: Instant,
         verdicts: &mut [Verdict; BATCH],
     ) -> (u32, u64) {
@@ -225,13 +239,13 @@ impl Forwarder {
             let tables = self.delivery.shared.tables();
             let table = tables.of(ingress.network);
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
-                if let Some(frame) = batch.frame(i) {
+                if let Some(frame) = batch.frame(i).filter(|_| done >> i & 1 == 0) {
                     valid |= 1 << i;
                     data_frames += u64::from(!frame.is_pure_ack());
                     let source = self.observe(table, ingress, &frame, now);
                     changed |= u32::from(source == Ok(Source::Changed)) << i;
                     *verdict = match source {
-                        Ok(_) => self.classify(table, ingress, &frame, now),
+                        Ok(_) => self.classify(table, ingress, ingress.origin(), &frame, now),
                         Err(reason) => Verdict::Drop(reason),
                     };
                 }
@@ -245,7 +259,7 @@ impl Forwarder {
 
     /// Checks the source of a frame from a VM.
     #[inline]
-    fn observe(
+    pub(super) fn observe(
         &self,
         table: &MacTable,
         ingress: &Port,
@@ -261,19 +275,22 @@ impl Forwarder {
 
     /// What becomes of a frame from a VM whose source is in order.
     #[inline]
-    fn classify(
+    pub(super) fn classify(
         &self,
         table: &MacTable,
         ingress: &Port,
+        origin: Origin,
         frame: &Frame<'_>,
         now: Instant,
     ) -> Verdict {
-        let verdict = self.delivery.look_up(table, ingress.origin(), frame);
+        let verdict = self.delivery.look_up(table, origin, frame);
         if verdict == Verdict::Flood {
-            if !lock(&ingress.storm).admit(frame.segments(), now) {
+            if !ingress.admits_flood(origin.network, frame.segments(), now) {
                 return Verdict::Drop(DropReason::Storm);
             }
-            ingress.learn_own(frame.prefix);
+            if origin.network == ingress.network {
+                ingress.learn_own(frame.prefix);
+            }
         }
         verdict
     }
@@ -357,7 +374,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes the tag off a frame, which says what network it is in. Behind it there must be no other one: guests take none.
+    /// Takes the tag off a frame, which says what network it is in.
     fn forward_tagged(
         &mut self,
         uplink: &Uplink,
@@ -365,12 +382,8 @@ impl Forwarder {
         bytes: Bytes<'_, '_>,
         now: Instant,
     ) -> Result<(), DropReason> {
-        let vid = vlan::outer_vid(frame.prefix).ok_or(DropReason::VlanFiltered)?;
         let bytes = || Cow::Owned(vlan::bytes_without_tag(&bytes()));
-        vlan::without_tag(frame, |frame| match special(frame.prefix) {
-            None => self.forward_in(uplink, vid, frame, &bytes, now),
-            Some(_) => Err(DropReason::VlanFiltered),
-        })
+        take_tag(frame, |vid, frame| self.forward_in(uplink, vid, frame, &bytes, now))
     }
 
     /// Forwards a frame without a tag in the network that `vid` means.
@@ -382,14 +395,14 @@ impl Forwarder {
         bytes: Bytes<'_, '_>,
         now: Instant,
     ) -> Result<(), DropReason> {
-        let network = uplink.network_of(vid).ok_or(DropReason::VlanFiltered)?;
+        let network = uplink.carried.network_of(vid).ok_or(DropReason::VlanFiltered)?;
         let ingress = Origin { port: uplink.id, network };
         let vnet = check_received(frame)?;
         let frame = Frame { vnet, ..*frame };
         match self.judge_received(ingress, &frame, now) {
             Verdict::To { dst, pair } => {
-                self.account(dst, &frame)?;
-                if let Some(port) = self.offloading(dst) {
+                self.account(ingress, dst, &frame)?;
+                if let Some(port) = self.offloading(ingress, dst) {
                     return self.offload_received(ingress, &port, pair, &frame, bytes);
                 }
                 let frames = || std::iter::once(frame);
@@ -401,21 +414,32 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Lets the inbound clamp of the port with number `dst` know what has come for it.
+    /// Lets the inbound clamp of the port with number `dst` know what has come for it without a tag.
     #[inline]
-    fn account(&mut self, dst: PortId, frame: &Frame<'_>) -> Result<(), DropReason> {
+    fn account(
+        &mut self,
+        ingress: Origin,
+        dst: PortId,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
         let port = self.delivery.ports.get(dst.index());
-        match port.filter(|port| port.inbound.is_active()).cloned() {
+        let is_shown =
+            |port: &&Arc<Port>| port.inbound.is_active() && port.network == ingress.network;
+        match port.filter(is_shown).cloned() {
             Some(port) => inbound::from_network(&port, &mut self.delivery, frame),
             None => Ok(()),
         }
     }
 
-    /// The port with number `dst`, if what it receives goes through its offload.
+    /// The port with number `dst`, if what it receives goes through its offload. What has a tag there passes by.
     #[inline]
-    fn offloading(&self, dst: PortId) -> Option<Arc<Port>> {
-        let port = self.delivery.ports.get(dst.index())?;
-        port.offload.is_active().then(|| Arc::clone(port))
+    fn offloading(&self, ingress: Origin, dst: PortId) -> Option<Arc<Port>> {
+        let port = self.delivery.ports.get(dst.index()).filter(|port| port.offload.is_active())?;
+        if port.network != ingress.network {
+            port.offload.count_tagged();
+            return None;
+        }
+        Some(Arc::clone(port))
     }
 
     #[inline(never)]
@@ -448,6 +472,27 @@ impl Forwarder {
             Session::open(&port, &mut self.delivery).flush();
         }
         self.delivery.flush();
+    }
+}
+
+/// Lets a frame without a tag go where its verdict says, through the port's inbound clamp.
+fn leave_port(ingress: &Port, delivery: &mut Delivery, verdict: Verdict, frame: &Frame<'_>) {
+    inbound::to_network(ingress, delivery, frame, |delivery, frame| {
+        send_as(delivery, ingress.origin(), verdict, frame);
+    });
+}
+
+/// Lets a frame go where its verdict says.
+pub(super) fn send_as(
+    delivery: &mut Delivery,
+    origin: Origin,
+    verdict: Verdict,
+    frame: &Frame<'_>,
+) {
+    let frames = || std::iter::once(*frame);
+    match verdict {
+        Verdict::To { dst, pair } => delivery.deliver(origin, dst, pair, Flush::Later, frames),
+        _ => delivery.flood(origin, frames),
     }
 }
 

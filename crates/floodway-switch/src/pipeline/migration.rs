@@ -44,7 +44,7 @@ use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
 
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, vlan};
 use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::pipeline::taps::Drops;
 use crate::queues::rx::{PendingFrame, RxQueue};
@@ -99,10 +99,11 @@ impl Delivery {
         if observed != Observed::Changed {
             return;
         }
-        let waiting = rx.take_waiting(mac);
+        let waiting = take_waiting(port, &mut rx, mac, network);
+        let origin = Origin { port: port.id, network };
         match shared.uplink(place) {
             Some(uplink) => {
-                let lost = self.send_on(port, uplink, waiting, now);
+                let lost = self.send_on(port, network, uplink, waiting, now);
                 rx.traffic.count_drop(DropReason::PortDown, lost);
                 learn();
             }
@@ -113,7 +114,7 @@ impl Delivery {
                     frame::with_slice(vnet, &bytes, |frame| {
                         let pair = self.select_rx_queue(place, frame);
                         let frames = || std::iter::once(*frame);
-                        self.deliver(port.origin(), place, pair, Flush::Later, frames);
+                        self.deliver(origin, place, pair, Flush::Later, frames);
                     });
                 }
             }
@@ -123,10 +124,18 @@ impl Delivery {
     /// Tells the network that the guest of `port` is here now, if it has moved. Co-resident VMs need not know: the table does.
     pub fn announce(&mut self, port: &Port, now: Instant) {
         let Some(mac) = port.take_unannounced() else { return };
-        self.learn(mac, port.origin(), true, now);
-        let is_here = self.place_of(mac, port.network) == Some(port.id);
+        for network in port.carried.networks() {
+            self.announce_in(port, network, mac, now);
+        }
+        self.flush();
+    }
+
+    fn announce_in(&mut self, port: &Port, network: NetworkId, mac: MacAddr, now: Instant) {
+        let origin = Origin { port: port.id, network };
+        self.learn(mac, origin, true, now);
+        let is_here = self.place_of(mac, network) == Some(port.id);
         // A guest that starts its driver again and again must not have us flood the network, either.
-        if !is_here || !lock(&port.storm).admit(1, now) {
+        if !is_here || !port.admits_flood(network, 1, now) {
             return;
         }
         let request = arp::Packet {
@@ -138,29 +147,30 @@ impl Delivery {
         };
         let bytes = Link::new(mac, MacAddr::BROADCAST).arp(&request);
         frame::with_slice(VnetHdr::default(), &bytes, |frame| {
-            self.send_to_uplinks(port.origin(), || std::iter::once(*frame));
+            self.send_to_uplinks(origin, || std::iter::once(*frame));
         });
-        self.flush();
     }
 
     /// Sends by `uplink` what has waited for a guest of `port`; answers how many frames must not go there.
     fn send_on(
         &self,
         port: &Port,
+        network: NetworkId,
         uplink: &Uplink,
         waiting: Vec<PendingFrame>,
         now: Instant,
     ) -> u64 {
         let mut lost = 0;
+        let origin = Origin { port: port.id, network };
         for PendingFrame { vnet, bytes, .. } in waiting {
             let source = address(&bytes, 6);
-            if source.and_then(|source| self.place_of(source, port.network)) == Some(uplink.id) {
+            if source.and_then(|source| self.place_of(source, network)) == Some(uplink.id) {
                 lost += 1;
                 continue;
             }
             frame::with_slice(vnet, &bytes, |frame| {
                 self.shared.traffic.count(port.id, uplink.id, 1, u64::from(frame.len));
-                if uplink.send(port.origin(), now, std::iter::once(*frame)) {
+                if uplink.send(origin, now, std::iter::once(*frame)) {
                     port.resume_soon();
                 }
             });
@@ -177,35 +187,44 @@ impl Delivery {
         port: &Arc<Port>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) {
-        let src = origin.port;
+        let network = origin.network;
         for frame in frames {
             let Some(dst) = address(frame.prefix, 0) else { continue };
             let mut rx = port.pairs[0].rx();
-            let place = self.place_of(dst, origin.network);
+            let place = self.place_of(dst, network);
             if place.is_some_and(|place| place != port.id) {
                 drop(rx);
                 self.send(origin, dst, &frame);
-                continue;
-            }
-            self.account(src, port, &rx, &frame);
-            let before = Drops::of(&rx.traffic);
-            let mut drop = None;
-            if !port.admits(&frame) {
-                rx.traffic.count_drop(DropReason::Oversize, 1);
-            } else if rx.is_running() {
-                // It is back.
-                rx.deliver(&frame);
-                self.shared.ledger.charge(src, &rx.take_extra());
-                delivery::finish(port, &mut rx);
-            } else if rx.expects_guest() {
-                rx.wait_for_guest(&frame);
+            } else if network == port.network {
+                self.leave_for_guest(origin.port, port, &mut rx, &frame);
             } else {
-                lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
-                drop = Some(DropReason::PortDown);
+                port.carried.put_tag(network, &frame, |frame| {
+                    self.leave_for_guest(origin.port, port, &mut rx, frame);
+                });
             }
-            let drop = drop.or_else(|| before.newest(&rx.traffic));
-            self.shared.capture_delivered(port, &frame, drop);
         }
+    }
+
+    /// Lets a frame wait for a guest that has stopped, or gives it to one that is back.
+    fn leave_for_guest(&self, src: PortId, port: &Port, rx: &mut RxQueue, frame: &Frame<'_>) {
+        self.account(src, port, rx, frame);
+        let before = Drops::of(&rx.traffic);
+        let mut drop = None;
+        if !port.admits(frame) {
+            rx.traffic.count_drop(DropReason::Oversize, 1);
+        } else if rx.is_running() {
+            // It is back.
+            rx.deliver(frame);
+            self.shared.ledger.charge(src, &rx.take_extra());
+            delivery::finish(port, rx);
+        } else if rx.expects_guest() {
+            rx.wait_for_guest(frame);
+        } else {
+            lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
+            drop = Some(DropReason::PortDown);
+        }
+        let drop = drop.or_else(|| before.newest(&rx.traffic));
+        self.shared.capture_delivered(port, frame, drop);
     }
 
     /// Charges `src` for a frame that the first receive queue of `port` is about to get, and counts it.
@@ -223,6 +242,23 @@ impl Delivery {
         self.shared.ledger.charge(src, &work);
         self.shared.traffic.count(src, port.id, 1, bytes);
     }
+}
+
+/// Takes out, in order, what waits in `rx` of `port` for `mac` in `network`, without the tags that it has there.
+fn take_waiting(
+    port: &Port,
+    rx: &mut RxQueue,
+    mac: MacAddr,
+    network: NetworkId,
+) -> Vec<PendingFrame> {
+    let vid = (network != port.network).then_some(network.0);
+    // What a guest without tagged networks gets has no tag, or came before that was so.
+    let is_there = |frame: &PendingFrame| !port.is_trunk() || vlan::outer_vid(&frame.bytes) == vid;
+    let waiting = rx.take_waiting(mac, is_there);
+    if vid.is_none() {
+        return waiting;
+    }
+    waiting.into_iter().map(PendingFrame::without_tag).collect()
 }
 
 fn address(frame: &[u8], at: usize) -> Option<MacAddr> {

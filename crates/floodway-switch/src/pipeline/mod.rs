@@ -8,3 +8,4 @@ mod migration;
 mod taps;
 pub mod tcp_offload;
 pub mod trace;
+mod trunk;

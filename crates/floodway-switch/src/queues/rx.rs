@@ -176,9 +176,13 @@ impl RxQueue {
         }
     }
 
-    /// Takes out, in order, what waits and goes to `dst`.
-    pub fn take_waiting(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
-        self.pending.take(dst)
+    /// Takes out, in order, what waits, goes to `dst` and is `meant`.
+    pub fn take_waiting(
+        &mut self,
+        dst: MacAddr,
+        meant: impl Fn(&PendingFrame) -> bool,
+    ) -> Vec<PendingFrame> {
+        self.pending.take(|frame| frame.bytes.starts_with(&dst.0) && meant(frame))
     }
 
     /// Takes out all that waits.

@@ -1,6 +1,7 @@
 //! What workers, front-ends' threads and the control socket share.
 
 pub mod allocator;
+pub mod carried;
 pub mod front_end;
 pub mod inbound;
 pub mod offload;

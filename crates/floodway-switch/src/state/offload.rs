@@ -30,6 +30,8 @@ pub struct PortOffload {
     event: AtomicU8,
     /// Seconds without a front-end.
     abandoned_for: AtomicU8,
+    /// Frames with tags, which pass by.
+    tagged: AtomicU64,
     machine: Mutex<Machine>,
 }
 
@@ -81,6 +83,7 @@ impl PortOffload {
             owed_to: AtomicU64::new(0),
             event: AtomicU8::new(0),
             abandoned_for: AtomicU8::new(0),
+            tagged: AtomicU64::new(0),
             machine: Mutex::new(Machine {
                 engine: Offload::new(config, random.hash_one(0)),
                 pool,
@@ -174,6 +177,17 @@ impl PortOffload {
             return false;
         }
         self.abandoned_for.fetch_add(1, Ordering::Relaxed) + 1 >= DEAD_AFTER
+    }
+
+    /// Counts a frame with a tag between the guest and an uplink: it passes by while the offload is active.
+    pub(crate) fn count_tagged(&self) {
+        self.tagged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Frames with tags that have passed by.
+    #[must_use]
+    pub fn tagged(&self) -> u64 {
+        self.tagged.load(Ordering::Relaxed)
     }
 
     /// Gives memory back that was not needed lately. Called once a second.

@@ -11,12 +11,13 @@ use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
 
+use super::carried::{Carried, NO_NETWORK};
 use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::offload::{GuestEvent, PortOffload};
 use crate::api::status::VcpuStatus;
 use crate::capture::Tap;
-use crate::config::PortConfig;
+use crate::config::{NetworkConfig, PortConfig};
 use crate::frame::Frame;
 use crate::host::log_limit::{LogLimit, log_limited};
 use crate::kept::counters::PortCounters;
@@ -51,6 +52,21 @@ impl QueuePair {
     }
 }
 
+/// What a port has for each of its networks.
+pub struct Membership {
+    /// Flooded frames that the guest may send.
+    pub storm: Mutex<StormLimit>,
+    /// No frame passes to or from another port.
+    pub is_isolated: bool,
+}
+
+impl Membership {
+    fn of(config: &PortConfig, network: &NetworkConfig) -> Self {
+        let storm = Mutex::new(StormLimit::new(config.storm_pps.into(), Instant::ZERO));
+        Self { storm, is_isolated: config.is_isolated_in(network) }
+    }
+}
+
 /// One VM's port.
 pub struct Port {
     /// Its number in the forwarding table.
@@ -59,8 +75,10 @@ pub struct Port {
     pub instance: u64,
     /// As configured.
     pub config: PortConfig,
-    /// The network that it is in.
+    /// The network whose frames have no tags here; [`NO_NETWORK`] if there is none.
     pub network: NetworkId,
+    /// Its networks, and what it has for each.
+    pub carried: Carried<Membership>,
     /// Which sources its guest may use.
     pub policy: SourcePolicy,
     /// Queue pairs, as many as are offered to the guest.
@@ -75,8 +93,6 @@ pub struct Port {
     own: Mutex<OwnAddresses>,
     /// The link-local address of the guest that was refused last.
     refused_link_local: Mutex<Option<Ipv6Addr>>,
-    /// Flooded frames that the guest may send.
-    pub storm: Mutex<StormLimit>,
     /// Frames to the guest that came to no queue, because none was running.
     pub undelivered: Mutex<Traffic>,
     /// Receive queues that run, counted from the first without a gap.
@@ -94,8 +110,8 @@ pub struct Port {
     pub(crate) resume_at: Deadline,
     /// Address of a guest that has moved here, until it is announced.
     unannounced: Mutex<Option<MacAddr>>,
-    /// Addresses that its guest had under an earlier data plane.
-    left_addresses: Mutex<Vec<MacAddr>>,
+    /// Addresses that its guest had under an earlier data plane, and in which networks.
+    left_addresses: Mutex<Vec<(NetworkId, MacAddr)>>,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
@@ -126,10 +142,13 @@ impl Port {
             rx: Mutex::new(RxQueue::new(config.queue_bytes)),
             tx: Mutex::new(TxQueue::default()),
         };
+        let member = |network: &NetworkConfig| Membership::of(&config, network);
+        let carried = Carried::new(config.network.as_ref(), &config.tagged, member);
         Self {
             id,
             instance: 0,
-            network: NetworkId(config.network.vid),
+            network: carried.untagged().unwrap_or(NO_NETWORK),
+            carried,
             policy: SourcePolicy {
                 mac: config.mac,
                 ips: config.ips.clone(),
@@ -142,7 +161,6 @@ impl Port {
             tap: Tap::default(),
             own: Mutex::default(),
             refused_link_local: Mutex::default(),
-            storm: Mutex::new(StormLimit::new(u64::from(config.storm_pps), Instant::ZERO)),
             undelivered: Mutex::default(),
             rx_running: AtomicU16::new(0),
             sent: AtomicU64::new(0),
@@ -166,11 +184,24 @@ impl Port {
         }
     }
 
-    /// Where frames of its guest come from, and what the switch says to the guest or in its name.
+    /// Where frames of its guest without tags come from, and what the switch says to the guest or in its name.
     #[inline]
     #[must_use]
     pub const fn origin(&self) -> Origin {
         Origin { port: self.id, network: self.network }
+    }
+
+    /// It is in networks whose frames have tags here.
+    #[inline]
+    #[must_use]
+    pub const fn is_trunk(&self) -> bool {
+        !self.config.tagged.is_empty()
+    }
+
+    /// Returns `true` if a frame of `segments` segments that its guest sends may be flooded in `network`.
+    #[must_use]
+    pub fn admits_flood(&self, network: NetworkId, segments: u32, now: Instant) -> bool {
+        self.carried.get(network).is_some_and(|of| lock(&of.storm).admit(segments, now))
     }
 
     /// Counts in `kept` from now on: in blocks of each queue pair, and of what comes to no queue.
@@ -217,7 +248,7 @@ impl Port {
     }
 
     /// Leaves addresses here that the guest had under an earlier data plane, until it is known whether it is still there.
-    pub(crate) fn leave_addresses(&self, addresses: Vec<MacAddr>) {
+    pub(crate) fn leave_addresses(&self, addresses: Vec<(NetworkId, MacAddr)>) {
         *lock(&self.left_addresses) = addresses;
     }
 
@@ -228,8 +259,10 @@ impl Port {
             return;
         }
         let mut tables = self.tables_mut();
-        for mac in addresses {
-            tables.of_mut(self.network).learn(mac, self.id, false, Instant::ZERO);
+        for (network, mac) in addresses {
+            if self.carried.carries(network) {
+                tables.of_mut(network).learn(mac, self.id, false, Instant::ZERO);
+            }
         }
     }
 
@@ -305,12 +338,14 @@ impl Port {
 
     fn arrive(&self, running: u16) {
         let mut tables = self.tables_mut();
-        let table = tables.of_mut(self.network);
-        table.forget_port(self.id);
-        if let Some(mac) = self.config.mac
-            && let Err(refusal) = table.pin(mac, self.id)
-        {
-            tracing::error!(port = self.config.name, ?refusal, "cannot pin the port's address");
+        for network in self.carried.networks() {
+            let table = tables.of_mut(network);
+            table.forget_port(self.id);
+            if let Some(mac) = self.config.mac
+                && let Err(refusal) = table.pin(mac, self.id)
+            {
+                tracing::error!(port = self.config.name, ?refusal, "cannot pin the port's address");
+            }
         }
         self.departed.store(0, Ordering::Release);
         self.rx_running.store(running, Ordering::Release);
@@ -376,7 +411,7 @@ impl Port {
         // Before anybody is sent there: nothing may be dropped in between.
         self.departed.store(1, Ordering::Release);
         self.rx_running.store(0, Ordering::Release);
-        if !self.tables_mut().of_mut(self.network).depart(self.id) {
+        if !self.depart() {
             // Nobody knows where it was.
             self.departed.store(0, Ordering::Release);
             return self.pairs.iter().for_each(|pair| pair.rx().forget());
@@ -385,6 +420,13 @@ impl Port {
             let waiting = pair.rx().take_all_waiting();
             self.pairs[0].rx().give_waiting(waiting);
         }
+    }
+
+    /// Lets its addresses be learned elsewhere. Returns `true` if there are any.
+    fn depart(&self) -> bool {
+        let mut tables = self.tables_mut();
+        let departed = self.carried.networks().map(|it| tables.of_mut(it).depart(self.id));
+        departed.fold(false, |any, departed| any | departed)
     }
 
     /// The guest has stopped, and what comes for it waits.
@@ -426,7 +468,9 @@ impl Port {
                 if self.rx_running() > 0 {
                     return;
                 }
-                tables.of_mut(self.network).forget_port(self.id);
+                for network in self.carried.networks() {
+                    tables.of_mut(network).forget_port(self.id);
+                }
                 self.departed.store(0, Ordering::Release);
                 drop(tables);
                 self.pairs.iter().for_each(|pair| pair.rx().forget());

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use floodway_core::l2::{Origin, PortId};
+use floodway_core::l2::{NetworkId, Origin, PortId};
 
 use super::port::Port;
 
@@ -28,7 +28,7 @@ pub struct Ports {
     /// In the order of the configuration.
     list: Vec<Arc<Port>>,
     generation: u64,
-    /// Some port is isolated, or there are ports of several networks.
+    /// Some port is isolated or a trunk, or there are ports of several networks.
     separates: bool,
 }
 
@@ -42,8 +42,10 @@ impl Ports {
             table[port.id.index()] = Some(Arc::clone(port));
         }
         let first = list.first().map(|port| port.network);
-        let separates =
-            list.iter().any(|port| port.config.is_isolated() || Some(port.network) != first);
+        let is_isolated = |port: &Port| port.carried.values().any(|of| of.is_isolated);
+        let separates = list
+            .iter()
+            .any(|port| port.is_trunk() || is_isolated(port) || Some(port.network) != first);
         Self { table, list, generation, separates }
     }
 
@@ -54,29 +56,27 @@ impl Ports {
         self.table.get(number)?.as_ref()
     }
 
-    /// Returns `true` if frames may pass between two ports or uplinks, as far as ports have a say: unless both are ports, and of different networks or
-    /// one of them isolated. What the switch itself says to a port comes from that port.
+    /// Returns `true` if frames from `origin` may pass to another port or uplink, as far as ports have a say: if a port that it goes to is in their
+    /// network, and, where both are ports, none is isolated there. What the switch itself says to a port comes from that port.
     #[inline]
     #[must_use]
-    pub fn connects(&self, one: PortId, other: PortId) -> bool {
-        !self.separates || one == other || self.connects_separated(one, other)
+    pub fn connects(&self, origin: Origin, other: PortId) -> bool {
+        !self.separates || origin.port == other || self.connects_separated(origin, other)
     }
 
     #[cold]
-    fn connects_separated(&self, one: PortId, other: PortId) -> bool {
-        match (self.get(one.index()), self.get(other.index())) {
-            (Some(one), Some(other)) => {
-                let isolated = one.config.is_isolated() || other.config.is_isolated();
-                one.network == other.network && !isolated
-            }
-            _ => true,
+    fn connects_separated(&self, origin: Origin, other: PortId) -> bool {
+        let Some(other) = self.get(other.index()) else { return true };
+        match self.get(origin.port.index()) {
+            Some(one) => is_open(one, origin.network) && is_open(other, origin.network),
+            None => other.carried.carries(origin.network),
         }
     }
 
     /// The ports that a frame from `origin` is flooded to: those of its network that run, but the one that it comes from.
     pub fn flooded(&self, origin: Origin) -> impl Iterator<Item = &Arc<Port>> {
         let takes = move |p: &&Arc<Port>| {
-            p.network == origin.network && p.rx_running() > 0 && self.connects(origin.port, p.id)
+            p.carried.carries(origin.network) && p.rx_running() > 0 && self.connects(origin, p.id)
         };
         self.iter().filter(move |p| p.id != origin.port).filter(takes)
     }
@@ -119,4 +119,9 @@ impl Ports {
     pub fn id(number: usize) -> PortId {
         u16::try_from(number).map_or(PortId::MAX, PortId)
     }
+}
+
+/// The port is in the network, and not isolated there.
+fn is_open(port: &Port, network: NetworkId) -> bool {
+    port.carried.get(network).is_some_and(|of| !of.is_isolated)
 }

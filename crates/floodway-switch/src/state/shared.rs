@@ -126,7 +126,9 @@ impl Shared {
 
     /// The uplinks that a frame from `origin` is flooded to: those of its network, but the one that it comes from.
     pub fn flooded_uplinks(&self, origin: Origin) -> impl Iterator<Item = &Arc<Uplink>> {
-        self.uplinks.iter().filter(move |u| u.id != origin.port && u.carries(origin.network))
+        self.uplinks
+            .iter()
+            .filter(move |u| u.id != origin.port && u.carried.carries(origin.network))
     }
 
     /// The forwarding tables, for look-ups and refreshing.
@@ -158,30 +160,51 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use floodway_core::l2::NetworkId;
+
     use super::*;
     use crate::config::{self, NetworkConfig, PortConfig};
 
     #[test]
     fn ports_are_separated_from_each_other_and_never_from_themselves() {
+        let network = |vid: u16| NetworkConfig::new(format!("network{vid}"), vid);
         let port = |n: u8, vid: u16, isolate| PortConfig {
-            network: NetworkConfig::new(format!("network{vid}"), vid),
+            network: Some(network(vid)),
             isolate,
             ..PortConfig::new(format!("vm{n}"), "unused")
         };
-        let connected = |ports: Vec<PortConfig>| {
+        let trunk = |n: u8, vids: [u16; 2], isolated| PortConfig {
+            network: None,
+            tagged: vids
+                .map(|vid| NetworkConfig { isolate: Some(vid) == isolated, ..network(vid) })
+                .into(),
+            ..port(n, 0, false)
+        };
+        let connected_in = |vid: u16, ports: Vec<PortConfig>| {
             let shared =
                 Shared::without_threads(&config::Config { ports, ..config::Config::default() })
                     .unwrap();
             let ports = shared.ports();
             let [one, other] = [0, 1].map(|index: usize| ports.list()[index].id);
-            assert!(ports.connects(one, one) && ports.connects(other, other));
-            assert_eq!(ports.connects(one, other), ports.connects(other, one));
-            ports.connects(one, other)
+            let from = |port| Origin { port, network: NetworkId(vid) };
+            assert!(ports.connects(from(one), one) && ports.connects(from(other), other));
+            assert_eq!(ports.connects(from(one), other), ports.connects(from(other), one));
+            ports.connects(from(one), other)
+        };
+        let connected = |ports: Vec<PortConfig>| {
+            let vid = ports[0].network.as_ref().map_or(0, |network| network.vid);
+            connected_in(vid, ports)
         };
         assert!(connected(vec![port(1, 0, false), port(2, 0, false)]));
         assert!(connected(vec![port(1, 10, false), port(2, 10, false)]));
         assert!(!connected(vec![port(1, 10, false), port(2, 20, false)]));
         assert!(!connected(vec![port(1, 10, true), port(2, 10, false)]));
         assert!(!connected(vec![port(1, 10, true), port(2, 10, true)]));
+        let in_two = |isolated| vec![port(1, 10, false), trunk(2, [10, 20], isolated)];
+        assert!(connected_in(10, in_two(None)) && !connected_in(20, in_two(None)));
+        assert!(connected_in(10, in_two(Some(20))) && !connected_in(10, in_two(Some(10))));
+        let trunks = |isolated| vec![trunk(1, [10, 30], isolated), trunk(2, [10, 20], isolated)];
+        assert!(connected_in(10, trunks(Some(20))) && !connected_in(10, trunks(Some(10))));
+        assert!(!connected_in(20, trunks(None)) && !connected_in(30, trunks(None)));
     }
 }

@@ -5,7 +5,6 @@
 //! which its worker tries once a second, by itself or through a broker ([`DeviceSupply`]). What should have left meanwhile is counted as
 //! `uplink_error`.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::AtomicU64;
@@ -17,11 +16,12 @@ use floodway_core::work::Work;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
+use super::carried::Carried;
 use super::supply::DeviceSupply;
 use crate::capture::{Captures, Tap};
-use crate::config::{MeterConfig, NetworkConfig, UplinkConfig};
+use crate::config::{MeterConfig, UplinkConfig};
 use crate::egress::{Egress, LinkRate, Outbox, Settings, SharedEgress};
-use crate::frame::{Frame, vlan};
+use crate::frame::Frame;
 use crate::kept::counters::UplinkCounters;
 use crate::stats::{DropReason, Traffic};
 use crate::sync::deadline::Deadline;
@@ -74,10 +74,8 @@ pub struct Uplink {
     pub id: PortId,
     /// As configured.
     pub config: UplinkConfig,
-    /// The network that it carries without tags.
-    untagged: Option<NetworkId>,
-    /// What may be flooded to each network that it carries.
-    floods: BTreeMap<NetworkId, FloodLimits>,
+    /// The networks that it carries, and what may be flooded to each.
+    pub carried: Carried<FloodLimits>,
     egress: SharedEgress,
     /// When the egress has something to do.
     deadline: Deadline,
@@ -90,7 +88,7 @@ pub struct Uplink {
 }
 
 /// What may come from the network and go to many, each second.
-struct FloodLimits {
+pub struct FloodLimits {
     /// Broadcast and unknown unicast.
     storm: Mutex<StormLimit>,
     multicast: Mutex<StormLimit>,
@@ -144,13 +142,10 @@ impl Uplink {
         meter: Option<&'static [AtomicU64]>,
     ) -> Self {
         let settings = Settings { counters: meter, ..defaults.settings(&config, link) };
-        let network = |network: &NetworkConfig| NetworkId(network.vid);
-        let untagged = config.network.as_ref().map(network);
-        let all = config.tagged.iter().map(network).chain(untagged);
+        let limits = |_: &_| FloodLimits::of(&config);
         Self {
             id,
-            untagged,
-            floods: all.map(|network| (network, FloodLimits::of(&config))).collect(),
+            carried: Carried::new(config.network.as_ref(), &config.tagged, limits),
             config,
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: Deadline::default(),
@@ -169,12 +164,12 @@ impl Uplink {
         now: Instant,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> bool {
-        if self.untagged == Some(origin.network) {
+        if self.carried.untagged() == Some(origin.network) {
             return self.send_as_is(origin.port, now, frames);
         }
         let mut is_left = false;
         for frame in frames {
-            vlan::with_tag(&frame, origin.network.0, |frame| {
+            self.carried.put_tag(origin.network, &frame, |frame| {
                 is_left = self.send_as_is(origin.port, now, std::iter::once(*frame));
             });
         }
@@ -188,34 +183,6 @@ impl Uplink {
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> bool {
         self.egress.send(source, now, frames, &self.sent, |egress| self.publish(egress))
-    }
-
-    /// The networks that it carries, tagged or not.
-    pub fn networks(&self) -> impl Iterator<Item = NetworkId> + '_ {
-        self.floods.keys().copied()
-    }
-
-    /// The network that it carries without tags.
-    #[must_use]
-    pub const fn untagged(&self) -> Option<NetworkId> {
-        self.untagged
-    }
-
-    /// Returns `true` if it carries the network, tagged or not.
-    #[must_use]
-    pub fn carries(&self, network: NetworkId) -> bool {
-        self.floods.contains_key(&network)
-    }
-
-    /// The network of a frame that has come by this uplink: `vid` is its VLAN identifier, 0 in a priority tag or without any. `None` if it carries no
-    /// such network.
-    #[must_use]
-    pub fn network_of(&self, vid: u16) -> Option<NetworkId> {
-        if vid == 0 {
-            return self.untagged;
-        }
-        let network = NetworkId(vid);
-        (Some(network) != self.untagged && self.carries(network)).then_some(network)
     }
 
     /// Cuts the next piece of what is left of `source`. Returns what that has cost, as far as it was not charged; `None` if nothing is left.
@@ -239,7 +206,7 @@ impl Uplink {
     #[must_use]
     pub fn flood_limit(&self, network: NetworkId, dst: MacAddr) -> Option<&Mutex<StormLimit>> {
         let is_multicast = dst.is_multicast() && dst != MacAddr::BROADCAST;
-        let FloodLimits { storm, multicast } = self.floods.get(&network)?;
+        let FloodLimits { storm, multicast } = self.carried.get(network)?;
         Some(if is_multicast { multicast } else { storm })
     }
 

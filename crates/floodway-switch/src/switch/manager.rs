@@ -383,7 +383,9 @@ impl Manager {
 
     /// Forgets a port's addresses, and lets its number be used again.
     fn give_up(&self, state: &mut State, port: &Port) {
-        self.shared.tables_mut().of_mut(port.network).remove_port(port.id);
+        for network in port.carried.networks() {
+            self.shared.tables_mut().of_mut(network).remove_port(port.id);
+        }
         match &state.broker {
             Some(Broker { counters }) => {
                 if let Some(counters) = counters {
@@ -512,8 +514,9 @@ impl Manager {
                 Session::open(port, &mut delivery).configure(config.offload.clone());
             }
             if was.is_some_and(|before| before.storm_pps != config.storm_pps) {
-                let limit = StormLimit::new(config.storm_pps.into(), self.shared.now());
-                *lock(&port.storm) = limit;
+                for of in port.carried.values() {
+                    *lock(&of.storm) = StormLimit::new(config.storm_pps.into(), self.shared.now());
+                }
             }
         }
         delivery.flush();
@@ -552,12 +555,14 @@ fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<S
     SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
 }
 
-/// Brings a port and its configured address into the forwarding table of its network.
+/// Brings a port and its configured address into the forwarding tables of its networks.
 pub(super) fn add_to_table(tables: &mut MacTables, port: &Port) {
-    let table = tables.of_mut(port.network);
-    table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
-    table.allow_takeover(port.id, port.config.allow_mac_takeover);
-    if let Some(mac) = port.config.mac {
-        table.reserve(mac, port.id);
+    for network in port.carried.networks() {
+        let table = tables.of_mut(network);
+        table.add_port(port.id, PortKind::Local, MacTable::DEFAULT_LOCAL_LIMIT);
+        table.allow_takeover(port.id, port.config.allow_mac_takeover);
+        if let Some(mac) = port.config.mac {
+            table.reserve(mac, port.id);
+        }
     }
 }

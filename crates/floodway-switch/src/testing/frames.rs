@@ -43,6 +43,13 @@ pub fn numbered(src: u8, dst: u8, number: u32, payload_len: usize) -> Vec<u8> {
     build::udp(&Link::new(mac(src), mac(dst)), from, to, &payload)
 }
 
+/// A frame behind an 802.1Q tag of VLAN `vid`.
+#[must_use]
+pub fn tagged(vid: u16, frame: &[u8]) -> Vec<u8> {
+    let [high, low] = vid.to_be_bytes();
+    [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
+}
+
 /// The number that [`numbered`] put into a frame.
 #[must_use]
 pub fn number_of(frame: &[u8]) -> Option<u32> {

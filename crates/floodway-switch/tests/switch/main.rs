@@ -16,4 +16,5 @@ mod offloads;
 mod queueing;
 mod reconnect;
 mod sockets;
+mod trunks;
 mod trust;

@@ -20,7 +20,7 @@ fn network(vid: u16) -> NetworkConfig {
 
 /// Port `n` with the address of VM `as_vm`.
 fn port_in(vid: u16, n: u8, as_vm: u8) -> PortConfig {
-    PortConfig { network: network(vid), mac: Some(mac(as_vm)), ..port(n) }
+    PortConfig { network: Some(network(vid)), mac: Some(mac(as_vm)), ..port(n) }
 }
 
 fn broadcast(src: u8, number: u32) -> Vec<u8> {
@@ -118,7 +118,7 @@ fn tags_on_access_ports_are_dropped_and_counted() {
 #[test]
 fn ports_of_an_isolated_network_do_not_reach_each_other() {
     let isolated = NetworkConfig { isolate: true, ..network(RED) };
-    let isolated_port = |n| PortConfig { network: isolated.clone(), ..port(n) };
+    let isolated_port = |n| PortConfig { network: Some(isolated.clone()), ..port(n) };
     let ports = vec![isolated_port(1), isolated_port(2), port_in(BLUE, 3, 3), port_in(BLUE, 4, 4)];
     let net = Net::start_with(ports, vec![isolated.clone(), network(BLUE)]);
     let [mut a, _b, mut c, mut d] = boot(&net, [1, 2, 3, 4]);

@@ -1,28 +1,37 @@
 //! Networks in the tables: a column that is left out while there is only one.
 
-use floodway_switch::api::status::{Status, UplinkStatus};
+use floodway_switch::api::status::{PortStatus, Status, UplinkStatus};
 use floodway_switch::config::DEFAULT_NETWORK;
 
-/// Most networks of an uplink that are shown.
+/// Most networks with tags that are shown.
 const MAX_TAGGED: usize = 6;
 
 /// Returns `true` if there is another network than the default one.
 pub(super) fn are_several(status: &Status) -> bool {
-    let ports = status.ports.iter().map(|port| &port.network);
+    let ports = status.ports.iter().flat_map(|port| port.tagged.iter().chain([&port.network]));
     let uplinks = status.uplinks.iter();
-    let mut all =
-        ports.chain(uplinks.flat_map(|uplink| uplink.tagged.iter().chain([&uplink.network])));
-    all.any(|network| !network.is_empty() && network != DEFAULT_NETWORK)
+    let uplinks = uplinks.flat_map(|uplink| uplink.tagged.iter().chain([&uplink.network]));
+    ports.chain(uplinks).any(|network| !network.is_empty() && network != DEFAULT_NETWORK)
 }
 
-/// The networks of an uplink: `default, tagged red blue`.
+/// The networks of an uplink.
 pub(super) fn of_uplink(uplink: &UplinkStatus) -> String {
-    let (shown, hidden) = uplink.tagged.split_at(uplink.tagged.len().min(MAX_TAGGED));
+    carried(&uplink.network, &uplink.tagged)
+}
+
+/// The networks of a port.
+pub(super) fn of_port(port: &PortStatus) -> String {
+    carried(&port.network, &port.tagged)
+}
+
+/// Networks without tags and with: `default, tagged red blue`.
+fn carried(untagged: &str, tagged: &[String]) -> String {
+    let (shown, hidden) = tagged.split_at(tagged.len().min(MAX_TAGGED));
     let mut tagged = shown.join(" ");
     if !hidden.is_empty() {
         tagged += &format!(" and {} more", hidden.len());
     }
-    match (&*uplink.network, &*tagged) {
+    match (untagged, &*tagged) {
         (untagged, "") => untagged.to_owned(),
         ("", tagged) => format!("tagged {tagged}"),
         (untagged, tagged) => format!("{untagged}, tagged {tagged}"),
@@ -50,7 +59,14 @@ mod tests {
             age_s: None,
         };
         let mut status = Status {
-            ports: vec![network("vm1", "default"), network("vm2", "red")],
+            ports: vec![
+                network("vm1", "default"),
+                network("vm2", "red"),
+                PortStatus {
+                    tagged: vec!["red".into(), "blue".into()],
+                    ..network("vm3", "default")
+                },
+            ],
             uplinks: vec![
                 UplinkStatus { network: "red".into(), ..Default::default() },
                 UplinkStatus { tagged: vec!["red".into(), "blue".into()], ..Default::default() },
@@ -64,7 +80,7 @@ mod tests {
             ..Default::default()
         };
         insta::assert_snapshot!(render(&status, false));
-        status.ports.pop();
+        status.ports.truncate(1);
         status.uplinks.clear();
         status.l2.pop();
         assert!(!render(&status, false).contains("NETWORK"));

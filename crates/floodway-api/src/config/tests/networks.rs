@@ -42,7 +42,7 @@ fn networks_are_named_and_numbered_once() {
     for (text, expected) in cases {
         assert_eq!(error(&text), format!("f.toml:{expected}"));
     }
-    assert_eq!(parse(&port_with("")).unwrap().ports[0].network, NetworkConfig::default());
+    assert_eq!(parse(&port_with("")).unwrap().ports[0].network, Some(NetworkConfig::default()));
 }
 
 #[test]
@@ -54,14 +54,20 @@ fn a_mac_address_is_unique_in_its_network_only() {
     assert_eq!(parse(&apart).unwrap().ports[0].mac, parse(&apart).unwrap().ports[1].mac);
     let together = error(&format!("{red}{}{other}", port_with(mac)));
     assert!(together.contains("already used by port[0] \"vm1\""), "{together}");
+    let trunk = port_with(&format!("{mac}\nnetwork = \"default\"\ntagged = [\"red\"]"));
+    let with_trunk = error(&format!("{red}{trunk}{other}network = \"red\"\n"));
+    assert!(with_trunk.contains("already used by port[0] \"vm1\""), "{with_trunk}");
 }
 
 #[test]
-fn uplinks_carry_one_network_untagged_and_others_tagged() {
+fn ports_and_uplinks_carry_one_network_untagged_and_others_tagged() {
     let both = "[[network]]\nname = \"red\"\nvid = 10\n[[network]]\nname = \"blue\"\nvid = 20\n";
     let text = |keys: &str| format!("{both}{}{keys}", uplink_with("fw0"));
+    let port_text = |keys: &str| format!("{both}{}", port_with(keys));
     let carried = |keys: &str| {
         let uplink = parse(&text(keys)).unwrap().uplinks.remove(0);
+        let port = parse(&port_text(keys)).unwrap().ports.remove(0);
+        assert_eq!((&port.network, &port.tagged), (&uplink.network, &uplink.tagged));
         let vids =
             |networks: &[NetworkConfig]| networks.iter().map(|it| it.vid).collect::<Vec<_>>();
         (uplink.network.map(|network| network.vid), vids(&uplink.tagged))
@@ -85,5 +91,7 @@ fn uplinks_carry_one_network_untagged_and_others_tagged() {
     for (keys, expected) in cases {
         let list = keys.lines().next().unwrap();
         assert_eq!(error(&text(keys)), format!("f.toml:11: uplink[0] \"up0\".{list}: {expected}"));
+        let of_port = error(&port_text(keys));
+        assert!(of_port.ends_with(&format!("port[0] \"vm1\".{list}: {expected}")), "{of_port}");
     }
 }

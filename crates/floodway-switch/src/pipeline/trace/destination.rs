@@ -6,8 +6,8 @@ use floodway_core::l2::PortId;
 
 use super::{Dropped, Tracer, Way};
 use crate::api::trace::Outcome;
+use crate::frame::Frame;
 use crate::frame::vnet_offload::Offloads;
-use crate::frame::{Frame, vlan};
 use crate::pipeline::decide::Verdict;
 use crate::queues::rx::{Fate, RxFeatures};
 use crate::state::port::Port;
@@ -30,7 +30,8 @@ impl Tracer {
             Verdict::Flood => true,
             Verdict::Drop(_) => return Ok(()),
         };
-        if let Some(port) = way.port.filter(|_| leaves) {
+        let is_shown = |port: &&Port| leaves && port.network == way.origin.network;
+        if let Some(port) = way.port.filter(is_shown) {
             self.leave(port, frame, bytes);
         }
         match verdict {
@@ -52,7 +53,7 @@ impl Tracer {
     ) -> Result<(), Dropped> {
         let port = self.delivery.ports.get(dst.index()).cloned();
         if let Some(port) = port {
-            if way.port.is_none() {
+            if way.port.is_none() && port.network == way.origin.network {
                 self.come_in(&port, pair, frame, bytes)?;
             }
             self.reach_port(way, &port, pair, frame);
@@ -75,6 +76,12 @@ impl Tracer {
 
     /// A port's receive queue `pair`, as [`Delivery::deliver`](crate::pipeline::delivery::Delivery::deliver) gives it frames.
     fn reach_port(&mut self, way: &Way<'_>, port: &Port, pair: u16, frame: &Frame<'_>) {
+        port.carried.put_tag(way.origin.network, frame, |frame| {
+            self.reach_queue(way, port, pair, frame);
+        });
+    }
+
+    fn reach_queue(&mut self, way: &Way<'_>, port: &Port, pair: u16, frame: &Frame<'_>) {
         let name = &*port.config.name;
         let _ = self.check_port(way, port, frame).map(|()| {
             let running = pair < port.rx_running();
@@ -107,7 +114,7 @@ impl Tracer {
 
     fn check_port(&mut self, way: &Way<'_>, port: &Port, frame: &Frame<'_>) -> Result<(), Dropped> {
         let name = &*port.config.name;
-        if !self.delivery.ports.connects(way.origin.port, port.id) {
+        if !self.delivery.ports.connects(way.origin, port.id) {
             return self.drop(name, "port", DropReason::Isolated, "one of both ports is isolated");
         }
         if !port.admits(frame) {
@@ -125,10 +132,7 @@ impl Tracer {
     fn reach_uplink(&mut self, way: &Way<'_>, uplink: &Uplink, frame: &Frame<'_>) {
         let (source, now, name) = (way.origin.port, self.now, &*uplink.config.name);
         let ask = |frame: &Frame<'_>| uplink.egress().with(|it| it.forecast(source, frame, now));
-        let forecast = match uplink.untagged() == Some(way.origin.network) {
-            true => ask(frame),
-            false => vlan::with_tag(frame, way.origin.network.0, ask),
-        };
+        let forecast = uplink.carried.put_tag(way.origin.network, frame, ask);
         let class = match forecast.metered {
             true => format!("class {}", forecast.class.name()),
             false => "no meter: class low".to_owned(),

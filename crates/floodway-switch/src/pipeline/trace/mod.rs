@@ -24,7 +24,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use floodway_core::l2::{Entry, EntryKind, MacTable, Origin, PortId, Spoof};
+use floodway_core::l2::{Entry, EntryKind, MacTable, NetworkId, Origin, PortId, Spoof, StormLimit};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
@@ -36,6 +36,7 @@ use crate::pipeline::decide::{
     self, Objection, Source, Verdict, accept, addresses, check_received, is_announcement,
 };
 use crate::pipeline::delivery::Delivery;
+use crate::state::carried::Carried;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::state::uplink::Uplink;
@@ -110,6 +111,23 @@ impl Tracer {
         }
         self.check_len(way.name, frame)?;
         self.check_ring(port)?;
+        if !port.is_trunk() || special(frame.prefix) == Some(Special::Notice) {
+            return self.trace_sent(way, port, frame, bytes);
+        }
+        self.take_tag(way.name, &port.carried, frame, bytes, |tracer, network, frame, bytes| {
+            let origin = Origin { network, ..way.origin };
+            tracer.trace_sent(&Way { origin, ..*way }, port, frame, bytes)
+        })
+    }
+
+    /// A frame of a guest, whose tag was taken off on a trunk port.
+    fn trace_sent(
+        &mut self,
+        way: &Way<'_>,
+        port: &Port,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Dropped> {
         if let Err(objection) = decide::check_source(port, frame.prefix) {
             let why = objection_of(port, objection);
             return self.drop(way.name, "source", objection.reason(frame.prefix), why);
@@ -117,13 +135,53 @@ impl Tracer {
         self.pass(way.name, "source", policy_of(port));
         let (verdict, _) = self.look_up(way, frame, false)?;
         if verdict == Verdict::Flood {
-            let (admits, limit) = {
-                let storm = lock(&port.storm);
-                (storm.would_admit(frame.segments(), self.now), storm.available(self.now))
-            };
-            self.storm(way.name, admits, limit)?;
+            let limit = port.carried.get(way.origin.network).map(|of| lock(&of.storm).clone());
+            self.storm(way.name, limit, frame)?;
         }
         self.go(way, verdict, frame, bytes)
+    }
+
+    /// Takes the tag off a frame if it has one, and goes on in the network that this means.
+    fn take_tag<T>(
+        &mut self,
+        at: &str,
+        carried: &Carried<T>,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+        go_on: impl FnOnce(&mut Self, NetworkId, &Frame<'_>, &[u8]) -> Result<(), Dropped>,
+    ) -> Result<(), Dropped> {
+        let filtered = DropReason::VlanFiltered;
+        match (special(frame.prefix), vlan::outer_vid(frame.prefix)) {
+            (Some(Special::Tagged), None) => self.drop(at, "vlan", filtered, "no 802.1Q tag"),
+            (Some(Special::Tagged), Some(vid)) => {
+                let bytes = vlan::bytes_without_tag(bytes);
+                vlan::without_tag(frame, |frame| match special(frame.prefix) {
+                    None => {
+                        let network = self.find(at, carried, vid)?;
+                        go_on(self, network, frame, &bytes)
+                    }
+                    Some(_) => self.drop(at, "vlan", filtered, "guests take no second tag"),
+                })
+            }
+            _ => {
+                let network = self.find(at, carried, 0)?;
+                go_on(self, network, frame, bytes)
+            }
+        }
+    }
+
+    /// The network that a VLAN identifier means.
+    fn find<T>(&mut self, at: &str, carried: &Carried<T>, vid: u16) -> Result<NetworkId, Dropped> {
+        let Some(network) = carried.network_of(vid) else {
+            let why = match vid {
+                0 => format!("{at} carries no network without tags"),
+                vid => format!("{at} carries no network of VLAN {vid}"),
+            };
+            return self.drop(at, "vlan", DropReason::VlanFiltered, why);
+        };
+        let vlan = if vid == 0 { "no tag".to_owned() } else { format!("VLAN {vid}") };
+        self.pass(at, "vlan", format!("{vlan}: network {}", network.0));
+        Ok(network)
     }
 
     fn check_len(&mut self, at: &str, frame: &Frame<'_>) -> Result<(), Dropped> {
@@ -161,49 +219,29 @@ impl Tracer {
     ) -> Result<(), Dropped> {
         let name = &*uplink.config.name;
         self.check_len(name, frame)?;
-        let filtered = DropReason::VlanFiltered;
-        match (special(frame.prefix), vlan::outer_vid(frame.prefix)) {
-            (None, _) => self.trace_in(uplink, 0, frame, bytes),
-            (Some(Special::Notice), _) => {
-                let why = "of the type by which the switch speaks to guests";
-                self.drop(name, "source", DropReason::ForgedNotice, why)
-            }
-            (Some(Special::Tagged), None) => self.drop(name, "vlan", filtered, "no 802.1Q tag"),
-            (Some(Special::Tagged), Some(vid)) => {
-                let bytes = vlan::bytes_without_tag(bytes);
-                vlan::without_tag(frame, |frame| match special(frame.prefix) {
-                    None => self.trace_in(uplink, vid, frame, &bytes),
-                    Some(_) => self.drop(name, "vlan", filtered, "guests take no second tag"),
-                })
-            }
+        if special(frame.prefix) == Some(Special::Notice) {
+            let why = "of the type by which the switch speaks to guests";
+            return self.drop(name, "source", DropReason::ForgedNotice, why);
         }
+        self.take_tag(name, &uplink.carried, frame, bytes, |tracer, network, frame, bytes| {
+            tracer.trace_in(uplink, network, frame, bytes)
+        })
     }
 
     fn trace_in(
         &mut self,
         uplink: &Uplink,
-        vid: u16,
+        network: NetworkId,
         frame: &Frame<'_>,
         bytes: &[u8],
     ) -> Result<(), Dropped> {
         let name = &*uplink.config.name;
-        let Some(network) = uplink.network_of(vid) else {
-            let why = match vid {
-                0 => "the uplink carries no network without tags".to_owned(),
-                vid => format!("the uplink carries no network of VLAN {vid}"),
-            };
-            return self.drop(name, "vlan", DropReason::VlanFiltered, why);
-        };
-        let vlan = if vid == 0 { "no tag".to_owned() } else { format!("VLAN {vid}") };
-        self.pass(name, "vlan", format!("{vlan}: network {}", network.0));
         self.check(name, "parse", check_received(frame).map(drop), String::new)?;
         let way = Way { origin: Origin { port: uplink.id, network }, port: None, name };
         let (verdict, dst) = self.look_up(&way, frame, is_announcement(frame))?;
         if verdict == Verdict::Flood {
             let limit = uplink.flood_limit(network, dst).map(|limit| lock(limit).clone());
-            let admits =
-                limit.as_ref().is_some_and(|it| it.would_admit(frame.segments(), self.now));
-            self.storm(name, admits, limit.and_then(|limit| limit.available(self.now)))?;
+            self.storm(name, limit, frame)?;
         }
         self.go(&way, verdict, frame, bytes)
     }
@@ -297,8 +335,15 @@ impl Tracer {
         }
     }
 
-    fn storm(&mut self, at: &str, admits: bool, left: Option<u64>) -> Result<(), Dropped> {
-        let reason = match left {
+    /// Asks a copy of the limit that holds for a flooded frame.
+    fn storm(
+        &mut self,
+        at: &str,
+        limit: Option<StormLimit>,
+        frame: &Frame<'_>,
+    ) -> Result<(), Dropped> {
+        let admits = limit.as_ref().is_some_and(|it| it.would_admit(frame.segments(), self.now));
+        let reason = match limit.and_then(|limit| limit.available(self.now)) {
             None => "no limit of flooded frames".to_owned(),
             Some(left) => format!("{left} flooded frames may pass now"),
         };
@@ -387,7 +432,8 @@ fn objection_of(port: &Port, objection: Objection) -> String {
 fn policy_of(port: &Port) -> String {
     let mac = port.config.mac.map_or_else(|| "any address".to_owned(), |mac| mac.to_string());
     let ips = if port.config.ips.is_empty() { "any IP address" } else { "its IP addresses" };
-    format!("the guest may send from {mac} and {ips}; no VLAN tag")
+    let tags = if port.is_trunk() { "VLAN tags of its networks" } else { "no VLAN tag" };
+    format!("the guest may send from {mac} and {ips}; {tags}")
 }
 
 /// Why a frame goes nowhere, where that is not clear from its destination.

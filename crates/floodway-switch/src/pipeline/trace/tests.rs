@@ -38,6 +38,8 @@ struct PortPlan {
     ips: bool,
     isolate: bool,
     network: u16,
+    /// A trunk of networks 10 and 20, with a network without tags or without one.
+    trunk: Option<bool>,
     mtu: u16,
     storm_pps: u32,
     offload: bool,
@@ -62,7 +64,8 @@ struct FramePlan {
 fn port_plan() -> impl Strategy<Value = PortPlan> {
     let rules = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2));
     let sizes = (prop_oneof![4 => Just(0), 1 => Just(10_u16)], 0_u32..3, any::<bool>());
-    let guest = (prop_oneof![1 => Just(0_u8), 4 => Just(1), 1 => Just(2)], any::<bool>());
+    let trunk = prop_oneof![3 => Just(None), 1 => any::<bool>().prop_map(Some)];
+    let guest = (prop_oneof![1 => Just(0_u8), 4 => Just(1), 1 => Just(2)], any::<bool>(), trunk);
     let rest = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.9));
     (rules, sizes, guest, rest).prop_map(|(rules, sizes, guest, (small, offload, enabled))| {
         PortPlan {
@@ -70,6 +73,7 @@ fn port_plan() -> impl Strategy<Value = PortPlan> {
             ips: rules.1,
             isolate: rules.2,
             network: sizes.0,
+            trunk: guest.2,
             mtu: if small { 200 } else { 1500 },
             storm_pps: sizes.1,
             offload,
@@ -183,7 +187,11 @@ impl Scene {
             (config.allow_router, config.allow_dhcp_server) = (!plan.ips, !plan.ips);
             (config.isolate, config.mtu, config.storm_pps) =
                 (plan.isolate, plan.mtu, plan.storm_pps);
-            (config.network, config.queue_bytes) = (network(plan.network), 2048);
+            (config.network, config.queue_bytes) = (Some(network(plan.network)), 2048);
+            if let Some(has_untagged) = plan.trunk {
+                config.network = has_untagged.then(|| network(0));
+                config.tagged = vec![network(10), network(20)];
+            }
             (config.offload.transmit, config.offload.receive) = (plan.offload, plan.offload);
             config
         };
@@ -267,7 +275,7 @@ impl Scene {
         let mut status = StatusSource::status(shared);
         (status.switch.uptime_s, status.l2) = (0.0, Vec::new());
         let port = |port: &Arc<Port>| {
-            let storm = format!("{:?}", lock(&port.storm));
+            let storm: Vec<_> = port.carried.values().map(|of| &of.storm).collect();
             let own: Vec<_> = (0..9).map(|n| port.owns(ipv4(n))).collect();
             let of_rx = {
                 let mut rx = port.pairs[0].rx();
@@ -277,7 +285,7 @@ impl Scene {
             let next = port.pairs[0].tx().ring_mut().map(|ring| ring.queue.position());
             let offload = (port.offload.next_timeout(), port.inbound.next_timeout());
             let nonce = port.nonce();
-            format!("{storm} {own:?} {of_rx:?} {next:?} {offload:?} {nonce}")
+            format!("{storm:?} {own:?} {of_rx:?} {next:?} {offload:?} {nonce}")
         };
         let ports: Vec<_> = shared.ports().iter().map(port).collect();
         let uplink = &shared.uplinks[0];
@@ -424,6 +432,7 @@ fn what_is_compared_has_everything_in_it() {
         "mac_in_use",
         "reflected",
         "vlan_filtered",
+        "vlan pass",
         "forged_notice",
         "storm",
         "isolated",
@@ -449,6 +458,7 @@ fn plain() -> PortPlan {
         ips: false,
         isolate: false,
         network: 0,
+        trunk: None,
         mtu: 1500,
         storm_pps: 0,
         offload: false,

@@ -13,10 +13,9 @@
 
 use std::collections::VecDeque;
 
-use floodway_wire::MacAddr;
 use floodway_wire::vnet::VnetHdr;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, vlan};
 
 /// What one waiting frame costs its queue at least, in bytes, so that tiny frames are bounded too.
 const MIN_CHARGE: usize = 1024;
@@ -31,6 +30,15 @@ pub struct PendingFrame {
     pub(super) given: usize,
     /// Placing it is paid for.
     pub(super) paid: bool,
+}
+
+impl PendingFrame {
+    /// The frame without its outermost tag, which [is whole](vlan::outer_vid).
+    pub(crate) fn without_tag(self) -> Self {
+        let vnet = vlan::header_without_tag(self.vnet);
+        let bytes = vlan::bytes_without_tag(&self.bytes).into_boxed_slice();
+        Self { vnet, bytes, ..self }
+    }
 }
 
 /// Frames that wait for receive buffers, bounded in bytes.
@@ -77,10 +85,9 @@ impl Pending {
         true
     }
 
-    /// Takes the frames to `dst` out, in order.
-    pub fn take(&mut self, dst: MacAddr) -> Vec<PendingFrame> {
-        let is_there = |frame: &PendingFrame| frame.bytes.starts_with(&dst.0);
-        let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(is_there);
+    /// Takes the frames out that are `meant`, in order.
+    pub fn take(&mut self, meant: impl Fn(&PendingFrame) -> bool) -> Vec<PendingFrame> {
+        let (taken, rest): (Vec<_>, Vec<_>) = self.frames.drain(..).partition(meant);
         self.charged = rest.iter().map(|frame| Self::charge(frame.bytes.len())).sum();
         self.look_again();
         self.frames = rest.into();
