@@ -28,6 +28,7 @@ use crate::control::{
 };
 use crate::diagnosis::Diagnosis;
 use crate::edit::PortDocument;
+use crate::networks::{Network, NetworkPage, NetworkTable};
 use crate::plan::Plan;
 use crate::status::{Status, Version};
 use crate::trace::{Trace, TraceRequest};
@@ -196,6 +197,28 @@ impl ControlClient {
             let Some(next) = page.next else { return Ok(ports) };
             cursor = format!("&cursor={}", escape(&next));
         }
+    }
+
+    /// All networks, page by page.
+    ///
+    /// # Errors
+    /// There is no answer, or not one of this version.
+    pub fn networks(&self) -> Result<Vec<Network>, ClientError> {
+        let (mut networks, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page: NetworkPage = self.get(&format!("/v1/networks?limit=1000{cursor}"))?;
+            networks.extend(page.networks);
+            let Some(next) = page.next else { return Ok(networks) };
+            cursor = format!("&cursor={}", escape(&next));
+        }
+    }
+
+    /// A network and its forwarding table.
+    ///
+    /// # Errors
+    /// There is no answer, or no such network.
+    pub fn network(&self, name: &str) -> Result<NetworkTable, ClientError> {
+        self.get(&format!("/v1/networks/{}", escape(name)))
     }
 
     /// The keys of a port.

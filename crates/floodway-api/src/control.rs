@@ -2,6 +2,7 @@
 //! control socket. Changes of the configuration have a socket of their own where there is a broker ([`manage_path`]).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,14 @@ pub enum ControlError {
         name: String,
         /// Those that there are.
         ports: Vec<String>,
+    },
+    /// No network has that name.
+    #[error("no network \"{name}\"; the networks are {}", known(networks))]
+    UnknownNetwork {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        networks: Vec<String>,
     },
     /// No port and no uplink has that name.
     #[error("no port or uplink \"{name}\"; there are {}", known(interfaces))]
@@ -340,14 +349,38 @@ pub struct InboundChange {
     pub police_udp: Option<bool>,
 }
 
-/// Which ports are asked for.
+/// Which ports or networks are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PortQuery {
+pub struct PageQuery {
     /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
+}
+
+/// What is in a page if nobody says how much.
+const PAGE: usize = 100;
+
+impl PageQuery {
+    /// Which of `names` are on the page that is asked for: those after the cursor's. Returns also the cursor of the next page; none after the last.
+    ///
+    /// # Errors
+    /// The cursor is none of `names`.
+    pub fn select(&self, names: &[&str]) -> Result<(Range<usize>, Option<String>), ControlError> {
+        let after = match &self.cursor {
+            None => 0,
+            Some(cursor) => {
+                let position = names.iter().position(|name| name == cursor);
+                let bad = || ControlError::BadCursor(cursor.chars().take(64).collect());
+                position.ok_or_else(bad)? + 1
+            }
+        };
+        let limit = self.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
+        let end = names.len().min(after + limit);
+        let next = (end < names.len()).then(|| names[end - 1].to_owned());
+        Ok((after..end, next))
+    }
 }
 
 /// Some ports, in the order of the configuration, with the keys of theirs that do not have their defaults.

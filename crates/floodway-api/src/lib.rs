@@ -10,6 +10,7 @@
 //! | [`settings`] | settings made at run time, and configurations with them |
 //! | [`capture`] | what of frames is to be captured |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
+//! | [`networks`] | networks, and who is in them |
 //! | [`trace`] | what would become of a frame |
 //! | [`client`] | a client of the control socket |
 
@@ -21,6 +22,7 @@ pub mod config;
 pub mod control;
 pub mod diagnosis;
 pub mod edit;
+pub mod networks;
 pub mod plan;
 pub mod settings;
 pub mod status;

@@ -55,6 +55,12 @@ pub enum Command {
         #[command(subcommand)]
         command: PortCommand,
     },
+    /// Show networks of the running switch, and who is in them
+    Network {
+        /// What to do
+        #[command(subcommand)]
+        command: NetworkCommand,
+    },
     /// Make the running switch what a configuration file says, and print what that changes
     Apply(ApplyArgs),
     /// Add and remove ports as domains of libvirt start and end: what /etc/libvirt/hooks/qemu is to call
@@ -335,6 +341,29 @@ pub enum PortCommand {
         name: String,
         #[command(flatten)]
         how: ChangeArgs,
+    },
+}
+
+/// What `floodway network` can do.
+#[derive(Debug, Subcommand)]
+pub enum NetworkCommand {
+    /// List the networks, their ports and uplinks
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: ControlArgs,
+    },
+    /// Show a network, who is in it and its forwarding table
+    Show {
+        /// The network
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: ControlArgs,
     },
 }
 

@@ -17,6 +17,7 @@ mod libvirt;
 mod log;
 mod man;
 mod metrics;
+mod network;
 mod notify;
 mod offload;
 mod output;
@@ -66,6 +67,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => return trace::trace(&args),
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,
+        Command::Network { command } => network::network(&command)?,
         Command::Apply(args) => apply::apply(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,

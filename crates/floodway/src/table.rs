@@ -36,7 +36,7 @@ pub fn render(status: &Status, colours: bool) -> String {
         offloads(status),
         drops(status),
         features(status),
-        addresses(status),
+        entries(&status.l2, networks::are_several(status)),
         traffic(status),
     ];
     let shown: Vec<String> = sections.into_iter().flatten().collect();
@@ -378,18 +378,19 @@ fn traffic(status: &Status) -> Option<String> {
     Some(text)
 }
 
-fn addresses(status: &Status) -> Option<String> {
+/// Addresses of a forwarding table, with their networks if those are to be shown.
+pub fn entries(l2: &[L2Entry], with_networks: bool) -> Option<String> {
     let age = |entry: &L2Entry| {
         entry.age_s.map_or_else(|| "static".to_owned(), |age| format!("{age:.0} s"))
     };
     let mut table: Vec<Column<'_, L2Entry>> =
         vec![("ADDRESS", &|e| e.mac.clone()), ("BEHIND", &|e| e.port.clone()), ("AGE", &age)];
-    if networks::are_several(status) {
+    if with_networks {
         table.insert(2, ("NETWORK", &|e| e.network.clone()));
     }
-    let shown = &status.l2[..status.l2.len().min(MAX_ADDRESSES)];
+    let shown = &l2[..l2.len().min(MAX_ADDRESSES)];
     let mut text = columns(shown, table.len() - 1, &table)?;
-    let hidden = status.l2.len().saturating_sub(MAX_ADDRESSES);
+    let hidden = l2.len().saturating_sub(MAX_ADDRESSES);
     if hidden > 0 {
         text += &format!("\n... and {hidden} more, which --json shows");
     }

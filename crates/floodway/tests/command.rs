@@ -327,6 +327,13 @@ fn ports_are_changed_and_saved(processes: Processes) {
     assert_eq!(done(&change), plan);
     let shown = format!("name = \"vm2\"\nsocket = \"{}\"\nstorm_pps = 7\n", socket.display());
     assert_eq!(done(&["port", "show", "vm2"]), shown);
+    let networks = done(&["network", "list"]);
+    assert!(networks.contains("default  vm1 vm2  none"), "{networks}");
+    let network = done(&["network", "show", "default"]);
+    assert!(network.starts_with("network default, VID none\n\nMEMBER"), "{network}");
+    assert!(done(&["network", "show", "default", "--json"]).contains("\"vid\": null"));
+    let error = failed(&["network", "show", "red"]);
+    assert_eq!(error, "floodway: no network \"red\"; the networks are default\n");
     let error = failed(&["port", "set", "vm2", "mtu=70000"]);
     assert_eq!(
         error,

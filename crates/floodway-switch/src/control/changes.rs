@@ -18,14 +18,11 @@ use axum::{Json, Router};
 use serde::Deserialize;
 
 use super::failure::Failure;
-use crate::api::control::{ControlError, MAX_PAGE, PortPage, PortQuery};
+use crate::api::control::{ControlError, PageQuery, PortPage};
 use crate::api::edit::{self, PortDocument};
 use crate::api::plan::Plan;
 use crate::config::{Config, ConfigError};
 use crate::operator::ConfigApi;
-
-/// Ports in a page if nobody says how many.
-const PAGE: usize = 100;
 
 /// How a change is to be made.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -56,28 +53,18 @@ pub(super) fn router(source: Source) -> Router {
 
 async fn ports(
     State(source): State<Source>,
-    query: Result<Query<PortQuery>, QueryRejection>,
+    query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<PortPage>, Failure> {
     let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || page(&source.configuration()?, &query)).await?))
 }
 
 /// The ports after that whose name is the cursor.
-fn page(config: &Config, query: &PortQuery) -> Result<PortPage, ControlError> {
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
-    let after = match &query.cursor {
-        None => 0,
-        Some(cursor) => {
-            let position = config.ports.iter().position(|port| port.name == *cursor);
-            let bad = || ControlError::BadCursor(cursor.chars().take(64).collect());
-            position.ok_or_else(bad)? + 1
-        }
-    };
-    let names = config.ports.iter().skip(after).take(limit).map(|port| port.name.as_str());
-    let ports = names.map(|name| edit::port(config, name)).collect::<Result<Vec<_>, _>>()?;
-    let last = config.ports.get(after + ports.len().saturating_sub(1));
-    let more = after + ports.len() < config.ports.len();
-    Ok(PortPage { next: last.filter(|_| more).map(|port| port.name.clone()), ports })
+fn page(config: &Config, query: &PageQuery) -> Result<PortPage, ControlError> {
+    let names: Vec<_> = config.ports.iter().map(|port| port.name.as_str()).collect();
+    let (range, next) = query.select(&names)?;
+    let ports = names[range].iter().map(|name| edit::port(config, name));
+    Ok(PortPage { ports: ports.collect::<Result<_, _>>()?, next })
 }
 
 async fn port(State(source): State<Source>, Path(name): Path<String>) -> Result<Response, Failure> {

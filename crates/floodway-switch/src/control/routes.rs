@@ -16,15 +16,16 @@ use super::{captures, changes, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery,
+    OffloadSettings, PageQuery, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::networks::{self, NetworkPage, NetworkTable};
 use crate::api::status::{Status, Version};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/trace, /v1/captures, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /metrics";
 
 /// The routes, answered by `source`; captures are for root and the user `owner`.
 pub(super) fn router(source: Source, owner: u32) -> Router {
@@ -43,6 +44,8 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/v1/ports/{name}/diagnosis", get(diagnosis))
+        .route("/v1/networks", get(networks))
+        .route("/v1/networks/{name}", get(network))
         .route("/v1/trace", post(trace))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
@@ -113,6 +116,23 @@ async fn diagnosis(
     Path(port): Path<String>,
 ) -> Result<Json<Diagnosis>, Failure> {
     Ok(Json(source.diagnose(&port)?))
+}
+
+async fn networks(
+    State(source): State<Source>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Json<NetworkPage>, Failure> {
+    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    let page = move || networks::page(&source.configuration()?, &source.status(), &query);
+    Ok(Json(aside(page).await?))
+}
+
+async fn network(
+    State(source): State<Source>,
+    Path(name): Path<String>,
+) -> Result<Json<NetworkTable>, Failure> {
+    let table = move || networks::table(&source.configuration()?, &source.status(), &name);
+    Ok(Json(aside(table).await?))
 }
 
 async fn trace(

@@ -3,10 +3,12 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use floodway_switch::config::{NetworkConfig, PortConfig};
 use floodway_switch::control::{ClientError, ControlClient, ControlListener, ControlServer};
+use floodway_switch::testing::{GuestConfig, wait_until};
 use serde_json::{Map, Value, json};
 
-use crate::net::Net;
+use crate::net::{Net, port};
 
 fn serve(net: &Net) -> (ControlServer, ControlClient) {
     let listener = ControlListener::bind(&net.config.control).unwrap();
@@ -126,4 +128,30 @@ fn a_configuration_is_applied_as_a_whole_or_not_at_all() {
         "[l2]\nageing_s = 1\n[[port]]\nname=\"a\"\nsocket=\"/tmp/a\"",
     );
     assert_eq!(code, 409);
+}
+
+#[test]
+fn networks_are_listed_with_who_is_in_them_and_their_tables() {
+    let network = |vid: u16| NetworkConfig::new(format!("network{vid}"), vid);
+    let access = PortConfig { network: Some(network(10)), ..port(1) };
+    let trunk = PortConfig { tagged: vec![network(10)], ..port(2) };
+    let net = Net::start_with(vec![access, trunk], vec![network(10), network(20)]);
+    let (_server, client) = serve(&net);
+    let networks = client.networks().unwrap();
+    let names: Vec<_> = networks.iter().map(|it| (&*it.name, it.vid, it.ports.len())).collect();
+    assert_eq!(
+        names,
+        [("default", None, 1), ("network10", Some(10), 2), ("network20", Some(20), 0)]
+    );
+    assert_eq!(client.network("network10").unwrap().l2, []);
+    let [_a, _b] = [1, 2].map(|n| net.boot(n, GuestConfig::default()));
+    wait_until("both addresses", || client.network("network10").unwrap().l2.len() == 2);
+    let table = client.network("network10").unwrap();
+    assert!(table.l2.iter().all(|entry| entry.network == "network10" && entry.age_s.is_none()));
+    assert_eq!(client.network("default").unwrap().network.addresses, 1);
+    let (code, _, body) = ask(&net, "GET", "/v1/networks/green", "", "");
+    assert_eq!((code, body.contains("the networks are default, network10")), (404, true));
+    let (code, _, body) = ask(&net, "GET", "/v1/networks?limit=1", "", "");
+    assert_eq!((code, body.contains("\"next\":\"default\"")), (200, true), "{body}");
+    assert_eq!(ask(&net, "GET", "/v1/networks?cursor=green", "", "").0, 400);
 }
