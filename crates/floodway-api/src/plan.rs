@@ -16,7 +16,7 @@ use crate::config::{Config, NetworkConfig, Permissions, PortConfig};
 use crate::control::ControlError;
 
 /// Keys of a port that take effect at once. With a section's name, all keys of that.
-const LIVE: &[&str] = &["inbound_weight", "offload", "storm_pps"];
+const LIVE: &[&str] = &["inbound_weight", "limit", "offload", "storm_pps"];
 /// Keys of those sections that do not.
 const NOT_LIVE: &[&str] = &["offload.max_flows"];
 /// Sections of the whole switch that take effect at once. Permissions are those of sockets that are made from now on; what becomes of a network

@@ -22,6 +22,7 @@ mod claims;
 mod error;
 pub mod inbound;
 mod keys;
+mod limit;
 mod meter;
 mod network;
 pub mod offload;
@@ -44,6 +45,7 @@ use floodway_core::offload::Config as OffloadConfig;
 use floodway_wire::ethernet::MacAddr;
 
 pub use error::ConfigError;
+pub use limit::LimitConfig;
 pub use meter::MeterConfig;
 pub use network::{DEFAULT_NETWORK, NetworkConfig};
 pub use permissions::Permissions;
@@ -178,6 +180,8 @@ pub struct PortConfig {
     /// Frames per second from this guest that may be broadcast, multicast or flooded, each segment of a GSO packet
     /// counted; the burst is the same number. Zero is no limit. Default 1000.
     pub storm_pps: u32,
+    /// What the guest may send and receive: the section `[port.limit]`. Default: no limit.
+    pub limit: LimitConfig,
     /// Index of the worker that serves the port. Default 0.
     pub worker: usize,
     /// Weight of the guest in the policies `fixed` and `share` of inbound rates, 1 to 1000. Default 1.
@@ -209,6 +213,7 @@ impl PortConfig {
             mtu: 1500,
             queue_bytes: 4 << 20,
             storm_pps: 1000,
+            limit: LimitConfig::default(),
             worker: 0,
             inbound_weight: 1,
             offload: OffloadConfig::default(),

@@ -15,7 +15,7 @@ use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode,
     UplinkConfig, UplinkKind, WorkerConfig,
 };
-use super::{inbound, meter, offload, permissions, queue, vcpu, watchdog};
+use super::{inbound, limit, meter, offload, permissions, queue, vcpu, watchdog};
 
 /// Keys of each section, in the order in which errors list them.
 pub(super) const ROOT_KEYS: &[&str] = &[
@@ -52,6 +52,7 @@ pub(super) const PORT_KEYS: &[&str] = &[
     "storm_pps",
     "worker",
     "inbound_weight",
+    "limit",
     "offload",
     "vcpu",
 ];
@@ -200,6 +201,7 @@ fn port(
         worker: worker(section, known.workers)?,
         inbound_weight: (section.integer("inbound_weight", inbound::WEIGHT)?)
             .unwrap_or(default.inbound_weight),
+        limit: limit::section(section)?,
         offload: offload::section(section)?,
         vcpu: vcpu::section(section)?,
         ..default

@@ -233,7 +233,7 @@ fn faults_of_one_port_name_key_value_and_fix() {
         (
             "vlan = 2",
             "vlan: unknown key; remove it; the keys here are name, socket, mode, network, tagged, permissions, mac, ips, \
-             allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, offload, vcpu"
+             allow_router, allow_dhcp_server, allow_mac_takeover, isolate, queue_pairs, mtu, queue_bytes, storm_pps, worker, inbound_weight, limit, offload, vcpu"
                 .into(),
         ),
     ];
@@ -360,8 +360,8 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 8] =
-    ["permissions", "l2", "meter", "inbound", "offload", "queue", "vcpu", "watchdog"];
+const SUB_SECTIONS: [&str; 9] =
+    ["permissions", "l2", "meter", "inbound", "limit", "offload", "queue", "vcpu", "watchdog"];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]

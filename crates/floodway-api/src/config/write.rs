@@ -8,7 +8,7 @@ use toml::Table;
 
 use super::keys::{Keys, integer, micros};
 use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
-use super::{inbound, meter, network, offload, permissions, queue, vcpu, watchdog};
+use super::{inbound, limit, meter, network, offload, permissions, queue, vcpu, watchdog};
 
 impl Config {
     /// The file that says this configuration, without keys that have their defaults.
@@ -100,6 +100,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         mtu,
         queue_bytes,
         storm_pps,
+        limit,
         worker,
         inbound_weight,
         offload,
@@ -125,6 +126,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         .changed("worker", integer(*worker), integer(default.worker))
         .changed("inbound_weight", integer(*inbound_weight), integer(default.inbound_weight))
         .section("permissions", permissions::keys(permissions, for_all))
+        .section("limit", limit::keys(limit))
         .section("offload", offload::keys(offload))
         .section("vcpu", vcpu.as_ref().map_or_else(Keys::default, vcpu::keys))
 }
@@ -207,6 +209,7 @@ mod tests {
         has(&written["network"][0], network::KEYS);
         has(&written["port"][0], PORT_KEYS);
         has(&written["port"][0]["offload"], offload::KEYS);
+        has(&written["port"][0]["limit"], limit::KEYS);
         has(&written["uplink"][0], UPLINK_KEYS);
         has(&written["uplink"][0]["queue"], queue::KEYS);
         has(&written["permissions"], permissions::KEYS);

@@ -12,7 +12,7 @@
 //! - [`MacTables`] has one for each network.
 //! - [`SourcePolicy`] says which source addresses a port may use, and keeps guests from posing as routers and DHCP servers.
 //! - [`origin`] tells a guest's own addresses from those that it forwards for.
-//! - [`StormLimit`] bounds the frames of a port that are copied to many.
+//! - [`StormLimit`] bounds the frames of a port that are copied to many, [`RateLimit`] all frames of a port in one direction.
 //!
 //! Everything here runs on a hostile input: guests choose their source addresses, and so does
 //! whoever is on the network. A guest can fill, confuse or slow down its own entries only.
@@ -27,12 +27,14 @@ mod mac_table;
 mod networks;
 pub mod origin;
 mod policy;
+mod rate;
 mod slots;
 mod storm;
 
 pub use mac_table::{Entry, EntryKind, Learned, MacTable, Observed, PortKind, Refusal};
 pub use networks::{MacTables, NetworkId, Origin};
 pub use policy::{SourcePolicy, Spoof};
+pub use rate::{MIN_BURST_BYTES, Rate, RateLimit};
 pub use storm::StormLimit;
 
 /// Names a port of the switch: a VM's port or an uplink. Small integers, so that state per port

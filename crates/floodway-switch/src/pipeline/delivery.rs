@@ -117,7 +117,8 @@ impl Delivery {
         self.ports = ports;
     }
 
-    /// Delivers `frames` from `origin` to an uplink, or to receive queue `pair` of a port.
+    /// Delivers `frames` from `origin` to an uplink, or to receive queue `pair` of a port within its rate limit. What the switch says to a guest in the
+    /// name of its own port has none.
     #[inline]
     pub fn deliver<'f, I>(
         &mut self,
@@ -125,6 +126,35 @@ impl Delivery {
         dst: PortId,
         pair: u16,
         flush: Flush,
+        frames: impl Fn() -> I,
+    ) where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        self.deliver_with(origin, dst, pair, flush, origin.port != dst, frames);
+    }
+
+    /// As [`deliver`](Self::deliver), for frames that the port's rate limit has let pass.
+    pub(super) fn deliver_measured<'f, I>(
+        &mut self,
+        origin: Origin,
+        dst: PortId,
+        pair: u16,
+        flush: Flush,
+        frames: impl Fn() -> I,
+    ) where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        self.deliver_with(origin, dst, pair, flush, false, frames);
+    }
+
+    #[inline]
+    fn deliver_with<'f, I>(
+        &mut self,
+        origin: Origin,
+        dst: PortId,
+        pair: u16,
+        flush: Flush,
+        limited: bool,
         frames: impl Fn() -> I,
     ) where
         I: Iterator<Item = Frame<'f>>,
@@ -149,9 +179,9 @@ impl Delivery {
             return self.deliver_to_stopped(origin, &port, frames());
         }
         let placed = if origin.network != port.network {
-            self.place_tagged(port, &mut rx, origin.network, frames())
+            self.place_tagged(port, &mut rx, origin.network, limited, frames())
         } else {
-            self.place(port, &mut rx, frames())
+            self.place(port, &mut rx, limited, frames())
         };
         self.shared.ledger.charge(src, &placed.work);
         self.shared.traffic.count(src, dst, placed.frames, placed.bytes);
@@ -169,11 +199,13 @@ impl Delivery {
         &self,
         port: &Port,
         rx: &mut RxQueue,
+        limited: bool,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
+        let limit = (limited && port.limits.rx.is_limited()).then(|| self.shared.now());
         match port.tap.watch().wants(Stage::Out) {
-            true => self.shared.place_and_capture(port, rx, frames),
-            false => place_all(port, rx, frames),
+            true => self.shared.place_and_capture(port, rx, limit, frames),
+            false => place_all(port, rx, limit, frames),
         }
     }
 
@@ -184,12 +216,13 @@ impl Delivery {
         port: &Port,
         rx: &mut RxQueue,
         network: NetworkId,
+        limited: bool,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
         let mut placed = Placed::default();
         for frame in frames {
             port.carried.put_tag(network, &frame, |frame| {
-                placed += self.place(port, rx, std::iter::once(*frame));
+                placed += self.place(port, rx, limited, std::iter::once(*frame));
             });
         }
         placed
@@ -239,6 +272,14 @@ impl Delivery {
             lock(&port.undelivered).count_drop(DropReason::Isolated, 1);
             self.shared.capture_delivered(port, &frame, Some(DropReason::Isolated));
         }
+    }
+
+    /// Drops a frame beyond the rate limit of a port.
+    #[cold]
+    pub(super) fn drop_beyond_rate(&self, port: &Port, pair: u16, frame: &Frame<'_>) {
+        let reason = DropReason::RateLimit;
+        port.pairs[usize::from(pair)].rx().traffic.count_drop(reason, 1);
+        self.shared.capture_delivered(port, frame, Some(reason));
     }
 
     /// Counts frames to a port that has just been removed.
@@ -378,11 +419,12 @@ impl AddAssign for Placed {
     }
 }
 
-/// Places frames in `rx`, and counts those that do not fit the port.
+/// Places frames in `rx`, and counts those that do not fit the port, or its rate limit at the time `limit`.
 #[inline]
 pub(super) fn place_all<'f>(
     port: &Port,
     rx: &mut RxQueue,
+    limit: Option<Instant>,
     frames: impl Iterator<Item = Frame<'f>>,
 ) -> Placed {
     let mut placed = Placed::default();
@@ -396,10 +438,12 @@ pub(super) fn place_all<'f>(
             placed.work.segments += u64::from(frame.segments());
         }
         placed.pure_acks += u64::from(frame.is_pure_ack());
-        if port.admits(&frame) {
-            rx.deliver(&frame);
-        } else {
+        if !port.admits(&frame) {
             rx.traffic.count_drop(DropReason::Oversize, 1);
+        } else if limit.is_some_and(|now| !port.limits.rx.admit(&frame, now)) {
+            rx.traffic.count_drop(DropReason::RateLimit, 1);
+        } else {
+            rx.deliver(&frame);
         }
     }
     placed.work.copies += placed.frames;

@@ -76,6 +76,9 @@ impl Forwarder {
     /// Forwards every frame of `batch`, which came from `ingress`. Dropped frames are marked.
     #[inline]
     pub fn forward_batch(&mut self, ingress: &Port, batch: &mut Batch, now: Instant) {
+        if ingress.limits.tx.is_limited() {
+            batch.police(DropReason::RateLimit, |frame| ingress.limits.tx.admit(frame, now));
+        }
         let done = if ingress.is_trunk() { self.forward_trunk(ingress, batch, now) } else { 0 };
         let mut verdicts = [Verdict::Flood; BATCH];
         // One bit for each frame that has to be delivered.
@@ -452,11 +455,17 @@ impl Forwarder {
         bytes: Bytes<'_, '_>,
     ) -> Result<(), DropReason> {
         let deliver = |delivery: &mut Delivery, frame: &Frame<'_>| {
-            delivery.deliver(ingress, port.id, pair, Flush::Later, || std::iter::once(*frame));
+            let frames = || std::iter::once(*frame);
+            delivery.deliver_measured(ingress, port.id, pair, Flush::Later, frames);
         };
         if pair >= port.rx_running() || !port.admits(frame) {
             // Dropped and counted there. What the guest cannot get must not be acknowledged for it.
             deliver(&mut self.delivery, frame);
+            return Ok(());
+        }
+        let rx_limit = &port.limits.rx;
+        if rx_limit.is_limited() && !rx_limit.admit(frame, self.delivery.shared.now()) {
+            self.delivery.drop_beyond_rate(port, pair, frame);
             return Ok(());
         }
         if !self.unfinished.contains(&port.id.index()) {

@@ -6,6 +6,7 @@
 
 use floodway_core::l2::PortId;
 use floodway_core::offload::FlowSummary;
+use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::pcapng::Direction;
 
@@ -99,12 +100,13 @@ impl Shared {
         &self,
         port: &Port,
         rx: &mut RxQueue,
+        limit: Option<Instant>,
         frames: impl Iterator<Item = Frame<'f>>,
     ) -> Placed {
         let mut placed = Placed::default();
         for frame in frames {
             let drops = Drops::of(&rx.traffic);
-            placed += place_all(port, rx, std::iter::once(frame));
+            placed += place_all(port, rx, limit, std::iter::once(frame));
             self.capture_delivered(port, &frame, drops.newest(&rx.traffic));
         }
         placed

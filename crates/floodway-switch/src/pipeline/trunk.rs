@@ -11,8 +11,8 @@
 //! **Order.** Tagged frames of a batch go first and one by one, the others after them and together, as on access ports. Two frames with different tags are of different
 //! networks, which 802.1Q lets overtake each other.
 //!
-//! **TCP offload and inbound rates** tell connections by addresses and ports, which may be the same in two networks. They see what has no tag; the rest passes
-//! by, and is counted while the offload is active.
+//! **TCP offload and inbound rates** know one network of a port: that without tags, in which they send what they make or hold. They see its frames; the rest
+//! passes by, and is counted while the offload is active.
 
 #[cfg(test)]
 mod tests;

@@ -179,6 +179,15 @@ impl Batch {
         self.frames[i].dropped = Some(reason);
     }
 
+    /// Marks those frames as dropped that may not `pass`.
+    pub(crate) fn police(&mut self, reason: DropReason, mut pass: impl FnMut(&Frame<'_>) -> bool) {
+        for i in 0..self.len() {
+            if self.frame(i).is_some_and(|frame| !pass(&frame)) {
+                self.drop_frame(i, reason);
+            }
+        }
+    }
+
     /// Lets go of the guest's memory, which else stays mapped until another guest sends.
     pub fn release(&mut self) {
         self.frames.clear();

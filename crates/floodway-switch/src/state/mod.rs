@@ -4,6 +4,7 @@ pub mod allocator;
 pub mod carried;
 pub mod front_end;
 pub mod inbound;
+pub mod limit;
 pub mod offload;
 pub mod port;
 pub mod ports;

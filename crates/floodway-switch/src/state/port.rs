@@ -14,6 +14,7 @@ use floodway_wire::{MacAddr, ethernet, notice};
 use super::carried::{Carried, NO_NETWORK};
 use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
+use super::limit::PortLimits;
 use super::offload::{GuestEvent, PortOffload};
 use crate::api::status::VcpuStatus;
 use crate::capture::Tap;
@@ -87,6 +88,8 @@ pub struct Port {
     pub offload: PortOffload,
     /// Inbound rate.
     pub inbound: PortInbound,
+    /// What its guest may send and receive.
+    pub limits: PortLimits,
     /// Which captures want what of it.
     pub tap: Tap,
     /// Addresses that the guest has claimed in what it flooded. Nothing else is locked under its lock.
@@ -158,6 +161,7 @@ impl Port {
             pairs: (0..config.queue_pairs).map(|_| pair()).collect(),
             offload: PortOffload::new(config.offload.clone()),
             inbound: PortInbound::default(),
+            limits: PortLimits::new(config.limit),
             tap: Tap::default(),
             own: Mutex::default(),
             refused_link_local: Mutex::default(),

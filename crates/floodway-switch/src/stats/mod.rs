@@ -84,6 +84,8 @@ drop_reasons! {
     VlanFiltered = "vlan_filtered",
     /// The storm limit of the port or uplink that the frame came from.
     Storm = "storm",
+    /// The rate limit of the guest's port, in the direction in which it is counted.
+    RateLimit = "rate_limit",
     /// The destination is another port, and one of both is isolated.
     Isolated = "isolated",
     /// The destination's bounded queue was full: its guest gives no buffers back.
@@ -130,7 +132,7 @@ impl From<Spoof> for DropReason {
 }
 
 /// Words of a block of counters: whole cache lines.
-pub const WORDS: usize = 32;
+pub const WORDS: usize = 40;
 
 const _: () = assert!(size_of::<Block>() == WORDS * size_of::<u64>());
 

@@ -12,7 +12,7 @@
 //!    and number are given up. Counters are added to those of all ports that have gone.
 //! 4. Ports whose keys need another front-end's start come back as new ones. Their sockets are where the old ones were, which is why they
 //!    could not be made before; should one fail now, the port comes back as it was, and the error says so.
-//! 5. Settings that take effect at once: offload, storm limits, weights, the division of the link.
+//! 5. Settings that take effect at once: offload, storm and rate limits, weights, the division of the link.
 //!
 //! With a broker the ports' sockets are not the switch's. Then it is the broker that decides and this that follows (`follow`): the same steps with the
 //! broker's channels for sockets, and without going back.
@@ -512,6 +512,9 @@ impl Manager {
             let was = running.ports.iter().find(|port| port.name == config.name);
             if was.is_some_and(|before| before.offload != config.offload) {
                 Session::open(port, &mut delivery).configure(config.offload.clone());
+            }
+            if was.is_some_and(|before| before.limit != config.limit) {
+                port.limits.configure(config.limit, self.shared.now());
             }
             if was.is_some_and(|before| before.storm_pps != config.storm_pps) {
                 for of in port.carried.values() {

@@ -8,6 +8,7 @@ mod control;
 mod diagnose;
 mod forwarding;
 mod hostile;
+mod limits;
 mod migration;
 mod multiqueue;
 mod net;

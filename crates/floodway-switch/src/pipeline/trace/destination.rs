@@ -125,6 +125,10 @@ impl Tracer {
             return self.drop(name, "port", DropReason::Oversize, why);
         }
         self.pass(name, "port", state_of(port));
+        // What comes for a guest that has stopped is not measured.
+        if port.rx_running() > 0 {
+            self.check_rate(name, &port.limits.rx, frame)?;
+        }
         Ok(())
     }
 

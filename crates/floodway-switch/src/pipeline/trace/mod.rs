@@ -37,6 +37,7 @@ use crate::pipeline::decide::{
 };
 use crate::pipeline::delivery::Delivery;
 use crate::state::carried::Carried;
+use crate::state::limit::PortLimit;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::state::uplink::Uplink;
@@ -111,6 +112,7 @@ impl Tracer {
         }
         self.check_len(way.name, frame)?;
         self.check_ring(port)?;
+        self.check_rate(way.name, &port.limits.tx, frame)?;
         if !port.is_trunk() || special(frame.prefix) == Some(Special::Notice) {
             return self.trace_sent(way, port, frame, bytes);
         }
@@ -182,6 +184,24 @@ impl Tracer {
         let vlan = if vid == 0 { "no tag".to_owned() } else { format!("VLAN {vid}") };
         self.pass(at, "vlan", format!("{vlan}: network {}", network.0));
         Ok(network)
+    }
+
+    /// A rate limit, if there is one.
+    fn check_rate(
+        &mut self,
+        at: &str,
+        limit: &PortLimit,
+        frame: &Frame<'_>,
+    ) -> Result<(), Dropped> {
+        if !limit.is_limited() {
+            return Ok(());
+        }
+        if !limit.would_admit(frame, self.now) {
+            let why = "beyond the port's rate ([port.limit])";
+            return self.drop(at, "limit", DropReason::RateLimit, why);
+        }
+        self.pass(at, "limit", "within the port's rate");
+        Ok(())
     }
 
     fn check_len(&mut self, at: &str, frame: &Frame<'_>) -> Result<(), Dropped> {

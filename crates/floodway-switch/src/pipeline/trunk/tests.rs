@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use floodway_core::l2::Rate;
 use floodway_wire::MacAddr;
+use floodway_wire::build::Tcp;
+use floodway_wire::tcp::Flags;
 use floodway_wire::vnet::VnetHdr;
 
 use super::*;
-use crate::config::{Config, NetworkConfig, PortConfig, UplinkConfig, UplinkKind};
+use crate::config::{Config, LimitConfig, NetworkConfig, PortConfig, UplinkConfig, UplinkKind};
 use crate::frame;
 use crate::queues::ring::Ring;
 use crate::queues::virtqueue::Virtqueue;
@@ -37,7 +40,7 @@ impl Scene {
         let mut trunk = PortConfig::new("trunk", "unused");
         trunk.network = Some(network(GREEN));
         trunk.tagged = vec![network(RED), network(BLUE)];
-        trunk.offload.transmit = true;
+        (trunk.offload.transmit, trunk.offload.receive) = (true, true);
         let access = access.iter().enumerate().map(|(i, &vid)| PortConfig {
             network: Some(network(vid)),
             ..PortConfig::new(format!("vm{}", i + 1), "unused")
@@ -136,7 +139,7 @@ fn the_offload_sees_what_has_no_tag_and_counts_the_rest() {
     let trunk = scene.shared.port_at(0);
     let before = trunk.offload.tagged();
     let mut segment = tcp(T, 8, false);
-    segment.flags = floodway_wire::tcp::Flags::SYN;
+    segment.flags = Flags::SYN;
     let syn = segment.build(&[]);
     scene.send(0, &tagged(RED, &syn));
     assert_eq!((trunk.offload.tagged() - before, trunk.offload.status().flows), (1, 0));
@@ -151,4 +154,50 @@ fn the_offload_sees_what_has_no_tag_and_counts_the_rest() {
     assert_eq!(trunk.offload.tagged() - before, 2, "flooded, also to the uplink");
     scene.send(0, &tagged(RED, &numbered(T, 1, 3, 64)));
     assert_eq!(trunk.pairs[0].tx().traffic.drops(DropReason::VlanFiltered), 0);
+}
+
+/// What is dropped was not acknowledged: the limit is asked before the offload.
+#[test]
+fn a_frame_beyond_the_rate_is_not_acknowledged_for_the_guest() {
+    let mut scene = Scene::new(&[]);
+    let port = scene.shared.port_at(0);
+    port.limits.configure(slow(), scene.shared.now());
+    let segment = |from_guest: bool, flags: Flags, sequence, acknowledgment, payload: &[u8]| {
+        let (src, dst) = if from_guest { (T, 8) } else { (8, T) };
+        let syn = flags.contains(Flags::SYN);
+        let options = if syn { vec![2, 4, 5, 0xb4, 1, 3, 3, 7] } else { Vec::new() };
+        let fields = Tcp { flags, sequence, acknowledgment, options, ..tcp(src, dst, false) };
+        fields.build(payload)
+    };
+    scene.arrive(&numbered(8, T, 0, 64));
+    scene.send(0, &segment(true, Flags::SYN, 100, 0, &[]));
+    scene.arrive(&segment(false, Flags::SYN.with(Flags::ACK), 500, 101, &[]));
+    scene.send(0, &segment(true, Flags::ACK, 101, 501, &[]));
+    let left = |scene: &Scene| {
+        let sent = &scene.shared.uplinks[0].sent.traffic;
+        sent.packets.get() + sent.drops(DropReason::UplinkError)
+    };
+    let data = |n: u32| segment(false, Flags::ACK, 501 + 1000 * n, 101, &[7; 1000]);
+    scene.received(0);
+    let before = left(&scene);
+    scene.arrive(&data(0));
+    scene.arrive(&data(1));
+    assert_eq!((left(&scene) > before, scene.received(0).len()), (true, 2), "acknowledged");
+    let is_admitted = |bytes: &[u8]| {
+        frame::with_slice(VnetHdr::default(), bytes, |frame| {
+            port.limits.rx.admit(frame, scene.shared.now())
+        })
+    };
+    assert!((0..1000).any(|_| !is_admitted(&data(2))), "nothing is left of the burst");
+    let before = left(&scene);
+    scene.arrive(&data(2));
+    scene.arrive(&data(3));
+    let drops = port.pairs[0].rx().traffic.drops(DropReason::RateLimit);
+    assert_eq!((left(&scene) - before, scene.received(0).len(), drops), (0, 0, 2));
+}
+
+/// A byte a second for what the guest receives.
+fn slow() -> LimitConfig {
+    let rx = Rate { bytes: Some(1), ..Rate::default() };
+    LimitConfig { rx, ..LimitConfig::default() }
 }

@@ -1,0 +1,75 @@
+//! Rate limits of a port ([`floodway_core::l2::RateLimit`]) as the packet path has them: what is without a limit costs one flag for a batch.
+//!
+//! What a guest sends is measured before anything else is asked about the frame, so that a frame that is dropped for another reason counts, too. What it receives is
+//! measured where it is placed in the guest's buffers or comes to wait for some; of a port with TCP offload before the offload sees it, for what is dropped here must not be
+//! acknowledged. What the switch itself says to the guest, and what waits for a guest that has stopped, is not measured.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use floodway_core::l2::{Rate, RateLimit};
+use floodway_core::time::Instant;
+
+use crate::config::LimitConfig;
+use crate::frame::Frame;
+use crate::sync::lock;
+
+/// The limits of a port.
+pub struct PortLimits {
+    /// What the guest sends.
+    pub tx: PortLimit,
+    /// What the guest receives.
+    pub rx: PortLimit,
+}
+
+/// The limit of one direction. Nothing else is locked under its lock.
+pub struct PortLimit {
+    is_limited: AtomicBool,
+    limit: Mutex<RateLimit>,
+}
+
+impl PortLimits {
+    /// The limits that the configuration says.
+    #[must_use]
+    pub fn new(LimitConfig { tx, rx }: LimitConfig) -> Self {
+        Self { tx: PortLimit::new(tx), rx: PortLimit::new(rx) }
+    }
+
+    /// Has other limits from `now` on.
+    pub fn configure(&self, LimitConfig { tx, rx }: LimitConfig, now: Instant) {
+        self.tx.configure(tx, now);
+        self.rx.configure(rx, now);
+    }
+}
+
+impl PortLimit {
+    fn new(rate: Rate) -> Self {
+        let limit = RateLimit::new(rate, Instant::ZERO);
+        Self { is_limited: AtomicBool::new(limit.is_limited()), limit: Mutex::new(limit) }
+    }
+
+    fn configure(&self, rate: Rate, now: Instant) {
+        let limit = RateLimit::new(rate, now);
+        self.is_limited.store(limit.is_limited(), Ordering::Relaxed);
+        *lock(&self.limit) = limit;
+    }
+
+    /// Returns `true` if there is a limit.
+    #[inline]
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if the frame may pass at `now`, which is counted then.
+    #[must_use]
+    pub fn admit(&self, frame: &Frame<'_>, now: Instant) -> bool {
+        !self.is_limited() || lock(&self.limit).admit(frame.wire_len(), frame.segments(), now)
+    }
+
+    /// Returns what [`admit`](Self::admit) would, and takes nothing.
+    #[must_use]
+    pub fn would_admit(&self, frame: &Frame<'_>, now: Instant) -> bool {
+        lock(&self.limit).would_admit(frame.wire_len(), frame.segments(), now)
+    }
+}
