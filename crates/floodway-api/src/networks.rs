@@ -17,6 +17,8 @@ pub struct Network {
     pub vid: Option<u16>,
     /// No frame passes between two of its ports.
     pub isolate: bool,
+    /// Largest IP packet in bytes; none if that is left to its ports.
+    pub mtu: Option<u16>,
     /// Ports that are in it, in the order of the configuration.
     pub ports: Vec<Member>,
     /// Uplinks that carry it, in the order of the configuration.
@@ -104,6 +106,7 @@ fn network(config: &Config, of: &NetworkConfig, addresses: usize) -> Network {
         name: of.name.clone(),
         vid: (of.vid > 0).then_some(of.vid),
         isolate: of.isolate,
+        mtu: of.mtu,
         ports: config.ports.iter().filter_map(port).collect(),
         uplinks: config.uplinks.iter().filter_map(uplink).collect(),
         addresses,
@@ -128,7 +131,7 @@ mod tests {
 
     fn config(sections: &str) -> Config {
         let text = format!(
-            "{sections}[[network]]\nname = \"red\"\nvid = 10\n[[network]]\nname = \"blue\"\nvid = 20\nisolate = true\n\
+            "{sections}[[network]]\nname = \"red\"\nvid = 10\nmtu = 9000\n[[network]]\nname = \"blue\"\nvid = 20\nisolate = true\n\
              [[port]]\nname = \"vm1\"\nsocket = \"/tmp/1\"\nnetwork = \"red\"\n\
              [[port]]\nname = \"vm2\"\nsocket = \"/tmp/2\"\nnetwork = \"blue\"\ntagged = [\"red\"]\n\
              [[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fw0\"\ntagged = [\"red\", \"blue\"]\n"
@@ -161,6 +164,7 @@ mod tests {
             name: "red".into(),
             vid: Some(10),
             isolate: false,
+            mtu: Some(9000),
             ports: vec![member("vm1", false), member("vm2", true)],
             uplinks: vec![member("up0", true)],
             addresses: 2,

@@ -163,11 +163,16 @@ fn note_networks(table: &mut Table, port: &PortConfig) {
     if port.isolate || port.network.as_ref().is_some_and(isolates) {
         table.insert("isolate".to_owned(), true.into());
     }
+    if let Some(mtu) = port.network.as_ref().and_then(|network| network.mtu) {
+        table.insert("network.mtu".to_owned(), i64::from(mtu).into());
+    }
     if !port.tagged.is_empty() {
         let vids = port.tagged.iter().map(vid).collect();
         table.insert("tagged.vid".to_owned(), Value::Array(vids));
         let isolated = port.tagged.iter().map(|network| Value::from(isolates(network))).collect();
         table.insert("tagged.isolate".to_owned(), Value::Array(isolated));
+        let mtus = port.tagged.iter().map(|network| i64::from(network.mtu.unwrap_or(0)).into());
+        table.insert("tagged.mtu".to_owned(), Value::Array(mtus.collect()));
     }
 }
 

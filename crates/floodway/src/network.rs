@@ -31,12 +31,13 @@ pub fn network(command: &NetworkCommand) -> anyhow::Result<()> {
 }
 
 fn list(networks: &[Network]) -> String {
-    let table: [Column<'_, Network>; 6] = [
+    let table: [Column<'_, Network>; 7] = [
         ("NETWORK", &|n| n.name.clone()),
         ("PORTS", &|n| names(&n.ports)),
         ("UPLINKS", &|n| names(&n.uplinks)),
         ("ISOLATE", &|n| if n.isolate { "yes" } else { "no" }.to_owned()),
-        ("VID", &vid),
+        ("VID", &|n| number(n.vid)),
+        ("MTU", &|n| n.mtu.map_or_else(|| "ports'".to_owned(), |mtu| mtu.to_string())),
         ("ADDRESSES", &|n| n.addresses.to_string()),
     ];
     columns(networks, 4, &table).unwrap_or_default()
@@ -45,7 +46,9 @@ fn list(networks: &[Network]) -> String {
 fn show(table: &NetworkTable) -> String {
     let NetworkTable { network, l2 } = table;
     let isolate = if network.isolate { ", its ports reach uplinks only" } else { "" };
-    let mut text = format!("network {}, VID {}{isolate}\n", network.name, vid(network));
+    let mtu = network.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
+    let (name, vid) = (&network.name, number(network.vid));
+    let mut text = format!("network {name}, VID {vid}{mtu}{isolate}\n");
     let of = |kind: &'static str, members: &[Member]| -> Vec<_> {
         members.iter().map(|member| (kind, member.clone())).collect()
     };
@@ -62,8 +65,8 @@ fn show(table: &NetworkTable) -> String {
     text
 }
 
-fn vid(network: &Network) -> String {
-    network.vid.map_or_else(|| "none".to_owned(), |vid| vid.to_string())
+fn number(vid: Option<u16>) -> String {
+    vid.map_or_else(|| "none".to_owned(), |vid| vid.to_string())
 }
 
 /// Names in a line, and which of them have tags.
@@ -91,6 +94,7 @@ mod tests {
             name: "red".into(),
             vid: Some(10),
             isolate: true,
+            mtu: Some(9000),
             ports: vec![member("vm1", false), member("vm2", true)],
             uplinks: vec![member("up0", true)],
             addresses: 2,

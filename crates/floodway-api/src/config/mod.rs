@@ -172,7 +172,7 @@ pub struct PortConfig {
     pub isolate: bool,
     /// Queue pairs offered to the guest, 1 to 16. Default 1.
     pub queue_pairs: u16,
-    /// Largest IP packet in bytes, offered to the guest, 68 to 65535. Default 1500.
+    /// Largest IP packet in bytes, offered to the guest, 68 to 65535; not more than the largest of its networks. Default: that, or 1500.
     pub mtu: u16,
     /// Bound in bytes of the queue of frames that wait for the guest's receive buffers,
     /// 128 KiB (two GSO packets) to 1 GiB. Default 4 MiB.

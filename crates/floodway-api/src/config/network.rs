@@ -11,9 +11,13 @@ use super::section::{Section, nearest};
 /// The network of ports and uplinks that name none.
 pub const DEFAULT_NETWORK: &str = "default";
 /// Keys of the section.
-pub(super) const KEYS: &[&str] = &["name", "vid", "isolate"];
+pub(super) const KEYS: &[&str] = &["name", "vid", "isolate", "mtu"];
 /// What 802.1Q leaves to networks.
 const VIDS: std::ops::RangeInclusive<u16> = 1..=4094;
+/// What IPv4 asks of a link at least, and what it can say at most.
+const MTUS: std::ops::RangeInclusive<u16> = 68..=65535;
+/// MTU of a port where nobody says one: Ethernet's.
+const DEFAULT_MTU: u16 = 1500;
 
 /// A network: a section `[[network]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +28,15 @@ pub struct NetworkConfig {
     pub vid: u16,
     /// No frame passes between two of its ports; uplinks are open. Default `false`.
     pub isolate: bool,
+    /// Largest IP packet in bytes, 68 to 65535: of its ports unless they say less, and of what is forwarded in it. Default: as ports say.
+    pub mtu: Option<u16>,
 }
 
 impl NetworkConfig {
-    /// A network that isolates nobody.
+    /// A network that isolates nobody and leaves the MTU to its ports.
     #[must_use]
     pub fn new(name: impl Into<String>, vid: u16) -> Self {
-        Self { name: name.into(), vid, isolate: false }
+        Self { name: name.into(), vid, isolate: false, mtu: None }
     }
 }
 
@@ -118,15 +124,41 @@ fn network(section: &Section<'_, '_>, taken: &mut Taken) -> Result<NetworkConfig
         return Err(section.fault("vid", problem));
     }
     let isolate = section.boolean("isolate")?.unwrap_or(false);
-    Ok(NetworkConfig { name, vid: vid.unwrap_or(0), isolate })
+    let mtu = section.integer("mtu", MTUS)?;
+    Ok(NetworkConfig { name, vid: vid.unwrap_or(0), isolate, mtu })
 }
 
 pub(super) fn keys(config: &NetworkConfig) -> Keys {
-    let NetworkConfig { name, vid, isolate } = config;
+    let NetworkConfig { name, vid, isolate, mtu } = config;
     Keys::default()
         .set("name", &**name)
         .changed("vid", integer(*vid), 0)
         .changed("isolate", *isolate, false)
+        .given("mtu", mtu.map(integer))
+}
+
+/// The MTU of a port in these networks that names none: the largest of theirs.
+pub(super) fn default_mtu<'a>(networks: impl Iterator<Item = &'a NetworkConfig>) -> u16 {
+    networks.map(|network| network.mtu.unwrap_or(DEFAULT_MTU)).max().unwrap_or(DEFAULT_MTU)
+}
+
+/// The MTU of the port `section` in these networks.
+pub(super) fn mtu_of_port<'a>(
+    section: &Section<'_, '_>,
+    networks: impl Iterator<Item = &'a NetworkConfig> + Clone,
+) -> Result<u16, Fault> {
+    let Some(mtu) = section.integer("mtu", MTUS)? else { return Ok(default_mtu(networks)) };
+    let largest = networks.max_by_key(|network| network.mtu.unwrap_or(u16::MAX));
+    match largest.and_then(|network| Some((network, network.mtu?))) {
+        Some((network, limit)) if limit < mtu => {
+            let problem = format!(
+                "is more than mtu = {limit} of network {:?}; lower it, or raise that",
+                network.name
+            );
+            Err(section.fault("mtu", problem))
+        }
+        _ => Ok(mtu),
+    }
 }
 
 /// The keys of a port or uplink that say which networks it carries.

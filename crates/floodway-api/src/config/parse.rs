@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use super::claims::{Taken, name_of};
 use super::error::Fault;
-use super::network::Networks;
+use super::network::{Networks, mtu_of_port};
 use super::section::Section;
 use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode,
@@ -178,6 +178,7 @@ fn port(
     let modes = SocketMode::ALL.map(|mode| (mode.name(), mode));
     let (network, tagged) = known.networks.carried(section)?;
     let (mac, ips) = (mac(section, &vids(network.as_ref(), &tagged), taken)?, ips(section)?);
+    let mtu = mtu_of_port(section, network.iter().chain(&tagged))?;
     // What checks addresses keeps guests from posing as routers and servers, too.
     let unguarded = ips.is_empty();
     let default = PortConfig::new(name, socket);
@@ -194,7 +195,7 @@ fn port(
         mac,
         ips,
         queue_pairs: section.integer("queue_pairs", 1..=16)?.unwrap_or(default.queue_pairs),
-        mtu: section.integer("mtu", 68..=65535)?.unwrap_or(default.mtu),
+        mtu,
         queue_bytes: (section.integer("queue_bytes", 128 << 10..=1 << 30)?)
             .unwrap_or(default.queue_bytes),
         storm_pps: section.integer("storm_pps", 0..=u32::MAX)?.unwrap_or(default.storm_pps),

@@ -56,7 +56,7 @@ fn every_key_reaches_the_configuration() {
     assert_eq!(port.name, "vm1");
     assert_eq!(port.socket, Path::new("/tmp/vm1.sock"));
     assert_eq!(port.mode, SocketMode::Client);
-    let red = NetworkConfig { isolate: true, ..NetworkConfig::new("red", 10) };
+    let red = NetworkConfig { isolate: true, mtu: Some(9000), ..NetworkConfig::new("red", 10) };
     let networks = [red.clone(), NetworkConfig::new("default", 1)];
     assert_eq!(config.networks, networks);
     assert_eq!((port.network.as_ref(), &*port.tagged), (Some(&red), &networks[1..]));

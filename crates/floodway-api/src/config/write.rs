@@ -120,7 +120,7 @@ fn port(config: &PortConfig, for_all: &Permissions) -> Keys {
         .changed("allow_mac_takeover", *allow_mac_takeover, false)
         .changed("isolate", *isolate, default.isolate)
         .changed("queue_pairs", integer(*queue_pairs), integer(default.queue_pairs))
-        .changed("mtu", integer(*mtu), integer(default.mtu))
+        .changed("mtu", integer(*mtu), integer(network::default_mtu(config.networks())))
         .changed("queue_bytes", integer(*queue_bytes), integer(default.queue_bytes))
         .changed("storm_pps", integer(*storm_pps), integer(default.storm_pps))
         .changed("worker", integer(*worker), integer(default.worker))

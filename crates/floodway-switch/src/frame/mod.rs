@@ -61,6 +61,16 @@ impl Frame<'_> {
         self.len.saturating_add((self.segments() - 1).saturating_mul(headers))
     }
 
+    /// Bytes of the longest frame that it becomes where GSO packets are not taken.
+    #[inline]
+    #[must_use]
+    pub fn segment_len(&self) -> u32 {
+        match self.vnet.is_gso() {
+            true => self.len.min(u32::from(self.vnet.hdr_len) + u32::from(self.vnet.gso_size)),
+            false => self.len,
+        }
+    }
+
     /// Frames that it becomes where GSO packets are not taken; at least one.
     #[inline]
     #[must_use]
@@ -191,13 +201,15 @@ mod tests {
         ] {
             let bytes = segment_of(1, 9, v6).build_partial(&pattern(4, payload));
             let mut segmenter = Segmenter::new(&bytes, gso_size).unwrap();
-            let (mut buffer, mut sum) = (vec![0; 2000], 0);
+            let (mut buffer, mut sum, mut longest) = (vec![0; 2000], 0, 0);
             while let Some(len) = segmenter.write_next(&mut buffer).unwrap() {
                 sum += len as u32;
+                longest = longest.max(len as u32);
             }
             with_slice(partial(&bytes, gso_size), &bytes, |frame| {
                 assert_eq!(frame.segments() as usize, payload.div_ceil(gso_size.into()).max(1));
                 assert_eq!(frame.wire_len(), sum);
+                assert_eq!(frame.segment_len(), longest);
             });
             with_slice(VnetHdr::default(), &bytes, |frame| assert_eq!(frame.wire_len(), frame.len));
         }

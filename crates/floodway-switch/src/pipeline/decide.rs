@@ -131,6 +131,9 @@ impl Delivery {
     #[inline]
     pub(super) fn look_up(&self, table: &MacTable, ingress: Origin, frame: &Frame<'_>) -> Verdict {
         let (dst, _) = addresses(frame.prefix);
+        if !self.ports.fits(ingress.network, frame) {
+            return Verdict::Drop(DropReason::Oversize);
+        }
         if dst.is_multicast() {
             return self.flood_from(ingress);
         }

@@ -14,11 +14,14 @@
 //!
 //! **Invariants**: a port in the table is at its own number; generations only grow.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use floodway_core::l2::{NetworkId, Origin, PortId};
+use floodway_wire::ethernet::HEADER_LEN;
 
 use super::port::Port;
+use crate::frame::Frame;
 
 /// The ports at one moment. See the module's theory of operation.
 #[derive(Default)]
@@ -30,6 +33,8 @@ pub struct Ports {
     generation: u64,
     /// Some port is isolated or a trunk, or there are ports of several networks.
     separates: bool,
+    /// Networks that have an MTU of their own.
+    mtus: BTreeMap<NetworkId, u16>,
 }
 
 impl Ports {
@@ -46,7 +51,10 @@ impl Ports {
         let separates = list
             .iter()
             .any(|port| port.is_trunk() || is_isolated(port) || Some(port.network) != first);
-        Self { table, list, generation, separates }
+        let networks = list.iter().flat_map(|port| port.config.networks());
+        let mtus = networks.filter_map(|network| Some((NetworkId(network.vid), network.mtu?)));
+        let mtus = mtus.collect();
+        Self { table, list, generation, separates, mtus }
     }
 
     /// The port with this number.
@@ -71,6 +79,19 @@ impl Ports {
             Some(one) => is_open(one, origin.network) && is_open(other, origin.network),
             None => other.carried.carries(origin.network),
         }
+    }
+
+    /// Returns `true` if a frame without a tag is not larger than the MTU of its network allows, nor any segment of a GSO packet.
+    #[inline]
+    #[must_use]
+    pub fn fits(&self, network: NetworkId, frame: &Frame<'_>) -> bool {
+        self.mtus.is_empty() || self.mtu_allows(network, frame)
+    }
+
+    #[inline(never)]
+    fn mtu_allows(&self, network: NetworkId, frame: &Frame<'_>) -> bool {
+        let fits = |mtu: &u16| frame.segment_len() <= u32::from(*mtu) + HEADER_LEN as u32;
+        self.mtus.get(&network).is_none_or(fits)
     }
 
     /// The ports that a frame from `origin` is flooded to: those of its network that run, but the one that it comes from.

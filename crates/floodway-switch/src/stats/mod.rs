@@ -64,7 +64,7 @@ drop_reasons! {
     BadOffload = "bad_offload",
     /// Shorter than an Ethernet header.
     Runt = "runt",
-    /// Larger than the port's MTU allows and not a GSO packet.
+    /// Larger than the port's MTU allows and not a GSO packet, or larger than the network's MTU allows.
     Oversize = "oversize",
     /// The source MAC address is not the port's.
     SpoofedMac = "spoofed_mac",

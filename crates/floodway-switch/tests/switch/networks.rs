@@ -3,7 +3,7 @@
 use floodway_switch::api::control::ControlError;
 use floodway_switch::api::edit;
 use floodway_switch::config::{NetworkConfig, PortConfig};
-use floodway_switch::testing::frames::{mac, numbered, tcp};
+use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::{GuestConfig, wait_until};
 use floodway_wire::build::Link;
 use floodway_wire::tcp::Flags;
@@ -131,6 +131,38 @@ fn ports_of_an_isolated_network_do_not_reach_each_other() {
     c.send(&open);
     d.expect(&open);
     assert_eq!((net.port(2).rx().packets, net.port(2).rx().dropped()), (0, 0));
+}
+
+#[test]
+fn what_is_larger_than_the_network_s_mtu_is_dropped_and_counted() {
+    let small = NetworkConfig { mtu: Some(1400), ..network(RED) };
+    let of = |network: &NetworkConfig, n| PortConfig {
+        network: Some(network.clone()),
+        mtu: 9000,
+        ..port(n)
+    };
+    let ports = vec![of(&small, 1), of(&small, 2), of(&network(BLUE), 3), of(&network(BLUE), 4)];
+    let net = Net::start_with(ports, vec![small, network(BLUE)]);
+    let [mut a, mut b, mut c, mut d] = boot(&net, [1, 2, 3, 4]);
+    // UDP of this many bytes makes an IP packet of 28 more.
+    let frame = |src, dst, number, ip_len: usize| numbered(src, dst, number, ip_len - 28);
+    a.send(&frame(1, 2, 0, 1401));
+    let mut all = frame(1, 2, 1, 1401);
+    all[..6].copy_from_slice(&MacAddr::BROADCAST.0);
+    a.send(&all);
+    let segments = tcp(1, 2, false).build_partial(&pattern(1, 8000));
+    // 52 bytes of headers before each segment's payload.
+    a.send_with(&partial(&segments, 1349), &segments);
+    wait_until("the drops", || net.tx_drops(1, "oversize") == 3);
+    a.send_with(&partial(&segments, 1348), &segments);
+    assert_eq!(b.recv().1, segments);
+    let fits = frame(1, 2, 2, 1400);
+    a.send(&fits);
+    b.expect(&fits);
+    let other = frame(3, 4, 3, 1401);
+    c.send(&other);
+    d.expect(&other);
+    assert_eq!(net.port(1).tx().dropped(), 3);
 }
 
 #[test]

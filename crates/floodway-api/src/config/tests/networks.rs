@@ -36,7 +36,7 @@ fn networks_are_named_and_numbered_once() {
         ),
         (
             "[[network]]\nname = \"red\"\nvlan = 3".to_owned(),
-            "3: network[0] \"red\".vlan: unknown key; remove it; the keys here are name, vid, isolate",
+            "3: network[0] \"red\".vlan: unknown key; remove it; the keys here are name, vid, isolate, mtu",
         ),
     ];
     for (text, expected) in cases {
@@ -93,5 +93,28 @@ fn ports_and_uplinks_carry_one_network_untagged_and_others_tagged() {
         assert_eq!(error(&text(keys)), format!("f.toml:11: uplink[0] \"up0\".{list}: {expected}"));
         let of_port = error(&port_text(keys));
         assert!(of_port.ends_with(&format!("port[0] \"vm1\".{list}: {expected}")), "{of_port}");
+    }
+}
+
+#[test]
+fn a_port_has_the_mtu_of_its_networks_or_less() {
+    let networks = "[[network]]\nname = \"red\"\nvid = 10\nmtu = 9000\n[[network]]\nname = \"blue\"\nvid = 20\nmtu = 1400\n";
+    let mtu = |keys: &str| {
+        let config = parse(&format!("{networks}{}", port_with(keys)));
+        config.map(|config| config.ports[0].mtu).map_err(|error| error.to_string())
+    };
+    assert_eq!(mtu(""), Ok(1500));
+    assert_eq!(mtu("mtu = 65535"), Ok(65535));
+    assert_eq!(mtu("network = \"red\""), Ok(9000));
+    assert_eq!(mtu("network = \"red\"\nmtu = 1500"), Ok(1500));
+    assert_eq!(mtu("network = \"blue\""), Ok(1400));
+    assert_eq!(mtu("network = \"blue\"\ntagged = [\"red\"]"), Ok(9000));
+    assert_eq!(mtu("tagged = [\"blue\"]\nnetwork = \"default\"\nmtu = 2000"), Ok(2000));
+    let expected = "port[0] \"vm1\".mtu = 1500: is more than mtu = 1400 of network \"blue\"; lower it, or raise that";
+    let error = mtu("network = \"blue\"\nmtu = 1500").unwrap_err();
+    assert!(error.ends_with(expected), "{error}");
+    for text in [networks.to_owned(), format!("{networks}{}", port_with("network = \"red\""))] {
+        let config = parse(&text).unwrap();
+        assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
     }
 }

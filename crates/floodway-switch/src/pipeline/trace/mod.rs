@@ -463,6 +463,7 @@ fn no_way(reason: DropReason) -> &'static str {
         DropReason::Isolated => {
             "; one of both ports is isolated, or they are of different networks"
         }
+        DropReason::Oversize => "; the frame is larger than the network's mtu allows",
         DropReason::NoDestination => ", and no other port or uplink of the network runs",
         _ => "",
     }

@@ -178,7 +178,10 @@ struct Scene {
 
 impl Scene {
     fn new(ports: &[PortPlan], has_device: bool) -> Self {
-        let network = |vid: u16| NetworkConfig::new(format!("net{vid}"), vid);
+        let network = |vid: u16| {
+            let mtu = (vid == 10).then_some(1000);
+            NetworkConfig { mtu, ..NetworkConfig::new(format!("net{vid}"), vid) }
+        };
         let config = |(i, plan): (usize, &PortPlan)| {
             let n = i as u8 + 1;
             let mut config = PortConfig::new(format!("vm{n}"), "unused");
