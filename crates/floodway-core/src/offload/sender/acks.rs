@@ -61,7 +61,7 @@ impl<B: 'static> Sender<B> {
         let fack = self.recovery.fack;
         self.note_arrivals(&freed, fack, env.now);
         self.note_progress(env.now);
-        self.recovery.clocked = freed.delivered;
+        self.recovery.clocked += freed.delivered;
         let rtt = self.measure(&freed, &Sacked::default(), env.now);
         let ack = self.ack_event(segment, una, flight, rtt, env.now);
         self.controller.on_ack(&ack, &mut self.window);
@@ -88,7 +88,7 @@ impl<B: 'static> Sender<B> {
         let sacked = self.take_sack_blocks(segment, una, fack, env.now);
         let kind = self.kind(segment, una, window_moved);
         let delivered = self.count_duplicates(kind, segment.ack.since(una), &freed, &sacked);
-        self.recovery.clocked = delivered;
+        self.recovery.clocked += delivered;
         if kind == AckKind::Advanced {
             self.note_progress(env.now);
             self.check_raise(env);

@@ -10,6 +10,10 @@
 //! rate (Linux's `tcp_pacing_ca_ratio`), or with the next ACK. It leaves within the round trip, so `cwnd` is in use and may grow
 //! meanwhile, if what waits is less than two segments.
 //!
+//! *Pairs*: where the flow's rate is less than one segment in a millisecond, a segment waits for a second one: until the next ACK, or for the time that
+//! a pair takes. It does not wait if that ACK is not due within half a round trip, nor if a third of `cwnd` may leave. After Linux's `tcp_tso_should_defer`, which
+//! waits without a timer, at any rate, and only if something left within the last millisecond.
+//!
 //! *PSH* is at the end of each burst of more than one segment, and nowhere within, whatever the guest's frames had: their ends are not those of our
 //! bursts. A receiver that has read all acknowledges at PSH (Linux from 6.7 on). Within a burst that would let the next one out before this one has
 //! left the queue. Linux sets it in the last segment of each GSO packet, and not in single segments (`__tcp_transmit_skb`).
@@ -49,6 +53,7 @@ impl<B: 'static> Sender<B> {
         }
         let next = self.store.snd_nxt();
         let at_once = self.at_once(quota, env.now);
+        let waits_for_pair = at_once == 0 && quota > 0 && self.recovery.release_at == Instant::ZERO;
         let mut room = at_once;
         self.release_new(&mut room, env);
         if probing && self.store.snd_nxt() == next && self.pipe() == 0 {
@@ -60,11 +65,13 @@ impl<B: 'static> Sender<B> {
             // A window that waits is in use only if no more than the growth waits.
             let unused = quota - (at_once - room);
             self.cwnd_limited &= unused < 2 * self.window.mss;
-            if room < self.window.mss {
+            if waits_for_pair {
+                self.pause(2 * self.window.mss, env.now);
+            } else if room < self.window.mss {
                 self.pause(self.store.snd_nxt().since(next), env.now);
             }
         }
-        if let Some(recovery) = self.recovery.get_mut() {
+        if !waits_for_pair && let Some(recovery) = self.recovery.get_mut() {
             recovery.clocked = 0;
         }
         self.set_timer(env);
@@ -240,22 +247,50 @@ impl<B: 'static> Sender<B> {
     /// Of `quota` bytes of `cwnd`, those that may leave at once.
     #[inline]
     fn at_once(&self, quota: u32, now: Instant) -> u32 {
-        if now < self.recovery.release_at {
+        let answers_ack = self.recovery.release_at == Instant::ZERO;
+        if now < self.recovery.release_at || (answers_ack && self.waits_for_pair(quota, now)) {
             return 0;
         }
-        let always = self.recovery.clocked.clamp(self.window.mss, 2 * self.window.mss);
+        let mss = self.window.mss;
+        let least = if !answers_ack && self.sends_pairs() { 2 * mss } else { mss };
+        let always = self.recovery.clocked.clamp(least, 2 * mss);
         if quota.min(self.held()) <= always { quota } else { quota.min(self.burst().max(always)) }
+    }
+
+    /// Returns `true` if what may leave, `quota` bytes, waits for the second segment of a pair.
+    #[inline]
+    fn waits_for_pair(&self, quota: u32, now: Instant) -> bool {
+        if quota >= (2 * self.window.mss).min(self.window.cwnd / 3)
+            || self.held() <= quota
+            || !self.sends_pairs()
+        {
+            return false;
+        }
+        let age = self.store.place(0).map(|first| now.since(first.sent.at).as_nanos());
+        let srtt = self.rtt.srtt_nanos().unwrap_or(0);
+        age.is_some_and(|age| age >= u128::from(srtt / 2))
+    }
+
+    /// Returns `true` if the flow's rate is less than one segment in a millisecond.
+    #[inline]
+    fn sends_pairs(&self) -> bool {
+        let (cwnd, mss) = (u64::from(self.window.cwnd), u64::from(self.window.mss));
+        self.paced_over().is_some_and(|srtt| cwnd * MILLISECOND < mss * srtt)
     }
 
     /// Bytes of a millisecond at the flow's rate. Outside congestion avoidance bursts are not limited.
     fn burst(&self) -> u32 {
+        self.paced_over()
+            .map_or(u32::MAX, |srtt| (u64::from(self.window.cwnd) * MILLISECOND / srtt) as u32)
+    }
+
+    /// Returns the round trip in nanoseconds over which `cwnd` is spread: in congestion avoidance, with segments in flight, and if it is longer than a millisecond.
+    #[inline]
+    fn paced_over(&self) -> Option<u64> {
         let paced = self.recovery.phase == Phase::Open && !self.window.in_slow_start();
-        match self.rtt.srtt_nanos() {
-            Some(srtt) if paced && srtt > MILLISECOND && self.store.records() > 0 => {
-                (u64::from(self.window.cwnd) * MILLISECOND / srtt) as u32
-            }
-            _ => u32::MAX,
-        }
+        self.rtt
+            .srtt_nanos()
+            .filter(|&srtt| paced && srtt > MILLISECOND && self.store.records() > 0)
     }
 
     /// A burst of `bytes` has left, and `cwnd` has room for more: the rest may leave without an ACK after the time that the burst takes.

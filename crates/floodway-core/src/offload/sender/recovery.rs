@@ -76,7 +76,7 @@ pub(in crate::offload) struct Recovery {
     pub timer: Option<(Timer, Instant)>,
     /// Before, new bytes leave only if an ACK comes. Not later than now if nothing waits for it.
     pub release_at: Instant,
-    /// Bytes that the ACK in hand says have been delivered.
+    /// Bytes that the ACK in hand says have been delivered, and those before it whose answer waits for a pair.
     pub clocked: u32,
     /// Bytes that the guest has sent are missing here; the flow is given up at this time.
     pub gap_until: Instant,
