@@ -9,6 +9,7 @@
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
 //! | [`settings`] | settings made at run time, and configurations with them |
 //! | [`capture`] | what of frames is to be captured |
+//! | [`events`] | what happens, and in which words |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`networks`] | networks, and who is in them |
 //! | [`trace`] | what would become of a frame |
@@ -22,6 +23,7 @@ pub mod config;
 pub mod control;
 pub mod diagnosis;
 pub mod edit;
+pub mod events;
 pub mod networks;
 pub mod plan;
 pub mod settings;

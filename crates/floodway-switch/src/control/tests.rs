@@ -17,6 +17,7 @@ use crate::api::control::{
     InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::events::EventQuery;
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
@@ -25,24 +26,36 @@ use crate::api::status::{
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
+use crate::events::{EventReader, Events};
 use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
-struct Fixed(Status);
+mod events;
+
+struct Fixed {
+    status: Status,
+    events: Arc<Events>,
+}
+
+impl Fixed {
+    fn new(status: Status) -> Self {
+        Self { status, events: Arc::default() }
+    }
+}
 
 impl StatusSource for Fixed {
     fn status(&self) -> Status {
-        self.0.clone()
+        self.status.clone()
     }
 
     fn activity(&self) -> Activity {
-        let ports = self.0.ports.iter().map(|port| PortActivity {
+        let ports = self.status.ports.iter().map(|port| PortActivity {
             name: port.name.clone(),
             state: port.state,
             ..PortActivity::default()
         });
         let ports = ports.collect();
-        Activity { switch: self.0.switch.clone(), ports, ..Activity::default() }
+        Activity { switch: self.status.switch.clone(), ports, ..Activity::default() }
     }
 }
 
@@ -116,6 +129,10 @@ impl ControlApi for Fixed {
 
     fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError> {
         Err(ControlError::UnknownCapture(id))
+    }
+
+    fn events(&self, query: &EventQuery) -> Result<EventReader, ControlError> {
+        EventReader::new(&self.events, query)
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
@@ -194,7 +211,7 @@ fn sample() -> Status {
 }
 
 fn start(path: &Path) -> Result<ControlServer, BindError> {
-    ControlServer::start(ControlListener::bind(path)?, Arc::new(Fixed(sample())))
+    ControlServer::start(ControlListener::bind(path)?, Arc::new(Fixed::new(sample())))
 }
 
 fn socket() -> (tempfile::TempDir, PathBuf) {
@@ -209,7 +226,7 @@ fn the_client_reads_what_the_source_says() {
     let _server = start(&path).unwrap();
     let client = ControlClient::new(&path).unwrap();
     assert_eq!(client.status().unwrap(), sample());
-    assert_eq!(client.activity().unwrap(), Fixed(sample()).activity());
+    assert_eq!(client.activity().unwrap(), Fixed::new(sample()).activity());
     assert_eq!(client.version().unwrap().version, env!("CARGO_PKG_VERSION"));
 }
 
