@@ -28,7 +28,8 @@ pub fn events(args: &EventsArgs) -> anyhow::Result<()> {
     let mut printer = Printer { json: args.json, gone_since: None, printed: Ok(()) };
     loop {
         let is_first = printer.gone_since.is_none();
-        let read = client.events(&query, |document| printer.print(document, &mut query.since));
+        let asked = query.clone();
+        let read = client.events(&asked, |document| printer.print(document, &mut query.since));
         std::mem::replace(&mut printer.printed, Ok(()))?;
         match read {
             Ok(()) if !args.follow => return Ok(()),

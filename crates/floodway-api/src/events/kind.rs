@@ -79,7 +79,7 @@ pub enum EventKind {
     CaptureBegan { port: String, capture: u64, uid: u32 },
     /// That is over.
     CaptureEnded { port: String, capture: u64, frames: u64, lost: u64, reason: String },
-    /// Frames are dropped for a reason, for which none were for a while. `rate_limited` is a port at its limit.
+    /// Frames are dropped for a reason, for which none were for a while. `rate_limit` is a port at its limit.
     DropsBegan { port: String, direction: Direction, reason: String },
     /// None were for a while: so many by then, since that began.
     DropsEnded { port: String, direction: Direction, reason: String, frames: u64 },

@@ -81,7 +81,7 @@ fn a_follower_hears_of_guests_drops_and_changes_and_of_its_port_only() {
     assert_eq!(all.expect("drain_began")["port"], "vm1");
     assert!(scene.output(&["offload", "vm1", "--transmit", "off"]).status.success());
     assert_eq!(all.expect("offload_changed")["transmit"], false);
-    assert!(scene.output(&["port", "remove", "vm1"]).status.success());
+    assert!(scene.output(&["port", "del", "vm1"]).status.success());
     let changes = all.expect("config_applied")["changes"].clone();
     assert_eq!(changes, "- port vm1");
     drop(b);
