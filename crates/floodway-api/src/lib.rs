@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | the configuration: names, units, ranges and defaults, from TOML and back |
 //! | [`status`] | counters and states of a running switch |
+//! | [`histogram`] | how many durations were how long |
 //! | [`activity`] | the few of them that are shown again and again |
 //! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
@@ -24,6 +25,7 @@ pub mod control;
 pub mod diagnosis;
 pub mod edit;
 pub mod events;
+pub mod histogram;
 pub mod networks;
 pub mod plan;
 pub mod settings;

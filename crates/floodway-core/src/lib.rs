@@ -16,6 +16,7 @@
 pub mod congestion;
 mod counters;
 pub mod egress;
+pub mod histogram;
 pub mod inbound;
 pub mod l2;
 pub mod offload;

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
+
+use floodway_core::histogram::DurationHistogram;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
 use crate::api::activity::{Activity, PortActivity};
@@ -156,6 +159,11 @@ fn sample() -> Status {
     let mut queue = QueuePairStatus::default();
     queue.rx.traffic = TrafficStatus::from(&traffic);
     queue.rx.pending_bytes = 4096;
+    let delays = DurationHistogram::default();
+    delays.observe(Duration::from_micros(10), 7);
+    delays.observe(Duration::from_micros(20), 2);
+    delays.observe(Duration::from_secs(9), 1);
+    queue.rx.delay = (&delays.counts()).into();
     queue.tx.notifications.sent = 5;
     let undelivered = Traffic::default();
     undelivered.count_drop(DropReason::PortDown, 2);
@@ -271,6 +279,10 @@ fn metrics_are_the_same_counters() {
         "floodway_offload_enabled{port=\"vm1\",direction=\"tx\"} 1.0",
         "floodway_offload_enabled{port=\"vm1\",direction=\"rx\"} 0.0",
         "floodway_offload_flows{port=\"vm1\"} 3.0",
+        "floodway_port_queue_delay_seconds_bucket{le=\"0.000016\",port=\"vm1\"} 7",
+        "floodway_port_queue_delay_seconds_bucket{le=\"0.000032\",port=\"vm1\"} 9",
+        "floodway_port_queue_delay_seconds_bucket{le=\"+Inf\",port=\"vm1\"} 10",
+        "floodway_port_queue_delay_seconds_count{port=\"vm1\"} 10",
         "floodway_offload_events_total{port=\"vm1\",event=\"timeouts\"} 4",
         "floodway_uplink_queue_frames{uplink=\"up0\",class=\"low\"} 3.0",
         "floodway_meter_packets_total{uplink=\"up0\",class=\"high\"} 8",
@@ -287,6 +299,8 @@ fn metrics_are_the_same_counters() {
             assert!(text.lines().any(|line| line == sample), "no {sample:?} in\n{text}");
         }
     }
+    assert!(new.contains("# TYPE floodway_port_queue_delay_seconds histogram"));
+    assert!(!new.contains("offload_rtt_seconds_count"), "there was no round trip");
     assert!(new.contains("# TYPE floodway_packets counter") && new.ends_with("# EOF\n"));
     assert!(old.contains("# TYPE floodway_packets_total counter") && !old.contains("# EOF"));
     assert!(old.contains("# HELP floodway_packets_total Frames; "));

@@ -34,7 +34,7 @@ fn read(reader: &mut EventReader) -> Vec<Arc<Event>> {
     .collect()
 }
 
-fn kinds(events: Vec<Arc<Event>>) -> Vec<EventKind> {
+fn kinds(events: &[Arc<Event>]) -> Vec<EventKind> {
     events.iter().map(|event| event.kind.clone()).collect()
 }
 
@@ -43,13 +43,13 @@ fn a_reader_gets_what_is_kept_and_then_what_comes() {
     let events = Arc::new(Events::default());
     events.emit(stalled(1));
     let mut all = reader(&events, &EventQuery::default());
-    assert_eq!(kinds(read(&mut all)), [stalled(1)]);
+    assert_eq!(kinds(&read(&mut all)), [stalled(1)]);
     events.emit(stalled(2));
     let got = read(&mut all);
     assert_eq!((got[0].id, got.len()), (EventId { history: events.history, number: 2 }, 1));
     let resumed = EventQuery { since: Some(got[0].id), ..EventQuery::default() };
     events.emit(stalled(3));
-    assert_eq!(kinds(read(&mut reader(&events, &resumed))), [stalled(3)]);
+    assert_eq!(kinds(&read(&mut reader(&events, &resumed))), [stalled(3)]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn who_goes_on_from_another_history_gets_all_of_this_one_and_is_told() {
     let since = EventId { history: events.history - 1, number: 500 };
     let query = EventQuery { since: Some(since), ..EventQuery::default() };
     let got = read(&mut reader(&events, &query));
-    assert_eq!(kinds(got), [EventKind::Lost { count: None }, stalled(1)]);
+    assert_eq!(kinds(&got), [EventKind::Lost { count: None }, stalled(1)]);
     let future = EventId { history: events.history, number: 2 };
     let query = EventQuery { since: Some(future), ..EventQuery::default() };
     let last = EventId { number: 1, ..future };

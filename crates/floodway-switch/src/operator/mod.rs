@@ -62,6 +62,7 @@ impl PortOffload {
             kept: kept.into(),
             stored_bytes: machine.pool.used() as u64,
             counters: counters.iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
+            rtt: (&machine.engine.rtts()).into(),
         }
     }
 
