@@ -130,8 +130,17 @@ impl Uplink {
         let mut slot = Self::with_sender(id, config, defaults, link, sender, waker, meter);
         (slot.sent.traffic, slot.received) = (sent, received);
         let slot = Arc::new(slot);
+        if failed {
+            Self::tell_failure(&slot, "the broker has no device yet");
+        }
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
+    }
+
+    fn tell_failure(slot: &Self, reason: &str) {
+        let UplinkConfig { name, device, .. } = &slot.config;
+        let (uplink, device, reason) = (name.clone(), device.clone(), reason.to_owned());
+        slot.events.emit(EventKind::UplinkDown { uplink, device, reason });
     }
 
     /// A half that sends through `sender`, to a link of rate `link` if the configuration names none; its meters count in `meter`.
@@ -352,9 +361,7 @@ impl UplinkReceiver {
 
     #[cold]
     fn report(slot: &Uplink, error: &io::Error) {
-        let UplinkConfig { name, device, .. } = &slot.config;
-        let (uplink, device, reason) = (name.clone(), device.clone(), error.to_string());
-        slot.events.emit(EventKind::UplinkDown { uplink, device, reason });
+        Uplink::tell_failure(slot, &error.to_string());
         slot.received.count_drop(DropReason::UplinkError, 1);
     }
 

@@ -7,7 +7,8 @@ use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::wait_until;
 use serde_json::Value;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, signal};
+use crate::uplinks::{in_namespace, ip, uplink};
 
 /// A command that follows events, and what it prints. Killed when the test is over.
 struct Follower {
@@ -109,6 +110,34 @@ fn a_follower_stays_when_the_data_plane_is_replaced() {
     let events = kept(&scene, &["--since", before.as_str().unwrap()]);
     assert_eq!(events[0]["event"], "lost");
     assert!(events.contains(&restarted), "{events:?}");
+}
+
+#[test]
+fn a_follower_of_an_uplink_hears_when_its_device_goes_and_comes() {
+    let create = || {
+        ip("link add fwp0 type veth peer name fwp1");
+        ip("link set fwp0 up");
+        ip("link set fwp1 up");
+    };
+    in_namespace(|| {
+        create();
+        let scene = Scene::start_with(&uplink("packet", "fwp0"));
+        let mut follower = Follower::start(&scene, &["--port", "net"]);
+        ip("link delete dev fwp0");
+        let down = follower.expect("uplink_down");
+        assert_eq!((&down["uplink"], &down["device"]), (&"net".into(), &"fwp0".into()));
+        assert!(down["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{down}");
+        create();
+        assert_eq!(follower.expect("uplink_up")["severity"], "info");
+        // A data plane that starts without it says so, too.
+        ip("link delete dev fwp0");
+        follower.expect("uplink_down");
+        signal(scene.data_plane(), libc::SIGKILL);
+        let down = follower.expect("uplink_down");
+        assert_eq!(down["reason"], "the broker has no device yet");
+        create();
+        follower.expect("uplink_up");
+    });
 }
 
 #[test]
