@@ -35,15 +35,7 @@ pub fn events(args: &EventsArgs) -> anyhow::Result<()> {
             Ok(()) if !args.follow => return Ok(()),
             Err(error) if is_first && !has_begun(&error) => return Err(error.into()),
             Err(error @ ClientError::Refused(_)) => return Err(error.into()),
-            read => {
-                let gone_since = *printer.gone_since.get_or_insert_with(Instant::now);
-                if gone_since.elapsed() >= COMES_BACK {
-                    return Err(read
-                        .err()
-                        .map_or_else(|| anyhow!("the switch has ended"), Into::into));
-                }
-                thread::sleep(RETRY);
-            }
+            read => printer.wait(read.err())?,
         }
     }
 }
@@ -61,6 +53,19 @@ struct Printer {
 }
 
 impl Printer {
+    /// Waits a little for a switch that has gone.
+    ///
+    /// # Errors
+    /// It has been gone for too long: `error`, if that says more.
+    fn wait(&mut self, error: Option<ClientError>) -> anyhow::Result<()> {
+        let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
+        if gone_since.elapsed() >= COMES_BACK {
+            return Err(error.map_or_else(|| anyhow!("the switch has ended"), Into::into));
+        }
+        thread::sleep(RETRY);
+        Ok(())
+    }
+
     /// Prints an event, and notes its number in `last`. Returns `false` if that is not possible.
     fn print(&mut self, document: &str, last: &mut Option<EventId>) -> bool {
         self.gone_since = None;

@@ -1,11 +1,11 @@
 //! Events: an answer that goes on, in messages of `text/event-stream`.
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
-use super::{ClientError, ControlClient, Door, MAX_ANSWER, TIMEOUT, escape};
+use super::{ClientError, ControlClient, Door, TIMEOUT, escape};
 use crate::events::EventQuery;
 
 /// Longest message that is read.
@@ -50,19 +50,15 @@ impl ControlClient {
     ) -> Result<(), ClientError> {
         let (head, mut body) = answer.into_parts();
         if head.status != StatusCode::OK {
-            let body = Limited::new(body, MAX_ANSWER).collect().await;
-            let body = body.map_err(|error| self.bad_answer(error.to_string()))?;
-            return Err(self.failure("/v1/events", head.status, &body.to_bytes()));
+            return Err(self.refusal("/v1/events", head.status, body).await);
         }
         let mut messages = Messages::default();
         while let Some(frame) = body.frame().await {
             let frame =
                 frame.map_err(|error| self.bad_answer(format!("events break off: {error}")))?;
             messages.0.extend(frame.into_data().unwrap_or_default());
-            while let Some(data) = messages.next() {
-                if !each(&data) {
-                    return Ok(());
-                }
+            if !std::iter::from_fn(|| messages.next()).all(|data| each(&data)) {
+                return Ok(());
             }
             if messages.0.len() > MAX_MESSAGE {
                 return Err(self.bad_answer(format!("an event of over {MAX_MESSAGE} bytes")));

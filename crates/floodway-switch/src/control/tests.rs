@@ -152,18 +152,23 @@ impl ControlApi for Fixed {
     }
 }
 
-fn sample() -> Status {
-    let traffic = Traffic::default();
-    traffic.count(1500);
-    traffic.count_drop(DropReason::Storm, 7);
-    let mut queue = QueuePairStatus::default();
-    queue.rx.traffic = TrafficStatus::from(&traffic);
-    queue.rx.pending_bytes = 4096;
+fn with_delays() -> QueuePairStatus {
     let delays = DurationHistogram::default();
     delays.observe(Duration::from_micros(10), 7);
     delays.observe(Duration::from_micros(20), 2);
     delays.observe(Duration::from_secs(9), 1);
+    let mut queue = QueuePairStatus::default();
     queue.rx.delay = (&delays.counts()).into();
+    queue
+}
+
+fn sample() -> Status {
+    let traffic = Traffic::default();
+    traffic.count(1500);
+    traffic.count_drop(DropReason::Storm, 7);
+    let mut queue = with_delays();
+    queue.rx.traffic = TrafficStatus::from(&traffic);
+    queue.rx.pending_bytes = 4096;
     queue.tx.notifications.sent = 5;
     let undelivered = Traffic::default();
     undelivered.count_drop(DropReason::PortDown, 2);

@@ -32,16 +32,7 @@ impl EventReader {
     pub fn new(events: &Arc<Events>, query: &EventQuery) -> Result<Self, ControlError> {
         let mut ring = lock(&events.ring);
         let last = EventId { history: events.history, number: ring.emitted };
-        let first = ring.overwritten();
-        let (read, is_of_another) = match query.since {
-            None => (first, false),
-            Some(since) if since.history != last.history => (first, true),
-            Some(since) if since > last => {
-                let problem = format!("since = {since}: no such event yet; the last is {last}");
-                return Err(ControlError::Invalid(problem));
-            }
-            Some(since) => (since.number, false),
-        };
+        let (read, is_of_another) = place(query.since, ring.overwritten(), last)?;
         if ring.readers.len() >= MAX_READERS {
             return Err(ControlError::TooManyReaders(MAX_READERS));
         }
@@ -56,13 +47,9 @@ impl EventReader {
     pub fn poll_next(&mut self, context: &Context<'_>) -> Poll<Option<Arc<Event>>> {
         let events = Arc::clone(&self.events);
         let mut ring = lock(&events.ring);
-        if std::mem::take(&mut self.is_of_another) {
-            return Poll::Ready(Some(self.lost(None)));
-        }
         let overwritten = ring.overwritten();
-        if self.read < overwritten {
-            let count = overwritten - std::mem::replace(&mut self.read, overwritten);
-            return Poll::Ready(Some(self.lost(Some(count))));
+        if let Some(lost) = self.take_lost(overwritten) {
+            return Poll::Ready(Some(lost));
         }
         while let Some(event) = ring.kept.get((self.read - overwritten) as usize) {
             self.read += 1;
@@ -77,12 +64,35 @@ impl EventReader {
         Poll::Pending
     }
 
+    /// Tells of events that it will never get, if there are such that it was not told of; so many are `overwritten`.
+    fn take_lost(&mut self, overwritten: u64) -> Option<Arc<Event>> {
+        if std::mem::take(&mut self.is_of_another) {
+            return Some(self.lost(None));
+        }
+        let count = overwritten.checked_sub(self.read).filter(|&count| count > 0)?;
+        self.read = overwritten;
+        Some(self.lost(Some(count)))
+    }
+
     /// Tells of events that are gone. Its number is that of the last of them, so that whoever goes on from there misses nothing else.
     fn lost(&self, count: Option<u64>) -> Arc<Event> {
         let kind = EventKind::Lost { count };
         let id = EventId { history: self.events.history, number: self.read };
         let (time, severity, text) = (time_now(), kind.severity(), kind.to_string());
         Arc::new(Event { id, time, severity, kind, text, suppressed: 0 })
+    }
+}
+
+/// How many events who goes on after `since` has read, of which `first` are not kept any more and `last` is the last; and whether they were of another history.
+fn place(since: Option<EventId>, first: u64, last: EventId) -> Result<(u64, bool), ControlError> {
+    match since {
+        None => Ok((first, false)),
+        Some(since) if since.history != last.history => Ok((first, true)),
+        Some(since) if since > last => {
+            let problem = format!("since = {since}: no such event yet; the last is {last}");
+            Err(ControlError::Invalid(problem))
+        }
+        Some(since) => Ok((since.number, false)),
     }
 }
 

@@ -195,6 +195,14 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
+fn level_of(severity: Severity) -> tracing::Level {
+    match severity {
+        Severity::Info => tracing::Level::INFO,
+        Severity::Warning => tracing::Level::WARN,
+        Severity::Error => tracing::Level::ERROR,
+    }
+}
+
 #[test]
 fn each_event_has_a_line_with_its_number_severity_and_text() {
     let lines = Arc::<Lines>::default();
@@ -207,12 +215,7 @@ fn each_event_has_a_line_with_its_number_severity_and_text() {
     let lines = lock(&lines.0);
     assert_eq!(lines.len(), got.len());
     for ((level, Fields(fields)), event) in lines.iter().zip(&got) {
-        let expected = match event.severity {
-            Severity::Info => tracing::Level::INFO,
-            Severity::Warning => tracing::Level::WARN,
-            Severity::Error => tracing::Level::ERROR,
-        };
-        assert_eq!(*level, expected);
+        assert_eq!(*level, level_of(event.severity));
         let field = |name| fields.get(name).map(String::as_str);
         assert_eq!(field("message"), Some(&*event.text));
         assert_eq!(field("event"), Some(event.kind.name()));

@@ -137,13 +137,16 @@ impl Episodes {
             }
             self.known.insert(key, reasons);
         }
-        for (key, reasons) in gone {
-            let over = reasons.iter().enumerate().filter_map(|(i, e)| Some((i, e.frames()?)));
-            events.extend(over.map(|(index, frames)| Change::Ended(frames).of(&key, index)));
-        }
+        gone.iter().for_each(|(key, reasons)| events.extend(ended(key, reasons)));
         self.has_looked = true;
         events
     }
+}
+
+/// What ends with a port that is gone.
+fn ended(key: &(String, Direction), reasons: &Reasons) -> impl Iterator<Item = EventKind> {
+    let over = reasons.iter().enumerate().filter_map(|(i, e)| Some((i, e.frames()?)));
+    over.map(move |(index, frames)| Change::Ended(frames).of(key, index))
 }
 
 enum Change {

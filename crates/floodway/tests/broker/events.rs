@@ -53,12 +53,12 @@ fn kept(scene: &Scene, words: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn a_follower_hears_of_guests_drops_and_changes_and_of_its_port_only() {
+fn a_follower_hears_of_guests_and_one_of_a_port_of_no_other() {
     let scene = Scene::start();
     let (mut all, mut of_vm2) =
         (Follower::start(&scene, &[]), Follower::start(&scene, &["--port", "vm2"]));
     assert_eq!(all.expect("switch_started")["ports"], 2);
-    let mut a = scene.boot(1);
+    let _a = scene.boot(1);
     let connected = all.expect("port_connected");
     assert_eq!(
         (&connected["port"], &connected["pid"]),
@@ -71,6 +71,15 @@ fn a_follower_hears_of_guests_drops_and_changes_and_of_its_port_only() {
     let first: Value = serde_json::from_str(&of_vm2.lines.next().unwrap().unwrap()).unwrap();
     assert_eq!((&first["event"], &first["port"]), (&"port_connected".into(), &"vm2".into()));
 
+    drop(b);
+    let gone = of_vm2.expect("port_disconnected");
+    assert_eq!((&gone["port"], &gone["reason"]), (&"vm2".into(), &Value::Null));
+}
+
+#[test]
+fn a_follower_hears_of_drops_and_of_what_operators_change() {
+    let scene = Scene::start();
+    let (mut all, mut a) = (Follower::start(&scene, &[]), scene.boot(1));
     let mut spoofed = numbered(1, 2, 99, 60);
     spoofed[6..12].copy_from_slice(&mac(9).0);
     a.send(&spoofed);
@@ -85,9 +94,6 @@ fn a_follower_hears_of_guests_drops_and_changes_and_of_its_port_only() {
     assert!(scene.output(&["port", "del", "vm1"]).status.success());
     let changes = all.expect("config_applied")["changes"].clone();
     assert_eq!(changes, "- port vm1");
-    drop(b);
-    let gone = of_vm2.expect("port_disconnected");
-    assert_eq!((&gone["port"], &gone["reason"]), (&"vm2".into(), &Value::Null));
 }
 
 #[test]
@@ -129,7 +135,20 @@ fn a_follower_of_an_uplink_hears_when_its_device_goes_and_comes() {
         assert!(down["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{down}");
         create();
         assert_eq!(follower.expect("uplink_up")["severity"], "info");
-        // A data plane that starts without it says so, too.
+    });
+}
+
+#[test]
+fn a_data_plane_that_starts_without_an_uplink_says_so() {
+    let create = || {
+        ip("link add fwp0 type veth peer name fwp1");
+        ip("link set fwp0 up");
+        ip("link set fwp1 up");
+    };
+    in_namespace(|| {
+        create();
+        let scene = Scene::start_with(&uplink("packet", "fwp0"));
+        let mut follower = Follower::start(&scene, &["--port", "net"]);
         ip("link delete dev fwp0");
         follower.expect("uplink_down");
         signal(scene.data_plane(), libc::SIGKILL);

@@ -44,8 +44,16 @@ fn events_that_are_kept_are_read_and_then_those_that_come() {
     );
     let since = EventQuery { since: Some(all[1].id), ..kept() };
     assert_eq!(read(&client, &since), all[2..]);
+}
 
-    // One that follows makes the next event itself, when it has seen all before.
+#[test]
+fn who_follows_gets_what_comes() {
+    let (_directory, path) = socket();
+    let events = Arc::<Events>::default();
+    let _server = start(&path, &events);
+    let client = ControlClient::new(&path).unwrap();
+    (0..3).for_each(|worker| events.emit(stalled(worker)));
+    // It makes the next event itself, when it has seen all before.
     let mut seen = 0;
     let each = |_: &str| {
         seen += 1;
@@ -73,6 +81,17 @@ fn what_is_asked_wrongly_is_refused() {
     assert!(text.contains(&format!("no such event yet; the last is {history}-1")), "{text}");
 }
 
+/// The answer to a request for what is kept after `since`, with a header.
+fn ask(path: &Path, since: EventId, header: &str) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    let route = format!("/v1/events?follow=false&since={since}");
+    let head = format!("GET {route} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 /// What a client in any language sees, and what a browser's `EventSource` does.
 #[test]
 fn messages_have_numbers_and_names_and_the_last_number_in_a_header_counts() {
@@ -82,21 +101,12 @@ fn messages_have_numbers_and_names_and_the_last_number_in_a_header_counts() {
     (0..3).for_each(|worker| events.emit(stalled(worker)));
     let client = ControlClient::new(&path).unwrap();
     let ids: Vec<_> = read(&client, &kept()).iter().map(|event| event.id).collect();
-    let ask = |header: &str| {
-        let mut stream = UnixStream::connect(&path).unwrap();
-        let route = format!("/v1/events?follow=false&since={}", ids[0]);
-        let head = format!("GET {route} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let answer = ask(&format!("Last-Event-ID: {}\r\n", ids[1]));
+    let answer = ask(&path, ids[0], &format!("Last-Event-ID: {}\r\n", ids[1]));
     assert!(answer.contains("content-type: text/event-stream"), "{answer}");
     let lines: Vec<_> = answer.lines().filter(|line| line.starts_with("id: ")).collect();
     assert_eq!(lines, [format!("id: {}", ids[2])], "what the address says is older");
     assert!(answer.lines().any(|line| line == "event: worker_stalled"), "{answer}");
-    let answer = ask("Last-Event-ID: 7\r\n");
+    let answer = ask(&path, ids[0], "Last-Event-ID: 7\r\n");
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("Last-Event-ID: "), "{answer}");
 }
 
