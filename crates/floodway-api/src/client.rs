@@ -5,6 +5,7 @@
 //! socket can still read the configuration from the control socket.
 
 mod capture;
+mod events;
 
 use std::io;
 use std::path::{Path, PathBuf};

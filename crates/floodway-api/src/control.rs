@@ -57,6 +57,9 @@ pub enum ControlError {
     /// As many captures run as there can be.
     #[error("{0} captures run already, and no more can; end one of them")]
     TooManyCaptures(usize),
+    /// As many readers follow events as there can be.
+    #[error("{0} readers follow events already, and no more can; end one of them")]
+    TooManyReaders(usize),
     /// Who asks may not see what guests send.
     #[error("uid {0} may not capture frames (run as root, or as the user of the switch)")]
     MayNotCapture(u32),

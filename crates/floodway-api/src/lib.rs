@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`config`] | the configuration: names, units, ranges and defaults, from TOML and back |
 //! | [`status`] | counters and states of a running switch |
+//! | [`histogram`] | how many durations were how long |
 //! | [`activity`] | the few of them that are shown again and again |
 //! | [`control`] | what can be asked of and changed in a running switch |
 //! | [`edit`], [`plan`] | changes of a configuration, and what they do to a running switch |
 //! | [`settings`] | settings made at run time, and configurations with them |
 //! | [`capture`] | what of frames is to be captured |
+//! | [`events`] | what happens, and in which words |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`networks`] | networks, and who is in them |
 //! | [`trace`] | what would become of a frame |
@@ -22,6 +24,8 @@ pub mod config;
 pub mod control;
 pub mod diagnosis;
 pub mod edit;
+pub mod events;
+pub mod histogram;
 pub mod networks;
 pub mod plan;
 pub mod settings;

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::histogram::Histogram;
+
 use crate::config::Policy;
 
 /// Version of the switch that answers.
@@ -276,6 +278,9 @@ pub struct OffloadStatus {
     pub stored_bytes: u64,
     /// Events by name. Every counter is there, also those at zero.
     pub counters: BTreeMap<String, u64>,
+    /// Round-trip times of connections whose congestion control the switch has taken over, one for each ACK that measures one.
+    #[serde(default)]
+    pub rtt: Histogram,
 }
 
 /// A queue pair.
@@ -299,6 +304,9 @@ pub struct RxQueueStatus {
     pub pending_frames: u64,
     /// Bytes that those frames take of the queue's bound.
     pub pending_bytes: u64,
+    /// How long frames waited that the guest was given, those that did not wait among them.
+    #[serde(default)]
+    pub delay: Histogram,
 }
 
 /// A transmit queue.

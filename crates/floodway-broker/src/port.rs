@@ -432,7 +432,8 @@ impl Server {
             return;
         }
         if let Some(problem) = &problem {
-            tracing::warn!(port = self.name, "{problem}");
+            // The data plane tells operators.
+            tracing::debug!(port = self.name, "{problem}");
         }
         self.attempts.problem = problem;
         self.attempts.reported = None;

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | mechanisms | [`offload`], [`inbound`], [`egress`], [`l2`] |
 //! | laws and tables | [`congestion`], [`tables`], [`work`], [`watchdog`] |
-//! | words | `counters`, [`tcp`] (segments, edits, sequence numbers, round trips), [`token_bucket`], [`time`] |
+//! | words | `counters`, [`histogram`], [`tcp`] (segments, edits, sequence numbers, round trips), [`token_bucket`], [`time`] |
 //!
 //! The MAC table and the source policy are one mechanism and stay together in [`l2`]; [`tables`] is what several mechanisms keep flows in.
 
@@ -16,6 +16,7 @@
 pub mod congestion;
 mod counters;
 pub mod egress;
+pub mod histogram;
 pub mod inbound;
 pub mod l2;
 pub mod offload;

@@ -12,6 +12,7 @@
 //! | [`vhost`] | | front-ends: vhost-user messages and what they set up |
 //! | [`pipeline`] | `decide`, `forward`, `delivery` (and `migration`), `tcp_offload`, `inbound`, `trace` | frames and where they go |
 //! | [`state`] | `port`, `front_end`, `uplink`, `shared` | what is shared, and behind which locks |
+//! | [`events`] | `reader` | what operators hear of, and its lines in the log |
 //! | [`egress`] | | frames on their way into an uplink: meter, tag, segmentation, queue discipline |
 //! | [`capture`] | `tap`, `ring`, `record` | copies of frames for an operator who looks |
 //! | [`uplink`] | | devices that frames leave and come by |
@@ -33,6 +34,7 @@ pub mod capture;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod egress;
+pub mod events;
 pub mod frame;
 pub mod host;
 #[cfg(test)]

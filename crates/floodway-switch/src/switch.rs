@@ -2,6 +2,8 @@
 
 mod manager;
 mod operated;
+#[cfg(any(test, feature = "testing"))]
+mod without_threads;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,9 +17,11 @@ use floodway_core::l2::{MacTable, MacTables, NetworkId, PortKind};
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
+use crate::api::events::EventKind;
 use crate::api::status::{PredecessorsStatus, Sandbox, VcpuStatus};
 use crate::capture::Captures;
 use crate::config::{Config, MAX_PORTS, PortConfig, WorkerConfig};
+use crate::events::{Events, PortEvents};
 use crate::host::affinity::Cores;
 use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
@@ -26,6 +30,7 @@ use crate::kept::counters::KeptCounters;
 use crate::kept::journal::KeptJournal;
 use crate::kept::turns::{KeptTurns, Turn};
 use crate::memory::budget::{Budget, Share};
+use crate::operator::episodes::EpisodeThread;
 use crate::operator::runtime_settings::{self, SettingError};
 use crate::operator::{ControlApi, StatusSource};
 use crate::queues::call;
@@ -102,6 +107,12 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Threads have run out.
+    #[error("cannot start the thread that counts drops: {source}")]
+    Drops {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Threads or descriptors have run out.
     #[error("cannot start worker[{index}]: {source}")]
     Worker {
@@ -152,6 +163,8 @@ pub struct Switch {
     manager: Arc<Manager>,
     /// Looks at the workers.
     watchdog: Option<WatchdogThread>,
+    /// Tells when drops begin and end.
+    episodes: Option<EpisodeThread>,
     slices: Slices,
     stop: Arc<AtomicBool>,
 }
@@ -202,6 +215,7 @@ impl Switch {
             workers: Vec::new(),
             manager: Arc::new(manager),
             watchdog: None,
+            episodes: None,
             slices: config.vcpu,
             stop: Arc::new(AtomicBool::new(false)),
         };
@@ -213,6 +227,13 @@ impl Switch {
         }
         switch.manager.connect(channels)?;
         switch.watchdog = switch.watch(config)?;
+        let episodes = EpisodeThread::start(Arc::clone(&switch.shared));
+        switch.episodes = Some(episodes.map_err(|source| StartError::Drops { source })?);
+        switch.shared.events.emit(EventKind::SwitchStarted {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ports: config.ports.len(),
+            uplinks: config.uplinks.len(),
+        });
         Ok(switch)
     }
 
@@ -222,7 +243,8 @@ impl Switch {
             waker: Arc::clone(&worker.waker),
             stats: Arc::clone(&info.stats),
         };
-        WatchdogThread::start(config.watchdog, workers.map(watched).collect())
+        let (workers, events) = (workers.map(watched).collect(), Arc::clone(&self.shared.events));
+        WatchdogThread::start(config.watchdog, workers, events)
             .map_err(|source| StartError::Watchdog { source })
     }
 
@@ -272,6 +294,10 @@ impl Switch {
 
     /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did.
     pub fn note_predecessors(&self, broker: u32, count: u32, last_end: Option<String>) {
+        if count > 0 {
+            let (restarts, reason) = (count, last_end.clone());
+            self.shared.events.emit(EventKind::DataPlaneRestarted { restarts, reason });
+        }
         // Said once.
         let _ = self.shared.predecessors.set(PredecessorsStatus { broker, count, last_end });
     }
@@ -350,6 +376,7 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         drop(self.watchdog.take());
+        drop(self.episodes.take());
         self.manager.stop();
         self.stop.store(true, Ordering::Relaxed);
         for worker in &mut self.workers {
@@ -462,10 +489,12 @@ fn open(
     let tables = Arc::new(RwLock::new(MacTables::new(hash_seed(), config.l2.ageing)));
     let capacity = held.numbers.unwrap_or_else(|| numbers(config));
     let memory = Budget::new(capacity);
+    let events = Arc::<Events>::default();
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
         let (number, instance) = held.seat(i);
-        let mut port = Port::new(Ports::id(number), c.clone(), waker, Arc::clone(&tables));
+        let (id, heard) = (Ports::id(number), PortEvents::new(Arc::clone(&events)));
+        let mut port = Port::new(id, c.clone(), waker, Arc::clone(&tables), heard);
         port.instance = instance;
         port.memory = Share::of(Arc::clone(&memory));
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
@@ -484,6 +513,7 @@ fn open(
         guests: capacity,
         seed: hash_seed()[0],
         captures: &captures,
+        events: &events,
     };
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
@@ -500,7 +530,8 @@ fn open(
     }
     let worker = |c: &WorkerConfig| WorkerInfo { core: c.core, ..WorkerInfo::default() };
     let workers = config.workers.iter().map(worker).collect();
-    let shared = Shared::new(ports, capacity, uplinks, workers, Arc::clone(&tables), captures);
+    let (heard, table) = (Arc::clone(&events), Arc::clone(&tables));
+    let shared = Shared::new(ports, capacity, uplinks, workers, table, captures, heard);
     *lock(&shared.removed) = removed;
     fill_table(&shared);
     Ok(Opened { shared, tables, memory })
@@ -512,49 +543,6 @@ fn count_orphans(counters: &KeptCounters, held: &Held) -> Removed {
     let seats: BTreeMap<_, _> = held.seats.values().copied().collect();
     counters.count_orphans(&removed, |number, instance| seats.get(&number) == Some(&instance));
     removed
-}
-
-#[cfg(any(test, feature = "testing"))]
-impl Shared {
-    /// The port that is number `index` of the configuration.
-    ///
-    /// # Panics
-    /// There is none.
-    #[must_use]
-    pub fn port_at(&self, index: usize) -> Arc<Port> {
-        Arc::clone(&self.ports().list()[index])
-    }
-
-    /// The switch of `config` without sockets and threads: for benches, which are its worker.
-    ///
-    /// # Errors
-    /// As [`Switch::start`].
-    pub fn without_threads(config: &Config) -> Result<Arc<Self>, StartError> {
-        Self::without_threads_with(config, &Held::default())
-    }
-
-    /// As [`without_threads`](Self::without_threads), with uplinks that have no devices yet.
-    ///
-    /// # Errors
-    /// As [`Switch::start`].
-    #[cfg(test)]
-    pub(crate) fn without_devices(config: &Config) -> Result<Arc<Self>, StartError> {
-        let bell = Arc::new(crate::state::supply::Bell::new().expect("descriptors left"));
-        let supply = |_| Arc::new(DeviceSupply::new(None, Arc::clone(&bell)));
-        let devices = Some(config.uplinks.iter().map(supply).collect());
-        Self::without_threads_with(config, &Held { devices, ..Held::default() })
-    }
-
-    fn without_threads_with(config: &Config, held: &Held) -> Result<Arc<Self>, StartError> {
-        let failed = |index| move |source| StartError::Worker { index, source };
-        let wakers = (0..config.workers.len())
-            .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut receivers: Vec<_> = wakers.iter().map(|_| Vec::new()).collect();
-        let shared = Arc::new(open(config, &wakers, &mut receivers, held)?.shared);
-        shared.configure_inbound(&config.inbound);
-        Ok(shared)
-    }
 }
 
 /// Brings ports, uplinks and configured addresses into the forwarding tables.

@@ -37,10 +37,14 @@ static CONNECTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 impl Visit for Count {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let text = format!("{value:?}");
-        match field.name() {
-            "address" => ADDRESSES.lock().unwrap().push(text),
-            "message" if text.starts_with("cannot connect") => CONNECTS.lock().unwrap().push(text),
-            _ => {}
+        if field.name() != "message" {
+            return;
+        }
+        if let Some((address, _)) = text.split_once(" is a link-local address") {
+            let address = address.trim_start_matches("dropped: ").to_owned();
+            ADDRESSES.lock().unwrap().push(address);
+        } else if text.starts_with("cannot connect") {
+            CONNECTS.lock().unwrap().push(text);
         }
     }
 }

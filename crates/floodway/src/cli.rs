@@ -1,6 +1,7 @@
 //! Commands and options.
 
 mod capture;
+mod events;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -15,6 +16,7 @@ use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
 pub use capture::CaptureArgs;
+pub use events::EventsArgs;
 pub use trace::TraceArgs;
 
 /// A user-space virtual switch for hosts that run many VMs per core
@@ -45,6 +47,8 @@ pub enum Command {
     Inbound(InboundArgs),
     /// Copy frames of a port or uplink of the running switch to a file or pipe, as pcapng, for Wireshark or tcpdump
     Capture(CaptureArgs),
+    /// Show what has happened to the running switch, and what happens: connections, drops, uplinks, alarms
+    Events(EventsArgs),
     /// Show what would become of a frame, stage by stage, without sending it; exit code 3 if it would reach nobody
     Trace(TraceArgs),
     /// Show why a port does not work, and what to run next; exit code 3 for a warning, 4 for an error

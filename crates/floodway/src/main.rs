@@ -11,6 +11,7 @@ mod cli;
 mod data_plane;
 mod diagnose;
 mod drain;
+mod events;
 mod flows;
 mod inbound;
 mod libvirt;
@@ -64,6 +65,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Offload(args) => offload::offload(&args)?,
         Command::Inbound(args) => inbound::inbound(&args)?,
         Command::Capture(args) => capture::capture(&args)?,
+        Command::Events(args) => events::events(&args)?,
         Command::Trace(args) => return trace::trace(&args),
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,

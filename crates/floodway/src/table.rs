@@ -405,6 +405,7 @@ mod tests {
     };
 
     use super::*;
+    use floodway_switch::api::histogram::Histogram;
 
     fn pair(from: &str, to: &str, by: Way, packets: u64) -> PairTrafficStatus {
         PairTrafficStatus { from: from.into(), to: to.into(), by, packets, bytes: 100 * packets }
@@ -422,6 +423,7 @@ mod tests {
             notifications: Notifications { sent: 40, suppressed: 960 },
             pending_frames: 2,
             pending_bytes: 3_028,
+            delay: Histogram::default(),
         };
         let tx = TxQueueStatus {
             traffic: traffic(12, 720, &[("spoofed_mac", 1)]),

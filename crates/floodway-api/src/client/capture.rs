@@ -62,9 +62,7 @@ impl ControlClient {
     ) -> Result<u64, ClientError> {
         let (head, mut body) = answer.into_parts();
         if head.status != StatusCode::OK {
-            let body = Limited::new(body, MAX_ANSWER).collect().await;
-            let body = body.map_err(|error| self.bad_answer(error.to_string()))?;
-            return Err(self.failure("/v1/captures", head.status, &body.to_bytes()));
+            return Err(self.refusal("/v1/captures", head.status, body).await);
         }
         let id = head.headers.get(ID_HEADER).and_then(|id| id.to_str().ok()?.parse().ok());
         let id = id.ok_or_else(|| self.bad_answer(format!("no header {ID_HEADER}")))?;
@@ -87,6 +85,19 @@ impl ControlClient {
                     self.end_within(id).await?;
                 }
             }
+        }
+    }
+
+    /// What an answer says that is not a success, and whose body has not been read.
+    pub(super) async fn refusal(
+        &self,
+        route: &str,
+        code: StatusCode,
+        body: Incoming,
+    ) -> ClientError {
+        match Limited::new(body, MAX_ANSWER).collect().await {
+            Ok(body) => self.failure(route, code, &body.to_bytes()),
+            Err(error) => self.bad_answer(error.to_string()),
         }
     }
 

@@ -11,6 +11,7 @@ use super::port::{CERTAIN, Call, OffloadShared};
 use super::sender::Predicted;
 use super::sink::{Link, Sink, Verdict};
 use super::summary::{FlowSummary, Reason};
+use crate::histogram::DurationCounts;
 use crate::seq::Seq;
 use crate::tables::flow_table::{FlowId, FlowRef, FlowTable};
 use crate::tables::timer::{ShortTime, TimerQueue};
@@ -523,6 +524,12 @@ impl<B: 'static> Offload<B> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.port.counters.get()
+    }
+
+    /// Round trips of all its flows that it has measured, whose congestion control it has.
+    #[must_use]
+    pub fn rtts(&self) -> DurationCounts {
+        self.port.rtts.counts()
     }
 
     /// Counts in `cells` from now on, on top of what is there. Flows that another engine has counted there as opened and not as closed are closed: nobody knows

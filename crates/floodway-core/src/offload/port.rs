@@ -11,6 +11,7 @@ use super::guest::GuestState;
 use super::recording::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
+use crate::histogram::DurationHistogram;
 use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub(super) struct Holdings {
 pub(super) struct OffloadShared {
     pub config: Config,
     pub counters: CounterCells,
+    /// Round trips that were measured.
+    pub rtts: DurationHistogram,
     pub pool: Pool,
     /// Bytes kept of what was acknowledged for the guest.
     pub kept: u32,
@@ -70,6 +73,7 @@ impl<S> Call<'_, S> {
             now: self.now,
             config: &self.port.config,
             counters: &self.port.counters,
+            rtts: &self.port.rtts,
             sink: self.sink,
             flow: self.tuple,
             link,
@@ -83,6 +87,7 @@ impl OffloadShared {
         Self {
             pool: Pool::new(config.budget),
             counters: CounterCells::default(),
+            rtts: DurationHistogram::default(),
             kept: 0,
             flagged: Vec::new(),
             waiting: VecDeque::new(),

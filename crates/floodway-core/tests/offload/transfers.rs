@@ -1,6 +1,7 @@
 //! Transfers over paths and peers of many kinds.
 
 use floodway_core::congestion::Algorithm;
+use floodway_core::histogram::{BUCKETS, upper_bound};
 use floodway_core::offload::{BufferPolicy, Reason, TxState};
 use floodway_core::time::Duration;
 
@@ -38,6 +39,20 @@ fn one_megabyte_each_way() {
             assert!(counters.acknowledged_bytes >= down as u64 * 9 / 10, "{counters:?}");
         }
     }
+}
+
+#[test]
+fn round_trips_are_counted_and_none_is_shorter_than_the_path() {
+    let mut setup = Setup { name: "round-trips", ..Setup::default() };
+    setup.to_peer.delay = MS(4);
+    setup.to_guest.delay = MS(4);
+    let world = run(setup, MB, 0);
+    let rtts = world.switch.offload.rtts();
+    let shorter = |index: &usize| upper_bound(*index).is_some_and(|bound| bound < MS(8));
+    let too_short: u64 = (0..BUCKETS).filter(shorter).map(|index| rtts.buckets[index]).sum();
+    assert_eq!(too_short, 0, "{rtts:?}");
+    let mean = Duration::from_nanos(rtts.sum_ns / rtts.count());
+    assert!(rtts.count() > 10 && mean >= MS(8) && mean < MS(100), "{rtts:?}");
 }
 
 #[test]

@@ -33,7 +33,9 @@ impl From<ControlError> for Failure {
             | ControlError::UnknownNetwork { .. }
             | ControlError::UnknownInterface { .. }
             | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,
-            ControlError::TooManyCaptures(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ControlError::TooManyCaptures(_) | ControlError::TooManyReaders(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             ControlError::BadCursor(_) | ControlError::Refused(_) | ControlError::Invalid(_) => {
                 StatusCode::BAD_REQUEST
             }

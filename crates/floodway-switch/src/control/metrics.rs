@@ -7,6 +7,9 @@
 //! begins with its first count, which `increase` does not see. So drops are also counted without a reason (`frames_dropped`), which is always there. Gauges
 //! of the TCP offload are left out for ports that have none. Pairs of ports grow with the square of the ports' number, and are there only for who asks for them.
 //!
+//! **Histograms** have the same fixed buckets everywhere, so that they can be added up, and begin anew with a data plane, which Prometheus takes for a restart of the counter that it is. A port
+//! that has delayed nothing, or measured no round trip, has none.
+//!
 //! **Format.** OpenMetrics for who accepts it, as Prometheus does, and otherwise the older text format, where the name of a counter's family ends with `_total`, too.
 
 use std::collections::HashSet;
@@ -14,7 +17,8 @@ use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
+    NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -23,6 +27,7 @@ use prometheus_client::registry::Registry;
 use serde::Deserialize;
 
 use crate::api::control::{InboundPort, InboundStatus};
+use crate::api::histogram::{Histogram, bounds_s};
 use crate::api::status::{
     ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
     TrafficStatus, UplinkStatus,
@@ -120,6 +125,7 @@ impl Collector for Snapshot {
         }
         self.drops(&mut metrics)?;
         self.offload(&mut metrics)?;
+        self.durations(&mut metrics)?;
         self.inbound(&mut metrics)?;
         self.egress(&mut metrics)?;
         self.notifications(&mut metrics)
@@ -331,6 +337,22 @@ impl Snapshot {
         metrics.counter("offload_events", help, events)
     }
 
+    /// How long frames wait, and how long round trips take; nothing for ports that have none.
+    fn durations(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let delays = self.status.ports.iter().map(|port| {
+            let mut all = Histogram::default();
+            port.queues.iter().for_each(|queue| all.add(&queue.rx.delay));
+            (port_labels(port), all)
+        });
+        let help =
+            "How long frames to the guest waited for its buffers, for their turn, or for the guest";
+        metrics.histogram("port_queue_delay_seconds", help, delays)?;
+        let rtts =
+            self.status.ports.iter().map(|port| (port_labels(port), port.offload.rtt.clone()));
+        let help = "Round trips of connections whose congestion control the switch has taken over";
+        metrics.histogram("offload_rtt_seconds", help, rtts)
+    }
+
     /// How the link into the host is divided; nothing unless it is.
     fn inbound(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
         let Some(inbound) = self.inbound.as_ref().filter(|inbound| inbound.capacity_bps > 0) else {
@@ -409,6 +431,22 @@ fn directed(labels: &Labels, direction: &str) -> Labels {
     labels.iter().cloned().chain([("direction", direction.to_owned())]).collect()
 }
 
+/// A histogram as one sample.
+struct Buckets(Histogram);
+
+impl EncodeMetric for Buckets {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let Self(histogram) = self;
+        let buckets: Vec<_> = bounds_s().zip(histogram.buckets.iter().copied()).collect();
+        let sum_s = histogram.sum_ns as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum_s, histogram.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 /// Writes one metric with all its samples at a time.
 struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
@@ -437,6 +475,18 @@ impl Metrics<'_, '_> {
     {
         let samples = samples.into_iter().map(|(labels, n)| (labels, ConstGauge::new(n)));
         self.metric(name, help, MetricType::Gauge, samples)
+    }
+
+    /// Those that have observed nothing are left out.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, Histogram)>,
+    ) -> fmt::Result {
+        let samples = samples.into_iter().filter(|(_, histogram)| histogram.count() > 0);
+        let samples = samples.map(|(labels, histogram)| (labels, Buckets(histogram)));
+        self.metric(name, help, MetricType::Histogram, samples)
     }
 
     fn metric(

@@ -23,6 +23,7 @@
 //! | `GET /v1/ports/NAME/drain` | [`DrainStatus`](crate::api::control::DrainStatus) as JSON |
 //! | `POST /v1/ports/NAME/drain` | the same, after a [`DrainRequest`](crate::api::control::DrainRequest) |
 //! | `POST /v1/trace` | [`Trace`](crate::api::trace::Trace) as JSON: what would become of a frame, after a [`TraceRequest`](crate::api::trace::TraceRequest); nothing is changed |
+//! | `GET /v1/events?port=&since=&follow=` | [`Event`](crate::api::events::Event)s as they happen, as server-sent events |
 //! | `GET /v1/inbound` | [`InboundStatus`](crate::api::control::InboundStatus) as JSON |
 //! | `PUT /v1/inbound` | the same, after an [`InboundChange`](crate::api::control::InboundChange) |
 //! | `GET /v1/captures` | [`CaptureList`](crate::api::capture::CaptureList) as JSON |
@@ -47,6 +48,7 @@
 
 mod captures;
 mod changes;
+mod events;
 mod failure;
 mod manage;
 mod metrics;

@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use super::changes::aside;
 use super::failure::{Failure, Source, error};
 use super::metrics::{Format, MetricsQuery};
-use super::{captures, changes, metrics};
+use super::{captures, changes, events, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
     DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
@@ -25,7 +25,7 @@ use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /v1/events, /metrics";
 
 /// The routes, answered by `source`; captures are for root and the user `owner`.
 pub(super) fn router(source: Source, owner: u32) -> Router {
@@ -47,6 +47,7 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
         .route("/v1/networks", get(networks))
         .route("/v1/networks/{name}", get(network))
         .route("/v1/trace", post(trace))
+        .route("/v1/events", get(events::follow))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

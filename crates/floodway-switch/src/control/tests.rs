@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
+
+use floodway_core::histogram::DurationHistogram;
 
 use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
 use crate::api::activity::{Activity, PortActivity};
@@ -17,6 +20,7 @@ use crate::api::control::{
     InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::events::EventQuery;
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
@@ -25,24 +29,36 @@ use crate::api::status::{
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
+use crate::events::{EventReader, Events};
 use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
 use crate::stats::{DropReason, Traffic};
 
-struct Fixed(Status);
+mod events;
+
+struct Fixed {
+    status: Status,
+    events: Arc<Events>,
+}
+
+impl Fixed {
+    fn new(status: Status) -> Self {
+        Self { status, events: Arc::default() }
+    }
+}
 
 impl StatusSource for Fixed {
     fn status(&self) -> Status {
-        self.0.clone()
+        self.status.clone()
     }
 
     fn activity(&self) -> Activity {
-        let ports = self.0.ports.iter().map(|port| PortActivity {
+        let ports = self.status.ports.iter().map(|port| PortActivity {
             name: port.name.clone(),
             state: port.state,
             ..PortActivity::default()
         });
         let ports = ports.collect();
-        Activity { switch: self.0.switch.clone(), ports, ..Activity::default() }
+        Activity { switch: self.status.switch.clone(), ports, ..Activity::default() }
     }
 }
 
@@ -118,6 +134,10 @@ impl ControlApi for Fixed {
         Err(ControlError::UnknownCapture(id))
     }
 
+    fn events(&self, query: &EventQuery) -> Result<EventReader, ControlError> {
+        EventReader::new(&self.events, query)
+    }
+
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         Ok(Diagnosis { port: port.into(), ..Diagnosis::default() })
     }
@@ -132,11 +152,21 @@ impl ControlApi for Fixed {
     }
 }
 
+fn with_delays() -> QueuePairStatus {
+    let delays = DurationHistogram::default();
+    delays.observe(Duration::from_micros(10), 7);
+    delays.observe(Duration::from_micros(20), 2);
+    delays.observe(Duration::from_secs(9), 1);
+    let mut queue = QueuePairStatus::default();
+    queue.rx.delay = (&delays.counts()).into();
+    queue
+}
+
 fn sample() -> Status {
     let traffic = Traffic::default();
     traffic.count(1500);
     traffic.count_drop(DropReason::Storm, 7);
-    let mut queue = QueuePairStatus::default();
+    let mut queue = with_delays();
     queue.rx.traffic = TrafficStatus::from(&traffic);
     queue.rx.pending_bytes = 4096;
     queue.tx.notifications.sent = 5;
@@ -194,7 +224,7 @@ fn sample() -> Status {
 }
 
 fn start(path: &Path) -> Result<ControlServer, BindError> {
-    ControlServer::start(ControlListener::bind(path)?, Arc::new(Fixed(sample())))
+    ControlServer::start(ControlListener::bind(path)?, Arc::new(Fixed::new(sample())))
 }
 
 fn socket() -> (tempfile::TempDir, PathBuf) {
@@ -209,7 +239,7 @@ fn the_client_reads_what_the_source_says() {
     let _server = start(&path).unwrap();
     let client = ControlClient::new(&path).unwrap();
     assert_eq!(client.status().unwrap(), sample());
-    assert_eq!(client.activity().unwrap(), Fixed(sample()).activity());
+    assert_eq!(client.activity().unwrap(), Fixed::new(sample()).activity());
     assert_eq!(client.version().unwrap().version, env!("CARGO_PKG_VERSION"));
 }
 
@@ -254,6 +284,10 @@ fn metrics_are_the_same_counters() {
         "floodway_offload_enabled{port=\"vm1\",direction=\"tx\"} 1.0",
         "floodway_offload_enabled{port=\"vm1\",direction=\"rx\"} 0.0",
         "floodway_offload_flows{port=\"vm1\"} 3.0",
+        "floodway_port_queue_delay_seconds_bucket{le=\"0.000016\",port=\"vm1\"} 7",
+        "floodway_port_queue_delay_seconds_bucket{le=\"0.000032\",port=\"vm1\"} 9",
+        "floodway_port_queue_delay_seconds_bucket{le=\"+Inf\",port=\"vm1\"} 10",
+        "floodway_port_queue_delay_seconds_count{port=\"vm1\"} 10",
         "floodway_offload_events_total{port=\"vm1\",event=\"timeouts\"} 4",
         "floodway_uplink_queue_frames{uplink=\"up0\",class=\"low\"} 3.0",
         "floodway_meter_packets_total{uplink=\"up0\",class=\"high\"} 8",
@@ -270,6 +304,8 @@ fn metrics_are_the_same_counters() {
             assert!(text.lines().any(|line| line == sample), "no {sample:?} in\n{text}");
         }
     }
+    assert!(new.contains("# TYPE floodway_port_queue_delay_seconds histogram"));
+    assert!(!new.contains("offload_rtt_seconds_count"), "there was no round trip");
     assert!(new.contains("# TYPE floodway_packets counter") && new.ends_with("# EOF\n"));
     assert!(old.contains("# TYPE floodway_packets_total counter") && !old.contains("# EOF"));
     assert!(old.contains("# HELP floodway_packets_total Frames; "));

@@ -53,10 +53,10 @@ impl LogLimit {
     }
 }
 
-/// Logs a line about a port that its guest or front-end has caused, unless there were too many.
+/// Logs a line about a port that its guest or front-end has caused and that is no event, unless there were too many.
 macro_rules! log_limited {
     ($level:ident, $port:expr, $($line:tt)+) => {
-        if let Some(suppressed) = $port.log_limit.admit() {
+        if let Some(suppressed) = $port.events.limit.admit() {
             // Only where there were any.
             let suppressed = (suppressed > 0).then_some(suppressed);
             tracing::$level!(port = $port.config.name, suppressed, $($line)+);

@@ -40,26 +40,17 @@ impl Shared {
             offload: offload(port),
             ..PortActivity::default()
         };
-        let mut rx = Sums::default();
-        let mut tx = Sums::default();
         for pair in &port.pairs {
-            // One lock at a time.
-            let queue = pair.rx();
-            rx.add(&queue.traffic);
-            let (frames, bytes) = queue.pending();
-            drop(queue);
+            let (frames, bytes) = pair.rx().pending();
             activity.pending_frames += frames as u64;
             activity.pending_bytes += bytes as u64;
-            tx.add(&pair.tx().traffic);
         }
-        rx.add(&lock(&port.undelivered));
+        let (rx, tx) = port_sums(port);
         PortActivity { rx: rx.named(), tx: tx.named(), ..activity }
     }
 
     fn uplink_activity(&self, uplink: &Uplink) -> UplinkActivity {
-        let (mut rx, mut tx) = (Sums::default(), Sums::default());
-        rx.add(&uplink.received);
-        tx.add(&uplink.sent.traffic);
+        let (rx, tx) = uplink_sums(uplink);
         let egress = uplink.egress().with(|egress| egress.status());
         UplinkActivity {
             name: uplink.config.name.clone(),
@@ -103,12 +94,33 @@ fn offload(port: &Port) -> OffloadActivity {
     }
 }
 
+/// What a port's guest was given, and what it has sent.
+pub(super) fn port_sums(port: &Port) -> (Sums, Sums) {
+    let (mut rx, mut tx) = (Sums::default(), Sums::default());
+    for pair in &port.pairs {
+        // One lock at a time.
+        rx.add(&pair.rx().traffic);
+        tx.add(&pair.tx().traffic);
+    }
+    rx.add(&lock(&port.undelivered));
+    (rx, tx)
+}
+
+/// What came by an uplink, and what left by it.
+pub(super) fn uplink_sums(uplink: &Uplink) -> (Sums, Sums) {
+    let (mut rx, mut tx) = (Sums::default(), Sums::default());
+    rx.add(&uplink.received);
+    tx.add(&uplink.sent.traffic);
+    (rx, tx)
+}
+
 /// Frames of several queues.
 #[derive(Default)]
-struct Sums {
+pub(super) struct Sums {
     packets: u64,
     bytes: u64,
-    drops: [u64; DropReason::ALL.len()],
+    /// By the index of the reason in [`DropReason::ALL`].
+    pub(super) drops: [u64; DropReason::ALL.len()],
 }
 
 impl Sums {

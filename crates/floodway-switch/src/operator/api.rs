@@ -8,10 +8,12 @@ use crate::api::control::{
     OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::events::EventQuery;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
+use crate::events::EventReader;
 
 /// Something that knows its status: the running switch.
 pub trait StatusSource: Send + Sync {
@@ -92,6 +94,12 @@ pub trait ControlApi: StatusSource + ConfigApi {
     /// # Errors
     /// There is none with this number.
     fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError>;
+
+    /// A reader of events.
+    ///
+    /// # Errors
+    /// There is and was no such port or uplink, the query names an event that has not happened, or there are too many readers.
+    fn events(&self, query: &EventQuery) -> Result<EventReader, ControlError>;
 
     /// What is known of a port's connection, and what is wrong with it.
     ///

@@ -24,7 +24,9 @@ use crate::api::capture::{
     CaptureList, CaptureRequest, CaptureStatus, MAX_CAPTURES, MIN_SNAP_LEN, SNAP_LEN, Stage,
 };
 use crate::api::control::ControlError;
+use crate::api::events::EventKind;
 use crate::capture::{Capture, Captures, Reader, Record, Tap, Watch};
+use crate::events::Events;
 use crate::host::affinity::Cores;
 use crate::runtime::watchdog::spawn_critical;
 use crate::state::port::Port;
@@ -115,14 +117,8 @@ pub(super) fn begin(
     let capture = captures.begin(&request.interface, uid, request.snap_len);
     let capture = capture.ok_or(ControlError::TooManyCaptures(MAX_CAPTURES))?;
     let id = capture.id;
-    tracing::info!(
-        id,
-        interface = request.interface,
-        uid,
-        stages = ?request.stages,
-        drops = request.drops,
-        "capture begins"
-    );
+    let port = request.interface.clone();
+    shared.events.emit(EventKind::CaptureBegan { port, capture: id, uid });
     let since_start = Duration::from_nanos(shared.now().as_nanos());
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let task = Task {
@@ -130,6 +126,7 @@ pub(super) fn begin(
         started_ns: wall.as_nanos() as u64,
         started: Instant::now(),
         shared: Arc::downgrade(shared),
+        events: Arc::clone(&shared.events),
         captures,
         capture: Arc::clone(&capture),
         target,
@@ -205,6 +202,7 @@ fn check(request: &CaptureRequest) -> Result<Option<Program>, ControlError> {
 /// A capture at work.
 struct Task {
     shared: Weak<Shared>,
+    events: Arc<Events>,
     captures: Arc<Captures>,
     capture: Arc<Capture>,
     target: Target,
@@ -366,8 +364,10 @@ impl Task {
         };
         pcapng::statistics(&mut file, &statistics);
         self.sink.send(file);
-        let CaptureStatus { id, captured, lost, .. } = status;
-        tracing::info!(id, captured, lost, reason, "capture ends");
+        let CaptureStatus { id, interface, captured, lost, .. } = status;
+        let (port, reason) = (interface, reason.to_owned());
+        let kind = EventKind::CaptureEnded { port, capture: id, frames: captured, lost, reason };
+        self.events.emit(kind);
     }
 }
 

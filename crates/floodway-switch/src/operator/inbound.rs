@@ -5,8 +5,10 @@ use std::sync::Arc;
 use floodway_core::inbound::Config;
 
 use crate::api::control::{ControlError, InboundChange, InboundPort, InboundStatus};
+use crate::api::events::EventKind;
 use crate::api::settings as api_settings;
 use crate::config::inbound as settings;
+use crate::operator::changed;
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
@@ -25,7 +27,7 @@ impl Shared {
                 self.inbound.with(|state| api_settings::inbound(state.core.config(), change))?;
             settings::check_minimum(&config, self.ports().list().len())?;
             self.configure_inbound(&config);
-            tracing::info!(?change, "inbound settings changed");
+            self.events.emit(EventKind::InboundChanged { changes: changed(change) });
             keep(self, &Kept::Inbound(&change_to(&config)));
         }
         Ok(self.inbound_status())

@@ -4,6 +4,7 @@ mod activity;
 mod api;
 mod capture;
 mod diagnose;
+pub(crate) mod episodes;
 mod inbound;
 mod pairs;
 pub(crate) mod runtime_settings;
@@ -21,9 +22,11 @@ use crate::api::control::{
     MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::events::{EventKind, EventQuery};
 use crate::api::settings;
 use crate::api::status::OffloadStatus;
 use crate::api::trace::{Trace, TraceRequest};
+use crate::events::{EventReader, clip};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
@@ -59,6 +62,7 @@ impl PortOffload {
             kept: kept.into(),
             stored_bytes: machine.pool.used() as u64,
             counters: counters.iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
+            rtt: (&machine.engine.rtts()).into(),
         }
     }
 
@@ -146,8 +150,11 @@ impl ControlApi for Arc<Shared> {
             session.configure(config);
             drop(session);
             delivery.flush();
-            tracing::info!(port = port.config.name, ?change, "offload settings changed");
-            keep(self, &Kept::Offload(&port.config.name, &port.offload.settings()));
+            let settings = port.offload.settings();
+            let OffloadSettings { transmit, receive, .. } = settings;
+            let (port, changes) = (port.config.name.clone(), changed(change));
+            keep(self, &Kept::Offload(&port, &settings));
+            self.events.emit(EventKind::OffloadChanged { port, transmit, receive, changes });
         }
         Ok(port.offload.settings())
     }
@@ -173,6 +180,17 @@ impl ControlApi for Arc<Shared> {
         capture::end(self, id)
     }
 
+    fn events(&self, query: &EventQuery) -> Result<EventReader, ControlError> {
+        if let Some(name) = &query.port
+            && !self.events.know(name)
+            && !self.ports().iter().any(|port| port.config.name == *name)
+            && !self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+        {
+            return Err(capture::unknown(self, name));
+        }
+        EventReader::new(&self.events, query)
+    }
+
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {
         let port = self.port(port)?;
         Ok(diagnose::port(self, &port))
@@ -188,7 +206,11 @@ impl ControlApi for Arc<Shared> {
             let mut delivery = Delivery::new(Arc::clone(self));
             Session::open(&port, &mut delivery).drain(draining);
             delivery.flush();
-            tracing::info!(port = port.config.name, draining, "drain");
+            let name = port.config.name.clone();
+            self.events.emit(match draining {
+                true => EventKind::DrainBegan { port: name },
+                false => EventKind::DrainEnded { port: name },
+            });
             keep(self, &Kept::Drain(&port.config.name, draining));
         }
         Ok(port.offload.drain_status())
@@ -204,6 +226,15 @@ impl Shared {
             ports: ports.iter().map(|port| port.config.name.clone()).collect(),
         })
     }
+}
+
+/// The keys of a change that have a value, as text.
+fn changed(change: &impl serde::Serialize) -> String {
+    let Ok(serde_json::Value::Object(keys)) = serde_json::to_value(change) else {
+        return String::new();
+    };
+    let keys = keys.iter().filter(|(_, value)| !value.is_null());
+    clip(keys.map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", "))
 }
 
 /// The start of a text that somebody else wrote.

@@ -200,6 +200,7 @@ fn rx_queue(queue: &RxQueue) -> RxQueueStatus {
         notifications: notifications(&queue.interrupts),
         pending_frames: frames as u64,
         pending_bytes: bytes as u64,
+        delay: (&queue.delays()).into(),
     }
 }
 

@@ -44,6 +44,7 @@ use floodway_wire::build::Link;
 use floodway_wire::vnet::VnetHdr;
 use floodway_wire::{MacAddr, arp};
 
+use crate::api::events::EventKind;
 use crate::frame::{self, Frame, vlan};
 use crate::pipeline::delivery::{self, Delivery, Flush};
 use crate::pipeline::taps::Drops;
@@ -99,6 +100,7 @@ impl Delivery {
         if observed != Observed::Changed {
             return;
         }
+        port.emit(|port| EventKind::GuestMigrated { port });
         let waiting = take_waiting(port, &mut rx, mac, network);
         let origin = Origin { port: port.id, network };
         match shared.uplink(place) {

@@ -33,6 +33,7 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
+use floodway_core::histogram::{DurationCounts, DurationHistogram};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
 use floodway_wire::MacAddr;
@@ -92,6 +93,10 @@ pub struct RxQueue {
     unpaid: Work,
     /// Traffic to the guest through this queue.
     pub traffic: Traffic,
+    /// Frames of `traffic` that were given to a guest before this queue was made.
+    given_before: u64,
+    /// How long frames have waited that did.
+    delays: DurationHistogram,
     /// Interrupts of this queue.
     pub interrupts: Interrupts,
     /// The guest broke its ring since [`RxQueue::take_broken`].
@@ -116,6 +121,8 @@ impl RxQueue {
             relieved: 0,
             unpaid: Work::default(),
             traffic: Traffic::default(),
+            given_before: 0,
+            delays: DurationHistogram::default(),
             interrupts: Interrupts::default(),
             broken: false,
         }
@@ -124,7 +131,17 @@ impl RxQueue {
     /// Counts in `traffic` from now on. For a queue that has counted nothing.
     pub fn count_in(&mut self, traffic: Traffic) {
         self.visible = (traffic.packets.get(), traffic.bytes.get());
+        self.given_before = traffic.packets.get();
         self.traffic = traffic;
+    }
+
+    /// How long frames have waited that the guest was given. Those that did not wait are in the first bucket.
+    #[must_use]
+    pub fn delays(&self) -> DurationCounts {
+        let mut counts = self.delays.counts();
+        let given = self.traffic.packets.get().wrapping_sub(self.given_before);
+        counts.buckets[0] += given.saturating_sub(counts.count());
+        counts
     }
 
     /// Serves `ring` from now on.

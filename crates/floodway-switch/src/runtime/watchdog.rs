@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use floodway_core::watchdog::{Finding, Sign, Watchdog};
 
+use crate::api::events::EventKind;
 use crate::config::WatchdogConfig;
+use crate::events::Events;
 use crate::state::workers::WorkerStats;
 use crate::sync::waker::Waker;
 
@@ -70,14 +72,18 @@ impl WatchdogThread {
     ///
     /// # Errors
     /// Threads have run out.
-    pub(crate) fn start(config: WatchdogConfig, workers: Vec<Watched>) -> io::Result<Option<Self>> {
+    pub(crate) fn start(
+        config: WatchdogConfig,
+        workers: Vec<Watched>,
+        events: Arc<Events>,
+    ) -> io::Result<Option<Self>> {
         let Some(stall) = config.stall else { return Ok(None) };
         let looks = (stall.as_millis() / INTERVAL.as_millis()) as u32;
         let mut dog = Watchdog::new(workers.len(), looks);
         let (end, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("watchdog".into()).spawn(move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                if look(&mut dog, &workers) && config.restart {
+                if look(&mut dog, &workers, &events) && config.restart {
                     eprintln!(
                         "floodway: a worker stands still, and watchdog.restart is set; aborting"
                     );
@@ -101,7 +107,7 @@ impl Drop for WatchdogThread {
 }
 
 /// Looks at all workers. Returns `true` if one has stalled since the last look.
-fn look(dog: &mut Watchdog, workers: &[Watched]) -> bool {
+fn look(dog: &mut Watchdog, workers: &[Watched], events: &Events) -> bool {
     let mut any = false;
     for (index, Watched { waker, stats }) in workers.iter().enumerate() {
         let sign = Sign { progress: stats.polls.get(), asleep: waker.is_asleep() };
@@ -111,11 +117,11 @@ fn look(dog: &mut Watchdog, workers: &[Watched]) -> bool {
                 any = true;
                 stats.stalls.add(1);
                 let waits_in = waits_in(stats.thread_id());
-                tracing::error!(worker = index, waits_in, "the worker stands still");
+                events.emit(EventKind::WorkerStalled { worker: index, waits_in });
             }
             Finding::Recovered(looks) => {
-                let stood = INTERVAL * looks;
-                tracing::warn!(worker = index, ?stood, "the worker goes on");
+                let stood_ms = (INTERVAL * looks).as_millis() as u64;
+                events.emit(EventKind::WorkerResumed { worker: index, stood_ms });
             }
         }
     }
@@ -167,7 +173,8 @@ mod tests {
     fn a_worker_that_stands_still_ends_the_process_if_that_is_wanted() {
         if is_child() {
             let config = WatchdogConfig { stall: Some(3 * INTERVAL), restart: true };
-            let _dog = WatchdogThread::start(config, vec![watched()]).expect("a thread");
+            let _dog =
+                WatchdogThread::start(config, vec![watched()], Arc::default()).expect("a thread");
             thread::sleep(Duration::from_secs(60));
             std::process::exit(0);
         }
@@ -180,10 +187,11 @@ mod tests {
         let worker = watched();
         let mut dog = Watchdog::new(1, 3);
         let workers = [worker];
-        let found = (0..10).filter(|_| look(&mut dog, &workers)).count();
+        let events = Arc::default();
+        let found = (0..10).filter(|_| look(&mut dog, &workers, &events)).count();
         assert_eq!((found, workers[0].stats.stalls.get()), (1, 1));
         workers[0].stats.polls.add(1);
-        let found = (0..10).filter(|_| look(&mut dog, &workers)).count();
+        let found = (0..10).filter(|_| look(&mut dog, &workers, &events)).count();
         assert_eq!((found, workers[0].stats.stalls.get()), (1, 2));
     }
 
@@ -192,10 +200,10 @@ mod tests {
         let config = WatchdogConfig { stall: Some(INTERVAL), restart: false };
         let worker = watched();
         let stats = Arc::clone(&worker.stats);
-        let dog = WatchdogThread::start(config, vec![worker]).expect("a thread");
+        let dog = WatchdogThread::start(config, vec![worker], Arc::default()).expect("a thread");
         wait_until("a stall", || stats.stalls.get() == 1);
         drop(dog);
         let off = WatchdogConfig { stall: None, restart: true };
-        assert!(WatchdogThread::start(off, vec![watched()]).expect("no thread").is_none());
+        assert!(WatchdogThread::start(off, vec![watched()], Arc::default()).unwrap().is_none());
     }
 }

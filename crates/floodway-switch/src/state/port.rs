@@ -16,11 +16,12 @@ use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::limit::PortLimits;
 use super::offload::{GuestEvent, PortOffload};
+use crate::api::events::{Direction, EventKind};
 use crate::api::status::VcpuStatus;
 use crate::capture::Tap;
 use crate::config::{NetworkConfig, PortConfig};
+use crate::events::PortEvents;
 use crate::frame::Frame;
-use crate::host::log_limit::{LogLimit, log_limited};
 use crate::kept::counters::PortCounters;
 use crate::kept::journal::KeptJournal;
 use crate::memory::budget::Share;
@@ -119,8 +120,8 @@ pub struct Port {
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
     pub memory: Share,
-    /// What its guest and its front-end may log.
-    pub(crate) log_limit: LogLimit,
+    /// Events of it, and what its guest and its front-end may cause of them.
+    pub(crate) events: PortEvents,
     /// Front-ends that were cut off.
     pub quarantine: Mutex<Quarantine>,
     /// What is known of its front-end.
@@ -140,6 +141,7 @@ impl Port {
         config: PortConfig,
         waker: Arc<Waker>,
         tables: Arc<RwLock<MacTables>>,
+        events: PortEvents,
     ) -> Self {
         let pair = || QueuePair {
             rx: Mutex::new(RxQueue::new(config.queue_bytes)),
@@ -179,7 +181,7 @@ impl Port {
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
             memory: Share::default(),
-            log_limit: LogLimit::default(),
+            events,
             quarantine: Mutex::default(),
             front_end: FrontEnd::default(),
             waker,
@@ -227,27 +229,14 @@ impl Port {
             return;
         };
         self.offload.suspend(self.config.mac);
-        let port = self.config.name.as_str();
         if whole > 0 {
-            tracing::info!(
-                port,
-                connections = whole,
-                "an earlier process owed the guest bytes; they are there"
-            );
+            self.emit(|port| EventKind::OffloadRestored { port, connections: whole });
         }
         if broken > 0 {
-            tracing::warn!(
-                port,
-                connections = broken,
-                "bytes that were acknowledged for the guest are lost; both ends are reset"
-            );
+            self.emit(|port| EventKind::OffloadLost { port, connections: broken });
         }
         if unknown > 0 {
-            tracing::error!(
-                port,
-                records = unknown,
-                "the record of what was acknowledged for the guest is damaged; all connections from before are reset"
-            );
+            self.emit(|port| EventKind::OffloadDamaged { port, records: unknown });
         }
     }
 
@@ -303,13 +292,7 @@ impl Port {
             && let Some(address) = self.policy.refused_link_local(prefix)
             && lock(&self.refused_link_local).replace(address) != Some(address)
         {
-            log_limited!(
-                warn,
-                self,
-                %address,
-                "dropped: a link-local address that is neither the EUI-64 of the guest's MAC address nor in \"ips\" of the port; \
-                 if it is the guest's own (RFC 7217), add it there"
-            );
+            self.emit(|port| EventKind::AddressRefused { port, address: address.into() });
         }
     }
 
@@ -354,7 +337,7 @@ impl Port {
         self.departed.store(0, Ordering::Release);
         self.rx_running.store(running, Ordering::Release);
         drop(tables);
-        tracing::debug!(port = self.config.name, "the guest receives");
+        self.emit(|port| EventKind::GuestStarted { port });
         if self.pairs[0].rx().was_in_use() {
             *lock(&self.unannounced) = self.config.mac;
         }
@@ -410,7 +393,7 @@ impl Port {
     }
 
     fn stop_guest(&self) {
-        tracing::debug!(port = self.config.name, "the guest has stopped");
+        self.emit(|port| EventKind::GuestStopped { port });
         self.offload.suspend(self.config.mac);
         // Before anybody is sent there: nothing may be dropped in between.
         self.departed.store(1, Ordering::Release);
@@ -440,22 +423,21 @@ impl Port {
         self.departed.load(Ordering::Acquire) > 0
     }
 
-    /// Logs which rings the guest has broken since this was last called. Not where a ring breaks: a guest can break them
+    /// Emits the event that `kind` makes of the port's name, unless there were too many: see [`PortEvents`].
+    pub(crate) fn emit(&self, kind: impl FnOnce(String) -> EventKind) {
+        self.events.emit(&self.config.name, kind);
+    }
+
+    /// Tells which rings the guest has broken since this was last called. Not where a ring breaks: a guest can break them
     /// as often as its front-end sets them up.
     fn report_broken(&self) {
         for (pair, queues) in self.pairs.iter().enumerate() {
             // One after the other: both at once would be against the order of locks.
             let transmit = queues.tx().take_broken();
             let receive = queues.rx().take_broken();
-            let rings = [("receive", receive), ("transmit", transmit)];
-            for (ring, _) in rings.into_iter().filter(|&(_, broken)| broken) {
-                log_limited!(
-                    warn,
-                    self,
-                    pair,
-                    ring,
-                    "the guest broke a ring; it stops until the guest resets it"
-                );
+            let rings = [(Direction::Rx, receive), (Direction::Tx, transmit)];
+            for (direction, _) in rings.into_iter().filter(|&(_, broken)| broken) {
+                self.emit(|port| EventKind::RingBroken { port, pair, direction });
             }
         }
     }

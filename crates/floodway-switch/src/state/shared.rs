@@ -15,6 +15,7 @@ use super::uplink::Uplink;
 use super::workers::WorkerInfo;
 use crate::api::status::{PredecessorsStatus, Sandbox};
 use crate::capture::Captures;
+use crate::events::Events;
 use crate::stats::Removed;
 use crate::stats::ledger::Ledger;
 use crate::stats::traffic_matrix::TrafficMatrix;
@@ -43,6 +44,8 @@ pub struct Shared {
     pub ledger: Ledger,
     /// Who looks at frames.
     pub captures: Arc<Captures>,
+    /// Who hears of what happens.
+    pub events: Arc<Events>,
     /// What ports have counted that were removed.
     pub removed: Mutex<Removed>,
     /// Data planes before this one, if there is a broker.
@@ -66,6 +69,7 @@ impl Shared {
         workers: Vec<WorkerInfo>,
         tables: Arc<RwLock<MacTables>>,
         captures: Arc<Captures>,
+        events: Arc<Events>,
     ) -> Self {
         let inbound = BandwidthAllocator::new(&ports);
         let places = capacity + uplinks.len();
@@ -79,6 +83,7 @@ impl Shared {
             traffic: TrafficMatrix::new(places),
             ledger: Ledger::new(places),
             captures,
+            events,
             removed: Mutex::default(),
             predecessors: OnceLock::new(),
             sandbox: OnceLock::new(),

@@ -18,9 +18,11 @@ use floodway_wire::vnet::VnetHdr;
 
 use super::carried::Carried;
 use super::supply::DeviceSupply;
+use crate::api::events::EventKind;
 use crate::capture::{Captures, Tap};
 use crate::config::{MeterConfig, UplinkConfig};
 use crate::egress::{Egress, LinkRate, Outbox, Settings, SharedEgress};
+use crate::events::Events;
 use crate::frame::Frame;
 use crate::kept::counters::UplinkCounters;
 use crate::stats::{DropReason, Traffic};
@@ -81,6 +83,7 @@ pub struct Uplink {
     deadline: Deadline,
     /// The worker that owns the receiving half and looks at the deadline.
     waker: Arc<Waker>,
+    events: Arc<Events>,
     /// Frames that left. Written under the egress's lock.
     pub sent: Outbox,
     /// Frames that arrived. Written by the worker that owns the receiving half.
@@ -127,8 +130,17 @@ impl Uplink {
         let mut slot = Self::with_sender(id, config, defaults, link, sender, waker, meter);
         (slot.sent.traffic, slot.received) = (sent, received);
         let slot = Arc::new(slot);
+        if failed {
+            Self::tell_failure(&slot, "the broker has no device yet");
+        }
         let receiver = UplinkReceiver { slot: Arc::clone(&slot), source, device, lost: 0, failed };
         Ok((slot, receiver))
+    }
+
+    fn tell_failure(slot: &Self, reason: &str) {
+        let UplinkConfig { name, device, .. } = &slot.config;
+        let (uplink, device, reason) = (name.clone(), device.clone(), reason.to_owned());
+        slot.events.emit(EventKind::UplinkDown { uplink, device, reason });
     }
 
     /// A half that sends through `sender`, to a link of rate `link` if the configuration names none; its meters count in `meter`.
@@ -150,6 +162,7 @@ impl Uplink {
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
             deadline: Deadline::default(),
             waker,
+            events: Arc::clone(defaults.events),
             sent: Outbox::new(Arc::clone(defaults.captures)),
             received: Traffic::default(),
         }
@@ -277,6 +290,8 @@ pub struct EgressDefaults<'a> {
     pub seed: u64,
     /// Who looks at frames.
     pub captures: &'a Arc<Captures>,
+    /// Who hears of failures.
+    pub events: &'a Arc<Events>,
 }
 
 impl EgressDefaults<'_> {
@@ -346,8 +361,7 @@ impl UplinkReceiver {
 
     #[cold]
     fn report(slot: &Uplink, error: &io::Error) {
-        let (uplink, device) = (&slot.config.name, &slot.config.device);
-        tracing::error!(uplink, device, %error, "the uplink failed; trying to open it again");
+        Uplink::tell_failure(slot, &error.to_string());
         slot.received.count_drop(DropReason::UplinkError, 1);
     }
 
@@ -357,11 +371,12 @@ impl UplinkReceiver {
         match self.source.next(config) {
             Ok(Some(device)) => {
                 let (device, sender) = device.halves(&config.device);
-                tracing::info!(uplink = config.name, device = config.device, "the uplink is back");
+                let (uplink, name) = (config.name.clone(), config.device.clone());
                 self.device = device;
                 self.lost = 0;
                 self.failed = false;
                 self.slot.replace_sender(sender);
+                self.slot.events.emit(EventKind::UplinkUp { uplink, device: name });
                 true
             }
             Ok(None) => false,

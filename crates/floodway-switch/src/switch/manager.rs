@@ -32,8 +32,10 @@ use floodway_core::l2::{MacTable, MacTables, PortId, PortKind, StormLimit};
 
 use super::{BrokerPort, StartError};
 use crate::api::control::ControlError;
+use crate::api::events::EventKind;
 use crate::api::plan::{Action, Effect, Plan};
 use crate::config::{Config, PortConfig, SocketMode};
+use crate::events::{PortEvents, clip};
 use crate::host::affinity::Cores;
 use crate::host::descriptors;
 use crate::host::socket_access::Access;
@@ -240,8 +242,18 @@ impl Manager {
         self.check(&state, &wanted, &parts)?;
         let made = self.make(&mut state, &running, wanted, &parts, &mut Doors::Own);
         let made = made.map_err(ControlError::from);
-        tracing::info!(%plan, error = made.as_ref().err().map(tracing::field::display), "reconfigured");
+        self.tell(&plan, made.as_ref().err().map(ToString::to_string));
         made.map(|()| plan)
+    }
+
+    /// Tells that a change was made, or why it was not.
+    fn tell(&self, plan: &Plan, failure: Option<String>) {
+        // A line of the log has no others in it.
+        let changes = clip(plan.to_string().replace('\n', "; "));
+        self.shared.events.emit(match failure {
+            None => EventKind::ConfigApplied { changes },
+            Some(reason) => EventKind::ConfigFailed { changes, reason: clip(reason) },
+        });
     }
 
     /// Does something while no change is under way.
@@ -368,8 +380,9 @@ impl Manager {
         instance: u64,
     ) -> Arc<Port> {
         let waker = Arc::clone(&self.wakers[config.worker]);
-        let mut port =
-            Port::new(Ports::id(number), config.clone(), waker, Arc::clone(&self.tables));
+        let events = PortEvents::new(Arc::clone(&self.shared.events));
+        let (id, tables) = (Ports::id(number), Arc::clone(&self.tables));
+        let mut port = Port::new(id, config.clone(), waker, tables, events);
         port.instance = instance;
         port.memory = Share::of(Arc::clone(&self.memory));
         let counters = state.broker.as_ref().and_then(|broker| broker.counters.as_ref());

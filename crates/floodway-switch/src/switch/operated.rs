@@ -10,10 +10,12 @@ use crate::api::control::{
     OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
+use crate::api::events::EventQuery;
 use crate::api::plan::Plan;
 use crate::api::status::Status;
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
+use crate::events::EventReader;
 use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource};
 use crate::state::shared::Shared;
 
@@ -75,6 +77,10 @@ impl ControlApi for Operated {
 
     fn end_capture(&self, id: u64) -> Result<CaptureStatus, ControlError> {
         self.shared.end_capture(id)
+    }
+
+    fn events(&self, query: &EventQuery) -> Result<EventReader, ControlError> {
+        ControlApi::events(&self.shared, query)
     }
 
     fn diagnose(&self, port: &str) -> Result<Diagnosis, ControlError> {

@@ -21,6 +21,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::arrival::{self, Arrival};
 use super::device::Device;
 use super::messages::{self, Verdict};
+use crate::api::events::EventKind;
 use crate::config::{PortConfig, SocketMode};
 use crate::host::affinity::Cores;
 use crate::host::log_limit::log_limited;
@@ -183,14 +184,12 @@ impl Server {
             };
             match stream {
                 Ok(Some(stream)) => {
-                    log_limited!(info, self.port, "front-end connected");
-                    lock(&self.port.quarantine).end();
-                    self.port.front_end.on_connected(Peer::of(&stream).ok());
-                    self.port.set_connected(true);
+                    on_connected(&self.port, Peer::of(&stream).ok());
                     self.allowance.borrow_mut().connect();
                     if let Err(error) = self.serve(stream) {
                         self.port.front_end.note_error(&error);
-                        log_limited!(warn, self.port, %error, "socket failed");
+                        let reason = Some(format!("its socket failed: {error}"));
+                        self.port.emit(|port| EventKind::PortDisconnected { port, reason });
                     }
                     *lock(&self.current) = None;
                     self.disconnect();
@@ -284,7 +283,7 @@ impl Server {
         let problem =
             format!("cannot connect to {} as uid {uid}: {error}; {found}", path.display());
         if self.port.front_end.set_connect_problem(Some(problem.clone())) {
-            log_limited!(warn, self.port, "{problem}");
+            self.port.emit(|port| EventKind::PortUnreachable { port, reason: problem });
         }
     }
 
@@ -323,13 +322,27 @@ impl Server {
     }
 }
 
+/// Notes that a front-end of `port` has connected.
+pub(super) fn on_connected(port: &Port, peer: Option<Peer>) {
+    lock(&port.quarantine).end();
+    port.front_end.on_connected(peer);
+    port.set_connected(true);
+    port.emit(|port| EventKind::PortConnected { port, pid: peer.map(|peer| peer.pid) });
+}
+
 /// Notes that a front-end of `port` was cut off because `lost` has gone; returns for how long the port stays without one.
 pub(super) fn quarantine(port: &Port, lost: Kind) -> Duration {
     let reason =
         format!("its {} has gone: the file has shrunk, or its file system is full", lost.name());
-    log_limited!(warn, port, reason, "front-end cut off");
-    lock(&port.quarantine).begin(Cause::Memory(lost), reason);
+    cut_off(port, Cause::Memory(lost), reason);
     QUARANTINE
+}
+
+/// Notes that a front-end of `port` was cut off.
+pub(super) fn cut_off(port: &Port, cause: Cause, reason: String) {
+    lock(&port.quarantine).begin(cause, reason.clone());
+    let cause = cause.label().to_owned();
+    port.emit(|port| EventKind::PortQuarantined { port, cause, reason });
 }
 
 /// A connected front-end: its messages, one after the other, against its port's device.
@@ -398,7 +411,7 @@ impl Session {
         match self.handler.handle_request() {
             Ok(()) => Ok(Verdict::Done),
             Err(Error::Disconnected | Error::SocketBroken(_)) => {
-                log_limited!(info, self.port, "front-end disconnected");
+                self.port.emit(|port| EventKind::PortDisconnected { port, reason: None });
                 Ok(Verdict::Over)
             }
             Err(
@@ -409,12 +422,14 @@ impl Session {
                 | Error::ReqHandlerError(_)),
             ) => {
                 note(&error);
-                log_limited!(warn, self.port, %error, "vhost-user request refused");
+                let reason = error.to_string();
+                self.port.emit(|port| EventKind::PortRefused { port, reason });
                 Ok(Verdict::Refused)
             }
             Err(error) => {
                 note(&error);
-                log_limited!(warn, self.port, %error, "vhost-user protocol error; disconnecting");
+                let reason = Some(format!("vhost-user protocol error: {error}"));
+                self.port.emit(|port| EventKind::PortDisconnected { port, reason });
                 Ok(Verdict::Over)
             }
         }

@@ -15,7 +15,7 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
-use crate::host::log_limit::log_limited;
+use crate::api::events::EventKind;
 use crate::memory::dirty_log::DirtyLog;
 use crate::memory::sigbus::{Faults, Kind};
 use crate::memory::{GuestMemory, MAX_REGIONS, RegionLayout};
@@ -213,7 +213,8 @@ impl Device {
         if mtu > u64::from(limit) {
             let error = format_args!("an MTU of {mtu}, and the port allows {limit}");
             self.port.front_end.note_error(&error);
-            log_limited!(warn, self.port, mtu, limit, "front-end's MTU is too large");
+            let reason = error.to_string();
+            self.port.emit(|port| EventKind::PortRefused { port, reason });
             return Err(Error::InvalidParam);
         }
         Ok(())
@@ -254,10 +255,9 @@ impl Device {
         let start = || match Virtqueue::new(memory, vring.size, addresses, event_idx) {
             Ok(queue) => Ok(Ring { queue, call }),
             Err(error) => {
-                self.port
-                    .front_end
-                    .note_error(&format_args!("vring {index} cannot start: {error}"));
-                log_limited!(warn, self.port, vring = index, %error, "cannot start");
+                let reason = format!("vring {index} cannot start: {error}");
+                self.port.front_end.note_error(&reason);
+                self.port.emit(|port| EventKind::PortRefused { port, reason });
                 Err(Error::InvalidParam)
             }
         };
@@ -320,7 +320,8 @@ impl Device {
 
     fn refuse(&self, error: &dyn std::error::Error) -> Error {
         self.port.front_end.note_error(&error);
-        log_limited!(warn, self.port, %error, "front-end refused");
+        let reason = error.to_string();
+        self.port.emit(|port| EventKind::PortRefused { port, reason });
         Error::InvalidParam
     }
 }

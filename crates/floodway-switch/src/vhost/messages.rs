@@ -16,7 +16,7 @@ use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::FrontendReq;
 
 use super::device::Device;
-use crate::host::log_limit::log_limited;
+use crate::api::events::EventKind;
 
 const SET_VRING_ENABLE: u32 = 18;
 const SEND_RARP: u32 = 19;
@@ -110,7 +110,8 @@ pub(super) fn handle(stream: &mut UnixStream, device: &mut Device) -> io::Result
     if let Err(error) = &done {
         let port = device.port();
         port.front_end.note_error_since(errors, error);
-        log_limited!(warn, port, request = header.request, %error, "vhost-user request refused");
+        let reason = format!("request {}: {error}", header.request);
+        port.emit(|port| EventKind::PortRefused { port, reason });
     }
     // Who asks for an acknowledgement gets one: zero is success.
     if header.flags & NEED_REPLY != 0 {

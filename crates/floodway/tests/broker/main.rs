@@ -3,6 +3,7 @@
 mod capture;
 mod changes;
 mod counters;
+mod events;
 mod owed;
 mod restarts;
 #[cfg(target_arch = "x86_64")]

@@ -62,7 +62,7 @@ impl<B: 'static> Sender<B> {
         self.note_arrivals(&freed, fack, env.now);
         self.note_progress(env.now);
         self.recovery.clocked += freed.delivered;
-        let rtt = self.measure(&freed, &Sacked::default(), env.now);
+        let rtt = self.measure(&freed, &Sacked::default(), env);
         let ack = self.ack_event(segment, una, flight, rtt, env.now);
         self.controller.on_ack(&ack, &mut self.window);
         self.pump(env);
@@ -93,7 +93,7 @@ impl<B: 'static> Sender<B> {
             self.note_progress(env.now);
             self.check_raise(env);
         }
-        let rtt = self.measure(&freed, &sacked, env.now);
+        let rtt = self.measure(&freed, &sacked, env);
         self.check_probe(kind, sacked.dsack, env);
         let lost = self.find_losses(kind, env.now) || reneged;
         // What is outstanding when the loss is found (RFC 5681 section 3.1), so without what this ACK has freed.
@@ -303,11 +303,14 @@ impl<B: 'static> Sender<B> {
 
     /// Round trips are measured on what was sent once (Karn's algorithm). What a repair has freed along with
     /// itself had arrived long before.
-    fn measure(&mut self, freed: &Freed, sacked: &Sacked, now: Instant) -> Option<Duration> {
+    ///
+    /// Each is counted in the port's histogram as well: that costs a few instructions for an ACK, which has just walked the store, so none is left out.
+    fn measure<S>(&mut self, freed: &Freed, sacked: &Sacked, env: &Env<'_, S>) -> Option<Duration> {
         let in_order = freed.sent_once_at.filter(|_| !freed.any_repeated);
         let at = in_order.max(sacked.sent_once_at)?;
-        let rtt = now.since(at);
-        self.rtt.sample(rtt, now);
+        let rtt = env.now.since(at);
+        self.rtt.sample(rtt, env.now);
+        env.rtts.observe(rtt, 1);
         self.data_measured = true;
         Some(rtt)
     }

@@ -57,6 +57,7 @@ use super::state_pool::Pooled;
 use super::store::Store;
 use super::summary::{Reason, TxState};
 use crate::congestion::{Controller, Window};
+use crate::histogram::DurationHistogram;
 use crate::rtt::{RtoLimits, RttEstimator};
 use crate::seq::Seq;
 use crate::tables::timer::ShortTime;
@@ -97,6 +98,7 @@ pub(super) struct Env<'a, S> {
     pub now: Instant,
     pub config: &'a Config,
     pub counters: &'a CounterCells,
+    pub rtts: &'a DurationHistogram,
     pub sink: &'a mut S,
     /// In the guest's direction.
     pub flow: &'a FiveTuple,

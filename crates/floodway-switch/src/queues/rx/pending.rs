@@ -12,6 +12,7 @@
 //! Only what waited while the guest was stopped is paid by the guest's own port, which could be back or not.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use floodway_wire::vnet::VnetHdr;
 
@@ -26,6 +27,8 @@ pub struct PendingFrame {
     pub vnet: VnetHdr,
     /// The frame.
     pub bytes: Box<[u8]>,
+    /// When it came.
+    pub(super) since: Instant,
     /// Segments that the guest has, of a GSO packet that is cut for it.
     pub(super) given: usize,
     /// Placing it is paid for.
@@ -71,7 +74,13 @@ impl Pending {
         let mut bytes = Vec::with_capacity(frame.len as usize);
         frame.append_to(&mut bytes);
         let bytes = bytes.into_boxed_slice();
-        self.push_owned(PendingFrame { vnet: frame.vnet, bytes, given: 0, paid })
+        self.push_owned(PendingFrame {
+            vnet: frame.vnet,
+            bytes,
+            since: Instant::now(),
+            given: 0,
+            paid,
+        })
     }
 
     /// Keeps a frame. Returns `false` if there is no room.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use floodway_core::histogram::upper_bound;
+
 use super::*;
 use crate::memory::dirty_log::DirtyLog;
 use crate::queues::virtqueue::Virtqueue;
@@ -74,6 +76,31 @@ fn a_small_frame_in_a_large_buffer_marks_the_page_that_it_is_in() {
     scene.deliver(&[7; 60]);
     assert_eq!(scene.rx.traffic.packets.get(), 1);
     assert_eq!(scene.noted(), BTreeSet::from([0, BUFFERS / PAGE]));
+}
+
+#[test]
+fn the_delay_of_a_frame_is_how_long_it_waited_and_others_are_in_the_first_bucket() {
+    let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+    let buffer = || Buffer::writable(BUFFERS, 2048);
+    (0..3).for_each(|_| {
+        scene.driver.post(&[buffer()]).unwrap();
+    });
+    (0..4).for_each(|_| scene.deliver(&[7; 60]));
+    let counts = scene.rx.delays();
+    assert_eq!((counts.buckets[0], counts.count(), counts.sum_ns), (3, 3, 0));
+    // One waits, for longer than the fourth bucket has.
+    let bound = upper_bound(3).unwrap();
+    std::thread::sleep(bound);
+    scene.driver.post(&[buffer()]).unwrap();
+    scene.rx.drain_within(u64::MAX);
+    let counts = scene.rx.delays();
+    assert_eq!((counts.buckets[0], counts.count(), scene.rx.pending().0), (3, 4, 0));
+    assert!(counts.sum_ns > bound.as_nanos() as u64, "{counts:?}");
+    assert_eq!(counts.buckets[1..4], [0; 3]);
+    // Another queue that goes on counting where this one has ended has delayed nothing yet.
+    let mut next = RxQueue::new(1 << 20);
+    next.count_in(std::mem::take(&mut scene.rx.traffic));
+    assert_eq!((next.traffic.packets.get(), next.delays().count()), (4, 0));
 }
 
 /// A frame that finds too few buffers is tried again when there are more, not each time that somebody looks.

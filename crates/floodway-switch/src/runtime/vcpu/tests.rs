@@ -14,6 +14,7 @@ use floodway_core::l2::{MacTables, PortId};
 use super::sched::{Attributes, SliceError, set_slice};
 use super::{ManagedVm, Policy, SliceController, Slices};
 use crate::config::{PortConfig, VcpuConfig, Vm};
+use crate::events::PortEvents;
 use crate::state::port::Port;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
@@ -59,7 +60,8 @@ fn port(vm: Vm, policy: Policy) -> Arc<Port> {
     };
     let table = MacTables::new([0; 2], Duration::from_secs(1));
     let waker = Arc::new(Waker::new().unwrap());
-    Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table))))
+    let events = PortEvents::new(Arc::default());
+    Arc::new(Port::new(PortId(0), config, waker, Arc::new(RwLock::new(table)), events))
 }
 
 fn start(ports: &[Arc<Port>], slices: Slices) -> std::io::Result<Option<SliceController>> {

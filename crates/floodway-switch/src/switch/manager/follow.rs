@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Doors, Manager, NotMade, Parts};
+use crate::api::plan::Plan;
 use crate::config::{Config, PortConfig};
 use crate::state::port::Port;
 use crate::switch::BrokerPort;
@@ -64,6 +65,7 @@ impl Manager {
     ) -> Result<(), String> {
         let mut state = lock(&self.state);
         let running = self.current(&state);
+        let plan = Plan::between(&running, &wanted);
         let name = |index: usize| wanted.ports.get(index).map(|port| port.name.clone());
         let named = ports.into_iter().filter_map(|(index, port)| Some((name(index)?, port)));
         let new: BTreeMap<_, _> = named.collect();
@@ -71,8 +73,14 @@ impl Manager {
         let mut doors = Doors::Broker(new);
         // The lock is held until the answer is given: a setting is made before all of the change, or after it and known to be.
         match self.make(&mut state, &running, wanted, &parts, &mut doors) {
-            Ok(()) => answer(Ok(())),
-            Err(NotMade::Refused(error)) => answer(Err(error.to_string())),
+            Ok(()) => {
+                answer(Ok(()));
+                self.tell(&plan, None);
+            }
+            Err(NotMade::Refused(error)) => {
+                answer(Err(error.to_string()));
+                self.tell(&plan, Some(error.to_string()));
+            }
             Err(NotMade::Half(problem)) => return Err(problem),
         }
         Ok(())

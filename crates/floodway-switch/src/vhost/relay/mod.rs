@@ -24,9 +24,10 @@ use floodway_process::peer::Peer;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-use super::connection::{Connection, Session, TIDY, poll, quarantine};
+use super::connection::{Connection, Session, TIDY, cut_off, on_connected, poll, quarantine};
 use super::device::Device;
 use super::messages::Verdict;
+use crate::api::events::EventKind;
 use crate::host::log_limit::log_limited;
 use crate::host::socket_file::{SocketError, failed};
 use crate::state::port::Port;
@@ -110,16 +111,20 @@ impl Relay {
                 self.connect(session, peer)
             }
             Received::Message(ToPort::Attempts { count, problem }, _) => {
-                self.port.front_end.set_attempts(count, problem);
+                let reason = problem.clone();
+                let is_another = self.port.front_end.set_attempts(count, problem);
+                if let (true, Some(reason)) = (is_another, reason) {
+                    self.port.emit(|port| EventKind::PortUnreachable { port, reason });
+                }
                 Ok(())
             }
             Received::Message(ToPort::Quarantined { reason }, _) => {
-                lock(&self.port.quarantine).begin(Cause::Crash, reason);
+                cut_off(&self.port, Cause::Crash, reason);
                 Ok(())
             }
             Received::Message(ToPort::Disconnected { session }, _) => {
                 if self.current(session).is_some() {
-                    log_limited!(info, self.port, "front-end disconnected");
+                    self.port.emit(|port| EventKind::PortDisconnected { port, reason: None });
                     self.disconnect();
                 }
                 Ok(())
@@ -152,10 +157,7 @@ impl Relay {
         self.allowance.connect();
         match self.open(id) {
             Ok(front_end) => {
-                log_limited!(info, self.port, "front-end connected");
-                lock(&self.port.quarantine).end();
-                self.port.front_end.on_connected(peer);
-                self.port.set_connected(true);
+                on_connected(&self.port, peer);
                 self.front_end = Some(front_end);
                 Ok(())
             }
