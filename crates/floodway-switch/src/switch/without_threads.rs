@@ -23,7 +23,7 @@ impl Shared {
     /// The switch of `config` without sockets and threads: for benches, which are its worker.
     ///
     /// # Errors
-    /// As [`Switch::start`].
+    /// As [`Switch::start`](super::Switch::start).
     pub fn without_threads(config: &Config) -> Result<Arc<Self>, StartError> {
         Self::without_threads_with(config, &Held::default())
     }
