@@ -7,6 +7,7 @@
 
 pub mod cases;
 pub mod dying;
+mod early_ack;
 pub mod monitor;
 pub mod network;
 pub mod packet;
