@@ -129,8 +129,8 @@ impl<B: 'static> Sender<B> {
         // The guest makes progress with every ACK that makes any.
         let advanced = self.snd_una().since(before);
         let stall = &self.recovery.stall;
-        let untold = stall.withheld + advanced.saturating_sub(1);
-        let withheld = RESERVE.min(untold).min(self.most_withheld());
+        let unheard = stall.withheld + advanced.saturating_sub(1);
+        let withheld = RESERVE.min(unheard).min(self.most_withheld());
         if withheld == 0 {
             return false;
         }
