@@ -54,7 +54,9 @@ impl Promises {
         let most = i64::from(view.config.budget);
         assert!(edge - una <= most, "T4: {edge} is granted, {una} acknowledged, of {most}");
         let Some(summary) = view.summary.filter(|_| ahead) else { return };
-        assert!(i64::from(summary.owed) == owed, "T1: {owed} are owed, it says: {summary:?}");
+        // The switch does not take every ACK that came: not one with an old clock.
+        assert!(i64::from(summary.owed) >= owed, "T1: {owed} are owed, it says: {summary:?}");
+        assert!(summary.owed < summary.held + summary.in_flight, "T1: not stored: {summary:?}");
         check_time(owed, &summary, view);
     }
 }
