@@ -57,6 +57,9 @@ pub fn offload(config: &OffloadConfig, change: &OffloadChange) -> Result<Offload
             &ranges::MIN_RTO_MS,
             min_rto,
         )?),
+        early_ack: config.early_ack,
+        early_ack_delay: config.early_ack_delay,
+        peer_timeout: config.peer_timeout,
     })
 }
 

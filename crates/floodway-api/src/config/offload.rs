@@ -78,6 +78,10 @@ pub(super) fn keys(config: &Config) -> Keys {
         max_flows,
         idle,
         min_rto,
+        // There are no keys for these.
+        early_ack: _,
+        early_ack_delay: _,
+        peer_timeout: _,
     } = config;
     let default = Config::default();
     Keys::default()

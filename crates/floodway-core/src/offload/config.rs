@@ -59,6 +59,15 @@ pub struct Config {
     /// Smallest retransmission time-out towards the network. Well under the 200 ms of the guest's, so that a
     /// loss is repaired before the guest's own timer runs out (I7).
     pub min_rto: Duration,
+    /// What is stored is acknowledged to the guest before its peer has acknowledged it, as far as the rules of
+    /// [early acknowledgement](super) allow. Guests without the module gain by it.
+    pub early_ack: bool,
+    /// Nothing is acknowledged early that takes longer than this to be acknowledged by the peer: the guest's smallest
+    /// retransmission time-out (Linux: 200 ms), with a margin.
+    pub early_ack_delay: Duration,
+    /// A peer that is owed what was acknowledged early, and has not answered for this long, is dead: both ends are
+    /// reset. Linux's time for 15 time-outs (`tcp_retries2`).
+    pub peer_timeout: Duration,
 }
 
 impl Default for Config {
@@ -75,6 +84,9 @@ impl Default for Config {
             max_flows: 65_536,
             idle: Duration::from_secs(600),
             min_rto: Duration::from_millis(100),
+            early_ack: false,
+            early_ack_delay: Duration::from_millis(150),
+            peer_timeout: Duration::from_millis(924_600),
         }
     }
 }

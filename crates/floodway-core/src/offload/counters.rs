@@ -87,6 +87,10 @@ counters! {
         mss_restored,
         /// Window updates sent to the guest.
         window_updates,
+        /// Times that bytes were acknowledged to a guest before its peer had acknowledged them.
+        early_acks,
+        /// Connections reset because bytes that were acknowledged to the guest early cannot reach its peer any more.
+        early_acks_aborted,
         /// Managed notices sent to the guest.
         managed_notices,
         /// Offline notices sent to the guest.

@@ -379,6 +379,7 @@ impl<B: 'static> Flow<B> {
             ssthresh: 0,
             held: 0,
             in_flight: 0,
+            owed: 0,
             granted: 0,
             srtt: None,
             kept: self.holdings().kept,
@@ -395,6 +396,7 @@ impl<B: 'static> Flow<B> {
             if tx.is_online() {
                 summary.held = tx.held();
                 summary.in_flight = tx.store.snd_nxt().since(tx.snd_una());
+                summary.owed = tx.owed();
                 summary.granted = tx.granted(tx.snd_max);
             }
         }

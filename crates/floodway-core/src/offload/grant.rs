@@ -17,7 +17,8 @@
 //! rounding down would take it back (I3); an edge that moves is rounded down. Rounding up can add to an edge that did not
 //! come from here: that of a SYN-ACK, whose window has no scale. So a flow is charged for whole units from the
 //! number on that the guest is told is acknowledged (`una_for_guest`, which is `snd_una` but at a closed window): what it may
-//! have to be told already counts, and I4 holds exactly.
+//! have to be told already counts, and I4 holds exactly. What is [acknowledged early](super::sender) stays charged: it counts from
+//! `snd_una`, and windows beyond it are whole units already, so that none is rounded.
 //!
 //! A FIN may lie one beyond the edge: senders look whether the bytes of a GSO packet fit (Linux, `tcp_mss_split_point`), and
 //! what takes no room needs no grant.
@@ -109,13 +110,13 @@ impl<B: 'static> Sender<B> {
     pub fn usage(&self) -> u32 {
         match self.state {
             TxState::Offline => 0,
-            _ => self.units_granted() << self.agreed.peer_scale(),
+            _ => self.units_granted(self.charged_from()) << self.agreed.peer_scale(),
         }
     }
 
-    /// What is granted, in units of the window field, rounded up.
-    fn units_granted(&self) -> u32 {
-        self.granted(self.una_for_guest()).div_ceil(1 << self.agreed.peer_scale())
+    /// What is granted from `from` on, in units of the window field, rounded up.
+    fn units_granted(&self, from: Seq) -> u32 {
+        self.granted(from).div_ceil(1 << self.agreed.peer_scale())
     }
 
     /// Bytes that are granted from `from` on.
@@ -131,7 +132,7 @@ impl<B: 'static> Sender<B> {
 
     /// The budget has room for a flow that comes online now.
     pub fn fits(&self, pool: &Pool) -> bool {
-        let granted = self.units_granted() << self.agreed.peer_scale();
+        let granted = self.units_granted(self.charged_from()) << self.agreed.peer_scale();
         granted.max(LEAST_GRANT) <= pool.budget.free()
     }
 
@@ -182,14 +183,11 @@ impl<B: 'static> Sender<B> {
             self.disclose();
             let by_portion = self.snd_max.since(una).saturating_add(portion.max(in_window));
             let bytes = self.limit_by_drain(by_budget.min(by_portion), in_window);
-            let units = bytes >> self.agreed.peer_scale();
-            let edge = una + (units.min(MAX_UNITS) << self.agreed.peer_scale());
-            self.advertised_edge = self.advertised_edge.max(edge);
+            self.advertised_edge = self.advertised_edge.max(self.edge_within(bytes));
         } else {
             // The receiver may never have room for a whole segment.
-            let units = self.rwnd().min(available) >> self.agreed.peer_scale();
-            self.advertised_edge =
-                self.advertised_edge.max(una + (units << self.agreed.peer_scale()));
+            let edge = self.edge_within(self.rwnd().min(available));
+            self.advertised_edge = self.advertised_edge.max(edge);
         }
         let stuck = self.granted(self.snd_max) < self.window.mss;
         if stuck && !(una + by_budget).after(self.advertised_edge) {
@@ -197,6 +195,15 @@ impl<B: 'static> Sender<B> {
         } else {
             self.enter(TxState::Active, Reason::RoomAgain, counters);
         }
+    }
+
+    /// The right edge that a window field can name, and that lies no more than `bytes`, rounded down to units, behind
+    /// `snd_una`. It is whole units from what the guest knows to be acknowledged, if that is ahead.
+    fn edge_within(&self, bytes: u32) -> Seq {
+        let (scale, from) = (self.agreed.peer_scale(), self.una_for_guest().max(self.snd_una()));
+        let whole = bytes >> scale << scale;
+        let units = whole.saturating_sub(from.since(self.snd_una())) >> scale;
+        from + (units.min(MAX_UNITS) << scale)
     }
 
     /// The round trip, once one was measured on data: before, nothing is known of the flow's rate.
@@ -228,7 +235,7 @@ impl<B: 'static> Sender<B> {
 
     /// The window field of an ACK to the guest that acknowledges up to `una_for_guest`.
     pub fn window_field(&mut self) -> u16 {
-        let units = self.units_granted().min(MAX_UNITS);
+        let units = self.units_granted(self.una_for_guest()).min(MAX_UNITS);
         let edge = self.una_for_guest() + (units << self.agreed.peer_scale());
         self.advertised_edge = self.advertised_edge.max(edge);
         units as u16

@@ -70,6 +70,9 @@ impl<B: 'static> Flow<B> {
         if tx.wants_more(pool) {
             self.grant_next(call);
         }
+        if call.port.config.early_ack {
+            self.flag(call.id, call.port);
+        }
         Verdict::Absorb
     }
 
@@ -188,6 +191,9 @@ impl<B: 'static> Flow<B> {
             Stored::BeyondGrant => return self.refuse(call),
             // It has not heard of the latest ACK.
             Stored::Acknowledged if !tx.is_withholding() => self.update_due = true,
+            Stored::Known if tx.is_ahead() && !segment.end().after(tx.una_for_guest()) => {
+                self.update_due = true;
+            }
             Stored::Acknowledged | Stored::Known => {
                 let mut env = call.env(&self.link, outgoing);
                 self.update_due |= tx.on_guest_repeat(segment.seq, &mut env);
@@ -201,7 +207,7 @@ impl<B: 'static> Flow<B> {
             Stored::New => {}
         }
         tx.charge(&mut self.charged, &mut call.port.pool);
-        if self.update_due || rx.ack_due {
+        if self.update_due || rx.ack_due || call.port.config.early_ack {
             self.flag(call.id, call.port);
         }
         self.note_waiting(call);
@@ -231,6 +237,9 @@ impl<B: 'static> Flow<B> {
             return Outcome { over: self.is_over_unseen(), ..Verdict::PASS.into() };
         };
         let past_us = connection.tx.is_online() && segment.ack.after(connection.tx.next_seq());
+        if past_us && connection.tx.owes_from(segment.ack) {
+            return self.on_unsent_while_owing(segment, keep, call);
+        }
         self.note_fin(Side::Peer, segment);
         self.note_peer_window(segment);
         if segment.has(Flags::SYN) {
@@ -247,6 +256,25 @@ impl<B: 'static> Flow<B> {
         };
         self.note_idle(call);
         Outcome { verdict, over: self.is_closed() }
+    }
+
+    /// The peer acknowledges what the switch has not sent, and bytes behind that were acknowledged to the guest. Nobody else has
+    /// those, so the flow goes on (T1), as if all that was sent were acknowledged.
+    #[cold]
+    fn on_unsent_while_owing<S: Sink<B>>(
+        &mut self,
+        segment: &Segment,
+        keep: impl FnOnce() -> Option<B>,
+        call: &mut Call<'_, S>,
+    ) -> Outcome {
+        call.port.counters.acks_unseen().add(1);
+        let Phase::Established(connection) = &self.phase else { return Verdict::PASS.into() };
+        let sent = Segment { ack: connection.tx.next_seq(), ..*segment };
+        let mut outcome = self.on_network(&sent, keep, call);
+        if let (Verdict::Pass(edit), Some(connection)) = (&mut outcome.verdict, self.connection()) {
+            edit.ack = Some(connection.tx.advertised_una);
+        }
+        outcome
     }
 
     /// The receive side of a segment from the peer.
@@ -318,12 +346,17 @@ impl<B: 'static> Flow<B> {
         if self.tell_of_repeat(call) && absorbable {
             return Verdict::Absorb;
         }
+        if call.port.config.early_ack {
+            // There may be room for more.
+            self.flag(call.id, call.port);
+        }
         let says_nothing = match kind {
             AckKind::Duplicate | AckKind::Old => true,
             // A window that is none of the guest's: beside data that the guest is about to send, it
             // would look like a duplicate.
             AckKind::Same => self.is_no_news(segment, advertised_edge),
-            AckKind::Advanced => false,
+            // The guest has heard of more than that.
+            AckKind::Advanced => self.is_ahead() && self.is_no_news(segment, advertised_edge),
         };
         if says_nothing && !due && absorbable {
             call.port.counters.absorbed_dup_acks().add(1);
@@ -380,6 +413,12 @@ impl<B: 'static> Flow<B> {
         let guest_is_done = self.guest_is_done();
         let Phase::Established(connection) = &mut self.phase else { return false };
         connection.tx.on_peer_heard(before, guest_is_done, now)
+    }
+
+    /// The guest was told of more than the peer has acknowledged.
+    #[inline]
+    fn is_ahead(&self) -> bool {
+        self.connection().is_some_and(|c| c.tx.is_ahead())
     }
 
     /// An ACK that repeats another, with a grant that stands. It is neither the answer to a question of the

@@ -8,7 +8,7 @@
 //! - **Transmit** (`sender`, vFlood): the guest sends far ahead of the congestion window; the switch
 //!   stores its segments and releases them under a congestion window of its own, and keeps each byte
 //!   until the peer has acknowledged it, so that it can repair losses itself. ACKs stay end to end: the
-//!   switch never acknowledges to its own guest.
+//!   switch never acknowledges to its own guest, unless [`Config::early_ack`] is on (`sender::early_ack`).
 //! - **Receive** (`receiver`, vSnoop): in-order data is acknowledged at once, in the guest's name, and
 //!   kept until the guest has acknowledged it itself.
 //!
@@ -32,7 +32,7 @@
 //! - **I5** Offline flows pass byte for byte.
 //! - **I7** The guest never has to retransmit because of what the switch holds or repairs, as long as the path is
 //!   alive, and shorter than the guest's timeout.
-//! - **R1** to **R7**: see `receiver`.
+//! - **R1** to **R7**: see `receiver`. **T1** to **T5**, of early acknowledgement: see `sender::early_ack`.
 //!
 //! (I6, the way back when the switch is gone, is the guest module's.)
 //!

@@ -75,6 +75,11 @@ impl<B: 'static> Flow<B> {
 
     /// Tells the module that the flow is managed.
     pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if call.port.config.early_ack {
+            // There is no module that needs to know.
+            (self.names, self.notice_at) = (u8::MAX, ShortTime::NEVER);
+            return;
+        }
         call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Managed);
         call.port.counters.managed_notices().add(1);
         call.port.heartbeat_at = call.now + HEARTBEAT_INTERVAL;
@@ -118,8 +123,7 @@ impl<B: 'static> Flow<B> {
         }
         let used_up = tx.is_used_up();
         if self.notice_at.is_never() {
-            call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
-            call.port.counters.offline_notices().add(1);
+            self.notify_offline(call);
             self.notice_at = ShortTime::not_before(call.now + GRACE);
         }
         if used_up {
@@ -169,9 +173,16 @@ impl<B: 'static> Flow<B> {
         tx.enter(TxState::Offline, reason, &port.counters);
         port.pool.leave();
         tx.charge(&mut self.charged, &mut port.pool);
-        call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
-        port.counters.offline_notices().add(1);
+        self.notify_offline(call);
         self.notice_at = ShortTime::NEVER;
+    }
+
+    /// Tells the module, if there is one, that the flow is not managed any more.
+    fn notify_offline<S: Sink<B>>(&self, call: &mut Call<'_, S>) {
+        if !call.port.config.early_ack {
+            call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
+            call.port.counters.offline_notices().add(1);
+        }
     }
 
     /// Sends what is due at the end of a batch.
@@ -179,12 +190,17 @@ impl<B: 'static> Flow<B> {
         self.flagged = false;
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
+        if port.config.early_ack && tx.acknowledge_early(&port.config) {
+            port.counters.early_acks().add(1);
+            self.update_due = true;
+        }
         if std::mem::take(&mut self.update_due) {
             self.ack_at = ShortTime::NEVER;
             if tx.is_online() {
                 tx.extend(&mut self.charged, &mut port.pool, &port.config, &port.counters);
             }
-            let made = tx.synthesize_for_guest(call.tuple, &self.link, rx.peer);
+            let peer = tx.side_for_guest(rx.peer, rx.outgoing().timestamps.value);
+            let made = tx.synthesize_for_guest(call.tuple, &self.link, peer);
             call.sink.to_guest(&made);
             port.counters.window_updates().add(1);
         }
@@ -247,6 +263,10 @@ impl<B: 'static> Flow<B> {
             }
             self.update_due |= connection.tx.answer(call.now);
             over = connection.rx.handle_timeout(call.now, call.port.guest);
+            if connection.tx.is_peer_dead(call.now) {
+                self.end_owing(call);
+                return true;
+            }
             let reason = connection.tx.given_up(call.now);
             if let Some(reason) = reason.filter(|_| connection.tx.is_online()) {
                 self.give_up(reason, call);

@@ -129,7 +129,7 @@ impl OffloadShared {
         if self.heartbeat_at > now {
             return;
         }
-        if self.pool.online == 0 || self.guest != GuestState::Running {
+        if self.pool.online == 0 || self.guest != GuestState::Running || self.config.early_ack {
             self.heartbeat_at = Instant::NEVER;
             return;
         }

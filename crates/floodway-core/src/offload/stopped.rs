@@ -15,7 +15,8 @@
 //!   knows none of these connections, and resets them itself (RFC 9293 section 3.10.7.1).
 //! - `Moved` ([`Offload::hand_over`]): the guest runs on another host. Kept frames are sent after it, [`MOVED_REDELIVERIES`](super::guest)
 //!   times, since its acknowledgements do not pass here any more. All else is forgotten: the guest has it.
-//! - Dead ([`Offload::abort`]): the peers of connections that are owed bytes get an RST; all is forgotten.
+//!   A connection whose peer is owed bytes that were [acknowledged early](super::sender) is reset at both ends: the guest would not send them again.
+//! - Dead ([`Offload::abort`]): the peers of connections that are owed bytes, either way, get an RST; all is forgotten.
 //!
 //! A running guest that takes no notice of redeliveries for 16 minutes is given up, as Linux gives up a silent peer
 //! (`tcp_retries2`). Then both ends get an RST: neither may believe in a connection with a hole in it.
@@ -69,6 +70,7 @@ impl<B: 'static> Offload<B> {
         self.port.guest = GuestState::Moved;
         for index in 0..self.flows.slots() {
             let Some(id) = self.id_at(index) else { continue };
+            self.with_flow(id, now, sink, Flow::end_if_owing);
             let owed = self.flows.get(id).is_some_and(Flow::owes_bytes);
             if owed {
                 self.with_flow(id, now, sink, Flow::hand_over);
@@ -87,6 +89,10 @@ impl<B: 'static> Offload<B> {
                 call.port.counters.aborted().add(1);
                 flow.reset_adopted(call);
             } else if flow.owes_bytes() {
+                call.port.counters.aborted().add(1);
+                room -= flow.reset_peer(call, room);
+            } else if flow.owes_peer() {
+                call.port.counters.early_acks_aborted().add(1);
                 room -= flow.reset_peer(call, room);
             }
         });
@@ -152,6 +158,7 @@ impl<B: 'static> Flow<B> {
     /// What is kept cannot be delivered any more. A guest that has moved may have all of it; else both ends are reset.
     pub fn end_undelivered<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         if call.port.guest == GuestState::Running {
+            call.port.counters.aborted().add(1);
             self.reset_peer(call, MAX_RESETS);
             self.reset_guest(call);
         }
@@ -164,7 +171,6 @@ impl<B: 'static> Flow<B> {
     /// Resets the peer by every number that it may expect: two, and at most `room` others. Returns how many others there were.
     fn reset_peer<S: Sink<B>>(&mut self, call: &mut Call<'_, S>, room: usize) -> usize {
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return 0 };
-        call.port.counters.aborted().add(1);
         let outgoing = rx.outgoing();
         let timestamps = Timestamps {
             value: tx.monotonic_tsval(outgoing.timestamps.value),
@@ -180,10 +186,42 @@ impl<B: 'static> Flow<B> {
         expected.saturating_sub(1)
     }
 
+    /// Resets the guest by the number that it expects, and by the one that it expects once it has read what waits for it.
     fn reset_guest<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(Connection { tx, rx }) = &self.phase else { return };
-        let made = rst(call.tuple.reversed(), self.link, rx.guest_ack(), tx.snd_una());
-        call.sink.to_guest(&made);
+        let mut send = |seq| {
+            let made = rst(call.tuple.reversed(), self.link, seq, tx.una_for_guest());
+            call.sink.to_guest(&made);
+        };
+        send(rx.guest_ack());
+        if rx.is_settled() && rx.peer.nxt != rx.guest_ack() {
+            send(rx.peer.nxt);
+        }
+    }
+
+    /// Returns `true` if bytes were acknowledged to the guest that its peer has not acknowledged.
+    pub fn owes_peer(&self) -> bool {
+        self.connection().is_some_and(|c| c.tx.owed() > 0)
+    }
+
+    /// What was acknowledged to the guest early cannot reach the peer any more: both ends are reset, since neither may
+    /// believe in a connection with a hole in it.
+    pub fn end_owing<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        call.port.counters.early_acks_aborted().add(1);
+        self.reset_peer(call, MAX_RESETS);
+        self.reset_guest(call);
+        if let Phase::Established(Connection { tx, rx }) = &mut self.phase {
+            tx.forget_owed();
+            rx.leave_journal(&mut call.port.journal);
+            rx.abandon(&call.port.counters);
+        }
+    }
+
+    /// [`end_owing`](Self::end_owing), if bytes are owed.
+    fn end_if_owing<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        if self.owes_peer() {
+            self.end_owing(call);
+        }
     }
 }
 

@@ -145,6 +145,8 @@ pub struct FlowSummary {
     pub held: u32,
     /// Bytes released and not acknowledged.
     pub in_flight: u32,
+    /// Bytes acknowledged to the guest that its peer has not acknowledged.
+    pub owed: u32,
     /// Bytes granted that the guest has not sent.
     pub granted: u32,
     /// Smoothed round-trip time on the network.

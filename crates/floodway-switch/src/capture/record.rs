@@ -167,6 +167,7 @@ mod tests {
             ssthresh: 0,
             held: 2,
             in_flight: 3,
+            owed: 0,
             granted: 4,
             srtt: Some(Duration::from_micros(90)),
             kept: 5,

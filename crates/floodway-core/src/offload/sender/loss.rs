@@ -399,7 +399,7 @@ impl<B: 'static> Sender<B> {
         }
         self.controller.on_timeout(&event, resent, &mut self.window);
         self.rtt.back_off();
-        self.unanswered = self.unanswered.saturating_add(1);
+        self.note_unanswered(env);
         // The left edge is sent again whether or not it is SACKed (RFC 2018 section 8).
         self.check_reneging(env.counters);
         self.store.lose_everything();
@@ -413,9 +413,12 @@ impl<B: 'static> Sender<B> {
         self.repairing(Reason::Timeout, env);
     }
 
-    /// Why it must not go on, if it must not: the peer has not answered for so long that the connection is
+    /// Why it must not go on, if it must not and nothing was acknowledged early (T1): the peer has not answered for so long that the connection is
     /// dead, or the guest has not repeated what we never saw.
     pub fn given_up(&self, now: Instant) -> Option<Reason> {
+        if self.is_ahead() {
+            return None;
+        }
         if self.unanswered > MAX_UNANSWERED {
             return Some(Reason::Timeout);
         }

@@ -28,6 +28,8 @@
 //! Bytes that went to the peer past us, because it lives on this host for a while or frames were flooded, show in the
 //! numbers of both ends. The flow is given up then: the guest has everything that the peer has not acknowledged.
 //!
+//! What is stored may be acknowledged to the guest before the peer has it (`early_ack`).
+//!
 //! A receiver that closes its window while bytes are held must not let the guest time out (`stall`).
 //!
 //! Timers, one at a time: retransmission timeout (RFC 6298), tail loss probe and reordering (RFC
@@ -40,6 +42,7 @@ mod acks;
 mod black_hole;
 #[cfg(test)]
 mod cost;
+mod early_ack;
 mod loss;
 mod output;
 mod predict;
@@ -296,7 +299,9 @@ impl<B: 'static> Sender<B> {
     pub fn next_timeout(&self) -> Instant {
         let recovery = &*self.recovery;
         let timer = recovery.timer.map_or(Instant::NEVER, |(_, at)| at);
-        timer.min(recovery.gap_until).min(recovery.stall.answer_at())
+        let end =
+            if recovery.early.una.is_some() { recovery.early.dead_at } else { recovery.gap_until };
+        timer.min(end).min(recovery.stall.answer_at())
     }
 
     /// When the timer of what is on its way is due.
@@ -440,6 +445,7 @@ impl<B: 'static> Sender<B> {
 
     /// Forgets what is stored. The peer has not acknowledged it, and the guest is told nothing else.
     pub fn abandon(&mut self) {
+        debug_assert_eq!(self.owed(), 0, "T1: what was acknowledged to the guest is forgotten");
         self.store = Store::new(self.snd_una());
         self.snd_max = self.snd_max.max(self.guest_nxt);
         self.advertised_edge = self.advertised_edge.max(self.rwnd_edge).max(self.snd_max);

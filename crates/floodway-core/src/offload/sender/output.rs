@@ -400,7 +400,7 @@ impl<B: 'static> Sender<B> {
     pub(super) fn probe_window<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         self.ask_for_window(env);
         self.rtt.back_off();
-        self.unanswered = self.unanswered.saturating_add(1);
+        self.note_unanswered(env);
         let wait = self.rto(env.config).min(MAX_PROBE_INTERVAL);
         self.recovery.timer = Some((Timer::WindowProbe, env.now + wait));
     }

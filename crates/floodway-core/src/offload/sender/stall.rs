@@ -24,7 +24,7 @@
 //! window is merely small withholds nothing, for the guest's timer would run for no purpose.
 //!
 //! # Invariants
-//! - `advertised_una <= una_for_guest <= snd_una`, and `una_for_guest` never goes back.
+//! - `advertised_una <= una_for_guest`, which never goes back and is no more than `snd_una` but for what is acknowledged early.
 //! - The window that the guest is shown counts from `una_for_guest`, so its right edge stays (I3); the budget is charged from
 //!   there too, so that withholding never adds to a charge (I4).
 
@@ -34,7 +34,7 @@ use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 
 /// Most bytes that are withheld: as many answers.
-const RESERVE: u32 = 4096;
+pub(super) const RESERVE: u32 = 4096;
 /// Least time between the first two answers: below any timeout of the guest.
 const FIRST_INTERVAL: Duration = Duration::from_millis(25);
 /// Least time between two answers of many.
@@ -84,9 +84,19 @@ impl Stall {
 }
 
 impl<B: 'static> Sender<B> {
-    /// The acknowledgement number for the guest: `snd_una` less what is withheld.
+    /// The acknowledgement number for the guest: `snd_una` less what is withheld, or what was acknowledged early.
     #[inline]
     pub fn una_for_guest(&self) -> Seq {
+        let disclosed = self.charged_from();
+        match self.recovery.early.una {
+            Some(early) => early.max(disclosed),
+            None => disclosed,
+        }
+    }
+
+    /// Where what counts for the budget begins: at `snd_una`, less what is withheld.
+    #[inline]
+    pub fn charged_from(&self) -> Seq {
         self.snd_una() - self.recovery.stall.withheld
     }
 
@@ -101,10 +111,13 @@ impl<B: 'static> Sender<B> {
     /// disclosed, or a repeat is answered.
     #[inline]
     pub fn on_peer_heard(&mut self, before: Seq, guest_is_done: bool, now: Instant) -> bool {
-        if self.rwnd() >= self.window.mss || guest_is_done {
-            return self.disclose();
-        }
-        self.on_small_window(before, now)
+        let tells = if self.rwnd() >= self.window.mss || guest_is_done {
+            self.disclose()
+        } else {
+            self.on_small_window(before, now)
+        };
+        self.settle_early();
+        tells
     }
 
     fn on_small_window(&mut self, before: Seq, now: Instant) -> bool {
@@ -116,7 +129,8 @@ impl<B: 'static> Sender<B> {
         // The guest makes progress with every ACK that makes any.
         let advanced = self.snd_una().since(before);
         let stall = &self.recovery.stall;
-        let withheld = RESERVE.min(stall.withheld + advanced.saturating_sub(1));
+        let unheard = stall.withheld + advanced.saturating_sub(1);
+        let withheld = RESERVE.min(unheard).min(self.most_withheld());
         if withheld == 0 {
             return false;
         }

@@ -7,6 +7,7 @@
 
 pub mod cases;
 pub mod dying;
+mod early_ack;
 pub mod monitor;
 pub mod network;
 pub mod packet;
@@ -141,13 +142,12 @@ pub struct World {
     pub queue_drops: u32,
     module: bool,
     mercy: Mercy,
-    /// Packets that do not come to the switch's offload, in either direction, in 1/1000.
+    /// As in [`Setup`].
     pub bypass: u32,
     to_network_count: u64,
     to_guest_count: u64,
-    /// Frames that wait for the guest to run.
+    /// Frames that wait for the guest to run, unless its receive rings have stopped.
     inbox: VecDeque<Packet>,
-    /// The guest's receive rings have stopped.
     rings_stopped: bool,
     guest_capture: Capture,
     wire_capture: Capture,

@@ -11,6 +11,7 @@ use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
 
+use super::early_ack::Promises;
 use super::packet::{Packet, Position, unwrap};
 use super::reference::{Ack, Reference, Terms};
 
@@ -101,6 +102,8 @@ pub struct Monitor {
     pub ece_from_switch: u64,
     pub passed_edited: u64,
     pub off: bool,
+    /// What was acknowledged to the guest early.
+    pub promises: Promises,
     /// What a compliant sender may have in flight.
     reference: Option<Reference>,
     /// When the guest's first SYN left, and how long it took to be answered.
@@ -168,6 +171,10 @@ impl Monitor {
         let segment = &packet.segment;
         if segment.has(Flags::SYN) {
             self.guest = Side::of_syn(packet);
+        }
+        if segment.len > 0 && self.guest.isn.is_some() {
+            let start = self.guest_pos(self.wire_una, segment.seq);
+            self.promises.guest_sent(start, start + i64::from(segment.len));
         }
         if let Some(timestamps) = segment.options.timestamps {
             let latest = self
@@ -449,12 +456,13 @@ impl Monitor {
         }
         let ack = self.guest_pos(self.wire_una, segment.ack);
         // One that is too old for any window the guest refuses (RFC 5961 section 5.2): what arrived so late is passed as such.
-        if ack > self.wire_nxt || ack < self.wire_una - (1 << 30) {
+        let unsent = ack > self.wire_nxt && !view.config.early_ack;
+        if unsent || ack < self.wire_una - (1 << 30) {
             return;
         }
-        assert!(ack <= self.wire_una, "the guest is told of more than the peer acknowledged");
         let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.peer) };
         let edge = ack + (i64::from(segment.window) << scale);
+        self.promises.guest_gets(ack, edge, self.wire_una, view);
         let online = !matches!(view.tx(), TxState::Offline);
         if segment.has(Flags::SYN) && self.advertised_while_online {
             // A repeated SYN-ACK means nothing to a guest that has had one; the first counts.
