@@ -272,8 +272,14 @@ impl Switch {
 
     /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did.
     pub fn note_predecessors(&self, broker: u32, count: u32, last_end: Option<String>) {
-        // Said once.
-        let _ = self.shared.predecessors.set(PredecessorsStatus { broker, count, last_end });
+        *lock(&self.shared.predecessors) = Some(PredecessorsStatus { broker, count, last_end });
+    }
+
+    /// Notes which process the broker is by now; zero if it has gone.
+    pub fn note_broker(&self, pid: u32) {
+        if let Some(predecessors) = &mut *lock(&self.shared.predecessors) {
+            predecessors.broker = pid;
+        }
     }
 
     /// Saves learned addresses for a later data plane, if any have come or gone.
