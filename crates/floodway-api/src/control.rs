@@ -24,6 +24,17 @@ pub fn manage_path(control: &Path) -> PathBuf {
     path.into()
 }
 
+/// What the name of the descriptor store's socket has behind that of the control socket.
+pub const STORE_SUFFIX: &str = ".store";
+
+/// Where the next broker of a switch with this control socket finds what the last one has left.
+#[must_use]
+pub fn store_path(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(STORE_SUFFIX);
+    path.into()
+}
+
 /// Why the switch does not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {

@@ -125,7 +125,7 @@ pub enum Sandbox {
 /// Data planes of the same broker that have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PredecessorsStatus {
-    /// Process id of the broker.
+    /// Process id of the broker; zero if it has gone and the next one is waited for.
     #[serde(default)]
     pub broker: u32,
     /// How many.

@@ -12,34 +12,43 @@
 //! configuration; from there on the next one starts with that, unless this one refuses. Ends of channels are attached to ports when it has
 //! answered, so no front-end is served of which it may know nothing. One that does not answer within [`CHANGE`] is killed.
 //!
+//! **A broker that takes over** what another one has [left](crate::store) begins with that one's data plane, if it lives and can be used, and goes on as if it had started it.
+//!
 //! **A data plane that crashed** has left a note of whose turn it was; a port that several died of is [cut off](crate::quarantine).
 //!
 //! **Invariant**: at most one data plane runs.
 
+mod ends;
+mod left;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
-use std::sync::Arc;
+use std::process::Child;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::message::{
-    FromDataPlane, FromPort, StatePart, ToDataPlane, ToPort, VERSION, Violation, shorten,
+    FromDataPlane, StatePart, ToDataPlane, VERSION, Violation, shorten,
 };
 use floodway_process::sealed;
+use floodway_process::store::{Item, Key};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::layout::{Changes, Journal, Layout, NotChanged, Place, Request};
+use crate::layout::{Changes, Layout, NotChanged, Request};
 use crate::notices::Notices;
-use crate::port::{PortChannel, PortFault, wait_for};
+use crate::port::{PortChannel, PortFault, is_readable, wait_for};
+use crate::process::Process;
 use crate::quarantine::{Suspects, TURNS, take_turns};
 use crate::settings::{Settings, TooMany};
+use crate::store::Store;
+use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
 use crate::uplink::Uplink;
+use ends::{NewEnd, announcement, new_ends};
+use left::leave_uplink;
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
@@ -107,6 +116,19 @@ pub struct Broker<'a> {
     pub settings: &'a Settings,
     /// Where changes are left.
     pub changes: &'a Changes,
+    /// Where everything is left for the next broker.
+    pub store: Store,
+    /// What a broker of before has left of data planes.
+    pub past: Option<Past>,
+}
+
+/// Data planes of a broker that has died.
+#[derive(Debug)]
+pub struct Past {
+    /// How many had ended before the last one.
+    pub restarts: u32,
+    /// The last one, if it can be used.
+    pub data_plane: Option<TakenDataPlane>,
 }
 
 /// Memory of a fixed size that outlives data planes.
@@ -124,14 +146,21 @@ impl State {
     pub fn new(part: StatePart, bytes: u64) -> io::Result<Self> {
         Ok(Self { part, file: sealed::fixed("floodway-state", bytes)?, bytes })
     }
+
+    /// Memory of before.
+    #[must_use]
+    pub fn of(part: StatePart, bytes: u64, file: OwnedFd) -> Self {
+        Self { part, file, bytes }
+    }
 }
 
 /// A data plane that runs.
 struct DataPlane {
     channel: MainChannel,
-    child: Child,
-    pidfd: OwnedFd,
+    process: Process,
     pulse: Pulse,
+    /// Data planes that ended before this one.
+    restarts: u32,
     started: Instant,
     change: Option<OpenChange>,
 }
@@ -181,12 +210,30 @@ impl Broker<'_> {
         let mut restarts = Restarts::new(self.longest_pause);
         let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
-        let mut was_ready = false;
+        self.leave_everything();
+        // There was one that served.
+        let mut was_ready = self.past.is_some();
+        let mut plane = match self.past.take() {
+            None => None,
+            Some(Past { restarts: ended, data_plane }) => {
+                restarts.resume(ended);
+                if data_plane.is_none() {
+                    restarts.on_end(Duration::MAX);
+                    last_end = Some(End::Unknown.to_string());
+                }
+                data_plane.and_then(|taken| self.adopt(taken, ended))
+            }
+        };
         loop {
-            let mut plane = self.launch(restarts.total(), last_end.as_deref())?;
+            let mut plane = match plane.take() {
+                Some(plane) => plane,
+                None => self.launch(restarts.total(), last_end.as_deref())?,
+            };
             let end = match self.watch(&mut plane) {
                 Verdict::Stop => {
                     (self.on_event)(Event::Stop);
+                    // First: whatever becomes of this stop, there is to be no switch after it.
+                    self.store.close();
                     stop(plane);
                     return Ok(());
                 }
@@ -209,6 +256,24 @@ impl Broker<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Goes on with a data plane that a broker of before has started. `None` if it ends before it hears of that.
+    fn adopt(&mut self, taken: TakenDataPlane, restarts: u32) -> Option<DataPlane> {
+        let channel = MainChannel::from(taken.channel);
+        let process = Process::new(taken.pidfd);
+        let mut pulse = Pulse::default();
+        pulse.on_ready();
+        let started = Instant::now();
+        let plane = DataPlane { channel, process, pulse, restarts, started, change: None };
+        let pid = std::process::id();
+        if let Err(error) = plane.channel.send(&ToDataPlane::Broker { pid }, &[]) {
+            tracing::error!(%error, "the data plane takes nothing from its next broker");
+            return None;
+        }
+        tracing::info!("took over a data plane that runs");
+        (self.on_event)(Event::Ready);
+        Some(plane)
     }
 
     /// Cuts off ports in whose turns data planes crash.
@@ -243,8 +308,9 @@ impl Broker<'_> {
         let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
         let started = Instant::now();
-        let pulse = Pulse::default();
-        let plane = DataPlane { channel, child, pidfd, pulse, started, change: None };
+        let (process, pulse) = (Process::new(pidfd), Pulse::default());
+        let plane = DataPlane { channel, process, pulse, restarts, started, change: None };
+        self.leave_data_plane(&plane, restarts);
         if let Err(error) = self.equip(&plane.channel, restarts, last_end) {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");
@@ -269,6 +335,7 @@ impl Broker<'_> {
         for (index, uplink) in (0..).zip(&mut self.uplinks) {
             uplink.refresh();
             send_uplink(channel, uplink, index)?;
+            leave_uplink(&self.store, uplink, index);
         }
         for (index, place) in (0..).zip(&layout.ports) {
             let (ours, theirs) = PortChannel::pair()?;
@@ -295,7 +362,7 @@ impl Broker<'_> {
             let left = next_look.saturating_duration_since(Instant::now());
             let can_change = plane.pulse.is_ready() && plane.change.is_none();
             let mut fds =
-                vec![self.stop, plane.pidfd.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
+                vec![self.stop, plane.process.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
             fds.extend(can_change.then(|| self.changes.as_fd()));
             wait_for(&fds, Some(left));
             (self.on_event)(Event::Look);
@@ -307,8 +374,8 @@ impl Broker<'_> {
                 .hear(plane)
                 .and_then(|()| self.begin_change(plane))
                 .and_then(|()| self.pass_notices_on(plane));
-            if let Ok(Some(status)) = plane.child.try_wait() {
-                return Verdict::Ended(end_of(status));
+            if let Some(end) = plane.process.end() {
+                return Verdict::Ended(end);
             }
             if let Ok(fault) = self.faults.try_recv() {
                 let PortFault { port, fault } = fault;
@@ -337,7 +404,7 @@ impl Broker<'_> {
             match plane.channel.try_recv()? {
                 Received::Nothing => return Ok(()),
                 Received::Closed => {
-                    wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
+                    wait_for(&[plane.process.as_fd()], Some(ORDERLY));
                     return Err(ChannelError::System(Errno::PIPE).into());
                 }
                 Received::Message(message, _) => self.on_message(plane, message)?,
@@ -363,6 +430,7 @@ impl Broker<'_> {
             }
             FromDataPlane::Ready { .. } => {
                 plane.pulse.on_ready();
+                self.leave_data_plane(plane, plane.restarts);
                 (self.on_event)(Event::Ready);
             }
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
@@ -371,11 +439,13 @@ impl Broker<'_> {
                 let uplink = uplink.ok_or(HearError::UnknownUplink(index))?;
                 if uplink.on_failed(Instant::now()) {
                     send_uplink(&plane.channel, uplink, index)?;
+                    leave_uplink(&self.store, uplink, index);
                 }
             }
             FromDataPlane::Remember(setting) => {
                 let ports = self.layout.states().map(|layout| layout.ports.len()).max();
-                self.settings.keep(setting, ports.unwrap_or(0))?;
+                self.settings.keep(setting.clone(), ports.unwrap_or(0))?;
+                self.store.keep(Item::Setting(setting), &[]);
             }
             FromDataPlane::Changed { number, refusal } => {
                 self.on_changed(plane, number, refusal)?;
@@ -388,8 +458,9 @@ impl Broker<'_> {
     fn change_without_data_plane(&mut self) {
         let Some(Request { layout, settled, answer }) = self.changes.take() else { return };
         // None is open without a data plane.
-        drop(self.layout.replace(layout));
-        self.settings.forget(&settled);
+        let before = self.layout.replace(layout).ok();
+        self.leave_layout(before.as_ref());
+        self.forget_settings(&settled);
         // Fails when nobody waits any more.
         let _ = answer.send(Ok(()));
     }
@@ -411,7 +482,9 @@ impl Broker<'_> {
             }
         };
         // None is open: the data plane has none.
+        self.store.keep(Item::Change, &[]);
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
+        self.leave_layout(None);
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
             .into_iter()
             .map(|NewEnd { instance, ours, theirs, journal, says }| {
@@ -434,14 +507,17 @@ impl Broker<'_> {
         refusal: Option<String>,
     ) -> Result<(), NotAsked> {
         // Whatever is not in force any more ends where the change came from.
-        drop(self.layout.answer(number, refusal.is_none())?);
+        let before = self.layout.answer(number, refusal.is_none())?;
+        self.leave_layout(Some(&before));
+        self.store.forget(Key::Change);
+        drop(before);
         let Some(OpenChange { ends, settled, answer, .. }) = plane.change.take() else {
             return Ok(());
         };
         let outcome = match refusal {
             Some(refusal) => Err(NotChanged::Refused(refusal)),
             None => {
-                self.settings.forget(&settled);
+                self.forget_settings(&settled);
                 for (instance, end) in ends {
                     let place =
                         self.layout.in_force().ports.iter().find(|p| p.instance == instance);
@@ -460,8 +536,11 @@ impl Broker<'_> {
     /// The data plane has ended over a change: the next one starts with it.
     fn end_change(&mut self, change: OpenChange) {
         let OpenChange { ends, settled, answer, .. } = change;
-        drop((self.layout.end(), ends));
-        self.settings.forget(&settled);
+        drop(ends);
+        let before = self.layout.end();
+        self.leave_layout(before.as_ref());
+        self.store.forget(Key::Change);
+        self.forget_settings(&settled);
         // Fails when nobody waits any more.
         let _ = answer.send(Ok(()));
     }
@@ -477,36 +556,20 @@ impl Broker<'_> {
 
 impl DataPlane {
     fn kill(&mut self, end: End) -> Verdict {
-        // Fails when it has ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
         Verdict::Ended(end)
     }
 }
 
-impl Drop for DataPlane {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Lets a data plane end in order; it is killed if that takes too long.
-fn stop(mut plane: DataPlane) {
+fn stop(plane: DataPlane) {
     // Fails when it has ended already.
     let _ = plane.channel.send(&ToDataPlane::Stop, &[]);
-    wait_for(&[plane.pidfd.as_fd()], Some(ORDERLY));
-    match plane.child.try_wait() {
-        Ok(Some(_)) => {}
-        _ => tracing::error!("the data plane does not stop; it is killed"),
+    wait_for(&[plane.process.as_fd()], Some(ORDERLY));
+    if plane.process.end().is_none() {
+        tracing::error!("the data plane does not stop; it is killed");
     }
-}
-
-fn end_of(status: ExitStatus) -> End {
-    match status.signal() {
-        Some(signal) => End::Signalled(signal),
-        None => End::Exited(status.code().unwrap_or_default()),
-    }
+    drop(plane);
 }
 
 /// Hands the device of `uplink` over, if it has one.
@@ -517,33 +580,6 @@ fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(),
     }
 }
 
-/// A channel of a port that is new.
-struct NewEnd {
-    instance: u64,
-    ours: PortChannel,
-    theirs: Channel<FromPort, ToPort>,
-    journal: Arc<Journal>,
-    says: ToDataPlane,
-}
-
-/// Channels for the ports of `next` that `last` does not have.
-fn new_ends(last: &Layout, next: &Layout) -> Result<Vec<NewEnd>, ChannelError> {
-    let places = (0..).zip(&next.ports).filter(|(_, place)| !last.has(place.instance));
-    let end = |(index, place): (u16, &Place)| {
-        let (ours, theirs) = PortChannel::pair()?;
-        let says = announcement(index, place);
-        let (instance, journal) = (place.instance, Arc::clone(&place.journal));
-        Ok(NewEnd { instance, ours, theirs, journal, says })
-    };
-    places.map(end).collect()
-}
-
-/// The message that announces the port at position `index` of the configuration.
-fn announcement(index: u16, place: &Place) -> ToDataPlane {
-    let Place { number, instance, ref journal, .. } = *place;
-    ToDataPlane::Port { index, number, instance, journal: journal.budget }
-}
-
 /// The text of a configuration as memory that nobody changes, and its length.
 fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
     let text = configuration.as_bytes();
@@ -551,12 +587,6 @@ fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
     Ok((file, bytes))
-}
-
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

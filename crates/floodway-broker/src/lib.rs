@@ -14,6 +14,7 @@
 //! | [`quarantine`] | ports that data planes die of, and for how long their front-ends are kept away |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
+//! | [`store`] | the process that has a copy of all that, for the next broker |
 //! | [`descriptors`] | how many the process must be allowed |
 
 pub mod broker;
@@ -22,10 +23,12 @@ pub mod framing;
 pub mod layout;
 pub mod notices;
 pub mod port;
+mod process;
 pub mod quarantine;
 pub mod record;
 pub mod session;
 pub mod settings;
+pub mod store;
 pub mod supervision;
 pub mod transaction;
 pub mod uplink;

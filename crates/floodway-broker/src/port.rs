@@ -10,7 +10,12 @@
 //!
 //! A front-end of which data planes die is cut off, and its port stays without one [for a while](crate::quarantine).
 //!
+//! What the next broker would need is left in the [descriptor store](crate::store) at each step.
+//!
 //! Whatever a front-end does costs this thread only: closing a descriptor that it serves itself may take for ever.
+
+mod attempts;
+mod kept;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,15 +28,19 @@ use std::time::{Duration, Instant};
 
 use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{FromPort, MAX_PROBLEM, ToPort, shorten};
+use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
 use crate::quarantine::CutOffs;
-use crate::record::{Limits, Packet};
+use crate::record::{Limits, Packet, Record};
 use crate::session::{Outcome, Outgoing, Session};
+use crate::store::taken::TakenFrontEnd;
+use attempts::{Attempts, connect, describe_problem, is_nobody};
+use kept::Kept;
+pub use kept::Past;
 
 /// How long a front-end may pause inside a message, or leave a reply unread.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -41,8 +50,6 @@ const DELIVERY: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(5);
 /// Between two attempts to reach a front-end that listens.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// Longest such time if it is there and cannot be connected to.
-const MAX_RECONNECT: Duration = Duration::from_secs(5);
 /// Between two reports of attempts to the data plane.
 const REPORT: Duration = Duration::from_secs(1);
 
@@ -112,7 +119,7 @@ pub struct PortThread {
 }
 
 impl PortThread {
-    /// Starts to serve the port `name`; what data planes do wrong goes to `faults`.
+    /// Starts to serve the port `name`, or goes on from where a broker of before was; what data planes do wrong goes to `faults`.
     ///
     /// # Errors
     /// There are no threads or descriptors left.
@@ -121,26 +128,32 @@ impl PortThread {
         source: Source,
         limits: Limits,
         faults: Sender<PortFault>,
+        past: Past,
     ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { letters: Mutex::default(), bell });
         if let Source::Listen(listener) = &source {
             listener.set_nonblocking(true)?;
         }
+        let Past { kept, taken } = past;
+        let front_end = taken
+            .front_end
+            .map(|front_end| FrontEnd::restore(front_end, limits, taken.channel.is_some()));
         let server = Server {
             name: name.to_owned(),
             source,
             limits,
             faults,
             mailbox: Arc::clone(&mailbox),
-            channel: None,
-            front_end: None,
-            sessions: 0,
+            channel: taken.channel,
+            front_end,
+            sessions: taken.sessions,
             retry: Instant::now(),
             attempts: Attempts::default(),
             cut_offs: CutOffs::default(),
             quarantine: None,
             allowance: Allowance::new(Instant::now()),
+            kept,
         };
         let thread =
             thread::Builder::new().name(format!("port-{name}")).spawn(move || server.run())?;
@@ -181,8 +194,20 @@ struct FrontEnd {
     framer: Framer,
     session: Session<Arc<OwnedFd>>,
     id: u32,
+    peer: Option<Peer>,
     /// Until when the rest of a message has to come.
     deadline: Option<Instant>,
+}
+
+impl FrontEnd {
+    /// One that a broker of before had; a data plane serves it, or the next one is to.
+    fn restore(taken: TakenFrontEnd, limits: Limits, is_served: bool) -> Self {
+        let TakenFrontEnd { stream, id, number, peer, entries } = taken;
+        let record = Record::restore(limits, entries);
+        let session = Session::restore(id, number, record, is_served).of_process(peer);
+        let (stream, framer) = (UnixStream::from(stream), Framer::default());
+        Self { stream, framer, session, id, peer, deadline: None }
+    }
 }
 
 struct Server {
@@ -203,23 +228,15 @@ struct Server {
     quarantine: Option<String>,
     /// What this thread may do for front-ends.
     allowance: Allowance,
-}
-
-/// Attempts to connect.
-#[derive(Default)]
-struct Attempts {
-    count: u64,
-    /// Why it is not possible, other than that nobody listens.
-    problem: Option<String>,
-    /// How long to wait, if the last one failed for a problem.
-    backoff: Option<Duration>,
-    /// When the data plane was told last.
-    reported: Option<Instant>,
+    /// What of it the next broker would get.
+    kept: Kept,
 }
 
 impl Server {
     fn run(mut self) {
+        self.begin_anew();
         loop {
+            self.settle();
             self.wait();
             let letters = self.mailbox.take();
             if letters.stop {
@@ -236,6 +253,22 @@ impl Server {
             self.read_front_end();
             self.pause();
         }
+    }
+
+    /// Tells a data plane of before that the last front-end has gone, if it has.
+    fn begin_anew(&mut self) {
+        if self.front_end.is_none() && self.sessions > 0 {
+            self.kept.no_front_end(self.sessions);
+            self.send(&ToPort::Disconnected { session: self.sessions }.into());
+        }
+    }
+
+    /// Takes note of whether the front-end is owed something.
+    fn settle(&mut self) {
+        let owed = self.front_end.as_ref().is_some_and(|front_end| {
+            front_end.session.is_unsettled() || front_end.framer.is_inside()
+        });
+        self.kept.set_busy(owed);
     }
 
     /// Waits if front-ends have had more done than they may, at most until there is another data plane.
@@ -271,6 +304,7 @@ impl Server {
         if let Err(error) = channel.set_time_limit(Some(DELIVERY)) {
             tracing::error!(port = self.name, %error, "cannot limit how long a channel waits");
         }
+        self.kept.channel(&channel);
         self.channel = Some(channel);
         self.attempts.reported = None;
         self.report_quarantine();
@@ -284,6 +318,7 @@ impl Server {
         let pause = self.cut_offs.on_cut_off(now);
         tracing::warn!(port = self.name, reason, ?pause, "front-end cut off");
         self.front_end = None;
+        self.kept.no_front_end(self.sessions);
         self.retry = self.retry.max(now + pause);
         self.quarantine = Some(match pause.as_secs() {
             0 => shorten(reason),
@@ -300,6 +335,7 @@ impl Server {
 
     fn replay(&mut self) {
         let Some(front_end) = &mut self.front_end else { return };
+        self.kept.set_busy(true);
         match front_end.session.attach() {
             Ok(replay) => {
                 for outgoing in replay {
@@ -369,6 +405,10 @@ impl Server {
     fn on_message(&mut self, message: FromPort) {
         // Of a front-end that has gone.
         let Some(front_end) = &mut self.front_end else { return };
+        let changes = match &message {
+            FromPort::Handled(handled) => handled.changes.clone(),
+            _ => Vec::new(),
+        };
         match front_end.session.receive(message) {
             Err(fault) => self.report(&fault),
             Ok(Outcome { reply, hang_up, deliver }) => {
@@ -380,6 +420,8 @@ impl Server {
                 if unread {
                     return self.hang_up();
                 }
+                self.kept.changes(&changes, front_end.session.record());
+                self.kept.front_end(front_end);
                 if let Some(outgoing) = deliver {
                     self.send(&outgoing);
                 }
@@ -390,6 +432,7 @@ impl Server {
     /// Closes the front-end's connection, and tells the data plane.
     fn hang_up(&mut self) {
         let Some(front_end) = self.front_end.take() else { return };
+        self.kept.no_front_end(self.sessions);
         self.send(&ToPort::Disconnected { session: front_end.id }.into());
     }
 
@@ -459,16 +502,20 @@ impl Server {
         let peer = Peer::of(&stream).ok();
         let session = Session::new(id, self.limits).of_process(peer);
         let framer = Framer::default();
-        self.front_end = Some(FrontEnd { stream, framer, session, id, deadline: None });
+        let front_end = FrontEnd { stream, framer, session, id, peer, deadline: None };
+        self.kept.front_end(&front_end);
+        self.front_end = Some(front_end);
         self.replay();
     }
 
     /// Passes the next message on, if it is there and the data plane can have it.
     fn read_front_end(&mut self) {
         let Some(front_end) = &mut self.front_end else { return };
-        if !front_end.session.is_ready() {
+        if !front_end.session.is_ready() || !is_readable(front_end.stream.as_fd()) {
             return;
         }
+        // Before the first byte is taken.
+        self.kept.set_busy(true);
         match front_end.framer.read(&front_end.stream) {
             Ok(Progress::Message(Packet { bytes, descriptors })) => {
                 front_end.deadline = None;
@@ -493,43 +540,16 @@ impl Server {
     }
 }
 
-impl Attempts {
-    /// How long to wait after an attempt, which had a problem or not: longer each time if it had.
-    fn next_pause(&mut self, has_problem: bool) -> Duration {
-        let longer = |last: Duration| (2 * last).min(MAX_RECONNECT);
-        self.backoff = has_problem.then(|| self.backoff.map_or(2 * RECONNECT, longer));
-        self.backoff.unwrap_or(RECONNECT)
-    }
-}
-
-/// Returns `true` if an attempt has failed because there is no VM yet, or not any more, or one that does not accept.
-fn is_nobody(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
-    matches!(error.kind(), NotFound | ConnectionRefused | WouldBlock)
-}
-
-/// What an operator has to know of a socket that cannot be connected to.
-fn describe_problem(path: &Path, error: &io::Error, describe: fn(&Path) -> String) -> String {
-    let uid = rustix::process::geteuid().as_raw();
-    let found = describe(path);
-    let mut text = format!("cannot connect to {} as uid {uid}: {error}; {found}", path.display());
-    text.truncate(text.floor_char_boundary(MAX_PROBLEM));
-    text
-}
-
-/// Connects without waiting for a listener whose backlog is full.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
-}
-
 fn limit_writes(stream: UnixStream) -> io::Result<UnixStream> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(MESSAGE))?;
     Ok(stream)
+}
+
+/// Returns `true` if reading `fd` would not wait.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Waits until one of `fds` is readable or hung up, or the time is over.

@@ -75,6 +75,18 @@ impl<D: Clone> Record<D> {
         Self { limits, entries: Vec::new() }
     }
 
+    /// A record with these entries, which come from one with the same limits.
+    #[must_use]
+    pub(crate) fn restore(limits: Limits, entries: Vec<(u64, Packet<D>)>) -> Self {
+        let entries = entries.into_iter().map(|(key, packet)| Entry { key, packet }).collect();
+        Self { limits, entries }
+    }
+
+    /// What is kept under `key`.
+    pub(crate) fn packet(&self, key: u64) -> Option<&Packet<D>> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.packet)
+    }
+
     /// What is replayed, in this order.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = &Packet<D>> {
         self.entries.iter().map(|entry| &entry.packet)

@@ -139,6 +139,13 @@ impl<D: Clone> Session<D> {
         }
     }
 
+    /// A session that a data plane serves or, without one, that the next one is to be given, and nothing is owed in it: `number` is that of its next message.
+    #[must_use]
+    pub(crate) fn restore(id: u32, number: u64, record: Record<D>, is_served: bool) -> Self {
+        let stage = if is_served { Stage::Serving } else { Stage::Unattended };
+        Self { id, peer: None, stage, record, outstanding: None, number, deaths: 0 }
+    }
+
     /// The same, whose front-end is the process `peer`.
     #[must_use]
     pub fn of_process(self, peer: Option<Peer>) -> Self {
@@ -149,6 +156,18 @@ impl<D: Clone> Session<D> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.stage == Stage::Serving && self.outstanding.is_none()
+    }
+
+    /// Returns `true` while a message has not had all its effect, or a data plane is being given the record.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.stage == Stage::Replaying || self.outstanding.is_some()
+    }
+
+    /// Number of the outstanding message, or of the next one.
+    #[must_use]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// What would be replayed to a successor.

@@ -33,6 +33,11 @@ impl Settings {
         Ok(())
     }
 
+    /// Keeps settings of a broker that has died.
+    pub fn resume(&self, settings: Vec<Setting>) {
+        self.lock().extend(settings.into_iter().map(|Setting { key, value }| (key, value)));
+    }
+
     /// Forgets the settings with these keys.
     pub fn forget(&self, keys: &[String]) {
         let mut all = self.lock();

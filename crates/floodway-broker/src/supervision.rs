@@ -35,6 +35,8 @@ pub enum End {
     Silent,
     /// Killed: it broke the protocol.
     Fault(String),
+    /// It was started by a broker that has died, and only a parent is told.
+    Unknown,
 }
 
 impl fmt::Display for End {
@@ -44,6 +46,7 @@ impl fmt::Display for End {
             Self::Signalled(signal) => write!(f, "signal {signal} ({})", name(*signal)),
             Self::Silent => write!(f, "it gave no sign of life"),
             Self::Fault(fault) => write!(f, "it broke the protocol: {fault}"),
+            Self::Unknown => write!(f, "unknown: its broker had died before it"),
         }
     }
 }
@@ -59,7 +62,7 @@ impl End {
         match self {
             Self::Signalled(signal) => faults.iter().any(|fault| fault.as_raw() == *signal),
             Self::Silent => true,
-            Self::Exited(_) | Self::Fault(_) => false,
+            Self::Exited(_) | Self::Fault(_) | Self::Unknown => false,
         }
     }
 }
@@ -94,6 +97,11 @@ impl Restarts {
     #[must_use]
     pub const fn new(longest: Duration) -> Self {
         Self { longest, total: 0, series: 0 }
+    }
+
+    /// So many had ended under brokers of before.
+    pub(crate) fn resume(&mut self, ended: u32) {
+        self.total = ended;
     }
 
     /// Data planes that have ended.

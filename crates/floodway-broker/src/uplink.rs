@@ -53,6 +53,12 @@ impl Uplink {
         Ok(Self { name: name.to_owned(), open, device, next: Instant::now() })
     }
 
+    /// The uplink `name`, with the device that a broker which has died has opened.
+    #[must_use]
+    pub fn resume(name: &str, open: Opener, device: Option<Box<dyn Device>>) -> Self {
+        Self { name: name.to_owned(), open, device, next: Instant::now() }
+    }
+
     /// Opens a device that has been removed again; to be called before a data plane gets it.
     pub fn refresh(&mut self) {
         if self.device.as_ref().is_none_or(|device| device.is_gone()) {

@@ -7,6 +7,7 @@
 //! | [`message`] | the messages between the two, and their bounds |
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
 //! | [`sealed`] | bytes that are handed over and do not change |
+//! | [`store`] | the messages between broker and descriptor store |
 //! | [`sandbox`] | what the data plane gives up before it starts |
 
 pub mod allowance;
@@ -15,3 +16,4 @@ pub mod message;
 pub mod peer;
 pub mod sandbox;
 pub mod sealed;
+pub mod store;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -151,7 +151,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    fn check(&self) -> Result<(), Violation> {
+    pub(crate) fn check(&self) -> Result<(), Violation> {
         at_most("setting.key", self.key.len(), MAX_KEY)?;
         at_most("setting.value", self.value.len(), MAX_VALUE)
     }
@@ -249,6 +249,11 @@ pub enum ToDataPlane {
         /// Why others do not.
         problem: Option<String>,
     },
+    /// Which process the broker is from now on, or zero: it has gone, and the next one is waited for.
+    Broker {
+        /// Its number.
+        pid: u32,
+    },
     /// The data plane has everything that it starts with.
     Start,
     /// The switch is to stop.
@@ -269,6 +274,7 @@ impl Message for ToDataPlane {
             Self::Hello { .. }
             | Self::Setting(_)
             | Self::Vcpus { .. }
+            | Self::Broker { .. }
             | Self::Start
             | Self::Stop => 0..=0,
         }

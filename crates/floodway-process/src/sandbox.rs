@@ -4,8 +4,7 @@
 //! **Goal**: a guest that takes the data plane over has what the data plane's descriptors lead to, and nothing else of the host.
 //!
 //! **Order**, each step needing rights that a later one takes away:
-//! 1. *Rights*: bounding and ambient capabilities, groups, user, all other capabilities; no new ones by `execve`; no core dump, no tracing; an end with its parent,
-//!    which a change of user would undo.
+//! 1. *Rights*: bounding and ambient capabilities, groups, user, all other capabilities; no new ones by `execve`; no core dump, no tracing.
 //! 2. *Landlock* without a single rule: no path is opened, executed, made or removed; no TCP port; no signal and no abstract socket beyond the
 //!    sandbox. What this kernel does not know is left out, and the result is [`Confinement::Partial`].
 //! 3. *seccomp*: an allow-list. Anything else fails with `EPERM`: a library that tries something unusual then costs itself one call, and not all
@@ -108,7 +107,6 @@ fn give_up_rights(user: Option<User>) -> Result<(), SandboxError> {
         set_thread_res_gid(gid, gid, gid).map_err(failed("change the group"))?;
         set_thread_res_uid(uid, uid, uid).map_err(failed("change the user"))?;
     }
-    die_with_parent()?;
     if rustix::process::geteuid().is_root() || rustix::process::getuid().is_root() {
         return Err(SandboxError::Root);
     }
@@ -117,16 +115,6 @@ fn give_up_rights(user: Option<User>) -> Result<(), SandboxError> {
     set_capabilities(None, none).map_err(failed("give up capabilities"))?;
     set_no_new_privs(true).map_err(failed("refuse new privileges"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("forbid tracing"))
-}
-
-/// Has the kernel kill this process when the thread that started it ends.
-///
-/// # Errors
-/// The kernel does not.
-pub fn die_with_parent() -> Result<(), SandboxError> {
-    let signal = Some(rustix::process::Signal::KILL);
-    rustix::process::set_parent_process_death_signal(signal)
-        .map_err(failed("have it end with its parent"))
 }
 
 /// Takes everything out of the bounding set. Who may not do that has nothing to lose by it: without new privileges the set bounds nothing.

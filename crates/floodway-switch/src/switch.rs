@@ -298,8 +298,14 @@ impl Switch {
             let (restarts, reason) = (count, last_end.clone());
             self.shared.events.emit(EventKind::DataPlaneRestarted { restarts, reason });
         }
-        // Said once.
-        let _ = self.shared.predecessors.set(PredecessorsStatus { broker, count, last_end });
+        *lock(&self.shared.predecessors) = Some(PredecessorsStatus { broker, count, last_end });
+    }
+
+    /// Notes which process the broker is by now; zero if it has gone.
+    pub fn note_broker(&self, pid: u32) {
+        if let Some(predecessors) = &mut *lock(&self.shared.predecessors) {
+            predecessors.broker = pid;
+        }
     }
 
     /// Saves learned addresses for a later data plane, if any have come or gone.

@@ -76,6 +76,9 @@ pub enum Command {
     /// Move frames for the broker at the other end of standard input
     #[command(hide = true)]
     DataPlane(DataPlaneArgs),
+    /// Keep what the broker at the other end of standard input holds, for the next one, which connects to standard output
+    #[command(hide = true)]
+    DescriptorStore,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell

@@ -9,6 +9,7 @@ mod broker;
 mod capture;
 mod cli;
 mod data_plane;
+mod descriptor_store;
 mod diagnose;
 mod drain;
 mod events;
@@ -75,6 +76,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Metrics(args) => metrics::metrics(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
+        Command::DescriptorStore => descriptor_store::run()?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
         }

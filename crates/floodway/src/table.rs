@@ -49,14 +49,18 @@ fn summary(status: &Status) -> String {
         "floodway {}, pid {}{}, up {}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
         switch.version,
         switch.pid,
-        switch
-            .predecessors
-            .as_ref()
-            .map(|it| format!(" (broker {})", it.broker))
-            .unwrap_or_default(),
+        switch.predecessors.as_ref().map(broker).unwrap_or_default(),
         duration(switch.uptime_s),
         switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
     )
+}
+
+/// Which process the broker is.
+fn broker(status: &PredecessorsStatus) -> String {
+    match status.broker {
+        0 => " (broker: NONE, start floodway run again)".to_owned(),
+        pid => format!(" (broker {pid})"),
+    }
 }
 
 /// What is missing of the sandbox.

@@ -11,7 +11,8 @@ use std::thread::{self, JoinHandle};
 use floodway_process::message::Setting;
 
 use super::*;
-use crate::port::{PortThread, Source};
+use crate::layout::{Journal, Place};
+use crate::port::{Past, PortThread, Source};
 use crate::record::Limits;
 use crate::supervision::LONGEST_PAUSE;
 
@@ -38,7 +39,8 @@ fn layout(name: &str, ports: &[u64]) -> Layout {
         let source =
             Source::Connect { path: PathBuf::from("/nobody"), describe: |_| String::new() };
         let limits = Limits::of_port(2);
-        let thread = PortThread::start("p", source, limits, mpsc::channel().0).unwrap();
+        let thread =
+            PortThread::start("p", source, limits, mpsc::channel().0, Past::none()).unwrap();
         let journal = Arc::new(Journal::new(7, 64).unwrap());
         Place { number: instance as u16, instance, thread: Arc::new(thread), journal }
     };
@@ -77,6 +79,8 @@ impl Scene {
                 state: Vec::new(),
                 settings: &settings,
                 changes: &changes,
+                store: Store::none(),
+                past: None,
             };
             broker.run().unwrap();
         }));

@@ -36,7 +36,8 @@ impl Scene {
         let listener = UnixListener::bind(&path).unwrap();
         let (sender, faults) = channel();
         let limits = Limits::of_port(2);
-        let port = PortThread::start(name, Source::Listen(listener), limits, sender).unwrap();
+        let port = PortThread::start(name, Source::Listen(listener), limits, sender, Past::none())
+            .unwrap();
         Self { _directory: Directory(directory), path, port, faults }
     }
 

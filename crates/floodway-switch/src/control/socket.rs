@@ -89,6 +89,12 @@ impl ControlListener {
         Ok(Self { listener, path: path.to_owned(), file: Some(file) })
     }
 
+    /// The listener that a broker which has died has made at `path`; the file is this process's from now on.
+    #[must_use]
+    pub fn resume(listener: OwnedFd, path: &Path) -> Self {
+        Self { listener: listener.into(), path: path.to_owned(), file: socket_file::adopt(path) }
+    }
+
     /// A duplicate of the listener that a broker has made at `path`: the file stays the broker's.
     #[must_use]
     pub fn from_broker(listener: OwnedFd, path: &Path) -> Self {

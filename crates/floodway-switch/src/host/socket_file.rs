@@ -142,6 +142,14 @@ pub fn failed(action: &'static str) -> impl FnOnce(io::Error) -> SocketError {
     move |source| SocketError::System { action, source }
 }
 
+/// The socket at `path`, which a process that has died has made; `None` if there is none.
+#[must_use]
+pub fn adopt(path: &Path) -> Option<SocketFile> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    let is_socket = metadata.file_type().is_socket();
+    is_socket.then(|| SocketFile { path: path.to_owned(), identity: identity(&metadata) })
+}
+
 fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

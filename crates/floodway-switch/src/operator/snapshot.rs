@@ -68,7 +68,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: now.as_nanos() as f64 / 1e9,
-            predecessors: self.predecessors.get().cloned(),
+            predecessors: lock(&self.predecessors).clone(),
             sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
         }
     }

@@ -49,7 +49,7 @@ pub struct Shared {
     /// What ports have counted that were removed.
     pub removed: Mutex<Removed>,
     /// Data planes before this one, if there is a broker.
-    pub(crate) predecessors: OnceLock<PredecessorsStatus>,
+    pub(crate) predecessors: Mutex<Option<PredecessorsStatus>>,
     /// What the process has given up; nothing if nobody says so.
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
@@ -85,7 +85,7 @@ impl Shared {
             captures,
             events,
             removed: Mutex::default(),
-            predecessors: OnceLock::new(),
+            predecessors: Mutex::new(None),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
             tables,

@@ -31,7 +31,7 @@ impl Shared {
     /// As [`without_threads`](Self::without_threads), with uplinks that have no devices yet.
     ///
     /// # Errors
-    /// As [`Switch::start`].
+    /// As [`Switch::start`](super::Switch::start).
     #[cfg(test)]
     pub(crate) fn without_devices(config: &Config) -> Result<Arc<Self>, StartError> {
         let bell = Arc::new(crate::state::supply::Bell::new().expect("descriptors left"));

@@ -1,6 +1,7 @@
 //! `floodway run`: holds the VMs' sockets and all else that takes rights, and keeps a data plane running behind them. Changes of the configuration come
 //! in here, too.
 
+mod beginning;
 mod ports;
 mod reload;
 mod supervision;
@@ -15,29 +16,24 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use floodway_broker::broker::{Broker, State};
+use floodway_broker::broker::Broker;
 use floodway_broker::transaction::Transaction;
-use floodway_process::message::StatePart;
 use floodway_process::sandbox::User;
 use floodway_switch::Config;
-use floodway_switch::control::{BindError, ControlListener, ControlServer};
-use floodway_switch::kept::counters::Places;
-use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
+use floodway_switch::api::control::store_path;
+use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::operator::ConfigApi;
-use floodway_switch::switch;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::RunArgs;
+use beginning::{Beginning, Held};
 use ports::Ports;
 use reload::Reload;
 use supervision::Supervision;
 
-/// How long a data plane may take to end after its broker was killed.
-const DYING: Duration = Duration::from_millis(500);
 /// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
 const BACKTRACE: &str = "RUST_BACKTRACE";
 
@@ -54,25 +50,47 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         pipe::register(signal, stop.try_clone()?)?;
     }
     // Before any port is touched: a second switch with this configuration goes no further.
-    let control = bind_control(|| ControlListener::bind(&config.control))?;
-    let manage = bind_control(|| ControlListener::bind_manage(&config.control))?;
+    let beginning = beginning::begin(config, configuration)?;
+    let (store, is_new) = (beginning.store.clone(), beginning.held.past.is_none());
+    let outcome = serve(args, running, beginning, &stopped);
+    if outcome.is_err() && is_new {
+        // What a broker of before has left may be taken over by yet another one.
+        store.close();
+    }
+    outcome
+}
+
+/// Serves with what it begins with, until `stopped` becomes readable.
+fn serve(
+    args: &RunArgs,
+    running: String,
+    beginning: Beginning,
+    stopped: &UnixStream,
+) -> anyhow::Result<()> {
+    let Beginning { control, store, config, configuration, held } = beginning;
+    let store_file = store_path(&config.control);
+    let manage = ControlListener::bind_manage(&config.control)?;
     let (faults, heard) = mpsc::channel();
-    let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
-    let numbers = u16::try_from(places.ports)?;
-    let state = state(places, config.workers.len())?;
+    let Held { numbers, state, uplinks, settings, left, past } = held;
+    // The file may say something else than what a broker of before has left.
+    let differs = past.is_some() && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
-    let uplinks = config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?;
-    let ports = Arc::new(Ports::open(config, &configuration, numbers, faults)?);
+    let ports = Ports::open(config, &configuration, numbers, (faults, store.clone()), left)?;
+    let ports = Arc::new(ports);
+    ports.settings().resume(settings);
     let user = if args.no_sandbox { None } else { user::choose(&control_path)? };
+    // Before anybody changes it, which waits for the broker's loop.
+    let layout = Transaction::new(ports.layout());
     let supervision = Supervision::new(running);
     let changed: Arc<dyn ConfigApi> = Arc::<Ports>::clone(&ports);
-    let reload = Reload::start(&args.config, Arc::clone(&changed), supervision.notifier())?;
+    let reload =
+        Reload::start(&args.config, Arc::clone(&changed), supervision.notifier(), differs)?;
     let manage = ControlServer::start_manage(manage, changed)?;
     let on_event = |event| supervision.on_event(event);
     let start = |channel: OwnedFd| start_data_plane(args, user, channel);
     let mut broker = Broker {
         start: &start,
-        layout: Transaction::new(ports.layout()),
+        layout,
         numbers,
         control: control.as_fd(),
         uplinks,
@@ -84,39 +102,18 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         state,
         settings: &ports.settings(),
         changes: &ports.changes(),
+        store: store.clone(),
+        past,
     };
     let outcome = broker.run();
+    store.close();
     drop((manage, reload, broker));
     ports.close();
     // The files go last: nobody is to connect to a port that is not served.
     drop(control);
+    // Fails when it was never there.
+    let _ = fs::remove_file(store_file);
     Ok(outcome?)
-}
-
-/// Takes the control socket. The data plane of a broker that was killed has it, too, for the moment that it takes the kernel to end it.
-fn bind_control(
-    bind: impl Fn() -> Result<ControlListener, BindError>,
-) -> Result<ControlListener, BindError> {
-    let deadline = Instant::now() + DYING;
-    loop {
-        match bind() {
-            Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            bound => return bound,
-        }
-    }
-}
-
-/// What data planes leave for each other.
-fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
-    let parts = [
-        (StatePart::Counters, counters::words(places)),
-        (StatePart::Pairs, pairs::words(places)),
-        (StatePart::MacTable, addresses::words(places)),
-        (StatePart::Turns, turns::words(workers)),
-    ];
-    parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
 }
 
 /// Starts a data plane with `channel` as its standard input, and nothing else of this process's but standard error.

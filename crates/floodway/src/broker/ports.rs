@@ -19,6 +19,8 @@
 //! **Invariants**: sockets that listen are those of the configuration in force, or of a change under way; a port whose instance stays has not changed
 //! but for what takes effect at once.
 
+pub mod resume;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io;
@@ -31,9 +33,10 @@ use anyhow::{Context, anyhow};
 use floodway_broker::descriptors;
 use floodway_broker::layout::{Changes, Journal, Layout, Place};
 use floodway_broker::notices::Notices;
-use floodway_broker::port::{PortFault, PortThread, Source};
+use floodway_broker::port::{Past, PortFault, PortThread, Source};
 use floodway_broker::record::Limits;
 use floodway_broker::settings::Settings;
+use floodway_broker::store::Store;
 use floodway_switch::Config;
 use floodway_switch::api::control::ControlError;
 use floodway_switch::api::plan::{Action, Effect, Plan};
@@ -47,6 +50,7 @@ use floodway_switch::operator::ConfigApi;
 use floodway_switch::runtime::vcpu::SliceController;
 
 use super::vcpus;
+use resume::Left;
 
 /// The ports of a switch. See the module's theory of operation.
 pub struct Ports {
@@ -56,6 +60,8 @@ pub struct Ports {
     faults: Sender<PortFault>,
     /// Numbers that ports can have.
     numbers: u16,
+    /// Where ports leave what they hold.
+    store: Store,
     state: Mutex<State>,
 }
 
@@ -109,7 +115,8 @@ impl<'a> Names<'a> {
 }
 
 impl Ports {
-    /// Opens the ports of `config`, of which `text` is the text; ports can have `numbers` numbers. What data planes do wrong goes to `faults`.
+    /// Opens the ports of `config`, of which `text` is the text; ports can have `numbers` numbers. What data planes do wrong goes to `faults`. What a broker that has
+    /// died has left of them, if one has, is gone on with.
     ///
     /// # Errors
     /// A socket or thread cannot be had.
@@ -117,7 +124,8 @@ impl Ports {
         config: Config,
         text: &str,
         numbers: u16,
-        faults: Sender<PortFault>,
+        (faults, store): (Sender<PortFault>, Store),
+        left: Option<Left>,
     ) -> anyhow::Result<Self> {
         let limits: Vec<_> = config.ports.iter().map(limits).collect();
         descriptors::reserve(&limits, config.uplinks.len())?;
@@ -127,6 +135,7 @@ impl Ports {
             changes: Arc::new(Changes::new()?),
             faults,
             numbers,
+            store,
             state: Mutex::new(State {
                 config: Config { ports: Vec::new(), ..config.clone() },
                 layout: Layout { configuration: text.into(), ports: Vec::new() },
@@ -139,7 +148,10 @@ impl Ports {
         let mut state = ports.lock();
         let new = config.ports.iter().map(|port| port.name.as_str()).collect();
         let names = Names { new, gone: BTreeSet::new() };
-        let prepared = ports.prepare(&mut state, &config, text, &names)?;
+        let prepared = match left {
+            Some(left) => ports.resume(&mut state, &config, text, left)?,
+            None => ports.prepare(&mut state, &config, text, &names)?,
+        };
         Self::take_over(&mut state, config, prepared);
         let State { config, layout, vcpus, .. } = &mut *state;
         *vcpus = vcpus::start(config, layout, &ports.notices)?;
@@ -229,7 +241,8 @@ impl Ports {
                 None => {
                     instances += 1;
                     let number = numbers.next().context("a number for each port")?;
-                    let thread = self.start(port, &state.sockets, &sockets)?;
+                    let past = Past::new(self.store.clone(), instances, None);
+                    let thread = self.start(port, &state.sockets, &sockets, past)?;
                     let journal =
                         journal(port).with_context(|| format!("port \"{}\"", port.name))?;
                     Place {
@@ -254,6 +267,7 @@ impl Ports {
         port: &PortConfig,
         known: &Sockets,
         new: &Sockets,
+        past: Past,
     ) -> anyhow::Result<PortThread> {
         let source = match port.mode {
             SocketMode::Client => {
@@ -264,7 +278,7 @@ impl Ports {
                 Source::Listen(socket.context("a socket for each port")?.listener.try_clone()?)
             }
         };
-        Ok(PortThread::start(&port.name, source, limits(port), self.faults.clone())?)
+        Ok(PortThread::start(&port.name, source, limits(port), self.faults.clone(), past)?)
     }
 
     /// Takes note of what is in force, and lets go of what is not.

@@ -19,7 +19,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Lets `ports` be as the file at `path` says whenever the signal comes.
+    /// Lets `ports` be as the file at `path` says whenever the signal comes, and first of all if `at_once` says so.
     ///
     /// # Errors
     /// There are no threads or descriptors left.
@@ -27,10 +27,14 @@ impl Reload {
         path: &Path,
         ports: Arc<dyn ConfigApi>,
         notifier: SharedNotifier,
+        at_once: bool,
     ) -> io::Result<Self> {
         let mut waiting = Signals::new([SIGHUP])?;
         let (signals, path) = (waiting.handle(), path.to_owned());
         let run = move || {
+            if at_once {
+                reload(&*ports, &path);
+            }
             for _ in waiting.forever() {
                 notifier.around(|| reload(&*ports, &path));
             }

@@ -1,7 +1,7 @@
 //! Devices of uplinks, opened with this process's rights.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use anyhow::anyhow;
 use floodway_broker::uplink::{self, Uplink};
@@ -14,13 +14,25 @@ use floodway_switch::uplink::Device;
 /// # Errors
 /// Its device cannot be used.
 pub fn open(config: &UplinkConfig) -> anyhow::Result<Uplink> {
+    Uplink::open(&config.name, opener(config))
+        .map_err(|error| anyhow!("uplink \"{}\": {error}", config.name))
+}
+
+/// The uplink of `config`, with a device that a broker of before has opened, if it had one: bits per second and descriptors.
+pub fn resume(config: &UplinkConfig, device: Option<(Option<u64>, Vec<OwnedFd>)>) -> Uplink {
+    let kind = config.kind;
+    let device = device
+        .and_then(|(link_rate, descriptors)| Device::from_descriptors(kind, descriptors, link_rate))
+        .map(|device| Box::new(Held { kind, device }) as Box<dyn uplink::Device>);
+    Uplink::resume(&config.name, opener(config), device)
+}
+
+fn opener(config: &UplinkConfig) -> uplink::Opener {
     let (kind, name) = (config.kind, config.device.clone());
-    let open = move || match Device::open(kind, &name) {
+    Box::new(move || match Device::open(kind, &name) {
         Ok(device) => Ok(Box::new(Held { kind, device }) as Box<dyn uplink::Device>),
         Err(error) => Err(io::Error::other(error)),
-    };
-    Uplink::open(&config.name, Box::new(open))
-        .map_err(|error| anyhow!("uplink \"{}\": {error}", config.name))
+    })
 }
 
 /// A device that the broker keeps.

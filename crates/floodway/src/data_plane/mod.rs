@@ -96,7 +96,8 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
         args.name.clone(),
         Arc::clone(&bell),
     );
-    Serving { switch: &switch, channel, bell, devices, addresses, changes }.run()?;
+    Serving { switch: &switch, channel, bell, devices, addresses, changes, is_heard: true }
+        .run()?;
     tracing::info!("stopping");
     drop(control);
     // A change that is under way has its own reference, and the process ends before it.
@@ -134,7 +135,6 @@ fn settings_keeper(channel: Arc<MainChannel>) -> SettingsKeeper {
 /// Gives up what the options do not say to keep. There is one thread so far.
 fn confine(args: &DataPlaneArgs) -> anyhow::Result<Confinement> {
     if args.no_sandbox {
-        sandbox::die_with_parent()?;
         return Ok(Confinement::Off);
     }
     let user = args.uid.zip(args.gid).map(|(uid, gid)| User { uid, gid });
@@ -149,6 +149,8 @@ struct Serving<'a> {
     devices: Vec<Arc<DeviceSupply>>,
     addresses: Option<KeptAddresses>,
     changes: Changes,
+    /// There is a broker to hear signs of life.
+    is_heard: bool,
 }
 
 impl Serving<'_> {
@@ -164,7 +166,10 @@ impl Serving<'_> {
                     // Takes the lock of every queue: one that is never given back ends the signs.
                     self.switch.status_source().status();
                 }
-                self.channel.send(&FromDataPlane::Alive { count }, &[])?;
+                // What nobody takes would fill the channel.
+                if self.is_heard {
+                    self.channel.send(&FromDataPlane::Alive { count }, &[])?;
+                }
                 if let Some(addresses) = &mut self.addresses {
                     self.switch.save_addresses(addresses);
                 }
@@ -208,6 +213,16 @@ impl Serving<'_> {
                     bail!("the broker sends uplink {index} of {known}");
                 };
                 supply.put(device(kind, descriptors, link_rate)?);
+            }
+            ToDataPlane::Broker { pid } => {
+                self.is_heard = pid != 0;
+                self.switch.note_broker(pid);
+                match pid {
+                    0 => tracing::warn!(
+                        "the broker has died; frames go on, and the next one is waited for"
+                    ),
+                    pid => tracing::info!(pid, "there is another broker"),
+                }
             }
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.switch.note_vcpus(usize::from(port), threads, problem);

@@ -11,6 +11,7 @@ mod sandbox;
 mod scene;
 mod slow;
 mod suspects;
+mod takeover;
 #[cfg(target_arch = "x86_64")]
 mod trace;
 mod uplinks;
@@ -20,7 +21,7 @@ use std::os::unix::net::UnixDatagram;
 
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::testing::message::GET_FEATURES;
-use floodway_switch::testing::{wait, wait_until};
+use floodway_switch::testing::wait_until;
 use scene::{Scene, configure, descriptors, exchange, run, signal};
 
 #[test]
@@ -109,18 +110,6 @@ fn a_data_plane_that_hangs_is_replaced() {
     exchange(&mut a, &mut b, 1);
     let status = scene.status().unwrap();
     assert_eq!(status["switch"]["predecessors"]["last_end"], "it gave no sign of life");
-}
-
-#[test]
-fn a_broker_that_is_killed_takes_its_data_plane_along_and_is_replaced() {
-    let mut scene = Scene::start();
-    scene.broker.kill().unwrap();
-    scene.broker.wait().unwrap();
-    wait_until("the data plane to end", || scene.status().is_none());
-    scene.broker = run(scene.directory.path()).spawn().unwrap();
-    wait("the next one to answer", || scene.status());
-    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
-    exchange(&mut a, &mut b, 0);
 }
 
 #[test]

@@ -60,15 +60,31 @@ impl Scene {
 
     /// The process of a data plane that may not answer yet; `None` if there is none.
     pub fn running(&self) -> Option<u64> {
-        let broker = self.broker.id().to_string();
+        self.process("data-plane")
+    }
+
+    /// The process of the descriptor store.
+    pub fn store(&self) -> u64 {
+        self.process("descriptor-store").expect("a store")
+    }
+
+    fn process(&self, command: &str) -> Option<u64> {
+        let is_one = |number: &u64| {
+            let words = fs::read_to_string(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            words.split('\0').any(|word| word == command)
+        };
+        self.processes().into_iter().find(is_one)
+    }
+
+    /// All processes of the switch: those that live in its directory.
+    pub fn processes(&self) -> Vec<u64> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-        let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        numbers.find(|number: &u64| {
-            let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-            // Behind the name: state, parent.
-            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-            fields.next() != Some("Z") && fields.next() == Some(&*broker)
-        })
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_here = |number: &u64| {
+            let directory = fs::read_link(format!("/proc/{number}/cwd"));
+            directory.is_ok_and(|directory| directory == self.directory.path())
+        };
+        numbers.filter(is_here).collect()
     }
 
     /// Number of the data plane's process.
@@ -101,6 +117,11 @@ impl Drop for Scene {
     fn drop(&mut self) {
         let _ = self.broker.kill();
         let _ = self.broker.wait();
+        // They outlive it.
+        for number in self.processes() {
+            // SAFETY: kill takes plain numbers. Fails for one that has ended meanwhile.
+            unsafe { libc::kill(i32::try_from(number).unwrap(), libc::SIGKILL) };
+        }
     }
 }
 

@@ -1,0 +1,82 @@
+//! What the broker leaves in the descriptor store as a whole; ports leave what is theirs.
+
+use std::os::fd::AsFd;
+
+use floodway_process::message::{ToDataPlane, VERSION};
+use floodway_process::store::{Item, KeptLayout, Key};
+
+use super::{Broker, DataPlane, State};
+use crate::layout::Layout;
+use crate::store::Store;
+use crate::uplink::Uplink;
+
+impl Broker<'_> {
+    /// Leaves what there is before the first data plane.
+    pub(super) fn leave_everything(&self) {
+        self.store.keep(Item::Control, &[self.control]);
+        for State { part, file, bytes } in &self.state {
+            let (part, bytes) = (*part, *bytes);
+            self.store.keep(Item::State { part, bytes }, &[file.as_fd()]);
+        }
+        for (index, uplink) in (0..).zip(&self.uplinks) {
+            leave_uplink(&self.store, uplink, index);
+        }
+        for setting in self.settings.all() {
+            self.store.keep(Item::Setting(setting), &[]);
+        }
+        self.leave_layout(None);
+        // Of the last broker, whose data plane has ended over it.
+        self.store.forget(Key::Change);
+    }
+
+    pub(super) fn leave_data_plane(&self, plane: &DataPlane, restarts: u32) {
+        let ready = plane.pulse.is_ready();
+        let item = Item::DataPlane { version: VERSION, ready, restarts };
+        self.store.keep(item, &[plane.channel.as_fd(), plane.process.as_fd()]);
+    }
+
+    /// Leaves the layout in force. With the one before, lets go of ports that only that one has.
+    pub(super) fn leave_layout(&self, before: Option<&Layout>) {
+        let layout = self.layout.in_force();
+        for place in &layout.ports {
+            if before.is_none_or(|before| !before.has(place.instance)) {
+                let (port, budget) = (place.instance, place.journal.budget);
+                self.store.keep(Item::Port { port, budget }, &[place.journal.file.as_fd()]);
+            }
+        }
+        let kept = KeptLayout {
+            configuration: layout.configuration.as_ref().to_owned(),
+            numbers: self.numbers,
+            ports: layout.ports.iter().map(|place| (place.instance, place.number)).collect(),
+        };
+        match kept.seal() {
+            Ok((file, bytes)) => self.store.keep(Item::Layout { bytes }, &[file.as_fd()]),
+            Err(error) => {
+                tracing::error!(%error, "the switch will not outlive its broker");
+                self.store.close();
+            }
+        }
+        for place in before.iter().flat_map(|before| &before.ports) {
+            if !layout.has(place.instance) {
+                self.store.forget(Key::Port(place.instance));
+            }
+        }
+    }
+
+    /// Forgets settings with these keys.
+    pub(super) fn forget_settings(&self, keys: &[String]) {
+        self.settings.forget(keys);
+        for key in keys {
+            self.store.forget(Key::Setting(key.clone()));
+        }
+    }
+}
+
+/// Leaves the device of `uplink`, if it has one.
+pub(super) fn leave_uplink(store: &Store, uplink: &Uplink, index: u16) {
+    if let Some((ToDataPlane::Uplink { index, kind, link_rate }, descriptors)) =
+        uplink.message(index)
+    {
+        store.keep(Item::Uplink { index, kind, link_rate }, &descriptors);
+    }
+}

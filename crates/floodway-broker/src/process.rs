@@ -1,0 +1,70 @@
+//! A data plane's process: a child of this one, or of a broker that has died.
+//!
+//! Only a parent is told how a process has ended. Of another one's child the end shows, and not how.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
+
+use crate::port::{is_readable, wait_for};
+use crate::supervision::End;
+
+/// A process. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    /// The process that `pidfd` is of.
+    pub(crate) fn new(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
+    }
+
+    /// How it has ended, once it has.
+    pub(crate) fn end(&self) -> Option<End> {
+        if !is_readable(self.0.as_fd()) {
+            return None;
+        }
+        Some(match wait(&self.0) {
+            Ok(Some(status)) => end_of(&status),
+            _ => End::Unknown,
+        })
+    }
+
+    /// Kills it, and returns when it is gone.
+    pub(crate) fn kill(&self) {
+        // Fails when it has ended by itself.
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+        wait_for(&[self.0.as_fd()], None);
+        reap(&self.0);
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for a child that was killed; returns at once if it is none.
+pub(crate) fn reap(pidfd: &OwnedFd) {
+    let all = WaitIdOptions::EXITED;
+    while matches!(waitid(WaitId::PidFd(pidfd.as_fd()), all), Err(Errno::INTR)) {}
+}
+
+fn wait(pidfd: &OwnedFd) -> Result<Option<WaitIdStatus>, Errno> {
+    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+}
+
+fn end_of(status: &WaitIdStatus) -> End {
+    match status.terminating_signal() {
+        Some(signal) => End::Signalled(signal),
+        None => End::Exited(status.exit_status().unwrap_or_default()),
+    }
+}

@@ -1,0 +1,163 @@
+//! What a broker that has died has left, put in order for the next one.
+//!
+//! The store returns what was kept last under each key, so the parts belong together but for one case: a broker that died over a change. The data plane may have made it or not; it is
+//! ended then, and the next one starts with the layout that was in force.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use floodway_process::message::{Setting, StatePart, UplinkKind, VERSION};
+use floodway_process::peer::Peer;
+use floodway_process::store::{Item, KeptLayout};
+
+use crate::layout::Journal;
+use crate::port::{PortChannel, is_readable};
+use crate::process::Process;
+use crate::record::Packet;
+
+/// What was left.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// The control socket.
+    pub control: Option<OwnedFd>,
+    /// Configuration and ports.
+    pub layout: Option<KeptLayout>,
+    /// Devices of uplinks, by position: kind, bits per second, descriptors.
+    pub uplinks: BTreeMap<u16, (UplinkKind, Option<u64>, Vec<OwnedFd>)>,
+    /// State of data planes.
+    pub state: Vec<(StatePart, u64, OwnedFd)>,
+    /// Settings that were made at run time.
+    pub settings: Vec<Setting>,
+    /// Ports, by instance.
+    pub ports: BTreeMap<u64, TakenPort>,
+    /// The data plane that runs.
+    pub data_plane: Option<TakenDataPlane>,
+    /// Data planes that ended before the last one.
+    pub restarts: u32,
+    change: bool,
+}
+
+/// A data plane that runs.
+#[derive(Debug)]
+pub struct TakenDataPlane {
+    pub(crate) channel: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// What was left of a port.
+#[derive(Debug, Default)]
+pub struct TakenPort {
+    /// Its journal.
+    pub journal: Option<Journal>,
+    pub(crate) channel: Option<PortChannel>,
+    /// Number of the last connection.
+    pub(crate) sessions: u32,
+    pub(crate) front_end: Option<TakenFrontEnd>,
+    pub(crate) busy: bool,
+    entries: Vec<(u64, Packet<Arc<OwnedFd>>)>,
+}
+
+/// A front-end's connection.
+#[derive(Debug)]
+pub(crate) struct TakenFrontEnd {
+    pub(crate) stream: OwnedFd,
+    pub(crate) id: u32,
+    pub(crate) number: u64,
+    pub(crate) peer: Option<Peer>,
+    /// The record, in the order of its entries.
+    pub(crate) entries: Vec<(u64, Packet<Arc<OwnedFd>>)>,
+}
+
+impl Taken {
+    /// Puts items in order; the second is the store's own process.
+    pub(super) fn from_items(items: Vec<(Item, Vec<OwnedFd>)>) -> (Self, Option<OwnedFd>) {
+        let (mut taken, mut store) = (Self::default(), None);
+        for (item, mut files) in items {
+            match item {
+                Item::Store => store = files.pop(),
+                other => taken.take(other, files),
+            }
+        }
+        if taken.change
+            && let Some(data_plane) = taken.data_plane.take()
+        {
+            // Nobody knows how far it has come.
+            drop(Process::new(data_plane.pidfd));
+        }
+        let lives = taken.data_plane.is_some();
+        for port in taken.ports.values_mut() {
+            port.settle(lives);
+        }
+        (taken, store)
+    }
+
+    fn take(&mut self, item: Item, mut files: Vec<OwnedFd>) {
+        match item {
+            Item::Store => {}
+            Item::DataPlane { version, ready, restarts } => {
+                self.restarts = restarts;
+                let (Some(pidfd), Some(channel)) = (files.pop(), files.pop()) else { return };
+                if !ready || version != VERSION {
+                    // This broker cannot go on with it.
+                    drop(Process::new(pidfd));
+                } else if !is_readable(pidfd.as_fd()) {
+                    self.data_plane = Some(TakenDataPlane { channel, pidfd });
+                }
+            }
+            Item::Change => self.change = true,
+            Item::Control => self.control = files.pop(),
+            Item::Layout { bytes } => {
+                let layout = files.pop().map(|file| KeptLayout::read(file, bytes));
+                self.layout = layout.and_then(Result::ok);
+            }
+            Item::Uplink { index, kind, link_rate } => {
+                self.uplinks.insert(index, (kind, link_rate, files));
+            }
+            Item::State { part, bytes } => {
+                self.state.extend(files.pop().map(|file| (part, bytes, file)));
+            }
+            Item::Setting(setting) => self.settings.push(setting),
+            Item::Port { port, budget } => {
+                let journal = files.pop().map(|file| Journal { file, budget });
+                self.port(port).journal = journal;
+            }
+            Item::Channel { port } => {
+                self.port(port).channel = files.pop().map(PortChannel::from);
+            }
+            Item::Session { port, id, number, peer } => {
+                let entries = Vec::new();
+                let front_end = files.pop();
+                let port = self.port(port);
+                port.sessions = id;
+                port.front_end =
+                    front_end.map(|stream| TakenFrontEnd { stream, id, number, peer, entries });
+            }
+            Item::Busy { port } => self.port(port).busy = true,
+            Item::Entry { port, key, bytes } => {
+                let descriptors = files.into_iter().map(Arc::new).collect();
+                self.port(port).entries.push((key, Packet { bytes, descriptors }));
+            }
+        }
+    }
+
+    fn port(&mut self, instance: u64) -> &mut TakenPort {
+        self.ports.entry(instance).or_default()
+    }
+}
+
+impl TakenPort {
+    /// Lets go of what cannot go on: channels whose data plane has ended, and front-ends that are owed something.
+    fn settle(&mut self, data_plane_lives: bool) {
+        if !data_plane_lives {
+            self.channel = None;
+        }
+        if self.busy {
+            self.front_end = None;
+        }
+        let entries = std::mem::take(&mut self.entries);
+        if let Some(front_end) = &mut self.front_end {
+            front_end.entries = entries;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A store on a thread, and the brokers that it has.
+
+use std::fs::File;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use floodway_process::message::Setting;
+use floodway_process::store::KeptLayout;
+
+use super::*;
+
+/// Starts a store at `path`; what is returned says when it has ended. Its process is one that does nothing.
+fn start(path: &Path, terminate: &Arc<AtomicBool>) -> (Store, Receiver<io::Result<()>>) {
+    let (ended, end) = mpsc::channel();
+    let store = Store::start(path, &|broker, listener| -> io::Result<Child> {
+        let (ended, terminate) = (ended.clone(), Arc::clone(terminate));
+        thread::spawn(move || ended.send(server::serve(broker, listener, &terminate)));
+        Command::new("sleep").arg("60").spawn()
+    });
+    (store.unwrap(), end)
+}
+
+fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("floodway-{name}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn setting(key: &str, value: u8) -> Item {
+    Item::Setting(Setting { key: key.to_owned(), value: vec![value] })
+}
+
+#[test]
+fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
+    let directory = directory("kept");
+    let path = directory.join("store");
+    let (store, end) = start(&path, &Arc::default());
+    let file = File::open("/dev/null").unwrap();
+    for item in [setting("a", 1), setting("b", 1), setting("a", 2), setting("c", 1)] {
+        store.keep(item, &[]);
+    }
+    store.forget(Key::Setting("c".to_owned()));
+    for port in [1, 2] {
+        store.keep(Item::Port { port, budget: 5 }, &[file.as_fd()]);
+        store.keep(Item::Session { port, id: 7, number: 9, peer: None }, &[file.as_fd()]);
+        for key in [3, 1, 2, 3] {
+            store.keep(Item::Entry { port, key, bytes: vec![0; 12] }, &[file.as_fd()]);
+        }
+    }
+    store.forget(Key::Port(2));
+    store.forget_entries(1, 2, 2);
+    let layout = KeptLayout { configuration: "x".to_owned(), numbers: 3, ports: vec![(1, 0)] };
+    let (sealed, bytes) = layout.seal().unwrap();
+    store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
+    assert!(Store::find(&path).unwrap().is_none(), "this one lives");
+    drop(store);
+
+    let (next, taken) = Store::find(&path).unwrap().expect("a store");
+    assert_eq!(
+        taken.settings,
+        [("b", 1), ("a", 2)].map(|(key, value)| match setting(key, value) {
+            Item::Setting(setting) => setting,
+            _ => unreachable!(),
+        })
+    );
+    assert_eq!((taken.layout, taken.ports.len()), (Some(layout), 1));
+    let port = &taken.ports[&1];
+    let front_end = port.front_end.as_ref().unwrap();
+    let keys: Vec<_> = front_end.entries.iter().map(|(key, _)| *key).collect();
+    assert_eq!((front_end.id, front_end.number, keys), (7, 9, vec![1, 3]));
+    assert!(front_end.entries.iter().all(|(_, packet)| packet.descriptors.len() == 1));
+
+    // One that is owed something is let go.
+    next.keep(Item::Busy { port: 1 }, &[]);
+    drop(next);
+    let (last, taken) = Store::find(&path).unwrap().expect("a store");
+    assert!(taken.ports[&1].front_end.is_none() && taken.ports[&1].sessions == 7);
+    last.send(&ToStore::Close, &[]);
+    end.recv().unwrap().unwrap();
+    last.close();
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_store_is_ended_by_a_signal_only_without_a_broker() {
+    let directory = directory("signal");
+    let path = directory.join("store");
+    let terminate = Arc::new(AtomicBool::new(true));
+    let (store, end) = start(&path, &terminate);
+    // What it does not take note of, it has forgotten by now.
+    while terminate.load(Ordering::Relaxed) {
+        thread::yield_now();
+    }
+    assert!(end.try_recv().is_err(), "it has a broker");
+    let process = store.0.as_ref().unwrap().process.lock().unwrap().take().unwrap();
+    drop(store);
+    terminate.store(true, Ordering::Relaxed);
+    end.recv().unwrap().unwrap();
+    super::end(&process);
+    assert!(Store::find(&path).unwrap().is_none());
+    fs::remove_dir_all(directory).unwrap();
+}

@@ -1,0 +1,146 @@
+//! What a broker begins with: things that it makes, or those that a broker which has died has left in the [descriptor store](floodway_broker::store).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use floodway_broker::broker::{Past, State};
+use floodway_broker::store::Store;
+use floodway_broker::store::taken::Taken;
+use floodway_broker::uplink::Uplink;
+use floodway_process::message::{Setting, StatePart};
+use floodway_process::store::KeptLayout;
+use floodway_switch::Config;
+use floodway_switch::api::control::store_path;
+use floodway_switch::control::{BindError, ControlListener};
+use floodway_switch::kept::counters::Places;
+use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
+use floodway_switch::switch;
+
+use super::ports::resume::Left;
+use super::uplinks;
+
+/// How long the kernel may take to end a broker that was killed.
+const DYING: Duration = Duration::from_millis(500);
+
+/// What a broker begins with.
+pub struct Beginning {
+    /// Where operators connect.
+    pub control: ControlListener,
+    /// Where everything is left for the next broker.
+    pub store: Store,
+    /// What runs.
+    pub config: Config,
+    /// Its text.
+    pub configuration: String,
+    /// The rest.
+    pub held: Held,
+}
+
+/// What is made once, whoever has made it.
+pub struct Held {
+    /// Numbers that ports can have.
+    pub numbers: u16,
+    /// What data planes leave for each other.
+    pub state: Vec<State>,
+    /// Uplinks, in the order of the configuration.
+    pub uplinks: Vec<Uplink>,
+    /// Settings that were made at run time.
+    pub settings: Vec<Setting>,
+    /// Ports of a broker of before.
+    pub left: Option<Left>,
+    /// Its data planes.
+    pub past: Option<Past>,
+}
+
+/// Takes what a broker of the switch with this control socket has left, if one has, and makes it otherwise, as `config` says, whose text is `configuration`.
+///
+/// # Errors
+/// A switch runs already, or something cannot be had.
+pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning> {
+    let path = store_path(&config.control);
+    let deadline = Instant::now() + DYING;
+    loop {
+        if let Some((store, mut taken)) = Store::find(&path)? {
+            match (taken.control.take(), taken.layout.take()) {
+                (Some(control), Some(layout)) => return resume(store, control, layout, taken),
+                // Its broker had not come so far.
+                _ => store.close(),
+            }
+        }
+        match ControlListener::bind(&config.control) {
+            // The broker that has it may be dying.
+            Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            bound => return anew(bound?, config, configuration),
+        }
+    }
+}
+
+fn anew(
+    control: ControlListener,
+    config: Config,
+    configuration: String,
+) -> anyhow::Result<Beginning> {
+    let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
+    let held = Held {
+        numbers: u16::try_from(places.ports)?,
+        state: state(places, config.workers.len())?,
+        uplinks: config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?,
+        settings: Vec::new(),
+        left: None,
+        past: None,
+    };
+    let store = start_store(&store_path(&config.control))?;
+    Ok(Beginning { control, store, config, configuration, held })
+}
+
+fn resume(
+    store: Store,
+    control: OwnedFd,
+    layout: KeptLayout,
+    taken: Taken,
+) -> anyhow::Result<Beginning> {
+    let KeptLayout { configuration, numbers, ports: seats } = layout;
+    let config = Config::parse(&configuration, Path::new("the configuration that runs"))?;
+    let control = ControlListener::resume(control, &config.control);
+    let Taken { mut uplinks, state, settings, ports, data_plane, restarts, .. } = taken;
+    let devices = (0..).zip(&config.uplinks).map(|(index, uplink)| {
+        let left = uplinks.remove(&index).map(|(_, rate, files)| (rate, files));
+        uplinks::resume(uplink, left)
+    });
+    let held = Held {
+        numbers,
+        uplinks: devices.collect(),
+        state: state.into_iter().map(|(part, len, file)| State::of(part, len, file)).collect(),
+        settings,
+        left: Some(Left { seats, ports }),
+        past: Some(Past { restarts, data_plane }),
+    };
+    Ok(Beginning { control, store, config, configuration, held })
+}
+
+/// What data planes leave for each other.
+fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
+    let parts = [
+        (StatePart::Counters, counters::words(places)),
+        (StatePart::Pairs, pairs::words(places)),
+        (StatePart::MacTable, addresses::words(places)),
+        (StatePart::Turns, turns::words(workers)),
+    ];
+    parts.into_iter().map(|(part, words)| State::new(part, (words * WORD) as u64)).collect()
+}
+
+/// Starts a store with nothing of this process's but standard error.
+fn start_store(path: &Path) -> io::Result<Store> {
+    Store::start(path, &|channel: OwnedFd, listener: OwnedFd| -> io::Result<Child> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("floodway").arg("descriptor-store").env_clear();
+        command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
+    })
+}
