@@ -38,7 +38,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::layout::{Changes, Layout, NotChanged, Request};
 use crate::notices::Notices;
-use crate::port::{PortChannel, PortFault, is_readable, wait_for};
+use crate::poll::{is_readable, wait_for};
+use crate::port::{PortChannel, PortFault};
 use crate::process::Process;
 use crate::quarantine::{Suspects, TURNS, take_turns};
 use crate::settings::{Settings, TooMany};

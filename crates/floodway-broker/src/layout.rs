@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use floodway_process::sealed;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::journal::Journal;
 use crate::port::PortThread;
 
 /// A port of a layout.
@@ -27,24 +27,6 @@ pub struct Place {
     pub thread: Arc<PortThread>,
     /// Has what was acknowledged for its guest.
     pub journal: Arc<Journal>,
-}
-
-/// Memory of a fixed size in which data planes of a port leave what they have acknowledged for its guest. It goes with the port.
-#[derive(Debug)]
-pub struct Journal {
-    pub(crate) file: OwnedFd,
-    /// What it was made for.
-    pub(crate) budget: u32,
-}
-
-impl Journal {
-    /// Makes `bytes` of memory, all zeros, none of which is there before it is written: as many as it takes to keep `budget` bytes of data.
-    ///
-    /// # Errors
-    /// Memory or descriptors have run out.
-    pub fn new(budget: u32, bytes: u64) -> io::Result<Self> {
-        Ok(Self { file: sealed::fixed("floodway-journal", bytes)?, budget })
-    }
 }
 
 /// A configuration and its ports.

@@ -8,6 +8,7 @@
 //! | [`notices`] | what data planes show and cannot find out |
 //! | [`port`] | a port's thread: its socket and its channel |
 //! | [`uplink`] | devices of uplinks |
+//! | [`journal`] | what data planes have acknowledged |
 //! | [`layout`] | which ports there are, and changes of that |
 //! | [`transaction`] | whether the state before a change is in force or the one after it |
 //! | [`settings`] | what operators have set at run time |
@@ -20,8 +21,10 @@
 pub mod broker;
 pub mod descriptors;
 pub mod framing;
+pub mod journal;
 pub mod layout;
 pub mod notices;
+mod poll;
 pub mod port;
 mod process;
 pub mod quarantine;

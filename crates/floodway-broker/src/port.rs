@@ -30,10 +30,11 @@ use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
+use crate::poll::{is_readable, wait_for};
 use crate::quarantine::CutOffs;
 use crate::record::{Limits, Packet, Record};
 use crate::session::{Outcome, Outgoing, Session};
@@ -544,24 +545,6 @@ fn limit_writes(stream: UnixStream) -> io::Result<UnixStream> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(MESSAGE))?;
     Ok(stream)
-}
-
-/// Returns `true` if reading `fd` would not wait.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-}
-
-/// Waits until one of `fds` is readable or hung up, or the time is over.
-pub(crate) fn wait_for(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
-    let timeout = timeout.map(|timeout| Timespec {
-        tv_sec: timeout.as_secs().cast_signed(),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let mut fds: Vec<_> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    // An interrupted wait is looked at like any other.
-    let _ = poll(&mut fds, timeout.as_ref());
 }
 
 #[cfg(test)]

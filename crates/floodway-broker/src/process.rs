@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
-use crate::port::{is_readable, wait_for};
+use crate::poll::{is_readable, wait_for};
 use crate::supervision::End;
 
 /// A process. It is killed when this is dropped.

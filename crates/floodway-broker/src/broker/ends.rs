@@ -5,7 +5,8 @@ use std::sync::Arc;
 use floodway_process::channel::{Channel, ChannelError};
 use floodway_process::message::{FromPort, ToDataPlane, ToPort};
 
-use crate::layout::{Journal, Layout, Place};
+use crate::journal::Journal;
+use crate::layout::{Layout, Place};
 use crate::port::PortChannel;
 
 /// A channel of a port that is new.

@@ -11,7 +11,8 @@ use std::thread::{self, JoinHandle};
 use floodway_process::message::Setting;
 
 use super::*;
-use crate::layout::{Journal, Place};
+use crate::journal::Journal;
+use crate::layout::Place;
 use crate::port::{Past, PortThread, Source};
 use crate::record::Limits;
 use crate::supervision::LONGEST_PAUSE;

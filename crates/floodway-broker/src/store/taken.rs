@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use floodway_process::message::{Setting, StatePart, UplinkKind, VERSION};
+use floodway_process::channel::Channel;
+use floodway_process::message::{FromPort, Setting, StatePart, ToPort, UplinkKind, VERSION};
 use floodway_process::peer::Peer;
 use floodway_process::store::{Item, KeptLayout};
 
-use crate::layout::Journal;
-use crate::port::{PortChannel, is_readable};
+use crate::journal::Journal;
+use crate::poll::is_readable;
 use crate::process::Process;
 use crate::record::Packet;
 
@@ -50,7 +51,7 @@ pub struct TakenDataPlane {
 pub struct TakenPort {
     /// Its journal.
     pub journal: Option<Journal>,
-    pub(crate) channel: Option<PortChannel>,
+    pub(crate) channel: Option<Channel<ToPort, FromPort>>,
     /// Number of the last connection.
     pub(crate) sessions: u32,
     pub(crate) front_end: Option<TakenFrontEnd>,
@@ -123,7 +124,7 @@ impl Taken {
                 self.port(port).journal = journal;
             }
             Item::Channel { port } => {
-                self.port(port).channel = files.pop().map(PortChannel::from);
+                self.port(port).channel = files.pop().map(Channel::from);
             }
             Item::Session { port, id, number, peer } => {
                 let entries = Vec::new();

@@ -31,7 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, anyhow};
 use floodway_broker::descriptors;
-use floodway_broker::layout::{Changes, Journal, Layout, Place};
+use floodway_broker::journal::Journal;
+use floodway_broker::layout::{Changes, Layout, Place};
 use floodway_broker::notices::Notices;
 use floodway_broker::port::{Past, PortFault, PortThread, Source};
 use floodway_broker::record::Limits;
