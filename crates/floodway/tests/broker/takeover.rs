@@ -145,8 +145,12 @@ fn settings_and_changes_of_ports_are_those_of_the_file_and_of_operators() {
 #[test]
 fn a_switch_without_a_broker_is_ended_by_a_signal_to_its_store() {
     let mut scene = Scene::start();
-    // One that comes while there is a broker was for all processes.
+    // One that comes while there is a broker was for all processes. The store has looked at it when it waits again.
     signal(scene.store(), libc::SIGTERM);
+    let status = format!("/proc/{}/status", scene.store());
+    wait_until("the store to wait", || {
+        fs::read_to_string(&status).is_ok_and(|status| status.contains("State:\tS"))
+    });
     scene.kill_broker();
     signal(scene.store(), libc::SIGTERM);
     wait_until("all processes to end", || scene.processes().is_empty());
