@@ -218,11 +218,12 @@ impl Broker<'_> {
             None => None,
             Some(Past { restarts: ended, data_plane }) => {
                 restarts.resume(ended);
-                if data_plane.is_none() {
+                let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
+                if adopted.is_none() {
                     restarts.on_end(Duration::MAX);
                     last_end = Some(End::Unknown.to_string());
                 }
-                data_plane.and_then(|taken| self.adopt(taken, ended))
+                adopted
             }
         };
         loop {
