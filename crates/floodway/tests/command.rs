@@ -1,15 +1,16 @@
 //! The built command: what it prints, where, and with which exit code.
 
+mod common;
+
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far beyond what a start or stop takes; only a failed test waits this long.
-const PATIENCE: Duration = Duration::from_secs(30);
+use common::{PATIENCE, Running};
 
 /// How the switch is run: what operators can do is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,24 +81,6 @@ impl Scene {
             thread::sleep(Duration::from_millis(20));
         }
         running
-    }
-}
-
-/// A switch in the background, killed when the test is over however it ends.
-struct Running(Child);
-
-impl Running {
-    fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.0.id()).unwrap();
-        // SAFETY: kill takes plain numbers; the child is not yet waited for, so the id is its own.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -3,14 +3,17 @@
 //! With Debian's Prometheus (`make test-metrics` unpacks it) every query of the dashboard is put to it; without it the names in the queries are
 //! still compared with those that the switch serves.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::Running;
 use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_wire::vnet::VnetHdr;
@@ -27,16 +30,6 @@ const WITHOUT_DATA: [&str; 4] = [
     "Uplinks",
     "Uplinks: what waits for the device",
 ];
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A switch with two ports that have the TCP offload, and a link that is divided.
 struct Scene {

@@ -2,10 +2,13 @@
 //!
 //! Without tmux (which `floodway-lab doctor --install` brings) the tests that need it say so and pass.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::Running;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_wire::vnet::VnetHdr;
@@ -15,7 +18,7 @@ const FLOODWAY: &str = env!("CARGO_BIN_EXE_floodway");
 /// A directory with a switch of three ports, vm1 to vm3.
 struct Scene {
     directory: tempfile::TempDir,
-    switch: Option<Child>,
+    switch: Option<Running>,
 }
 
 impl Scene {
@@ -48,36 +51,20 @@ impl Scene {
     /// Starts the switch and waits until it answers.
     fn start(&mut self) {
         let mut command = self.command(&["run", "--config", "switch.toml", "--log", "warn"]);
-        self.switch = Some(command.spawn().unwrap());
+        self.switch = Some(Running(command.spawn().unwrap()));
         let mut status = self.command(&["status"]);
         status.stdout(Stdio::null()).stderr(Stdio::null());
         wait_until("the switch to answer", || status.status().unwrap().success());
     }
 
     fn stop(&mut self) {
-        if let Some(mut switch) = self.switch.take() {
-            switch.kill().unwrap();
-            switch.wait().unwrap();
-            // The data plane of a broker that was killed ends, too.
-            let mut status = self.command(&["status"]);
-            status.stdout(Stdio::null()).stderr(Stdio::null());
-            wait_until("the switch to be gone", || !status.status().unwrap().success());
-        }
+        self.switch = None;
     }
 
     fn boot(&self, n: u8) -> (Guest, Frontend) {
         let guest = Guest::new(GuestConfig::default());
         let frontend = Frontend::attach(&self.path(&format!("vm{n}.sock")), &guest);
         (guest, frontend)
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        if let Some(mut switch) = self.switch.take() {
-            let _ = switch.kill();
-            let _ = switch.wait();
-        }
     }
 }
 
