@@ -108,6 +108,9 @@ pub struct RunArgs {
     /// Let the process that moves frames keep all its rights, for debuggers: a guest that takes it over then has them
     #[arg(long, conflicts_with = "single_process")]
     pub no_sandbox: bool,
+    /// End with this process, however it ends: no descriptor store keeps what the next `floodway run` could take over; for measurements and containers
+    #[arg(long, env = "FLOODWAY_NO_DESCRIPTOR_STORE")]
+    pub no_descriptor_store: bool,
     /// Longest pause, in milliseconds, before a data plane is replaced that did not live for long; for tests
     #[arg(long, value_name = "MS", default_value_t = 5000, hide = true)]
     pub longest_pause: u32,

@@ -58,10 +58,11 @@ pub struct Held {
 }
 
 /// Takes what a broker of the switch with this control socket has left, if one has, and makes it otherwise, as `config` says, whose text is `configuration`.
+/// Nothing is kept for the next broker unless `is_kept`.
 ///
 /// # Errors
 /// A switch runs already, or something cannot be had.
-pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning> {
+pub fn begin(config: Config, configuration: String, is_kept: bool) -> anyhow::Result<Beginning> {
     let path = store_path(&config.control);
     let deadline = Instant::now() + DYING;
     loop {
@@ -77,7 +78,7 @@ pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning>
             Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(10));
             }
-            bound => return anew(bound?, config, configuration),
+            bound => return anew(bound?, config, configuration, is_kept),
         }
     }
 }
@@ -86,6 +87,7 @@ fn anew(
     control: ControlListener,
     config: Config,
     configuration: String,
+    is_kept: bool,
 ) -> anyhow::Result<Beginning> {
     let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
     let held = Held {
@@ -96,7 +98,7 @@ fn anew(
         left: None,
         past: None,
     };
-    let store = start_store(&store_path(&config.control))?;
+    let store = if is_kept { start_store(&store_path(&config.control))? } else { Store::none() };
     Ok(Beginning { control, store, config, configuration, held })
 }
 

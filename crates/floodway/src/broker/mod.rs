@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<()> {
         pipe::register(signal, stop.try_clone()?)?;
     }
     // Before any port is touched: a second switch with this configuration goes no further.
-    let beginning = beginning::begin(config, configuration)?;
+    let beginning = beginning::begin(config, configuration, !args.no_descriptor_store)?;
     let (store, is_new) = (beginning.store.clone(), beginning.held.past.is_none());
     let outcome = serve(args, running, beginning, &stopped);
     if outcome.is_err() && is_new {

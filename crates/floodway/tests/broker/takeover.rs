@@ -159,3 +159,16 @@ fn a_switch_without_a_broker_is_ended_by_a_signal_to_its_store() {
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     exchange(&mut a, &mut b, 0);
 }
+
+#[test]
+fn without_a_descriptor_store_all_processes_end_with_the_broker() {
+    let mut scene = Scene::start_with_arguments(&["--no-descriptor-store"]);
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    exchange(&mut a, &mut b, 0);
+    assert_eq!(scene.processes().len(), 2);
+    scene.kill_data_plane();
+    exchange(&mut a, &mut b, 1);
+    scene.broker.kill().unwrap();
+    scene.broker.wait().unwrap();
+    wait_until("all processes to be gone", || scene.processes().is_empty());
+}
