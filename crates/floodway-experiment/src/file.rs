@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use floodway_report::Band;
+use floodway_report::about::Figure;
+use floodway_report::{About, Band};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -16,6 +17,24 @@ pub struct File<S> {
     pub name: String,
     /// One line for people.
     pub title: String,
+    /// What it asks.
+    #[serde(default)]
+    pub question: String,
+    /// The sentence that answers it, with `{}` for the first headline.
+    #[serde(default)]
+    pub answer: String,
+    /// What the paper says, and where; or that it says nothing.
+    #[serde(default)]
+    pub paper: String,
+    /// What is judged, and why so.
+    #[serde(default)]
+    pub judged: String,
+    /// Names of the rows that answer the question, the first one first; `*` stands for any text.
+    #[serde(default)]
+    pub headline: Vec<String>,
+    /// What its page draws first.
+    #[serde(default)]
+    pub figure: Vec<Figure>,
     /// What to do.
     pub scenario: S,
     /// Which figures are accepted.
@@ -23,6 +42,23 @@ pub struct File<S> {
     pub band: Vec<Band>,
     /// What the simulator needs beyond that.
     pub sim: Option<toml::Table>,
+}
+
+impl<S> File<S> {
+    /// What it says to readers of its reports.
+    #[must_use]
+    pub fn about(&self) -> About {
+        About {
+            title: self.title.clone(),
+            question: self.question.clone(),
+            answer: self.answer.clone(),
+            paper: self.paper.clone(),
+            judged: self.judged.clone(),
+            headline: self.headline.clone(),
+            figure: self.figure.clone(),
+            ..About::default()
+        }
+    }
 }
 
 impl<S: DeserializeOwned> File<S> {

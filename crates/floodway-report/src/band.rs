@@ -8,10 +8,10 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-use crate::report::Row;
+use crate::report::{Judged, Row};
 
 /// The accepted range of some rows.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Band {
     /// Names of rows; `*` stands for any text.
@@ -22,6 +22,9 @@ pub struct Band {
     pub high: Option<f64>,
     /// What the paper says.
     pub paper: Option<f64>,
+    /// What of the headline has to lie in the range.
+    #[serde(default)]
+    pub judge: Judged,
 }
 
 /// Judges `rows` by `bands`. A band that meets no row gets one of its own, without a figure, which is short; the
@@ -32,7 +35,7 @@ pub struct Band {
 pub fn judge(rows: &mut Vec<Row>, bands: &[Band]) -> Result<()> {
     let mut missing = Vec::new();
     for band in bands {
-        let judge = |row: &mut Row| row.judge(band.low, band.high, band.paper);
+        let judge = |row: &mut Row| row.judge_by(band);
         let met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).map(judge);
         if met.count() == 0 {
             let mut row = Row::value(&band.rows, "", None);
@@ -76,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_band_that_meets_no_row_is_an_error() {
-        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), high: None, paper: None };
+        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), ..Band::default() };
         let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
         judge(&mut rows, &[band("a")]).unwrap();
         assert_eq!(rows[0].verdict, Some(Verdict::BelowTarget));

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | published runs | [`results`] |
 //! | files and pages | [`write()`], [`html`], [`table`] |
+//! | plots | [`chart`] |
 //! | verdicts | [`band`] |
-//! | figures | [`report`], [`host`], [`provenance`] |
+//! | figures | [`report`], [`about`], [`pattern`], [`host`], [`provenance`] |
 //! | samples | [`stats`] |
 //!
 //! [`progress`] is beside them: what a run prints before it has anything to report.
@@ -14,9 +15,12 @@ use std::path::Path;
 
 use anyhow::Result;
 
+pub mod about;
 pub mod band;
+pub mod chart;
 pub mod host;
 pub mod html;
+pub mod pattern;
 pub mod progress;
 pub mod provenance;
 pub mod report;
@@ -24,9 +28,10 @@ pub mod results;
 pub mod stats;
 pub mod table;
 
+pub use about::About;
 pub use band::{Band, judge};
 pub use provenance::Provenance;
-pub use report::{Bar, Drawn, Measured, Report, Row, Samples, Verdict, World};
+pub use report::{Bar, Drawn, Judged, Measured, Report, Row, Samples, Verdict, World};
 
 /// Writes report, samples, provenance and page into `dir`.
 ///

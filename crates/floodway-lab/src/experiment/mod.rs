@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use floodway_experiment::File;
 use floodway_report::progress::Progress;
-use floodway_report::{Band, Measured, Report, Samples, World, host, judge};
+use floodway_report::report::add_intervals;
+use floodway_report::{About, Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
 
 pub use all_pairs::AllPairs;
@@ -60,6 +61,8 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// Which figures are accepted.
     pub band: Vec<Band>,
+    /// What it says to readers of its reports.
+    about: About,
     /// What a reader of the report must know of the run.
     notes: Vec<String>,
     /// Where an interrupted run has left what it measured.
@@ -68,8 +71,9 @@ pub struct Experiment {
 
 impl From<File<Scenario>> for Experiment {
     fn from(file: File<Scenario>) -> Self {
+        let about = file.about();
         let File { name, title, scenario, band, .. } = file;
-        Self { name, title, scenario, band, notes: Vec::new(), resume: None }
+        Self { name, title, scenario, band, about, notes: Vec::new(), resume: None }
     }
 }
 
@@ -239,6 +243,7 @@ impl Experiment {
         let run = Run { seed, progress, resume: self.resume.clone() };
         let mut measured = self.scenario.run(&run)?;
         let mut notes = [self.notes.clone(), measured.notes].concat();
+        add_intervals(&mut measured.rows, &measured.samples, seed);
         // Hours of measurements are not thrown away for a band that is wrong.
         if let Err(error) = judge(&mut measured.rows, &self.band) {
             notes.push(format!("{error:#}"));
@@ -250,6 +255,7 @@ impl Experiment {
             host: host::facts(),
             rows: measured.rows,
             notes,
+            about: About { terms: measured.terms, ..self.about.clone() },
         };
         Ok((report, measured.samples))
     }

@@ -75,7 +75,7 @@ fn several(runs: &[(&str, &Run)], rows: &[&Row]) -> Result<String> {
 fn verdict(verdict: Verdict) -> String {
     match verdict {
         Verdict::Ok => "ok".into(),
-        Verdict::BelowTarget => "**below target**".into(),
+        other => format!("**{}**", other.name()),
     }
 }
 

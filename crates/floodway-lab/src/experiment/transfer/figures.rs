@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use floodway_report::stats::{self, Centre};
-use floodway_report::{Bar, Row, Samples, table};
+use floodway_report::{Bar, Row, Samples};
 
 use super::cell::{Cell, Series};
 use super::measure::{Results, SWITCH};
@@ -48,11 +48,11 @@ struct Comparison<'a> {
 ///
 /// # Errors
 /// When no transfer came to its end in some cell.
-pub fn figures(scenario: &Transfer, results: &Results, seed: u64) -> Result<Measured> {
+pub fn figures(scenario: &Transfer, results: &Results) -> Result<Measured> {
     let mut measured = Measured::default();
     let comparisons = comparisons(scenario, results)?;
     for comparison in &comparisons {
-        comparison.add(&mut measured, seed);
+        comparison.add(&mut measured);
     }
     add_phases(scenario, results, &mut measured);
     add_growth(&comparisons, &mut measured);
@@ -102,13 +102,11 @@ fn both(value: &Series, baseline: &Series) -> (Vec<f64>, Vec<f64>) {
 }
 
 impl Comparison<'_> {
-    fn add(&self, measured: &mut Measured, seed: u64) {
+    fn add(&self, measured: &mut Measured) {
         let name = self.name();
         for (centre, of) in CENTRES {
             let (value, baseline) = (centre.of(&self.value), centre.of(&self.baseline));
-            let row = Row::comparison(format!("{name} {of}"), "Mbit/s", value, baseline);
-            measured.notes.extend(self.interval(centre, &row, seed));
-            measured.rows.push(row);
+            measured.rows.push(Row::comparison(format!("{name} {of}"), "Mbit/s", value, baseline));
         }
         let times = |samples: &[f64]| stats::mean(&self.milliseconds(samples));
         let (value, baseline) = (times(&self.value), times(&self.baseline));
@@ -125,20 +123,6 @@ impl Comparison<'_> {
 
     fn is_data(&self) -> bool {
         matches!(self.measure, Measure::DataOut | Measure::DataIn)
-    }
-
-    /// How sure a ratio is, in words.
-    fn interval(&self, centre: Centre, row: &Row, seed: u64) -> Option<String> {
-        let interval = stats::ratio_interval_of(centre, &self.value, &self.baseline, seed)?;
-        let verdict =
-            if interval.holds(1.0) { ", which includes 1: no difference shown" } else { "" };
-        Some(format!(
-            "{}: ratio {}, 95 % interval {} to {}{verdict}",
-            row.name,
-            row.ratio.map_or_else(|| "unknown".into(), table::number),
-            table::number(interval.low),
-            table::number(interval.high),
-        ))
     }
 
     fn milliseconds(&self, mbit_s: &[f64]) -> Vec<f64> {
@@ -360,7 +344,7 @@ mod tests {
         for path in floodway_experiment::files(&dir()).unwrap() {
             let Some((transfer, experiment)) = load(&path) else { continue };
             transfer.check().unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
-            let mut measured = figures(&transfer, &results(&transfer), 1).unwrap();
+            let mut measured = figures(&transfer, &results(&transfer)).unwrap();
             floodway_report::judge(&mut measured.rows, &experiment.band)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
             let names: std::collections::BTreeSet<_> =
@@ -373,7 +357,7 @@ mod tests {
 
     fn fig6() -> (Transfer, Measured) {
         let (transfer, _) = load(&dir().join("vflood-fig6.toml")).unwrap();
-        let measured = figures(&transfer, &results(&transfer), 1).unwrap();
+        let measured = figures(&transfer, &results(&transfer)).unwrap();
         (transfer, measured)
     }
 
@@ -394,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_that_may_be_chance_is_called_so() {
+    fn a_round_that_failed_in_one_variant_counts_in_neither() {
         let (transfer, _) = fig6();
         let mut results = results(&transfer);
         for series in results.cells.iter_mut().flat_map(|cell| &mut cell.series) {
@@ -402,18 +386,16 @@ mod tests {
         }
         // One variant fails in the first round, which then counts in neither.
         results.cells[0].series[0].mbit_s[0] = None;
-        let measured = figures(&transfer, &results, 1).unwrap();
-        assert!(
-            measured.notes[0].ends_with("includes 1: no difference shown"),
-            "{:?}",
-            measured.notes
-        );
+        let mut measured = figures(&transfer, &results).unwrap();
+        floodway_report::report::add_intervals(&mut measured.rows, &measured.samples, 1);
+        let row = measured.rows.iter().find(|row| row.name == "data-phase 2011 median").unwrap();
+        assert!(row.interval.is_some_and(|interval| interval.holds(1.0)), "{row:?}");
         assert_eq!(measured.samples[0].value, [20.0, 30.0, 40.0]);
         for series in &mut results.cells[0].series {
             series.mbit_s.fill(None);
         }
         results.first_failure = Some("connection refused".into());
-        let error = figures(&transfer, &results, 1).unwrap_err().to_string();
+        let error = figures(&transfer, &results).unwrap_err().to_string();
         assert!(error.contains("connection refused"), "{error}");
     }
 
@@ -429,7 +411,7 @@ mod tests {
                 series.mbit_s.iter_mut().flatten().for_each(|rate| *rate *= 1.5);
             }
         }
-        let measured = figures(&transfer, &results, 1).unwrap();
+        let measured = figures(&transfer, &results).unwrap();
         let name = "100 KB/data-phase 2011 growth of the ratio";
         let row = measured.rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!(row.value, Some(1.5));

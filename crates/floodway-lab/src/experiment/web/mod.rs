@@ -120,7 +120,7 @@ impl RealScenario for WebApplication {
             self.profile(profile, run, &hosts, &visitors, &mut results)
                 .with_context(|| format!("profile {}", profile.name()))?;
         }
-        Ok(figures::figures(self, &results, run.seed))
+        Ok(figures::figures(self, &results))
     }
 }
 
