@@ -102,3 +102,51 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     files.sort();
     Ok(files)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both worlds' bands of an experiment.
+    fn bands(file: &File<toml::Table>) -> Vec<Band> {
+        let own = file.sim.as_ref().and_then(|sim| sim.get("band")).cloned();
+        let simulated: Vec<Band> = own.map_or_else(Vec::new, |own| own.try_into().unwrap());
+        file.band.iter().cloned().chain(simulated).collect()
+    }
+
+    fn all() -> Vec<File<toml::Table>> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let all: Vec<_> =
+            files(&dir).unwrap().iter().map(|file| File::load(file).unwrap()).collect();
+        assert!(all.len() > 40, "{} experiments", all.len());
+        all
+    }
+
+    #[test]
+    fn every_band_of_the_project_can_be_missed() {
+        let weak: Vec<_> = all()
+            .iter()
+            .flat_map(|file| bands(file).into_iter().map(|band| (file.name.clone(), band)))
+            .filter_map(|(name, band)| {
+                Some(format!("{name}: {:?} {}", band.rows, band.weakness()?))
+            })
+            .collect();
+        assert!(weak.is_empty(), "{weak:#?}");
+    }
+
+    #[test]
+    fn every_experiment_asks_something_and_says_what_is_judged() {
+        for file in all() {
+            let about = file.about();
+            assert!(about.question.ends_with('?'), "{}: question", file.name);
+            assert!(!about.paper.is_empty() && !about.judged.is_empty(), "{}", file.name);
+            assert!(
+                about.answer.is_empty() || about.answer.contains("{}"),
+                "{}: answer",
+                file.name
+            );
+            let is_judged = !bands(&file).is_empty() || about.judged.starts_with("Nothing");
+            assert!(is_judged, "{}: no band, though it says that something is judged", file.name);
+        }
+    }
+}

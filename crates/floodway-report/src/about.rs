@@ -58,6 +58,9 @@ pub struct Figure {
     /// What is along the vertical axis, with its unit.
     #[serde(default)]
     pub y: String,
+    /// Only rows of this unit; of all if empty.
+    #[serde(default)]
+    pub unit: String,
     /// The vertical axis is logarithmic; that of values for a distribution.
     #[serde(default)]
     pub log: bool,

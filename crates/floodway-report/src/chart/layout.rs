@@ -8,7 +8,7 @@ use crate::table::number;
 /// Height of the plane of values.
 const PLANE: f64 = 190.0;
 const TOP: f64 = 10.0;
-const LEFT: f64 = 54.0;
+const LEFT: f64 = 44.0;
 const RIGHT: f64 = 12.0;
 /// Height of a line of text, and the width of a letter, about.
 const LINE: f64 = 14.0;
@@ -64,6 +64,11 @@ impl Layout {
         TOP + PLANE * (1.0 - self.y.share(y))
     }
 
+    /// Where bars begin: at the lower end of the plane, or on a logarithmic axis, which has no 0, at what they are compared with.
+    pub fn base(&self, chart: &Chart) -> f64 {
+        chart.reference.filter(|_| chart.log).map_or_else(|| self.floor(), |value| self.y(value))
+    }
+
     /// The lower end of the plane.
     pub fn floor(&self) -> f64 {
         TOP + PLANE
@@ -91,8 +96,6 @@ impl Layout {
             }
             line.axis x1=(px(LEFT)) x2=(px(right)) y1=(px(self.floor())) y2=(px(self.floor())) {}
             (self.below(chart))
-            @let (x, y) = (px(12.0), px(TOP + PLANE / 2.0));
-            text.label x=(x) y=(y) text-anchor="middle" transform={ "rotate(-90 " (x) " " (y) ")" } { (chart.y_label) }
             @if !chart.x_label.is_empty() {
                 text.label x=(px((LEFT + right) / 2.0)) y=(px(self.height - 4.0)) text-anchor="middle" { (chart.x_label) }
             }

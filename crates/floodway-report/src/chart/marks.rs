@@ -42,12 +42,12 @@ fn one(chart: &Chart, layout: &Layout, series: &Series, n: usize) -> Markup {
 
 fn bar(chart: &Chart, layout: &Layout, series: &Series, point: &Point, n: usize) -> Markup {
     let (left, width) = layout.bar(point.x, place_among_bars(chart, n));
-    let top = layout.y(point.y);
-    let height = (layout.floor() - top).max(0.5);
+    let (end, base) = (layout.y(point.y), layout.base(chart));
+    let (top, height) = (end.min(base), (end - base).abs().max(0.5));
     html! {
         g {
             title { (tip(chart, series, point)) }
-            rect class={ "bar s" (n % COLOURS) } x=(px(left)) y=(px(layout.floor() - height)) width=(px(width)) height=(px(height)) {}
+            rect class={ "bar s" (n % COLOURS) } x=(px(left)) y=(px(top)) width=(px(width)) height=(px(height)) {}
             (error_bar(layout, point, left + width / 2.0))
         }
     }
@@ -97,11 +97,15 @@ fn steps(layout: &Layout, series: &Series, around: f64, class: &str) -> Markup {
     let points = thinned(&series.points);
     let at = |x: f64, y: f64| format!("{} {}", px(layout.x(x)), px(layout.y(y)));
     let edge = |by: f64| points.iter().map(move |p| at(p.x, (p.y + by).clamp(0.0, 1.0)));
-    let band: Vec<_> =
-        edge(around).chain(edge(-around).collect::<Vec<_>>().into_iter().rev()).collect();
+    let back = edge(-around).collect::<Vec<_>>().into_iter().rev();
+    let band: Vec<_> = edge(around).chain(back).collect();
+    let rise = |point: &Point| format!("H{}V{}", px(layout.x(point.x)), px(layout.y(point.y)));
+    let stairs: String = points.iter().map(rise).collect();
     html! {
         @if around > 0.0 && !points.is_empty() { path class={ "band " (class) } d={ "M" (band.join("L")) "Z" } {} }
-        (line(layout, &points, class))
+        @if let Some(first) = points.first() {
+            path class={ "line " (class) } d={ "M" (px(layout.x(first.x))) " " (px(layout.floor())) (stairs) } {}
+        }
         @for decile in 1..10 {
             @if let Some(point) = at_share(&series.points, f64::from(decile) / 10.0) {
                 g {

@@ -124,6 +124,7 @@ impl Chart {
             figure class=(wide) {
                 @if !self.title.is_empty() { figcaption { (self.title) } }
                 (self.legend())
+                @if !self.y_label.is_empty() { p.axis-title { (self.y_label) } }
                 div.scroll {
                     svg.plot viewBox={ "0 0 " (px(layout.width)) " " (px(layout.height)) } width=(px(layout.width)) role="img" aria-label=(self.title) {
                         (layout.grid(self))
@@ -135,10 +136,13 @@ impl Chart {
     }
 
     fn legend(&self) -> Markup {
+        if self.paper.is_empty() && self.series.iter().all(|series| series.name.is_empty()) {
+            return html! {};
+        }
         html! {
             ul.legend {
                 @for (n, series) in self.series.iter().enumerate() {
-                    li { span class={ "swatch s" (n % COLOURS) } {} (series.name) }
+                    @if !series.name.is_empty() { li { span class={ "swatch s" (n % COLOURS) } {} (series.name) } }
                 }
                 @if !self.paper.is_empty() { li { span.swatch.paper {} "paper" } }
             }

@@ -17,6 +17,9 @@ pub fn section(report: &Report) -> Markup {
         p.answer { (sentence(report, row)) }
         p.soft {
             (row.name)
+            @if let (Some(value), Some(baseline)) = (row.value, row.baseline) {
+                ": " (table::number(value)) " against " (table::number(baseline)) " " (row.unit)
+            }
             @if let Some(paper) = row.paper { " · paper: " (figure(row, paper)) }
             @let band = table::band(row);
             @if !band.is_empty() { " · accepted: " (band) }
@@ -60,13 +63,20 @@ fn counts(report: &Report) -> Markup {
     }
 }
 
+/// A text in which what stands between two back quotes is code.
+pub fn with_code(text: &str) -> Markup {
+    html! {
+        @for (n, part) in text.split('`').enumerate() { @if n % 2 == 0 { (part) } @else { code { (part) } } }
+    }
+}
+
 /// What the paper says, and what is judged.
 pub fn context(report: &Report) -> Markup {
     let parts = [("The paper", &report.about.paper), ("Judged", &report.about.judged)];
     html! {
-        div.first {
+        div {
             @for (title, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {
-                div { h2 { (title) } p { (text) } }
+                div { h2 { (title) } p { (with_code(text)) } }
             }
         }
     }

@@ -30,7 +30,10 @@ pub fn all(report: &Report, samples: &[Samples]) -> Vec<Chart> {
 
 fn of_rows(figure: &Figure, report: &Report, samples: &[Samples]) -> Vec<Chart> {
     let with_sweep = figure.rows.contains(" = ");
-    let rows = report.rows.iter().filter(|row| with_sweep || !row.is_swept());
+    let fits = |row: &&Row| {
+        (with_sweep || !row.is_swept()) && (figure.unit.is_empty() || figure.unit == row.unit)
+    };
+    let rows = report.rows.iter().filter(fits);
     let drawn: Vec<_> = rows.flat_map(|row| values(figure, row, samples)).collect();
     distinct(drawn.iter().map(|one| one.panel))
         .into_iter()

@@ -20,6 +20,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::chart::Chart;
 use crate::provenance::{PROVENANCE_FILE, Provenance};
 use crate::report::{REPORT_FILE, Report, Samples, World, read_samples};
 
@@ -62,9 +63,7 @@ fn page(report: &Report, samples: &[Samples], run: Option<&Provenance>) -> Marku
     let body = html! {
         (head(report, run))
         (answer::section(report))
-        @if !figures.is_empty() { div.panels.one[figures.len() == 1] { @for chart in &figures { (chart.render()) } } }
-        (terms(report))
-        (answer::context(report))
+        (first(report, &figures))
         @if figures.is_empty() && !charts.is_empty() { div.panels { @for chart in &charts { (chart.render()) } } }
         (rows::sections(report))
         @if !figures.is_empty() && !charts.is_empty() {
@@ -75,6 +74,18 @@ fn page(report: &Report, samples: &[Samples], run: Option<&Provenance>) -> Marku
         (method(report, run))
     };
     document(&title, &body)
+}
+
+/// The figures, and beside or below them what labels stand for, what the paper says and what is judged.
+fn first(report: &Report, figures: &[Chart]) -> Markup {
+    let context = html! { div { (terms(report)) (answer::context(report)) } };
+    match figures {
+        [one] => html! { div.first { (one.render()) (context) } },
+        _ => html! {
+            @if !figures.is_empty() { div.panels { @for chart in figures { (chart.render()) } } }
+            (context)
+        },
+    }
 }
 
 /// A document with the style sheet.
@@ -126,7 +137,7 @@ fn terms(report: &Report) -> Markup {
 fn notes(report: &Report) -> Markup {
     let notes: Vec<_> = report.notes.iter().filter(|note| !is_warning(note)).collect();
     html! {
-        @if !notes.is_empty() { h2 { "Notes" } ul { @for note in notes { li { (note) } } } }
+        @if !notes.is_empty() { h2 { "Notes" } ul { @for note in notes { li { (answer::with_code(note)) } } } }
     }
 }
 
