@@ -35,6 +35,8 @@ use floodway_report::report::add_intervals;
 use floodway_report::{About, Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
 
+use crate::noise::Quiet;
+
 pub use all_pairs::AllPairs;
 pub use friendliness::Friendliness;
 pub use idle::Idle;
@@ -239,6 +241,7 @@ impl Experiment {
     /// When the machine lacks something, or a part of the testbed fails; a figure out of its band is no
     /// error, but a verdict.
     pub fn run_real(&self, seed: u64) -> Result<(Report, Vec<Samples>)> {
+        let before = Quiet::measure();
         let progress = Progress::start(self.scenario.steps());
         let run = Run { seed, progress, resume: self.resume.clone() };
         let mut measured = self.scenario.run(&run)?;
@@ -248,11 +251,14 @@ impl Experiment {
         if let Err(error) = judge(&mut measured.rows, &self.band) {
             notes.push(format!("{error:#}"));
         }
+        let mut host = host::facts();
+        host.insert("noise_before".into(), before.to_string().into());
+        host.insert("noise_after".into(), Quiet::measure().to_string().into());
         let report = Report {
             experiment: self.name.clone(),
             world: World::Real,
             seed,
-            host: host::facts(),
+            host,
             rows: measured.rows,
             notes,
             about: About { terms: measured.terms, ..self.about.clone() },

@@ -20,7 +20,7 @@ pub(super) struct Places {
 impl Places {
     /// Puts all VMs on one core, with vCPUs of those in `first` before the others.
     pub fn of(guests: &[Vm], first: &[u32]) -> Result<Self> {
-        Threads::place(guests, Emulator::Above)?;
+        Threads::pin(guests)?.place_emulators(Emulator::Above)?;
         let mut ordinary = Vec::new();
         for (guest, number) in guests.iter().zip(1..) {
             let vcpus = guest.vcpu_threads()?;

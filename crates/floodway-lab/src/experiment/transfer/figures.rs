@@ -5,10 +5,12 @@ use floodway_report::stats::{self, Centre};
 use floodway_report::{Bar, Row, Samples};
 
 use super::cell::{Cell, Series};
+use super::contention;
 use super::measure::{Results, SWITCH};
 use super::observation::Measure;
 use super::phases::Phases;
 use super::{Direction, Measured, Transfer, Variant};
+use crate::noise::Repeats;
 
 /// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
 /// and timeouts as well, from which we take them.
@@ -58,6 +60,7 @@ pub fn figures(scenario: &Transfer, results: &Results) -> Result<Measured> {
     add_growth(&comparisons, &mut measured);
     add_lone_column(scenario, results, &mut measured);
     add_health(scenario, results, &mut measured);
+    add_profiles(scenario, results, &mut measured);
     Ok(measured)
 }
 
@@ -239,6 +242,25 @@ fn add_lone_column(scenario: &Transfer, results: &Results, measured: &mut Measur
     }
 }
 
+/// Blocks that others on the machine disturbed.
+fn add_repeats(results: &Results, measured: &mut Measured) {
+    let sum = |of: fn(&Repeats) -> u32| results.repeats.iter().map(of).sum::<u32>();
+    let (repeated, kept) = (sum(|cell| cell.repeated), sum(|cell| cell.kept));
+    measured.add_value("blocks repeated", "blocks", repeated.into());
+    measured.add_value("blocks disturbed", "blocks", kept.into());
+    if kept > 0 {
+        measured.notes.push(format!("disturbed: {kept} blocks count although others had more than a little of the machine; run again when it is quiet"));
+    }
+}
+
+/// What profiles are, and how long time slices really were in them.
+fn add_profiles(scenario: &Transfer, results: &Results, measured: &mut Measured) {
+    for &profile in &scenario.profiles {
+        let slices = results.slices.get(&profile).copied().unwrap_or_default();
+        contention::tell(measured, profile, scenario.emulator(profile), slices);
+    }
+}
+
 /// Whether the run was a healthy one: what failed, what the guests' kernels counted, and who else
 /// was on the core.
 #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
@@ -261,6 +283,7 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     measured.add_value("transfers failed", "transfers", results.failed as f64);
     measured.add_value("transfers broken", "transfers", results.broken as f64);
     measured.add_value("others on the core of the VMs", "%", results.strangers * 100.0);
+    add_repeats(results, measured);
     measured
         .notes
         .extend(results.first_failure.as_ref().map(|why| format!("first failure: {why}")));

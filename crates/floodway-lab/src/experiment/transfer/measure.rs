@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use floodway_guest::transfer::{Arrival, Plan, Receiver, Sent, Sink};
 
 use super::cell::{self, Cell, Place, Series};
-use super::contention::{self, Contended};
+use super::contention::{self, Contended, Slices, Watch};
 use super::far_end::FarEnd;
 use super::observation::{Measure, Observation};
 use super::phases::Phases;
 use super::{Direction, HostLoad, Path, Profile, Transfer, Variant, tcp, variant};
 use crate::agent::{Counters, Listening};
 use crate::experiment::Run;
+use crate::noise::Repeats;
 use crate::switch_process::Offload;
 use crate::transfer;
 
@@ -47,6 +48,10 @@ pub struct Results {
     pub broken: u64,
     /// What others than the VMs used of the contended core: the largest share in any cell.
     pub strangers: f64,
+    /// Blocks that were disturbed, by cell.
+    pub repeats: Vec<Repeats>,
+    /// What vCPUs had of the core while transfers ran.
+    pub slices: BTreeMap<Profile, Slices>,
 }
 
 /// Measures everything that a scenario asks for.
@@ -134,7 +139,7 @@ impl<'a> Session<'a> {
                 Sinks::Guest(contended.guest().agent().transfer_listen(any)?)
             }
         };
-        let turn = contended.threads().schedule(profile)?;
+        let turn = contended.threads().schedule(profile, scenario.emulator(profile))?;
         let period = Duration::from_millis(scenario.period_ms);
         contention::load(contended.testbed().guests(), host.load_percent, period)?;
         Ok(Self {
@@ -161,9 +166,12 @@ impl<'a> Session<'a> {
                     bytes,
                     flows: flows.clone(),
                 };
-                let before = (self.contended.threads().core_time()?, std::time::Instant::now());
+                let threads = self.contended.threads();
+                let (before, slices) = ((threads.core_time()?, Instant::now()), threads.slices());
                 let cell = self.cell(place, results)?;
-                let strangers = self.contended.threads().core_time()?.strangers_since(before.0);
+                let strangers = threads.core_time()?.strangers_since(before.0);
+                let sum = results.slices.entry(self.profile).or_default();
+                *sum = sum.plus(threads.slices().since(slices));
                 let share = strangers.as_secs_f64() / before.1.elapsed().as_secs_f64();
                 results.strangers = results.strangers.max(share);
                 results.cells.push(cell);
@@ -194,6 +202,7 @@ impl<'a> Session<'a> {
             })
             .collect();
         let mut phases: Vec<_> = variants.iter().map(|&variant| Phases::new(variant)).collect();
+        let mut repeats = Repeats::default();
         for number in 0..rounds.div_ceil(block) {
             let mut order = variants.clone();
             if number % 2 == 1 {
@@ -203,7 +212,8 @@ impl<'a> Session<'a> {
                 self.announce(&place, variant, number * block, rounds);
                 let rounds = block.min(rounds - number * block);
                 let warm_up = if number == 0 { WARM_UP } else { 0 };
-                let observed = self.block(variant, &place, warm_up, rounds, results)?;
+                let rounds = (warm_up, rounds);
+                let observed = self.block(variant, &place, rounds, &mut repeats, results)?;
                 for one in &mut phases {
                     one.extend(variant, self.scenario.direction, &observed);
                 }
@@ -214,6 +224,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        results.repeats.push(repeats);
         Ok(Cell { place, profile: self.profile, series, phases })
     }
 
@@ -228,8 +239,8 @@ impl<'a> Session<'a> {
         &mut self,
         variant: Variant,
         place: &Place,
-        warm_up: u32,
-        rounds: u32,
+        (warm_up, rounds): (u32, u32),
+        repeats: &mut Repeats,
         results: &mut Results,
     ) -> Result<Vec<Vec<Observation>>> {
         let (contended, variants) = (self.contended, &self.scenario.variants);
@@ -238,6 +249,24 @@ impl<'a> Session<'a> {
         if warm_up > 0 {
             self.transfers(variant, place, warm_up)?;
         }
+        loop {
+            let watch = Watch::start(contended.threads())?;
+            let observed = self.counted(variant, place, rounds, results)?;
+            if !repeats.again(watch.end(contended.threads())?) {
+                return Ok(observed);
+            }
+            self.run.progress.step("the block again: the machine was disturbed");
+        }
+    }
+
+    /// Runs rounds, and counts what failed in them and what guest and switch counted.
+    fn counted(
+        &mut self,
+        variant: Variant,
+        place: &Place,
+        rounds: u32,
+        results: &mut Results,
+    ) -> Result<Vec<Vec<Observation>>> {
         let before = self.counters(variant)?;
         let observed = self.transfers(variant, place, rounds)?;
         let after = self.counters(variant)?;

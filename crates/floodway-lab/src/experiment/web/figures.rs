@@ -5,7 +5,7 @@ use floodway_report::{Bar, Measured, Row, Samples};
 
 use super::load::Load;
 use super::{Results, WebApplication};
-use crate::experiment::transfer::{Profile, Variant};
+use crate::experiment::transfer::{Profile, Variant, contention};
 
 /// What is compared: name, unit, and where it comes from.
 type Measure = (&'static str, &'static str, fn(&Load) -> f64);
@@ -33,6 +33,10 @@ pub fn figures(scenario: &WebApplication, results: &Results) -> Measured {
         order(scenario, results, profile, &mut measured);
     }
     health(scenario, results, &mut measured);
+    for &profile in &scenario.profiles {
+        let slices = results.slices.get(&profile).copied().unwrap_or_default();
+        contention::tell(&mut measured, profile, scenario.emulator(profile), slices);
+    }
     measured
 }
 
@@ -118,7 +122,6 @@ mod tests {
     use floodway_report::report::add_intervals;
 
     use super::*;
-    use crate::experiment::transfer::Emulator;
     use crate::kernel::Series;
 
     const VARIANTS: [Variant; 3] = [Variant::Vanilla, Variant::Receive, Variant::Transmit];
@@ -145,7 +148,7 @@ mod tests {
             profiles: vec![profile],
             load_percent: 30,
             period_ms: 30,
-            emulator: Emulator::Apart,
+            emulator: None,
             guest_receive_buffer: None,
             clients: 8,
             block_s: 10,
