@@ -23,7 +23,7 @@
 //! (`sched_rt_runtime_us` and the fair server); that is left as it is, as a host that cannot run its own
 //! kernel threads would not be one.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -60,8 +60,8 @@ pub struct Threads {
     vcpus: Vec<i32>,
     /// Others than vCPUs.
     emulators: Vec<i32>,
-    /// Where these run now.
-    emulator: Cell<Emulator>,
+    /// They run on the contended core now.
+    above: AtomicBool,
 }
 
 /// How often vCPUs had the contended core, and for how long, at one moment.
@@ -148,7 +148,7 @@ impl Threads {
             emulators.extend(guest.other_threads()?);
         }
         vcpus.iter().try_for_each(|&thread| vcpu::pin(thread, &[CONTENDED]))?;
-        let threads = Self { vcpus, emulators, emulator: Cell::default() };
+        let threads = Self { vcpus, emulators, above: AtomicBool::default() };
         threads.place_emulators(Emulator::Apart)?;
         Ok(threads)
     }
@@ -170,7 +170,7 @@ impl Threads {
                 }
             }
         }
-        self.emulator.set(emulator);
+        self.above.store(emulator == Emulator::Above, Ordering::Relaxed);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Threads {
 
     /// Those of QEMU's threads other than vCPUs that run on the contended core; others must not count as the VMs'.
     fn emulators_above(&self) -> &[i32] {
-        if self.emulator.get() == Emulator::Above { &self.emulators } else { &[] }
+        if self.above.load(Ordering::Relaxed) { &self.emulators } else { &[] }
     }
 
     /// How often vCPUs had the contended core so far, and for how long. What has no such thread any more did next to nothing.

@@ -253,12 +253,14 @@ fn add_repeats(results: &Results, measured: &mut Measured) {
     }
 }
 
-/// What profiles are, and how long time slices really were in them.
+/// What variants and profiles are, and how long time slices really were in these.
 fn add_profiles(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     for &profile in &scenario.profiles {
         let slices = results.slices.get(&profile).copied().unwrap_or_default();
         contention::tell(measured, profile, scenario.emulator(profile), slices);
     }
+    let variants = scenario.variants.iter();
+    measured.terms.extend(variants.map(|v| (v.name().to_owned(), v.describe().to_owned())));
 }
 
 /// Whether the run was a healthy one: what failed, what the guests' kernels counted, and who else
@@ -398,6 +400,10 @@ mod tests {
         assert_eq!(row("data-phase 2011 deciles to the right").value, Some(9.0));
         assert_eq!(row("data-phase 2011 mean time").ratio, Some(0.5));
         assert_eq!(row("guest retransmissions 2011 transmit").value, Some(0.0));
+        assert_eq!(row("vCPU time slice 2011").value, None, "no vCPU ran in this test");
+        let profile = &measured.terms["2011"];
+        assert!(profile.contains("on the VMs' core") && profile.ends_with("unknown"), "{profile}");
+        assert!(measured.terms.contains_key("transmit"));
     }
 
     #[test]
