@@ -4,15 +4,12 @@
 //! An experiment's file says it in words and patterns, since names of rows are all that both worlds have in common. A report carries it along, so that
 //! its page can be made again from its files alone.
 //!
-//! A [`Figure`] has the form of the paper's one: its rows are those whose names fit [`Figure::rows`], and what `{panel}`, `{x}`, `{group}` and
+//! A [`Figure`] has the form of the paper's one: its rows are those whose names fit [`Figure::rows`], and what `{panel}`, `{x}` and
 //! `{series}` stand for in a name is where the row is drawn ([`crate::pattern`]). What the paper says beyond the bands is in [`PaperValue`]s.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-
-use crate::band;
-use crate::report::{Report, Row};
 
 /// What an experiment asks, and how a page shows the answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -118,32 +115,4 @@ impl About {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-
-    /// Returns `true` if a row is one of those that answer the question.
-    #[must_use]
-    pub fn is_headline(&self, row: &Row) -> bool {
-        !row.is_swept() && self.headline.iter().any(|rows| band::matches(rows, &row.name))
-    }
-}
-
-/// The rows that answer a report's question, the first one first; those with a verdict, and if there are none all, where the experiment names none.
-#[must_use]
-pub fn headlines(report: &Report) -> Vec<&Row> {
-    let named = report.about.headline.iter().flat_map(|pattern| {
-        let fits = |row: &&Row| !row.is_swept() && band::matches(pattern, &row.name);
-        report.rows.iter().filter(fits)
-    });
-    let mut rows: Vec<&Row> = Vec::new();
-    for row in named {
-        if !rows.iter().any(|known| known.name == row.name) {
-            rows.push(row);
-        }
-    }
-    if rows.is_empty() {
-        rows.extend(report.rows.iter().filter(|row| row.verdict.is_some()));
-    }
-    if rows.is_empty() {
-        rows.extend(&report.rows);
-    }
-    rows
 }

@@ -1,16 +1,21 @@
-//! The accepted ranges of figures, and the verdicts by them.
+//! The accepted ranges of figures.
 //!
 //! # Theory of operation
 //!
-//! A band names rows by a pattern, and one that meets no row is short and said so, so that a renamed row cannot lose
-//! its verdict in silence.
+//! A band names rows by a pattern, and accepts a range of their headlines or of these' intervals ([`Judged`]). It has to be one that a figure can miss: [`Band::weakness`] knows the shapes of those that none does, or that chance meets.
 
-//! A band has to be one that a figure can miss: [`Band::weakness`] knows the shapes of those that none does, or that chance meets.
+use serde::{Deserialize, Serialize};
 
-use anyhow::{Result, ensure};
-use serde::Deserialize;
-
-use crate::report::{Judged, Row};
+/// What of a headline a band speaks of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Judged {
+    /// The figure itself.
+    #[default]
+    Point,
+    /// Its 95 % interval.
+    Interval,
+}
 
 /// The accepted range of some rows.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -71,28 +76,6 @@ impl Band {
     }
 }
 
-/// Judges `rows` by `bands`. A band that meets no row gets one of its own, without a figure, which is short; the
-/// error names all of them.
-///
-/// # Errors
-/// When a band meets no row.
-pub fn judge(rows: &mut Vec<Row>, bands: &[Band]) -> Result<()> {
-    let mut missing = Vec::new();
-    for band in bands {
-        let judge = |row: &mut Row| row.judge_by(band);
-        let met = rows.iter_mut().filter(|row| matches(&band.rows, &row.name)).map(judge);
-        if met.count() == 0 {
-            let mut row = Row::value(&band.rows, "", None);
-            judge(&mut row);
-            missing.push(row);
-        }
-    }
-    let names: Vec<_> = missing.iter().map(|row| format!("{:?}", row.name)).collect();
-    rows.append(&mut missing);
-    ensure!(names.is_empty(), "band.rows = {}: no row has such a name", names.join(", "));
-    Ok(())
-}
-
 /// Whether `pattern`, in which `*` stands for any text, describes all of `name`.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
@@ -110,7 +93,6 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Verdict;
 
     #[test]
     fn patterns() {
@@ -149,23 +131,5 @@ mod tests {
         ] {
             assert_eq!(weakness(band), "none", "{band}");
         }
-    }
-
-    #[test]
-    fn a_band_that_meets_no_row_is_an_error() {
-        let band = |rows: &str| Band { rows: rows.into(), low: Some(1.0), ..Band::default() };
-        let mut rows = vec![Row::value("a", "s", Some(0.5)), Row::value("b", "s", Some(0.5))];
-        judge(&mut rows, &[band("a")]).unwrap();
-        assert_eq!(rows[0].verdict, Some(Verdict::BelowTarget));
-        assert_eq!(rows[1].verdict, None);
-        let error = judge(&mut rows, &[band("c"), band("b")]).unwrap_err();
-        assert!(error.to_string().contains("\"c\""));
-        // The rest is judged all the same, and what is missing is no pass.
-        let short: Vec<_> = rows
-            .iter()
-            .filter(|row| row.verdict == Some(Verdict::BelowTarget))
-            .map(|row| &*row.name)
-            .collect();
-        assert_eq!(short, ["a", "b", "c"]);
     }
 }

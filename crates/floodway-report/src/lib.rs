@@ -5,8 +5,8 @@
 //! | published runs | [`results`] |
 //! | files and pages | [`write()`], [`html`], [`table`] |
 //! | plots | [`chart`] |
-//! | verdicts | [`band`] |
-//! | figures | [`report`], [`about`], [`pattern`], [`host`], [`provenance`] |
+//! | verdicts | [`judge`](mod@judge), [`headlines`] |
+//! | figures | [`report`], [`about`], [`band`], [`pattern`], [`host`], [`provenance`] |
 //! | samples | [`stats`] |
 //!
 //! [`progress`] is beside them: what a run prints before it has anything to report.
@@ -18,8 +18,10 @@ use anyhow::Result;
 pub mod about;
 pub mod band;
 pub mod chart;
+pub mod headlines;
 pub mod host;
 pub mod html;
+pub mod judge;
 pub mod pattern;
 pub mod progress;
 pub mod provenance;
@@ -29,9 +31,10 @@ pub mod stats;
 pub mod table;
 
 pub use about::About;
-pub use band::{Band, judge};
+pub use band::{Band, Judged};
+pub use judge::judge;
 pub use provenance::Provenance;
-pub use report::{Bar, Drawn, Judged, Measured, Report, Row, Samples, Verdict, World};
+pub use report::{Bar, Drawn, Measured, Report, Row, Samples, Verdict, World};
 
 /// Writes report, samples, provenance and page into `dir`.
 ///

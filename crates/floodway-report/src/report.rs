@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::about::About;
-use crate::band::Band;
+use crate::band::{Band, Judged};
 use crate::stats::{self, Centre, Interval};
 
 /// File name of the report inside an experiment's output directory.
@@ -63,17 +63,6 @@ impl Verdict {
             Self::Undecided => "undecided",
         }
     }
-}
-
-/// What of a headline a band speaks of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Judged {
-    /// The figure itself.
-    #[default]
-    Point,
-    /// Its 95 % interval.
-    Interval,
 }
 
 /// All results of one run of one experiment.

@@ -3,7 +3,7 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
-use crate::about::headlines;
+use crate::headlines::headlines;
 use crate::report::{Report, Row, Verdict};
 
 const HEADER: [&str; 8] =

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::rows::verdict;
-use crate::about::headlines;
+use crate::headlines::headlines;
 use crate::report::{Report, Row, Verdict};
 use crate::table;
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::answer::sentence;
 use super::rows::verdict;
 use super::{HTML_FILE, document, rewrite, world};
-use crate::about::headlines;
+use crate::headlines::headlines;
 use crate::provenance::Provenance;
 use crate::report::{REPORT_FILE, Report, Row, Verdict, World};
 

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::about::headlines;
+use crate::headlines::headlines;
 use crate::report::{Report, Row, Verdict};
 use crate::table;
 

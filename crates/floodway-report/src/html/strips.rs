@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::figures::sides;
-use crate::about::headlines;
+use crate::headlines::headlines;
 use crate::report::{Drawn, Report, Row, Samples};
 use crate::stats;
 use crate::table::number;
