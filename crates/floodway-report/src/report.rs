@@ -10,7 +10,7 @@
 //! has a band is `below target`: silence is never a pass.
 //!
 //! A band can speak of the headline itself, or of its 95 % interval ([`Judged`]). An effect is judged by its interval: it
-//! is `ok` if the band holds all of it, `below target` if the band holds none of it, and `undecided` otherwise, which is no pass.
+//! is `ok` if all of it is inside the band, `below target` if the band holds none of it, and `undecided` otherwise, which is no pass.
 //!
 //! Beside it lie `samples.json` (what the figures were computed from), `provenance.json` ([`crate::provenance`]) and `report.html` (see [`crate::html`]).
 
@@ -172,7 +172,10 @@ impl Row {
         let Some(Interval { low, high }) = self.interval else { return Verdict::Undecided };
         let is_apart =
             self.low.is_some_and(|least| high < least) || self.high.is_some_and(|most| low > most);
-        match (self.accepts(low) && self.accepts(high), is_apart) {
+        // Not on a bound: an interval of 1 to 1 is no gain.
+        let is_inside =
+            self.low.is_none_or(|least| low > least) && self.high.is_none_or(|most| high < most);
+        match (is_inside, is_apart) {
             (true, _) => Verdict::Ok,
             (_, true) => Verdict::BelowTarget,
             _ => Verdict::Undecided,
@@ -407,6 +410,7 @@ mod tests {
         assert_eq!(judged(Some([1.1, 2.0])), Some(Verdict::Ok));
         assert_eq!(judged(Some([0.65, 2.0])), Some(Verdict::Undecided));
         assert_eq!(judged(Some([0.65, 0.9])), Some(Verdict::BelowTarget));
+        assert_eq!(judged(Some([1.0, 1.0])), Some(Verdict::Undecided), "the same is no gain");
         assert_eq!(judged(None), Some(Verdict::Undecided), "silence is no pass");
     }
 

@@ -12,6 +12,10 @@ pub struct Scale {
 const TICKS: f64 = 4.0;
 /// A logarithmic axis that has fewer decades also has ticks at 2 and 5.
 const FEW_DECADES: f64 = 1.6;
+/// One that has less than a decade has more.
+const ONE_DECADE: f64 = 0.8;
+/// A logarithmic axis reaches over so much at least, as a ratio of its ends.
+const LEAST_RANGE: f64 = 2.5;
 
 impl Scale {
     /// An axis for `values`. A linear one begins at 0 unless values are negative, or `tight`.
@@ -23,7 +27,10 @@ impl Scale {
         match (low.is_finite(), log) {
             (false, true) => Self { from: 0.1, to: 1.0, log },
             (false, false) => Self { from: 0.0, to: 1.0, log },
-            (true, true) => Self { from: low / 1.3, to: high * 1.3, log },
+            (true, true) => {
+                let room = (LEAST_RANGE / (high / low)).sqrt().max(1.3);
+                Self { from: low / room, to: high * room, log }
+            }
             (true, false) => {
                 let from = if tight { low } else { low.min(0.0) };
                 let room = if high > from { (high - from) * 0.06 } else { 1.0 };
@@ -61,7 +68,11 @@ impl Scale {
 
     fn log_ticks(self) -> Vec<f64> {
         let (low, high) = (self.from.log10(), self.to.log10());
-        let digits: &[f64] = if high - low < FEW_DECADES { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let digits: &[f64] = match high - low {
+            decades if decades < ONE_DECADE => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
+            decades if decades < FEW_DECADES => &[1.0, 2.0, 5.0],
+            _ => &[1.0],
+        };
         let decades = low.floor() as i32..=high.ceil() as i32;
         let all =
             decades.flat_map(|decade| digits.iter().map(move |digit| digit * 10f64.powi(decade)));
@@ -80,6 +91,7 @@ mod tests {
         assert_eq!(ticks(&[0.5, 11.2], false), [0.0, 5.0, 10.0]);
         assert_eq!(ticks(&[3.0, 700.0], true), [10.0, 100.0]);
         assert_eq!(ticks(&[0.9, 6.0], true), [1.0, 2.0, 5.0]);
+        assert_eq!(ticks(&[1.0, 1.02], true), [0.7, 1.0, 1.5]);
         assert_eq!(ticks(&[], false), [0.0, 0.5, 1.0]);
     }
 

@@ -83,7 +83,7 @@ fn first(report: &Report, figures: &[Chart]) -> Markup {
         [one] => html! { div.first { (one.render()) (context) } },
         _ => html! {
             @if !figures.is_empty() { div.panels { @for chart in figures { (chart.render()) } } }
-            (context)
+            div.beside { (context) }
         },
     }
 }
