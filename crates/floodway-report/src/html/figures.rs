@@ -139,7 +139,7 @@ fn of_paper(value: &PaperValue, labels: &[&str], names: &[&str]) -> Vec<Paper> {
 fn of_samples(
     figure: &Figure,
     samples: &[Samples],
-    draw: fn(&Figure, &mut Chart, &Samples),
+    draw: fn(&Figure, &mut Chart, (&str, &Samples)),
 ) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for one in samples.iter().filter(|one| !one.name.contains(" = ") || figure.rows.contains(" = "))
@@ -155,13 +155,14 @@ fn of_samples(
             });
         }
         if let Some(chart) = charts.last_mut() {
-            draw(figure, chart, one);
+            let series = parts.get("series").copied().unwrap_or_default();
+            draw(figure, chart, (series, one));
         }
     }
     charts
 }
 
-fn distribution(figure: &Figure, chart: &mut Chart, samples: &Samples) {
+fn distribution(figure: &Figure, chart: &mut Chart, (_, samples): (&str, &Samples)) {
     chart.across = Across::Numbers { log: figure.log };
     for (name, values) in sides(samples) {
         if !chart.series.iter().any(|known| known.name == name) {
@@ -181,9 +182,11 @@ pub(super) fn steps(name: &str, values: &[f64]) -> Series {
     Series { name: name.to_owned(), mark: Mark::Steps(around), points }
 }
 
-fn over_time(_: &Figure, chart: &mut Chart, samples: &Samples) {
+/// Lines by the names of series, if names of rows have such, or of both sides.
+fn over_time(_: &Figure, chart: &mut Chart, (series, samples): (&str, &Samples)) {
     chart.across = Across::Numbers { log: false };
-    for (name, values) in sides(samples) {
+    for (side, values) in sides(samples) {
+        let name = if series.is_empty() { side } else { series };
         if !chart.series.iter().any(|known| known.name == name) {
             chart.series.push(curve(name, values));
         }
@@ -277,6 +280,19 @@ mod tests {
         let charts = all(&report(Figure { show: Show::Values, ..figure() }), &[]);
         let names: Vec<_> = charts[1].series.iter().map(|series| &series.name[..]).collect();
         assert_eq!(names, ["without", "2011", "today"]);
+    }
+
+    #[test]
+    fn lines_over_time_are_named_by_their_series() {
+        let samples = ["vm1 over time", "vm2 over time"].map(|name| Samples {
+            name: name.into(),
+            value: vec![1.0, 2.0],
+            ..Samples::default()
+        });
+        let rows = "{series} over time".into();
+        let charts = all(&report(Figure { form: Form::Time, rows, ..Figure::default() }), &samples);
+        let names: Vec<_> = charts[0].series.iter().map(|series| &series.name[..]).collect();
+        assert_eq!((charts.len(), names), (1, vec!["vm1", "vm2"]));
     }
 
     #[test]
