@@ -42,21 +42,21 @@ fn table(rows: &[&Row]) -> Markup {
             table {
                 thead { tr {
                     th { "figure" }
+                    th { "verdict" }
                     @for title in ["Floodway", "without"] { th.n { (title) } }
                     th { "unit" }
                     @for title in ["ratio", "95 %", "paper"] { th.n { (title) } }
                     th { "accepted" }
-                    th { "verdict" }
                 } }
                 tbody { @for row in rows { tr {
                     td { (row.name) }
+                    td { (verdict(row.verdict)) }
                     @for figure in [row.value, row.baseline] { td.n { (number(figure)) } }
                     td { (row.unit) }
                     td.n { (number(row.ratio)) }
                     td.n { (table::interval(row)) }
                     td.n { (number(row.paper)) }
                     td { (table::band(row)) }
-                    td { (verdict(row.verdict)) }
                 } } }
             }
         }
