@@ -38,7 +38,7 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Growth of the guest's and the switch's TCP counters while transfers ran.
     pub counters: BTreeMap<(Profile, Variant), Counters>,
-    /// Transfers that came to their end.
+    /// Transfers that came to their end, in blocks that count.
     pub complete: u64,
     /// Transfers that did not, and why the first of them did not.
     pub failed: u64,
@@ -253,6 +253,8 @@ impl<'a> Session<'a> {
             let watch = Watch::start(contended.threads())?;
             let observed = self.counted(variant, place, rounds, results)?;
             if !repeats.again(watch.end(contended.threads())?) {
+                let complete = observed.iter().flatten().filter(|one| one.is_complete()).count();
+                results.complete += complete as u64;
                 return Ok(observed);
             }
             self.run.progress.step("the block again: the machine was disturbed");
@@ -275,7 +277,7 @@ impl<'a> Session<'a> {
             *sums.entry(name.clone()).or_default() += value - before.get(&name).unwrap_or(&0);
         }
         for observation in observed.iter().flatten() {
-            results.count(observation);
+            results.count_failure(observation);
         }
         Ok(observed)
     }
@@ -357,12 +359,12 @@ impl<'a> Session<'a> {
 }
 
 impl Results {
-    fn count(&mut self, observation: &Observation) {
+    /// Counts what failed, in blocks that are measured again, too.
+    fn count_failure(&mut self, observation: &Observation) {
         if observation.is_broken() {
             self.broken += 1;
         }
         if observation.is_complete() {
-            self.complete += 1;
             return;
         }
         self.failed += 1;
@@ -411,8 +413,8 @@ mod tests {
             rounds.iter().map(|round| round.iter().map(|one| one.sent.id).collect()).collect();
         assert_eq!(ids, [[0, 1], [2, 3]]);
         let mut results = Results::default();
-        rounds.iter().flatten().for_each(|observation| results.count(observation));
-        assert_eq!((results.complete, results.failed, results.broken), (2, 2, 1));
+        rounds.iter().flatten().for_each(|observation| results.count_failure(observation));
+        assert_eq!((results.failed, results.broken), (2, 1));
         assert_eq!(results.first_failure.as_deref(), Some("never came whole"));
     }
 }
