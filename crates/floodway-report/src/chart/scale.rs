@@ -74,10 +74,15 @@ impl Scale {
             _ => &[1.0],
         };
         let decades = low.floor() as i32..=high.ceil() as i32;
-        let all =
-            decades.flat_map(|decade| digits.iter().map(move |digit| digit * 10f64.powi(decade)));
+        let all = decades.flat_map(|decade| digits.iter().map(move |digit| shift(*digit, decade)));
         all.filter(|&value| value >= self.from && value <= self.to).collect()
     }
+}
+
+/// A digit times a power of ten, rounded once: 0.7 and not 0.7000000000000001.
+fn shift(digit: f64, decade: i32) -> f64 {
+    let power = 10f64.powi(decade.abs());
+    if decade < 0 { digit / power } else { digit * power }
 }
 
 #[cfg(test)]
