@@ -27,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
+.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics test-reports packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and
 
 test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a live switch
 	CARGO=$(CARGO) tools/test-metrics $(TARGET)
+
+test-reports: build ## Pages of simulated reports in headless Chromium, wide and narrow, light and dark; screenshots
+	$(ROOT) tools/test-reports --lab $(TARGET)/release/floodway-lab --out $(TARGET)/test-reports
 
 lint: compiler ## Formatting, clippy, links of the API documentation, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies
 	$(CARGO) fmt --all --check
@@ -91,12 +94,9 @@ bench-sim: build ## The simulator beside ns-3: speed and completion times
 	tools/ns3
 	$(TARGET)/release/floodway-lab bench-sim
 
-experiments: build ready ## Every experiment in experiments/, then their verdicts
-	for file in experiments/*.toml; do \
-	  if grep -Eq '^kind = "simulated"|^\[\[sim\.measured' $$file; then world=sim; else world=real; fi; \
-	  $(LAB) $$world $$file; done
-	status=0; for file in experiments/*.toml; do \
-	  $(LAB) check out/$$(basename $$file .toml)/report.json || status=1; done; exit $$status
+# `make results ONLY='vflood-* demo' WORLD=real RESULTS=--list`; see tools/results.
+results: build ready ## Every experiment of both worlds again, in order, from where it stopped; then their verdicts
+	$(ROOT) tools/results --lab $(TARGET)/release/floodway-lab $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)')) $(if $(WORLD),--world $(WORLD)) $(RESULTS)
 
 fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fuzz)
 	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }

@@ -41,6 +41,23 @@ impl Variant {
         }
     }
 
+    /// What it is, for readers of a report.
+    #[must_use]
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Vanilla => "the switch with offload off, the guest's own congestion control",
+            Self::Bridge => "Linux bridge and tap, the guest's own congestion control",
+            Self::Transmit => "transmit offload, with the guest module",
+            Self::Receive => "receive offload, the guest's own congestion control",
+            Self::Offload => "transmit and receive offload, with the guest module",
+            Self::NoPolicy => "transmit offload without a policy for its buffer",
+            Self::Fair => "transmit offload, equal shares of its buffer",
+            Self::Prioritised => {
+                "transmit offload, larger shares of its buffer for short round trips"
+            }
+        }
+    }
+
     /// Returns `true` if the switch sends for the guest.
     #[must_use]
     pub fn transmits(self) -> bool {
