@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
 use rustix::event::{EventfdFlags, eventfd};
@@ -306,6 +307,7 @@ impl Server {
             tracing::error!(port = self.name, %error, "cannot limit how long a channel waits");
         }
         self.kept.channel(&channel);
+        fault::pass(Point::ChannelKept);
         self.channel = Some(channel);
         self.attempts.reported = None;
         self.report_quarantine();
@@ -344,6 +346,7 @@ impl Server {
                         return;
                     }
                 }
+                fault::pass(Point::ReplaySent);
             }
             Err(suspect) => self.cut_off(&suspect.to_string()),
         }
@@ -413,7 +416,9 @@ impl Server {
         match front_end.session.receive(message) {
             Err(fault) => self.report(&fault),
             Ok(Outcome { reply, hang_up, deliver }) => {
+                fault::pass(Point::HandledReceived);
                 let unread = front_end.stream.write_all(&reply).is_err();
+                fault::pass(Point::ReplyWritten);
                 if let Some(reason) = hang_up {
                     tracing::debug!(port = self.name, reason, "front-end cut off");
                     return self.hang_up();
@@ -422,6 +427,7 @@ impl Server {
                     return self.hang_up();
                 }
                 self.kept.changes(&changes, front_end.session.record());
+                fault::pass(Point::ChangesKept);
                 self.kept.front_end(front_end);
                 if let Some(outgoing) = deliver {
                     self.send(&outgoing);
@@ -504,6 +510,7 @@ impl Server {
         let session = Session::new(id, self.limits).of_process(peer);
         let framer = Framer::default();
         let front_end = FrontEnd { stream, framer, session, id, peer, deadline: None };
+        fault::pass(Point::FrontEndAccepted);
         self.kept.front_end(&front_end);
         self.front_end = Some(front_end);
         self.replay();
@@ -520,9 +527,11 @@ impl Server {
         match front_end.framer.read(&front_end.stream) {
             Ok(Progress::Message(Packet { bytes, descriptors })) => {
                 front_end.deadline = None;
+                fault::pass(Point::MessageTaken);
                 let descriptors = descriptors.into_iter().map(Arc::new).collect();
                 if let Some(outgoing) = front_end.session.take(Packet { bytes, descriptors }) {
                     self.send(&outgoing);
+                    fault::pass(Point::MessageDelivered);
                 }
             }
             Ok(Progress::Partial) if !front_end.framer.is_inside() => {}
