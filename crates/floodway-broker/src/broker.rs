@@ -492,7 +492,7 @@ impl Broker<'_> {
                     let place =
                         self.layout.in_force().ports.iter().find(|p| p.instance == instance);
                     if let Some(place) = place {
-                        place.thread.attach(end);
+                        place.thread.attach(end, plane.restarts);
                     }
                 }
                 Ok(())

@@ -38,7 +38,7 @@ impl Broker<'_> {
             let (ours, theirs) = PortChannel::pair()?;
             let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
             channel.send(&announcement(index, place), &descriptors)?;
-            place.thread.attach(ours);
+            place.thread.attach(ours, restarts);
             fault::pass(Point::PlaneAttached);
         }
         for State { part, file, bytes } in &self.state {

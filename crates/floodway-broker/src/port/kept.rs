@@ -46,9 +46,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// There is another data plane.
-    pub(super) fn channel(&self, channel: &PortChannel) {
-        self.store.keep(Item::Channel { port: self.port }, &[channel.as_fd()]);
+    /// There is another data plane, before which `data_plane` others have ended.
+    pub(super) fn channel(&self, channel: &PortChannel, data_plane: u32) {
+        self.store.keep(Item::Channel { port: self.port, data_plane }, &[channel.as_fd()]);
     }
 
     /// A front-end is there, or has had a message handled.
