@@ -55,43 +55,28 @@ fn heard(scenario: &Scenario, world: &World, port: &Port) -> Option<Vec<Step>> {
     let plane = &world.planes[usize::from(port.channel?)];
     match plane.up.front() {
         None => (!plane.alive).then(|| vec![Step::LosePlane]),
+        Some(Up::Handled(..)) => Some(handled(scenario.variant)),
         Some(Up::Resumed(_)) => {
-            let outstanding =
-                port.session.as_ref().is_some_and(|session| session.outstanding.is_some());
-            let forgets = scenario.variant == Some(Variant::OutstandingForgotten);
-            Some(match outstanding && !forgets {
-                true => vec![Step::ReceiveResumed, Step::DeliverMessage],
-                false => vec![Step::ReceiveResumed],
-            })
+            let session = port.session.as_ref();
+            let outstanding = session.is_some_and(|session| session.outstanding.is_some());
+            let redelivers = scenario.variant != Some(Variant::OutstandingForgotten);
+            let deliver = (outstanding && redelivers).then_some(Step::DeliverMessage);
+            Some([Step::ReceiveResumed].into_iter().chain(deliver).collect())
         }
-        Some(Up::Handled(..)) => Some(match scenario.variant {
-            Some(Variant::ReplyBeforeRecord) => {
-                vec![
-                    Step::ReceiveHandled,
-                    Step::WriteReply,
-                    Step::RemoveMark,
-                    Step::KeepChanges,
-                    Step::KeepSession,
-                ]
-            }
-            Some(Variant::MarkRemovedBeforeReply) => {
-                vec![
-                    Step::ReceiveHandled,
-                    Step::KeepChanges,
-                    Step::KeepSession,
-                    Step::RemoveMark,
-                    Step::WriteReply,
-                ]
-            }
-            _ => vec![
-                Step::ReceiveHandled,
-                Step::WriteReply,
-                Step::KeepChanges,
-                Step::KeepSession,
-                Step::RemoveMark,
-            ],
-        }),
     }
+}
+
+/// What a `Handled` leads to (`Server::on_message`, `Server::settle`).
+fn handled(variant: Option<Variant>) -> Vec<Step> {
+    let (reply, unmark) = (Step::WriteReply, Step::RemoveMark);
+    let rest = match variant {
+        Some(Variant::ReplyBeforeRecord) => [reply, unmark, Step::KeepChanges, Step::KeepSession],
+        Some(Variant::MarkRemovedBeforeReply) => {
+            [Step::KeepChanges, Step::KeepSession, unmark, reply]
+        }
+        _ => [reply, Step::KeepChanges, Step::KeepSession, unmark],
+    };
+    [Step::ReceiveHandled].into_iter().chain(rest).collect()
 }
 
 /// There is another data plane.
@@ -291,35 +276,29 @@ fn receive(scenario: &Scenario, world: &mut World, port: &mut Port) {
 /// The next broker begins (`beginning`, `Taken`). `None` if it may not.
 pub fn begin(scenario: &Scenario, world: &mut World) -> Option<Broker> {
     let Some(kept) = world.store.clone() else { return begin_without_store(scenario, world) };
-    let mut broker = Broker::default();
-    if let Some((number, ready)) = kept.plane {
-        let has_port =
-            kept.channel == Some(number) || scenario.variant == Some(Variant::AdoptedWithoutPort);
-        let plane = &mut world.planes[usize::from(number)];
-        if ready && has_port && plane.alive {
-            (broker.plane, broker.ready) = (Some(number), true);
-        } else {
-            plane.alive = false;
-        }
-    }
+    let plane = take_plane(scenario, world, &kept);
     // A channel whose data plane has ended is of no use.
-    let port = &mut broker.port;
-    port.channel = kept.channel.filter(|_| broker.plane.is_some());
-    port.sessions = kept.sessions;
-    let stage = if port.channel.is_some() { Stage::Serving } else { Stage::Unattended };
-    let Kept { record, busy, .. } = kept;
-    port.session = kept.session.filter(|_| !busy).map(|(id, number)| Session {
-        stage,
-        number,
-        record,
-        ..Session::new(id)
-    });
+    let channel = kept.channel.filter(|_| plane.is_some());
+    let stage = if channel.is_some() { Stage::Serving } else { Stage::Unattended };
+    let whole = kept.session.filter(|_| !kept.busy);
+    let restore = |(id, number)| Session { stage, number, record: kept.record, ..Session::new(id) };
+    let port =
+        Port { channel, sessions: kept.sessions, session: whole.map(restore), ..Port::default() };
     if port.session.is_none() {
         world.keep(|kept| (kept.session, kept.record) = (None, None));
-        tell_that_it_has_gone(world, port);
+        tell_that_it_has_gone(world, &port);
     }
     world.keep(|kept| kept.busy = false);
-    Some(broker)
+    Some(Broker { plane, ready: plane.is_some(), port, ..Broker::default() })
+}
+
+/// The data plane that is taken over. One that cannot be is ended.
+fn take_plane(scenario: &Scenario, world: &mut World, kept: &Kept) -> Option<Number> {
+    let (number, ready) = kept.plane?;
+    let adopts_any = scenario.variant == Some(Variant::AdoptedWithoutPort);
+    let plane = &mut world.planes[usize::from(number)];
+    plane.alive &= ready && (kept.channel == Some(number) || adopts_any);
+    plane.alive.then_some(number)
 }
 
 /// As `Server::begin_anew`.

@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 use crate::properties;
 use crate::scenario::Scenario;
 use crate::step::Step;
-use crate::world::{FrontEnd, Item, Number, Plane, World};
+use crate::world::{Broker, FrontEnd, Item, Number, Plane, World};
 use crate::{broker, plane};
 
 /// A thread of one of the processes.
@@ -53,26 +53,9 @@ pub enum Action {
 impl Scenario {
     fn threads(&self, world: &World, actions: &mut Vec<Action>) {
         for (number, plane) in (0..).zip(&world.planes).filter(|(_, plane)| plane.alive) {
-            let own = |thread, todo: &Vec<Step>, jobs: Vec<Vec<Step>>| {
-                let jobs = if todo.is_empty() { jobs } else { vec![todo.clone()] };
-                jobs.into_iter().map(move |job| Action::Run(thread, job))
-            };
-            let worker = plane::worker_jobs(self, world, plane);
-            actions.extend(own(Thread::Worker(number), &plane.worker, worker));
-            let relay = plane::relay_jobs(self, plane).into_iter().collect();
-            let relay = own(Thread::Relay(number), &plane.relay, relay);
-            let free = |action: &Action| match action {
-                Action::Run(_, job) => job.first().is_some_and(|&step| plane::is_free(plane, step)),
-                _ => true,
-            };
-            actions.extend(relay.filter(free));
-            let main = plane::main_jobs(plane).into_iter().collect();
-            actions.extend(own(Thread::Plane(number), &plane.main, main));
+            self.plane_threads(world, (number, plane), actions);
         }
         let Some(broker) = &world.broker else { return };
-        let next = |todo: &Vec<Step>, job: Option<Vec<Step>>| {
-            if todo.is_empty() { job } else { Some(todo.clone()) }
-        };
         let port = next(&broker.port.todo, broker::port_jobs(self, world, broker));
         actions.extend(port.map(|job| Action::Run(Thread::Port, job)));
         let main = next(&broker.main, broker::main_jobs(world, broker));
@@ -80,25 +63,35 @@ impl Scenario {
         actions.extend(main.map(|job| Action::Run(Thread::Broker, job)));
     }
 
+    fn plane_threads(
+        &self,
+        world: &World,
+        (number, plane): (Number, &Plane),
+        actions: &mut Vec<Action>,
+    ) {
+        if plane.worker.is_empty() {
+            let jobs = plane::worker_jobs(self, world, plane);
+            actions.extend(jobs.into_iter().map(|job| Action::Run(Thread::Worker(number), job)));
+        } else {
+            actions.push(Action::Run(Thread::Worker(number), plane.worker.clone()));
+        }
+        let relay = next(&plane.relay, plane::relay_jobs(self, plane));
+        let relay = relay.filter(|job| plane::is_free(plane, job[0]));
+        actions.extend(relay.map(|job| Action::Run(Thread::Relay(number), job)));
+        let main = next(&plane.main, plane::main_jobs(plane));
+        actions.extend(main.map(|job| Action::Run(Thread::Plane(number), job)));
+    }
+
     fn outside(&self, world: &World, actions: &mut Vec<Action>) {
-        if world.guest.interrupted {
-            actions.push(Action::GuestLooks);
-        }
+        actions.extend(world.guest.interrupted.then_some(Action::GuestLooks));
         actions.extend(self.next_segment(world).map(Action::PeerSends));
-        if self.can_speak(world) {
-            actions.push(Action::FrontEndSends);
-        }
-        let without_broker = world.broker.is_none();
-        if without_broker && broker::begin(self, &mut world.clone()).is_some() {
+        actions.extend(self.can_speak(world).then_some(Action::FrontEndSends));
+        if world.broker.is_none() && broker::begin(self, &mut world.clone()).is_some() {
             actions.push(Action::BrokerStarts);
         }
         for (number, plane) in (0..).zip(&world.planes).filter(|(_, plane)| plane.alive) {
-            if plane.doomed {
-                actions.push(Action::DoomedEnds(number));
-            }
-            if self.is_orphan(world, number) {
-                actions.push(Action::OrphanEnds(number));
-            }
+            actions.extend(plane.doomed.then_some(Action::DoomedEnds(number)));
+            actions.extend(self.is_orphan(world, number).then_some(Action::OrphanEnds(number)));
         }
     }
 
@@ -144,18 +137,14 @@ impl Scenario {
         if world.deaths.planes > 0 {
             let living = (0..).zip(&world.planes).filter(|(_, plane)| plane.alive && !plane.doomed);
             actions.extend(living.map(|(number, _)| Action::KillPlane(number)));
-            let is_patient =
-                |broker: &crate::world::Broker| !broker.ready || !broker.main.is_empty();
-            if world.broker.as_ref().is_some_and(|broker| !is_patient(broker)) {
-                actions.push(Action::LosePatience);
-            }
+            let watches = |broker: &Broker| broker.ready && broker.main.is_empty();
+            actions
+                .extend(world.broker.as_ref().filter(|b| watches(b)).map(|_| Action::LosePatience));
         }
-        if world.deaths.brokers > 0 && world.broker.is_some() {
-            actions.push(Action::KillBroker);
-        }
-        if world.deaths.stores > 0 && world.store.is_some() {
-            actions.push(Action::KillStore);
-        }
+        let broker = world.deaths.brokers > 0 && world.broker.is_some();
+        actions.extend(broker.then_some(Action::KillBroker));
+        let store = world.deaths.stores > 0 && world.store.is_some();
+        actions.extend(store.then_some(Action::KillStore));
     }
 
     /// Returns `true` if nothing happens any more unless somebody dies.
@@ -168,29 +157,35 @@ impl Scenario {
 
     fn step(&self, world: &mut World, thread: Thread, mut job: Vec<Step>) {
         let step = job.remove(0);
-        match thread {
-            Thread::Worker(number) | Thread::Relay(number) | Thread::Plane(number) => {
-                let own = &mut world.planes[usize::from(number)];
-                match thread {
-                    Thread::Worker(_) => own.worker = job,
-                    Thread::Relay(_) => own.relay = job,
-                    _ => own.main = job,
-                }
-                plane::run(self, world, number, step);
-            }
-            Thread::Port | Thread::Broker => {
-                let Some(mut broker) = world.broker.take() else { return };
-                if thread == Thread::Port {
-                    broker.port.todo = job;
-                    broker::run_port(self, world, &mut broker, step);
-                } else {
-                    broker.main = job;
-                    broker::run_main(world, &mut broker, step);
-                }
-                world.broker = Some(broker);
-            }
+        if let Thread::Worker(number) | Thread::Relay(number) | Thread::Plane(number) = thread {
+            let plane = &mut world.planes[usize::from(number)];
+            *own_list(plane, thread) = job;
+            return plane::run(self, world, number, step);
         }
+        let Some(mut broker) = world.broker.take() else { return };
+        if thread == Thread::Port {
+            broker.port.todo = job;
+            broker::run_port(self, world, &mut broker, step);
+        } else {
+            broker.main = job;
+            broker::run_main(world, &mut broker, step);
+        }
+        world.broker = Some(broker);
     }
+}
+
+/// What a thread of a data plane does next.
+fn own_list(plane: &mut Plane, thread: Thread) -> &mut Vec<Step> {
+    match thread {
+        Thread::Worker(_) => &mut plane.worker,
+        Thread::Relay(_) => &mut plane.relay,
+        _ => &mut plane.main,
+    }
+}
+
+/// What a thread does: it goes on, or begins something.
+fn next(todo: &[Step], job: Option<Vec<Step>>) -> Option<Vec<Step>> {
+    if todo.is_empty() { job } else { Some(todo.to_vec()) }
 }
 
 /// The guest takes what its receive ring has.
@@ -237,17 +232,9 @@ fn die(world: &mut World, death: &Action) {
 
 /// What nobody holds any more is closed; what a dead process knew is gone.
 fn settle(world: &mut World) {
-    for number in 0..world.planes.len() {
-        if world.planes[number].alive {
-            continue;
-        }
-        let channel = Some(number as Number);
-        let read = world.broker.as_ref().is_some_and(|broker| broker.port.channel == channel);
-        let kept = world.store.as_ref().is_some_and(|kept| kept.channel == channel);
-        let up = if read || kept { world.planes[number].up.clone() } else { Default::default() };
-        let last = std::mem::replace(&mut world.planes[number], Plane { up, ..Plane::default() });
-        if last.supplied || last.serves {
-            world.history.again = 0;
+    for at in 0..world.planes.len() {
+        if !world.planes[at].alive {
+            bury(world, at);
         }
     }
     if let Some(session) = world.front_end.session
@@ -256,6 +243,18 @@ fn settle(world: &mut World) {
         world.history.cut += 1;
         world.front_end =
             FrontEnd { replies: vec![0; world.front_end.replies.len()], ..FrontEnd::default() };
+    }
+}
+
+/// Of a data plane that has ended there is only what it has sent.
+fn bury(world: &mut World, at: usize) {
+    let channel = Some(at as Number);
+    let read = world.broker.as_ref().is_some_and(|broker| broker.port.channel == channel);
+    let kept = world.store.as_ref().is_some_and(|kept| kept.channel == channel);
+    let up = if read || kept { world.planes[at].up.clone() } else { Default::default() };
+    let last = std::mem::replace(&mut world.planes[at], Plane { up, ..Plane::default() });
+    if last.supplied || last.serves {
+        world.history.again = 0;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::iter::repeat_n;
 
 use crate::scenario::{Scenario, Variant};
-use crate::step::Step;
+use crate::step::{JOURNAL, RELAY, Step};
 use crate::world::{Down, Item, Journal, Message, Number, Peer, Plane, Up, World};
 
 /// What the worker of a data plane may begin.
@@ -49,25 +49,25 @@ fn segment(scenario: &Scenario, world: &World, plane: &Plane) -> Option<Vec<Step
     let &segment = world.peer.queue.front()?;
     let next = if world.journal.open { Some(world.journal.acked) } else { plane.heard };
     let has_room = plane.slots.contains(&false);
-    let deliver = [Step::PlaceSegment, Step::PublishUsed, Step::Interrupt];
     let mut job = vec![Step::ReceiveSegment];
     if !plane.offline && next == Some(segment) && has_room {
         job.extend((!world.journal.open).then_some(Step::OpenFlow));
-        job.extend(match scenario.variant {
-            Some(Variant::AckBeforeJournal) => {
-                [Step::WriteFrame, Step::PublishFrame, Step::SendAck, Step::NoteAcked]
-            }
-            Some(Variant::NumbersBeforeFrame) => {
-                [Step::WriteFrame, Step::NoteAcked, Step::PublishFrame, Step::SendAck]
-            }
-            Some(Variant::BytesAfterNumbers) => {
-                [Step::PublishFrame, Step::NoteAcked, Step::WriteFrame, Step::SendAck]
-            }
-            _ => [Step::WriteFrame, Step::PublishFrame, Step::NoteAcked, Step::SendAck],
-        });
+        job.extend(keeping(scenario.variant));
     }
-    job.extend(deliver);
+    job.extend([Step::PlaceSegment, Step::PublishUsed, Step::Interrupt]);
     Some(job)
+}
+
+/// How a segment is kept and acknowledged (`recording::record`, and the engine's sink).
+fn keeping(variant: Option<Variant>) -> [Step; 4] {
+    let (write, publish) = (Step::WriteFrame, Step::PublishFrame);
+    let (note, acknowledge) = (Step::NoteAcked, Step::SendAck);
+    match variant {
+        Some(Variant::AckBeforeJournal) => [write, publish, acknowledge, note],
+        Some(Variant::NumbersBeforeFrame) => [write, note, publish, acknowledge],
+        Some(Variant::BytesAfterNumbers) => [publish, note, write, acknowledge],
+        _ => [write, publish, note, acknowledge],
+    }
 }
 
 fn ack(scenario: &Scenario, world: &World, plane: &Plane) -> Option<Vec<Step>> {
@@ -123,23 +123,8 @@ pub fn run(scenario: &Scenario, world: &mut World, number: Number, step: Step) {
     match step {
         Step::Equip => equip(&mut plane, &mut world.journal, number),
         Step::SendReady => plane.said_ready = true,
-        Step::ReceiveMessage
-        | Step::Act
-        | Step::ReplyDirectly
-        | Step::SendHandled
-        | Step::ActOnReplay
-        | Step::SendResumed => {
-            run_relay(scenario, world, &mut plane, step);
-        }
-        Step::OpenFlow
-        | Step::WriteFrame
-        | Step::PublishFrame
-        | Step::NoteAcked
-        | Step::NoteGuest
-        | Step::ReleaseFrames
-        | Step::CloseFlow => {
-            store(&mut world.journal, &mut plane, step);
-        }
+        step if RELAY.contains(&step) => run_relay(scenario, world, &mut plane, step),
+        step if JOURNAL.contains(&step) => store(&mut world.journal, &mut plane, step),
         _ => move_frames(world, &mut plane, step),
     }
     world.planes[usize::from(number)] = plane;
@@ -171,32 +156,33 @@ fn run_relay(scenario: &Scenario, world: &mut World, plane: &mut Plane, step: St
             }
         }
         Step::Act => {
-            if let Some((_, message)) = plane.message {
-                act(scenario, world, plane, scenario.script[usize::from(message)]);
-            }
+            let message = plane.message.map(|(_, message)| scenario.script[usize::from(message)]);
+            message.into_iter().for_each(|message| act(scenario, world, plane, message));
         }
         Step::ReplyDirectly => {
-            if let Some((_, message)) = plane.message {
-                world.front_end.replies[usize::from(message)] += 1;
-            }
+            let message = plane.message.map(|(_, message)| usize::from(message));
+            message.into_iter().for_each(|message| world.front_end.replies[message] += 1);
         }
         Step::SendHandled => {
-            plane.up.extend(
-                plane.message.take().map(|(session, message)| Up::Handled(session, message)),
-            );
+            let handled = plane.message.take();
+            plane.up.extend(handled.map(|(session, message)| Up::Handled(session, message)));
         }
-        Step::SendResumed => {
-            plane.down.pop_front();
-            plane.up.extend(plane.session.map(Up::Resumed));
+        _ => replay(scenario, world, plane),
+    }
+}
+
+/// Acts on the record, and on the coming and going of front-ends.
+fn replay(scenario: &Scenario, world: &mut World, plane: &mut Plane) {
+    match plane.down.pop_front() {
+        Some(Down::Connected(session)) => (plane.session, plane.runs) = (Some(session), false),
+        Some(Down::Replayed(message)) => act(scenario, world, plane, message),
+        Some(Down::EndOfReplay(session)) if plane.session == Some(session) => {
+            plane.up.push_back(Up::Resumed(session));
         }
-        _ => match plane.down.pop_front() {
-            Some(Down::Connected(session)) => (plane.session, plane.runs) = (Some(session), false),
-            Some(Down::Replayed(message)) => act(scenario, world, plane, message),
-            Some(Down::Disconnected(session)) if plane.session == Some(session) => {
-                (plane.session, plane.runs) = (None, false);
-            }
-            _ => {}
-        },
+        Some(Down::Disconnected(session)) if plane.session == Some(session) => {
+            (plane.session, plane.runs) = (None, false);
+        }
+        _ => {}
     }
 }
 

@@ -150,8 +150,18 @@ pub fn steps_at(point: Point) -> &'static [Step] {
     }
 }
 
+/// What the port's thread of a data plane does.
+pub const RELAY: [Step; 6] = [
+    Step::ReceiveMessage,
+    Step::Act,
+    Step::ReplyDirectly,
+    Step::SendHandled,
+    Step::ActOnReplay,
+    Step::SendResumed,
+];
+
 /// Stores into the journal.
-const JOURNAL: [Step; 7] = [
+pub const JOURNAL: [Step; 7] = [
     Step::OpenFlow,
     Step::WriteFrame,
     Step::PublishFrame,

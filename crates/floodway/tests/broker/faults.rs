@@ -144,7 +144,7 @@ enum Occasion {
 fn occasion(point: Point) -> Option<Occasion> {
     use Point::*;
     Some(match point {
-        // Of uplinks: see below.
+        // Of uplinks: `owed`.
         SegmentReceived | JournalStored | AckSent => return None,
         FrontEndAccepted => Occasion::Connections,
         ReplayActed | ResumedSent | PlaneEquipped | ReadySent | ChannelKept | ReplaySent
