@@ -289,8 +289,8 @@ mod armed {
         #[test]
         fn points_are_those_of_the_process_that_passes_them() {
             let of = |process| Point::ALL.iter().filter(move |point| point.process() == process);
-            assert_eq!(of(Process::DataPlane).last(), Some(&Point::ReadySent));
-            assert_eq!(of(Process::Broker).last(), Some(&Point::PlaneGone));
+            assert_eq!(of(Process::DataPlane).next_back(), Some(&Point::ReadySent));
+            assert_eq!(of(Process::Broker).next_back(), Some(&Point::PlaneGone));
             assert_eq!(of(Process::Store).next(), Some(&Point::ItemKept));
         }
     }
