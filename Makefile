@@ -75,11 +75,12 @@ lint: compiler ## Formatting, clippy, links of the API documentation, layers of 
 	tools/deny
 
 unit: build ready ## Unit, property, documentation and end-to-end tests
+	@if grep -q FLOODWAY_FAULT_POINTS $(TARGET)/release/floodway; then echo 'a release build must not have fault points' >&2; exit 1; fi
 	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
 
 # Of the whole workspace, for what `make unit` has built: with `-p floodway-switch` dependencies have fewer features and compile again.
-prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other
-	$(CARGO) test --workspace --lib --locked -- --include-ignored exhaustive
+prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other, the hand-over between processes in all states
+	$(CARGO) test --workspace --lib --locked -- --include-ignored --show-output exhaustive
 	$(CARGO) test --workspace --lib --locked -- --ignored interleavings
 
 bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path

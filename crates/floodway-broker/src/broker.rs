@@ -19,6 +19,7 @@
 //! **Invariant**: at most one data plane runs.
 
 mod ends;
+mod equip;
 mod left;
 
 use std::io;
@@ -28,9 +29,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
-use floodway_process::message::{
-    FromDataPlane, StatePart, ToDataPlane, VERSION, Violation, shorten,
-};
+use floodway_process::fault::{self, Point};
+use floodway_process::message::{FromDataPlane, StatePart, ToDataPlane, VERSION, Violation};
 use floodway_process::sealed;
 use floodway_process::store::{Item, Key};
 use rustix::io::Errno;
@@ -48,7 +48,8 @@ use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
 use crate::uplink::Uplink;
-use ends::{NewEnd, announcement, new_ends};
+use ends::{NewEnd, new_ends};
+use equip::{seal, send_uplink};
 use left::leave_uplink;
 
 /// How long a data plane may take to end in order, and to start.
@@ -247,6 +248,7 @@ impl Broker<'_> {
                 self.end_change(change);
             }
             drop(plane);
+            fault::pass(Point::PlaneGone);
             self.judge_turns(&end, &mut suspects);
             if !was_ready {
                 return Err(BrokerError::NotReady(end));
@@ -306,6 +308,7 @@ impl Broker<'_> {
         // Events of the last one's channels are of no interest any more.
         while self.faults.try_recv().is_ok() {}
         let child = (self.start)(theirs.into()).map_err(failed("start a data plane"))?;
+        fault::pass(Point::PlaneStarted);
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
@@ -313,48 +316,12 @@ impl Broker<'_> {
         let (process, pulse) = (Process::new(pidfd), Pulse::default());
         let plane = DataPlane { channel, process, pulse, restarts, started, change: None };
         self.leave_data_plane(&plane, restarts);
+        fault::pass(Point::PlaneKept);
         if let Err(error) = self.equip(&plane.channel, restarts, last_end) {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");
         }
         Ok(plane)
-    }
-
-    /// Gives a data plane what it starts with.
-    fn equip(
-        &mut self,
-        channel: &MainChannel,
-        restarts: u32,
-        last_end: Option<&str>,
-    ) -> Result<(), ChannelError> {
-        let last_end = last_end.map(shorten);
-        channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
-        let layout = self.layout.in_force();
-        let (file, bytes) = seal(&layout.configuration)?;
-        let numbers = self.numbers;
-        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
-        channel.send(&ToDataPlane::Control, &[self.control])?;
-        for (index, uplink) in (0..).zip(&mut self.uplinks) {
-            uplink.refresh();
-            send_uplink(channel, uplink, index)?;
-            leave_uplink(&self.store, uplink, index);
-        }
-        for (index, place) in (0..).zip(&layout.ports) {
-            let (ours, theirs) = PortChannel::pair()?;
-            let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
-            channel.send(&announcement(index, place), &descriptors)?;
-            place.thread.attach(ours);
-        }
-        for State { part, file, bytes } in &self.state {
-            channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
-        }
-        for setting in self.settings.all() {
-            channel.send(&ToDataPlane::Setting(setting), &[])?;
-        }
-        for notice in self.notices.all() {
-            channel.send(&notice, &[])?;
-        }
-        channel.send(&ToDataPlane::Start, &[])
     }
 
     /// Watches a data plane until it has ended, or must.
@@ -433,6 +400,7 @@ impl Broker<'_> {
             FromDataPlane::Ready { .. } => {
                 plane.pulse.on_ready();
                 self.leave_data_plane(plane, plane.restarts);
+                fault::pass(Point::ReadyKept);
                 (self.on_event)(Event::Ready);
             }
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
@@ -524,7 +492,7 @@ impl Broker<'_> {
                     let place =
                         self.layout.in_force().ports.iter().find(|p| p.instance == instance);
                     if let Some(place) = place {
-                        place.thread.attach(end);
+                        place.thread.attach(end, plane.restarts);
                     }
                 }
                 Ok(())
@@ -572,23 +540,6 @@ fn stop(plane: DataPlane) {
         tracing::error!("the data plane does not stop; it is killed");
     }
     drop(plane);
-}
-
-/// Hands the device of `uplink` over, if it has one.
-fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(), ChannelError> {
-    match uplink.message(index) {
-        Some((message, descriptors)) => channel.send(&message, &descriptors),
-        None => Ok(()),
-    }
-}
-
-/// The text of a configuration as memory that nobody changes, and its length.
-fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
-    let text = configuration.as_bytes();
-    let file = sealed::seal("configuration", text)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
-    Ok((file, bytes))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::peer::Peer;
 use crate::sealed;
 
 /// Version of these messages.
-pub const STORE_VERSION: u32 = 1;
+pub const STORE_VERSION: u32 = 2;
 
 /// Under which an item is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +125,8 @@ pub enum Item {
     Channel {
         /// The port's instance.
         port: u64,
+        /// Of which data plane: how many ended before it.
+        data_plane: u32,
     },
     /// The connection of a port's front-end, without a descriptor if it has gone.
     Session {
@@ -167,7 +169,7 @@ impl Item {
             Self::State { part, .. } => Key::State(*part),
             Self::Setting(setting) => Key::Setting(setting.key.clone()),
             Self::Port { port, .. } => Key::Port(*port),
-            Self::Channel { port } => Key::Channel(*port),
+            Self::Channel { port, .. } => Key::Channel(*port),
             Self::Session { port, .. } => Key::Session(*port),
             Self::Busy { port } => Key::Busy(*port),
             Self::Entry { port, key, .. } => Key::Entry(*port, *key),
@@ -309,7 +311,7 @@ mod tests {
     fn what_belongs_to_a_port_says_so() {
         let items = [
             Item::Port { port: 4, budget: 1 },
-            Item::Channel { port: 4 },
+            Item::Channel { port: 4, data_plane: 2 },
             Item::Session { port: 4, id: 1, number: 0, peer: None },
             Item::Busy { port: 4 },
             Item::Entry { port: 4, key: 2, bytes: Vec::new() },

@@ -45,6 +45,10 @@ use cli::{Cli, Command};
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    #[cfg(debug_assertions)]
+    if let Err(error) = floodway_process::fault::open() {
+        eprintln!("floodway: no points of faults: {error}");
+    }
     match execute(Cli::parse().command) {
         Ok(code) => code,
         // The reader of our output has seen enough, as in `floodway status | head`.

@@ -1,7 +1,7 @@
 //! What a broker that has died has left, put in order for the next one.
 //!
 //! The store returns what was kept last under each key, so the parts belong together but for one case: a broker that died over a change. The data plane may have made it or not; it is
-//! ended then, and the next one starts with the layout that was in force.
+//! ended then, and the next one starts with the layout that was in force. So is one that not all ports' threads have taken up yet: it would serve the others for ever.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,6 +52,8 @@ pub struct TakenPort {
     /// Its journal.
     pub journal: Option<Journal>,
     pub(crate) channel: Option<Channel<ToPort, FromPort>>,
+    /// Of which data plane that is.
+    data_plane: u32,
     /// Number of the last connection.
     pub(crate) sessions: u32,
     pub(crate) front_end: Option<TakenFrontEnd>,
@@ -80,10 +82,10 @@ impl Taken {
                 other => taken.take(other, files),
             }
         }
-        if taken.change
+        if (taken.change || !taken.has_all_ports())
             && let Some(data_plane) = taken.data_plane.take()
         {
-            // Nobody knows how far it has come.
+            // Nobody knows how far it has come, or nobody could give it the ports that it lacks.
             drop(Process::new(data_plane.pidfd));
         }
         let lives = taken.data_plane.is_some();
@@ -91,6 +93,14 @@ impl Taken {
             port.settle(lives);
         }
         (taken, store)
+    }
+
+    /// The broker's end of each port's channel to the last data plane is there. The port's thread leaves it there, and may have been late.
+    fn has_all_ports(&self) -> bool {
+        let is_there =
+            |port: &TakenPort| port.channel.is_some() && port.data_plane == self.restarts;
+        let mut ports = self.layout.iter().flat_map(|layout| &layout.ports);
+        ports.all(|(instance, _)| self.ports.get(instance).is_some_and(is_there))
     }
 
     fn take(&mut self, item: Item, mut files: Vec<OwnedFd>) {
@@ -123,8 +133,9 @@ impl Taken {
                 let journal = files.pop().map(|file| Journal { file, budget });
                 self.port(port).journal = journal;
             }
-            Item::Channel { port } => {
-                self.port(port).channel = files.pop().map(Channel::from);
+            Item::Channel { port, data_plane } => {
+                let port = self.port(port);
+                (port.channel, port.data_plane) = (files.pop().map(Channel::from), data_plane);
             }
             Item::Session { port, id, number, peer } => {
                 let entries = Vec::new();

@@ -11,13 +11,28 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
-use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict};
+use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict, Words};
+use floodway_process::fault::{self, Point};
 use rustix::fs::fstat;
 
 use super::map;
 
 /// The words of a journal, mapped for good.
-pub type KeptWords = &'static [AtomicU64];
+#[derive(Clone, Copy)]
+pub struct KeptWords(&'static [AtomicU64]);
+
+impl Words for KeptWords {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        self.0.load(index)
+    }
+
+    #[inline]
+    fn store(&self, index: usize, value: u64) {
+        self.0.store(index, value);
+        fault::pass(Point::JournalStored);
+    }
+}
 
 /// The memory of a journal.
 #[derive(Clone, Copy)]
@@ -42,7 +57,7 @@ impl KeptJournal {
     pub fn open(file: &OwnedFd, budget: u32) -> io::Result<Self> {
         let layout = Layout::for_budget(budget);
         let is_blank = fstat(file)?.st_blocks == 0;
-        Ok(Self { words: map(file, layout.words())?, layout, is_blank })
+        Ok(Self { words: KeptWords(map(file, layout.words())?), layout, is_blank })
     }
 
     /// Returns `true` if no process has recorded anything.

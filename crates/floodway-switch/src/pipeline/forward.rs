@@ -22,6 +22,7 @@ use std::sync::Arc;
 use floodway_core::l2::{MacTable, Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 
 use crate::api::capture::Stage;
 use crate::frame::describe::{Special, special};
@@ -342,6 +343,7 @@ impl Forwarder {
                 break;
             };
             received += 1;
+            fault::pass(Point::SegmentReceived);
             self.delivery.shared.ledger.charge(id, &RECEIVED);
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
                 let slot = arrived.slot;

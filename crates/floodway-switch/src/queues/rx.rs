@@ -36,6 +36,7 @@ mod tests;
 use floodway_core::histogram::{DurationCounts, DurationHistogram};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
@@ -351,6 +352,7 @@ impl RxQueue {
         let Some(ring) = &mut self.ring else { return false };
         if ring.queue.has_unpublished() {
             ring.queue.publish();
+            fault::pass(Point::UsedPublished);
         } else if self.moderation.due().is_none() {
             return false;
         }
@@ -376,6 +378,7 @@ impl RxQueue {
             return self.moderation.due();
         }
         ring.queue.publish();
+        fault::pass(Point::UsedPublished);
         let visible = (self.traffic.packets.get(), self.traffic.bytes.get());
         let before = std::mem::replace(&mut self.visible, visible);
         let (frames, bytes) = (visible.0 - before.0, visible.1 - before.1);
@@ -474,6 +477,7 @@ impl RxQueue {
         for chain in &self.chains {
             queue.push_used(chain.head, chain.len);
         }
+        fault::pass(Point::FramePlaced);
         if self.iovecs.len() > 1 {
             self.extra.descriptors += self.iovecs.len() as u64;
             self.extra.buffers += self.chains.len() as u64 - 1;

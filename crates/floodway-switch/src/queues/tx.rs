@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
@@ -296,6 +297,7 @@ impl TxQueue {
                     self.break_ring();
                     batch.frames.clear();
                 }
+                fault::pass(Point::BatchTaken);
             }
             Err(RingBroken) => self.break_ring(),
         }
@@ -470,6 +472,7 @@ impl TxQueue {
         }
         batch.frames.clear();
         ring.queue.publish();
+        fault::pass(Point::BatchCompleted);
         self.traffic.packets.add(packets);
         self.traffic.bytes.add(bytes);
         self.traffic.gso_packets.add(gso);

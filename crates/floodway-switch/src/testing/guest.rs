@@ -116,6 +116,14 @@ pub struct GuestPair {
     pub tx: GuestQueue,
 }
 
+impl GuestPair {
+    /// Used indices of both queues, as the switch has published them.
+    #[must_use]
+    pub fn used(&self) -> [u16; 2] {
+        [&self.rx, &self.tx].map(|queue| queue.driver.used_idx())
+    }
+}
+
 /// A VM. It outlives its connections to the switch.
 pub struct Guest {
     /// Its memory.

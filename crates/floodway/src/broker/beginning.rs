@@ -22,7 +22,7 @@ use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
 use floodway_switch::switch;
 
 use super::ports::resume::Left;
-use super::uplinks;
+use super::{environment, uplinks};
 
 /// How long the kernel may take to end a broker that was killed.
 const DYING: Duration = Duration::from_millis(500);
@@ -142,7 +142,7 @@ fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
 fn start_store(path: &Path) -> io::Result<Store> {
     Store::start(path, &|channel: OwnedFd, listener: OwnedFd| -> io::Result<Child> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("floodway").arg("descriptor-store").env_clear();
+        command.arg0("floodway").arg("descriptor-store").env_clear().envs(environment());
         command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
     })
 }

@@ -9,6 +9,7 @@ mod uplinks;
 mod user;
 mod vcpus;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,8 +35,12 @@ use ports::Ports;
 use reload::Reload;
 use supervision::Supervision;
 
-/// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
-const BACKTRACE: &str = "RUST_BACKTRACE";
+/// Of the environment, what children get: whether a panic is reported with the calls that led to it, and in debug builds where tests end them.
+const PASSED_ON: &[&str] = &[
+    "RUST_BACKTRACE",
+    #[cfg(debug_assertions)]
+    floodway_process::fault::VARIABLE,
+];
 
 /// Serves until SIGINT or SIGTERM; `running` is what the service manager shows.
 ///
@@ -128,6 +133,11 @@ fn start_data_plane(args: &RunArgs, user: Option<User>, channel: OwnedFd) -> io:
     if let Some(User { uid, gid }) = user {
         command.args(["--uid", &uid.to_string(), "--gid", &gid.to_string()]);
     }
-    command.env_clear().envs(std::env::var_os(BACKTRACE).map(|value| (BACKTRACE, value)));
+    command.env_clear().envs(environment());
     command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
+}
+
+/// What children get of the environment.
+fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
+    PASSED_ON.iter().filter_map(|&name| Some((name, std::env::var_os(name)?)))
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use floodway_process::channel::{Channel, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
@@ -59,6 +60,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     channel.set_time_limit(Some(BEAT))?;
     let channel = Arc::new(channel);
     let equipment = Equipment::receive(&channel)?;
+    fault::pass(Point::PlaneEquipped);
     let config = Config::parse(&equipment.configuration, &args.name)?;
     switch::prepare_confined(&config)?;
     let colours = io::stderr().is_terminal();
@@ -89,6 +91,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
+    fault::pass(Point::ReadySent);
     tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
     let changes = Changes::new(
         Arc::clone(&switch),

@@ -4,6 +4,7 @@ mod capture;
 mod changes;
 mod counters;
 mod events;
+mod faults;
 mod owed;
 mod restarts;
 #[cfg(target_arch = "x86_64")]

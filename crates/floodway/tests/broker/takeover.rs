@@ -28,7 +28,7 @@ impl Scene {
         });
     }
 
-    fn start_broker(&mut self) {
+    pub fn start_broker(&mut self) {
         self.broker = run(self.directory.path()).spawn().unwrap();
         let next = self.broker.id().into();
         wait_until("the next broker", || self.broker_in_status() == Some(next));

@@ -6,6 +6,7 @@ use floodway_core::offload::journal::Image;
 use floodway_core::offload::{
     Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
 };
+use floodway_process::fault::{self, Point};
 use floodway_wire::notice::{self, Notice};
 use floodway_wire::pcapng::Direction;
 use floodway_wire::vnet::VnetHdr;
@@ -121,6 +122,7 @@ impl Sink<Held> for Egress<'_> {
             self.show(frame, "sent", Direction::Inbound);
             self.send(frame, peer);
         });
+        fault::pass(Point::AckSent);
     }
 
     fn to_guest(&mut self, segment: &SynthesizedSegment) {

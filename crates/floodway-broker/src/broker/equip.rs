@@ -1,0 +1,78 @@
+//! What a data plane starts with.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use floodway_process::channel::ChannelError;
+use floodway_process::fault::{self, Point};
+use floodway_process::message::{ToDataPlane, VERSION, shorten};
+use floodway_process::sealed;
+use rustix::io::Errno;
+
+use super::ends::announcement;
+use super::left::leave_uplink;
+use super::{Broker, MainChannel, State};
+use crate::port::PortChannel;
+use crate::uplink::Uplink;
+
+impl Broker<'_> {
+    /// Gives a data plane what it starts with.
+    pub(super) fn equip(
+        &mut self,
+        channel: &MainChannel,
+        restarts: u32,
+        last_end: Option<&str>,
+    ) -> Result<(), ChannelError> {
+        let last_end = last_end.map(shorten);
+        channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
+        let layout = self.layout.in_force();
+        let (file, bytes) = seal(&layout.configuration)?;
+        let numbers = self.numbers;
+        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
+        channel.send(&ToDataPlane::Control, &[self.control])?;
+        for (index, uplink) in (0..).zip(&mut self.uplinks) {
+            uplink.refresh();
+            send_uplink(channel, uplink, index)?;
+            leave_uplink(&self.store, uplink, index);
+        }
+        for (index, place) in (0..).zip(&layout.ports) {
+            let (ours, theirs) = PortChannel::pair()?;
+            let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
+            channel.send(&announcement(index, place), &descriptors)?;
+            place.thread.attach(ours, restarts);
+            fault::pass(Point::PlaneAttached);
+        }
+        for State { part, file, bytes } in &self.state {
+            channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
+        }
+        for setting in self.settings.all() {
+            channel.send(&ToDataPlane::Setting(setting), &[])?;
+        }
+        for notice in self.notices.all() {
+            channel.send(&notice, &[])?;
+        }
+        channel.send(&ToDataPlane::Start, &[])?;
+        fault::pass(Point::PlaneSupplied);
+        Ok(())
+    }
+}
+
+/// Hands the device of `uplink` over, if it has one.
+pub(super) fn send_uplink(
+    channel: &MainChannel,
+    uplink: &Uplink,
+    index: u16,
+) -> Result<(), ChannelError> {
+    match uplink.message(index) {
+        Some((message, descriptors)) => channel.send(&message, &descriptors),
+        None => Ok(()),
+    }
+}
+
+/// The text of a configuration as memory that nobody changes, and its length.
+pub(super) fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
+    let text = configuration.as_bytes();
+    let file = sealed::seal("configuration", text)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
+    Ok((file, bytes))
+}
