@@ -84,46 +84,108 @@ pub struct Worker {
     pub turn: Turn,
 }
 
+/// Where a worker is in its loop, and what it works with there.
+pub struct Progress {
+    forwarder: Forwarder,
+    batch: Batch,
+    /// When it last looked at the clock.
+    now: Instant,
+    last_busy: Instant,
+    next_housekeeping: Instant,
+    /// Rounds without work since the last one that had some.
+    idle_polls: u32,
+}
+
 impl Worker {
+    /// The worker with number `index` of `shared`, which serves the ports that are configured for it.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, index: usize, waker: Arc<Waker>, polling: Polling) -> Self {
+        let ports = shared.ports();
+        let mine = |port: &&Arc<Port>| port.config.worker == index;
+        let ports: Vec<_> = ports.iter().filter(mine).cloned().collect();
+        Self {
+            waker,
+            index,
+            generation: 0,
+            schedule: Schedule::of(&ports, &[]),
+            ports,
+            uplinks: Vec::new(),
+            polling,
+            stats: Arc::clone(&shared.workers[index].stats),
+            stop: Arc::default(),
+            housekeeper: index == 0,
+            next_completion: Instant::NEVER,
+            was_busy: false,
+            turn: Turn::default(),
+            shared,
+        }
+    }
+
+    /// Serves these uplinks, too, and charges turns for their time.
+    #[must_use]
+    pub fn with_uplinks(mut self, uplinks: Vec<UplinkReceiver>) -> Self {
+        self.schedule = Schedule::of(&self.ports, &uplinks).timed();
+        self.uplinks = uplinks;
+        self
+    }
+
     /// Moves frames until the switch stops.
     pub fn run(mut self) {
-        let mut forwarder = Forwarder::new(Arc::clone(&self.shared));
-        let mut batch = Batch::default();
-        let mut now = self.shared.now();
-        let mut last_busy = now;
-        let mut next_housekeeping = now + HOUSEKEEPING;
-        let mut idle_polls = 0u32;
         end_sleeps_on_time();
         capture::set_worker(self.index);
         self.stats.note_thread();
-        self.each_tx(TxQueue::disable_kick);
+        let mut progress = self.begin();
         while !self.stop.load(Ordering::Relaxed) {
-            if self.shared.generation() != self.generation {
-                self.take_ports(&mut forwarder, &mut batch);
-            }
-            let mut busy = self.poll(&mut forwarder, &mut batch, now);
-            self.stats.polls.add(1);
-            idle_polls = if busy { 0 } else { idle_polls + 1 };
-            let budget = self.polling.budget();
-            if !budget.is_zero() && !idle_polls.is_multiple_of(CLOCK_EVERY) {
-                continue;
-            }
-            now = self.shared.now();
-            busy |= self.run_timers(&mut forwarder, now);
-            if now >= next_housekeeping {
-                next_housekeeping = now + HOUSEKEEPING;
-                self.run_housekeeping(&mut forwarder, &mut batch, now);
-            }
-            if busy {
-                self.stats.busy_polls.add(1);
-                last_busy = now;
-            } else if now.since(last_busy) >= budget {
-                batch.release();
-                let interrupt = forwarder.next_interrupt().min(self.next_completion);
-                self.sleep(next_housekeeping.min(interrupt));
-                now = self.shared.now();
-                idle_polls = 0;
-            }
+            self.step(&mut progress);
+        }
+    }
+
+    /// Returns where its loop begins.
+    #[must_use]
+    pub fn begin(&mut self) -> Progress {
+        self.each_tx(TxQueue::disable_kick);
+        let now = self.shared.now();
+        Progress {
+            forwarder: Forwarder::new(Arc::clone(&self.shared)),
+            batch: Batch::default(),
+            now,
+            last_busy: now,
+            next_housekeeping: now + HOUSEKEEPING,
+            idle_polls: 0,
+        }
+    }
+
+    /// One round, and what is due after it; a sleep if there is nothing to do.
+    pub fn step(&mut self, progress: &mut Progress) {
+        let Progress { forwarder, batch, now, last_busy, next_housekeeping, idle_polls } = progress;
+        if self.shared.generation() != self.generation {
+            self.take_ports(forwarder, batch);
+        }
+        let mut busy = self.poll(forwarder, batch, *now);
+        self.stats.polls.add(1);
+        *idle_polls = if busy { 0 } else { *idle_polls + 1 };
+        let budget = self.polling.budget();
+        if !budget.is_zero() && !idle_polls.is_multiple_of(CLOCK_EVERY) {
+            return;
+        }
+        *now = self.shared.now();
+        busy |= self.run_timers(forwarder, *now);
+        if *now >= *next_housekeeping {
+            *next_housekeeping = *now + HOUSEKEEPING;
+            self.run_housekeeping(forwarder, batch, *now);
+        }
+        if busy {
+            self.stats.busy_polls.add(1);
+            *last_busy = *now;
+        } else if now.since(*last_busy) >= budget {
+            batch.release();
+            let interrupt = forwarder.next_interrupt().min(self.next_completion);
+            self.sleep((*next_housekeeping).min(interrupt));
+            *now = self.shared.now();
+            *idle_polls = 0;
         }
     }
 

@@ -41,22 +41,8 @@ impl Scene {
         let shared = Shared::without_threads(&config).expect("a switch");
         let guests: Vec<_> = guests.into_iter().map(Guest::new).collect();
         shared.ports().iter().zip(&guests).for_each(|(port, guest)| attach(port, guest));
-        let worker = Worker {
-            waker: Arc::clone(&shared.port_at(0).waker),
-            index: 0,
-            generation: 0,
-            ports: shared.ports().list().to_vec(),
-            schedule: Schedule::of(shared.ports().list(), &[]),
-            was_busy: false,
-            uplinks: Vec::new(),
-            polling: Polling::new(Duration::ZERO),
-            stats: Arc::default(),
-            stop: Arc::default(),
-            housekeeper: true,
-            turn: Turn::default(),
-            next_completion: Instant::NEVER,
-            shared: Arc::clone(&shared),
-        };
+        let waker = Arc::clone(&shared.port_at(0).waker);
+        let worker = Worker::new(Arc::clone(&shared), 0, waker, Polling::new(Duration::ZERO));
         let forwarder = Forwarder::new(shared);
         Self { worker, forwarder, batch: Batch::default(), guests }
     }
