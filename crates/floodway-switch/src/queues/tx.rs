@@ -269,6 +269,12 @@ impl TxQueue {
         }
     }
 
+    /// Returns `true` if the guest has not been told yet of frames that are done with.
+    #[must_use]
+    pub fn owes_interrupt(&self) -> bool {
+        self.completions.due().is_some()
+    }
+
     /// The worker polls: no kicks needed.
     pub fn disable_kick(&mut self) {
         if let Some(ring) = &mut self.ring {
