@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
-//! turn (`schedule`), but for ports that have had nothing for a while (`polled`), as long as there is something to do, and for a while after that, at most
-//! `poll_us` and less if that does not pay ([`crate::runtime::polling`]). Then it
+//! turn (`schedule`), but for ports that have had nothing for a while (`polled`), as long as there is something to do, and after that
+//! as long as that pays ([`crate::runtime::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
 //! offload or of an uplink's queue, or for housekeeping.
@@ -30,13 +30,14 @@ use std::time::Duration;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture;
 use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
 use crate::queues::moderation::Moderated;
 use crate::queues::tx::{Batch, TxQueue};
-use crate::runtime::polling::Polling;
+use crate::runtime::polling::{Next, Polling};
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 use crate::state::uplink::UplinkReceiver;
@@ -94,7 +95,6 @@ pub struct Progress {
     batch: Batch,
     /// When it last looked at the clock.
     now: Instant,
-    last_busy: Instant,
     next_housekeeping: Instant,
     /// Rounds without work since the last one that had some.
     idle_polls: u32,
@@ -158,7 +158,6 @@ impl Worker {
             forwarder: Forwarder::new(Arc::clone(&self.shared)),
             batch: Batch::default(),
             now,
-            last_busy: now,
             next_housekeeping: now + HOUSEKEEPING,
             idle_polls: 0,
         }
@@ -166,15 +165,14 @@ impl Worker {
 
     /// One round, and what is due after it; a sleep if there is nothing to do.
     pub fn step(&mut self, progress: &mut Progress) {
-        let Progress { forwarder, batch, now, last_busy, next_housekeeping, idle_polls } = progress;
+        let Progress { forwarder, batch, now, next_housekeeping, idle_polls } = progress;
         if self.shared.generation() != self.generation {
             self.take_ports(forwarder, batch);
         }
         let mut busy = self.poll(forwarder, batch, *now);
         self.stats.polls.add(1);
         *idle_polls = if busy { 0 } else { *idle_polls + 1 };
-        let budget = self.polling.budget();
-        if !budget.is_zero() && !idle_polls.is_multiple_of(CLOCK_EVERY) {
+        if !idle_polls.is_multiple_of(CLOCK_EVERY) && self.polling.is_polling() {
             return;
         }
         *now = self.shared.now();
@@ -188,8 +186,8 @@ impl Worker {
         }
         if busy {
             self.stats.busy_polls.add(1);
-            *last_busy = *now;
-        } else if now.since(*last_busy) >= budget {
+            self.polling.note_work(*now, thread_time);
+        } else if self.polling.next(*now, thread_time) == Next::Sleep {
             batch.release();
             let interrupt = forwarder.next_interrupt().min(self.next_completion);
             self.sleep((*next_housekeeping).min(interrupt));
@@ -512,6 +510,12 @@ fn park(port: &Port) -> bool {
         port.pairs.iter().for_each(|pair| pair.tx().disable_kick());
     }
     is_idle
+}
+
+/// The time for which this thread has run.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Lets the kernel end this thread's sleeps when they should end, and not up to 50 us later to save wake-ups.
