@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn short_gaps_within_a_burst_do_not_hide_the_long_one_behind_it() {
         let mut host = Host::new();
-        let mut burst = |host: &mut Host| {
+        let burst = |host: &mut Host| {
             (0..30).for_each(|_| host.burst(8, 5));
             host.burst(8, 200);
         };
