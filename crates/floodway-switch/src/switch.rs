@@ -37,7 +37,7 @@ use crate::queues::call;
 use crate::runtime::polling::Polling;
 use crate::runtime::vcpu::Slices;
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
-use crate::runtime::worker::{Schedule, Worker};
+use crate::runtime::worker::Worker;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::{SettingsKeeper, Shared};
@@ -260,24 +260,10 @@ impl Switch {
         for uplink in &uplinks {
             waker.watch_uplink(uplink).map_err(failed)?;
         }
-        let mine = |port: &&Arc<Port>| port.config.worker == index;
-        let ports: Vec<_> = self.shared.ports().iter().filter(mine).cloned().collect();
-        let worker = Worker {
-            shared: Arc::clone(&self.shared),
-            waker: Arc::clone(&waker),
-            index,
-            generation: 0,
-            schedule: Schedule::of(&ports, &uplinks).timed(),
-            was_busy: false,
-            ports,
-            uplinks,
-            polling: Polling::new(config.poll),
-            stats: Arc::clone(&self.shared.workers[index].stats),
-            stop: Arc::clone(&self.stop),
-            housekeeper: index == 0,
-            next_completion: Instant::NEVER,
-            turn,
-        };
+        let polling = Polling::new(config.poll);
+        let mut worker = Worker::new(Arc::clone(&self.shared), index, Arc::clone(&waker), polling)
+            .with_uplinks(uplinks);
+        (worker.stop, worker.turn) = (Arc::clone(&self.stop), turn);
         let thread =
             spawn_critical(format!("worker-{index}"), move || worker.run()).map_err(failed)?;
         if let Some(core) = config.core {

@@ -204,7 +204,7 @@ impl PortOffload {
         }
         let deadline = machine.engine.next_timeout();
         match waker {
-            Some(waker) => waker.publish(&self.deadline, deadline),
+            Some(waker) => waker.publish_for_port(&self.deadline, deadline),
             None => self.deadline.set(deadline),
         }
     }
