@@ -85,6 +85,7 @@ class Browser:
         features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
         page.ask("Emulation.setEmulatedMedia", features=features)
         page.ask("Page.navigate", url=url)
+        page.wait("the page to be loaded", "location.href !== 'about:blank' && document.readyState === 'complete'")
         return page
 
 

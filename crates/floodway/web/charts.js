@@ -6,16 +6,18 @@ import { clock } from "/format.js";
 
 /** Seconds that charts show. */
 const SPAN = 180;
+/** And those that they show if less is known. */
+const LEAST_SPAN = 60;
 const FONT = "12px system-ui, sans-serif";
 
 /**
  * A chart of `lines`: { name, colour (a property of the theme), fill, dash, width, help, value (text of a value) }.
- * `format` writes the values of the axis; `strip` colours times by state.
+ * `format` writes the values of the axis, which goes up to `least` at least; `strip` colours times by state.
  */
 export class Chart {
-  constructor({ title, lines, format, height = 150, log = false, max = null, strip = null }) {
+  constructor({ title, lines, format, height = 150, log = false, least = 1, binary = false, strip = null }) {
     this.lines = lines;
-    this.options = { format, height, log, max, strip };
+    this.options = { format, height, log, least, binary, strip };
     this.values = lines.map(() => h("span", { class: "value" }));
     this.time = h("span", { class: "time" });
     const legend = lines.map((line, n) => h("li", { title: line.help ?? null }, swatch(line), `${line.name} `, this.values[n]));
@@ -58,22 +60,21 @@ export class Chart {
   }
 
   uplotOptions(width) {
-    const { format, height, log, max, strip } = this.options;
+    const { format, height, log, least, binary, strip } = this.options;
     const [ink, grid] = [theme("--muted"), theme("--grid")];
     const axis = { stroke: ink, font: FONT, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
-    const top = (least, most) => (max ?? Math.max(most ?? 0, least) * 1.08);
     return {
       width, height,
       padding: [strip ? 22 : 8, 8, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "time" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: {
-        x: { time: true, range: (_, __, newest) => { const end = newest ?? Date.now() / 1000; return [end - SPAN, end]; } },
-        y: log ? { distr: 3, range: (_, low, high) => logRange(low, high) } : { range: (_, __, most) => [0, top(1e-9, most) || 1] },
+        x: { time: true, range: (_, oldest, newest) => timeRange(oldest, newest) },
+        y: log ? { distr: 3, range: (_, low, high) => logRange(low, high) } : { range: (_, __, most) => [0, Math.max(most ?? 0, least) * 1.08] },
       },
       axes: [
-        { ...axis, space: 72, values: (_, splits) => splits.map((s) => clock(s * 1000)) },
-        { ...axis, size: 78, space: 34, values: (_, splits) => splits.map((v) => (v === null ? "" : format(v))) },
+        { ...axis, size: 26, space: 76, values: (_, splits) => splits.map((s) => clock(s * 1000)) },
+        { ...axis, size: 78, space: 26, ...(log ? { splits: (_, __, low, high) => decades(low, high) } : {}), ...(binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((v) => (v === null ? "" : format(v))) },
       ],
       series: [{}, ...this.lines.map(uplotSeries)],
       hooks: {
@@ -89,10 +90,24 @@ export class Chart {
   }
 }
 
+/** From the oldest sample to the newest one: a minute at least. */
+function timeRange(oldest, newest) {
+  const end = newest ?? Date.now() / 1000;
+  return [Math.max(end - SPAN, Math.min(oldest ?? end, end - LEAST_SPAN)), end];
+}
+
 function logRange(low, high) {
   const [from, to] = [Math.min(low ?? 1e-5, 1e-5), Math.max(high ?? 1e-2, 1e-2)];
   return [10 ** Math.floor(Math.log10(from)), 10 ** Math.ceil(Math.log10(to))];
 }
+
+function decades(low, high) {
+  const [from, to] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
+  return Array.from({ length: to - from + 1 }, (_, n) => 10 ** (from + n));
+}
+
+/** Steps between the values of an axis of bytes. */
+const POWERS = Array.from({ length: 40 }, (_, n) => 2 ** n);
 
 function uplotSeries(line) {
   const colour = theme(line.colour);
@@ -125,6 +140,7 @@ export function stateStrip(segments) {
     ctx.save();
     ctx.font = `600 ${11 * scale}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     for (const [from, to, state] of segments(times)) {
       const left = Math.max(bbox.left, chart.valToPos(from, "x", true));
       const right = Math.min(bbox.left + bbox.width, chart.valToPos(to, "x", true));

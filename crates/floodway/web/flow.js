@@ -24,8 +24,8 @@ export class FlowView {
     this.sentence = h("p", { class: "sentence" });
     this.path = new Path();
     this.segments = [];
-    this.picture = new Chart({ title: "Where the bytes are", format: bytes, height: 330, lines: LINES, strip: stateStrip(() => this.segments) });
-    this.rtt = new Chart({ title: "Round-trip time on the network", format: duration, height: 130, lines: [
+    this.picture = new Chart({ title: "Where the bytes are", format: bytes, height: 330, least: 16384, binary: true, lines: LINES, strip: stateStrip(() => this.segments) });
+    this.rtt = new Chart({ title: "Round-trip time on the network", format: duration, height: 120, least: 1e-3, lines: [
       { name: "smoothed RTT, without the guest", colour: "--vermilion", value: duration }] });
     this.facts = h("dl", { class: "facts" });
     this.element = h("div", {},
@@ -102,8 +102,8 @@ class Path {
   constructor() {
     const place = (kind, title, text) => h("li", { class: kind }, h("span", { class: "what" }, title), h("span", { class: "much" }, "–"), h("span", { class: "note" }, text));
     this.places = [
-      place("granted", "guest may send ahead", "granted"),
-      place("held", "waits in the switch", "held"),
+      place("granted", "the guest may still send", "granted: without waiting for the network"),
+      place("held", "waits in the switch", "held: sent ahead by the guest"),
       place("in-flight", "on the network", "in flight"),
     ];
     this.notes = this.places.map((element) => element.querySelector(".note"));
@@ -114,7 +114,7 @@ class Path {
   update(now) {
     const amounts = now ? [now.granted, now.held, now.in_flight] : [null, null, null];
     amounts.forEach((amount, n) => setText(this.much[n], bytes(amount)));
-    setText(this.notes[2], now ? `of ${bytes(now.cwnd)} that the window allows` : "in flight");
+    setText(this.notes[2], now ? `in flight: of a window of ${bytes(now.cwnd)}` : "in flight");
   }
 }
 

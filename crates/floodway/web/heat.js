@@ -7,14 +7,23 @@ import { aligned } from "/feed.js";
 /** Samples across a strip: two minutes. */
 const CELLS = 120;
 
-/** Colours from nothing to most, as the theme says. */
+/** Steps of a scale. */
+const STEPS = 28;
+
+/** Colours from nothing to most, between those of the theme. */
 function ramp() {
-  return Array.from({ length: 7 }, (_, n) => theme(`--heat-${n}`));
+  const stops = Array.from({ length: 7 }, (_, n) => theme(`--heat-${n}`));
+  const parts = stops.map((hex) => [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16)));
+  return Array.from({ length: STEPS }, (_, step) => {
+    const place = (step / (STEPS - 1)) * (parts.length - 1);
+    const [low, high] = [parts[Math.floor(place)], parts[Math.ceil(place)]];
+    return `rgb(${low.map((part, n) => Math.round(part + (high[n] - part) * (place % 1))).join(" ")})`;
+  });
 }
 
-/** The colour of `share`, 0 to 1. Its root is taken, so that little is seen beside much. */
-export function heatColour(colours, share) {
-  return colours[Math.min(colours.length - 1, Math.ceil(Math.sqrt(share) * (colours.length - 1)))];
+/** The colour of `share`, 0 to 1. Its root is taken, so that little is seen beside much; what is more than nothing never looks like nothing. */
+function heatColour(colours, share) {
+  return colours[share > 0 ? Math.min(STEPS - 1, 3 + Math.round(Math.sqrt(share) * (STEPS - 4))) : 0];
 }
 
 /** One strip. */
@@ -30,7 +39,7 @@ export class Strip {
     pen.clearRect(0, 0, canvas.width, canvas.height);
     values.forEach((value, n) => {
       if (value === null || value === undefined) return;
-      pen.fillStyle = value > 0 ? heatColour(colours, Math.min(1, value / most)) : colours[0];
+      pen.fillStyle = heatColour(colours, Math.min(1, value / most));
       pen.fillRect((CELLS - values.length + n) * width, 0, width, canvas.height);
     });
   }
@@ -43,7 +52,7 @@ export class HeatMap {
     this.cells = h("span", { class: "cells", "aria-hidden": "true" });
     this.most = h("span", {});
     this.readout = h("span", { class: "readout" });
-    this.scale = h("p", { class: "scale" }, h("span", {}, "0"), this.cells, this.most, this.readout);
+    this.scale = h("p", { class: "scale" }, h("span", {}, "0"), this.cells, this.most, h("span", { class: "unknown" }, "not known"), this.readout);
   }
 
   strip(name) {
@@ -65,11 +74,7 @@ export class HeatMap {
     const most = lines.reduce((most, line) => line.reduce((a, b) => Math.max(a, b ?? 0), most), figure.least);
     overview.ports.forEach((port, n) => this.strip(port.name).draw(lines[n], most, colours));
     setText(this.most, figure.text(most));
-    this.cells.replaceChildren(...colours.map((colour) => {
-      const cell = h("span", {});
-      cell.style.setProperty("background", colour);
-      return cell;
-    }));
+    this.cells.style.setProperty("background", `linear-gradient(90deg, ${colours.join(", ")})`);
     const names = new Set(overview.ports.map((port) => port.name));
     for (const name of this.strips.keys()) if (!names.has(name)) this.strips.delete(name);
   }

@@ -63,7 +63,7 @@ export class OverviewView {
     const isMap = this.layout === "map";
     const figure = FIGURES[this.figure];
     const names = isMap ? ["VM", "the last two minutes", "now"] : ["VM", "from it", "to it", "drops", "worker", "vCPU wait", "delay", "stored", "repairs"];
-    setText(this.caption, isMap ? `${figure.name}: ${figure.help}. A colder strip is less; the scale is one for all VMs.` : "Figures of the last second.");
+    setText(this.caption, isMap ? `${figure.name}: ${figure.help}. The stronger the colour, the more; all VMs have the same scale.` : "Figures of the last second.");
     this.head.replaceChildren(h("tr", {}, names.map((name, n) => h("th", { scope: "col", class: n && !(isMap && n === 1) ? "number" : null }, name))));
     this.body.replaceChildren();
     this.table.classList.toggle("map", isMap);
@@ -120,7 +120,7 @@ export class OverviewView {
       ["to VMs", rate(sum("rx"))],
       ["drops", perSecond(sum("drops"))],
       ["connections offloaded", `${count(online)} of ${count(flows)}`],
-      [`busiest of ${workers.length} workers`, percent(busiest)],
+      [workers.length > 1 ? `busiest of ${workers.length} workers` : "worker busy", percent(busiest)],
       ...uplinks.map((uplink) => [`uplink ${uplink.name}`, `${rate(uplink.rx_bps)} in, ${rate(uplink.tx_bps)} out`]),
       ["up", uptime(about.uptime_s)],
     ];
@@ -151,5 +151,6 @@ export class OverviewView {
 }
 
 function legend() {
-  return h("p", { class: "legend" }, h("span", { class: "swatch area tx" }), "from the VM ", h("span", { class: "swatch area rx" }), "to it");
+  const item = (kind, text) => h("li", {}, h("span", { class: `swatch area ${kind}` }), text);
+  return h("ul", { class: "legend" }, item("tx", "from the VM"), item("rx", "to it"));
 }

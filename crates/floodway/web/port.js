@@ -11,13 +11,13 @@ const line = (name, colour, value, more = {}) => ({ name, colour, value, ...more
 
 function charts() {
   return {
-    rate: new Chart({ title: "Rate", format: rate, lines: [
+    rate: new Chart({ title: "Rate", format: rate, least: 1e5, lines: [
       line("from the VM", "--blue", rate, { fill: "--blue-faint" }), line("to the VM", "--orange", rate)] }),
     delay: new Chart({ title: "Queue delay of frames to the VM", format: duration, log: true, lines: [
       line("median", "--blue", duration), line("99th percentile", "--vermilion", duration)] }),
     drops: new Chart({ title: "Drops", format: perSecond, lines: [
       line("frames dropped, both ways", "--vermilion", perSecond, { fill: "--vermilion-faint" })] }),
-    share: new Chart({ title: "CPU", format: percent, lines: [
+    share: new Chart({ title: "CPU", format: percent, least: 0.1, lines: [
       line("share of its worker", "--blue", percent, { fill: "--blue-faint" }), line("vCPUs that wait", "--orange", percent, { help: "100 % is one vCPU that is runnable and does not run" })] }),
   };
 }
@@ -38,11 +38,10 @@ export class PortView {
       h("p", { class: "crumbs" }, h("a", { href: "#/" }, "VMs"), " / ", name),
       h("h1", {}, name, " ", this.state), this.about, this.verdict,
       h("div", { class: "charts" }, Object.values(this.charts).map((chart) => h("div", { class: "card" }, chart.element))),
-      h("div", { class: "columns" },
-        h("section", { class: "card wide", "aria-labelledby": "connections" }, h("h2", { id: "connections" }, "Connections"), this.flowsText,
-          table(["guest", "peer", "state", "why", "window", "in flight", "held", "granted", "RTT"], this.flows, 4)),
-        h("section", { class: "card", "aria-labelledby": "drops" }, h("h2", { id: "drops" }, "Drops by reason"),
-          table(["reason", "direction", "now", "since the start"], this.drops, 2))));
+      h("section", { class: "card", "aria-labelledby": "drops" }, h("h2", { id: "drops" }, "Drops by reason"),
+        table(["reason", "frames", "now", "since the switch started"], this.drops, 2)),
+      h("section", { class: "card", "aria-labelledby": "connections" }, h("h2", { id: "connections" }, "Connections"), this.flowsText,
+        table(["guest", "peer", "state", "why", "window", "in flight", "held", "granted", "RTT"], this.flows, 4)));
   }
 
   update(feed) {

@@ -27,8 +27,7 @@ use floodway_switch::testing::wait_until;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// VMs by what they do: see [`apps::run`].
-const VMS: [&str; 8] =
-    ["web1", "web2", "app1", "cache1", "db1", "db2", "batch1", "idle1"];
+const VMS: [&str; 8] = ["web1", "web2", "app1", "cache1", "db1", "db2", "batch1", "idle1"];
 /// A port whose VM never comes.
 const SPARE: &str = "spare1";
 /// The interface of the switch's uplink, and the ends of the link to the peer.
@@ -49,7 +48,9 @@ fn main() {
             apps::peer(device);
         }
         [directory] => run(Path::new(directory), 20),
-        [directory, connections] => run(Path::new(directory), connections.parse().expect("a number")),
+        [directory, connections] => {
+            run(Path::new(directory), connections.parse().expect("a number"))
+        }
         _ => {
             eprintln!("usage: busy_host DIRECTORY [CONNECTIONS OF EACH VM]");
             std::process::exit(2);
@@ -69,7 +70,9 @@ fn run(directory: &Path, connections: u32) {
     let path = emulate();
     for (index, name) in VMS.iter().enumerate() {
         let mut vm = this_program();
-        vm.arg("vm").arg(socket(directory, name)).args([index.to_string(), connections.to_string()]);
+        vm.arg("vm")
+            .arg(socket(directory, name))
+            .args([index.to_string(), connections.to_string()]);
         children.push(Running(vm.spawn().expect("start a VM")));
     }
     println!("ready");
@@ -160,7 +163,12 @@ fn end_with_parent() {
 fn enter_namespace() {
     // SAFETY: takes no pointers; changes the namespace of this thread only.
     let rc = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(rc, 0, "it needs a network namespace (run it as root): {}", io::Error::last_os_error());
+    assert_eq!(
+        rc,
+        0,
+        "it needs a network namespace (run it as root): {}",
+        io::Error::last_os_error()
+    );
 }
 
 /// Runs ip(8) here.

@@ -24,10 +24,12 @@ const SPOOFER: u8 = 6;
 /// Runs the VM with this index at the port with this socket, until the process is ended.
 pub fn run(socket: &Path, index: u8, connections: u32) {
     enter_namespace();
-    let halves = tap::open(DEVICE).expect("open the tap");
+    let mut halves = tap::open(DEVICE).expect("open the tap");
     ip("link set dev lo up");
     ip(&format!("link set dev {DEVICE} address {}", mac(index + 1)));
     ip(&format!("link set dev {DEVICE} addrgenmode none"));
+    // What the kernel sent by another address before.
+    while halves.0.recv().expect("receive").is_some() {}
     ip(&format!("addr add {}/24 dev {DEVICE}", apps::address(index)));
     let guest = Guest::new(GuestConfig::default());
     let frontend = Frontend::attach(socket, &guest);
