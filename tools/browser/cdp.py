@@ -127,7 +127,7 @@ class Page:
 
     def wait(self, what: str, expression: str) -> object:
         """Waits until an expression is true; its value."""
-        return wait(what, lambda: self.js(expression))
+        return wait(what, lambda: self.js(f"(value => value instanceof Node || value)({expression})"))
 
     def press(self, key: str, shift: bool = False) -> None:
         """Presses a key and lets it go."""
@@ -141,7 +141,7 @@ class Page:
         """Presses Tab until `expression`, in which `e` is the focused element, is true."""
         for _ in range(most):
             self.press("Tab")
-            if self.js(f"(e => {{ return {expression}; }})(document.activeElement)"):
+            if self.js(f"(e => {{ return Boolean({expression}); }})(document.activeElement)"):
                 return
         raise AssertionError(f"{what} is not reached by {most} times Tab")
 

@@ -132,6 +132,21 @@ def test_views(browser: Browser, host: Host, out: Path) -> None:
             page.close()
 
 
+def make_pictures(browser: Browser, host: Host, out: Path) -> None:
+    """The pictures of the guide, when there is a past to show."""
+    page = browser.page(host.url, 1200, 900, prefers_color_scheme="light")
+    route = host.flow()
+    # Connections have a past from when their port is first shown.
+    page.js("location.hash = '#/ports/web1'")
+    time.sleep(170)
+    for name, route, height in [("flow", route, 930), ("port", "#/ports/batch1", 960), ("vms", "#/", 590)]:
+        page.js(f"location.hash = {json.dumps(route)}")
+        time.sleep(12 if name == "port" else 4)
+        path = out / f"web-{name}.png"
+        page.screenshot(path, height)
+        assert path.stat().st_size < 150_000, f"{path} is too large for the guide: {path.stat().st_size} bytes"
+
+
 def test_keyboard(browser: Browser, host: Host) -> None:
     """Every view and control is reached with the keyboard alone."""
     page = browser.page(host.url)
@@ -239,6 +254,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where screenshots go")
     parser.add_argument("--connections", type=int, default=20, help="quiet connections of each VM")
     parser.add_argument("--warm-up", type=float, default=15, help="seconds before the first page is opened")
+    parser.add_argument("--pictures", type=Path, metavar="DIRECTORY", help="make the pictures of the guide there, and nothing else")
     parser.add_argument("--cost", type=float, metavar="SECONDS", help="measure what the page costs, and nothing else")
     parser.add_argument("--most", type=float, default=0.01, help="what it may cost, in shares of a core")
     arguments = parser.parse_args()
@@ -248,12 +264,22 @@ def main() -> None:
         if arguments.cost:
             report_cost(host, arguments.cost, arguments.most)
             return
+        if arguments.pictures:
+            with Browser(arguments.chromium) as browser:
+                make_pictures(browser, host, arguments.pictures)
+            return
         test_past(host)
         with Browser(arguments.chromium) as browser:
-            test_token(browser, host)
-            test_views(browser, host, arguments.out)
-            test_keyboard(browser, host)
-            test_motion(browser, host)
+            try:
+                test_token(browser, host)
+                test_views(browser, host, arguments.out)
+                test_keyboard(browser, host)
+                test_motion(browser, host)
+            except Exception:
+                for page in list(browser.pages.values()):
+                    page.screenshot(arguments.out / "failed.png")
+                    print(f"complaints: {page.complaints}", file=sys.stderr)
+                raise
     print(f"all views in {len(SIZES)} sizes and {len(THEMES)} themes; screenshots are in {arguments.out}")
 
 

@@ -65,7 +65,7 @@ export class Chart {
     const axis = { stroke: ink, font: FONT, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
     return {
       width, height,
-      padding: [strip ? 22 : 8, 8, 0, 0],
+      padding: [strip ? 22 : 8, 26, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "time" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: {
@@ -74,7 +74,7 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 26, space: 76, values: (_, splits) => splits.map((s) => clock(s * 1000)) },
-        { ...axis, size: 78, space: 26, ...(log ? { splits: (_, __, low, high) => decades(low, high) } : {}), ...(binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((v) => (v === null ? "" : format(v))) },
+        { ...axis, size: 78, space: 26, ...(log ? { splits: (_, __, low, high) => decades(low, high) } : {}), ...(binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((v) => (v === null ? "" : short(format(v)))) },
       ],
       series: [{}, ...this.lines.map(uplotSeries)],
       hooks: {
@@ -89,6 +89,9 @@ export class Chart {
     this.chart?.destroy();
   }
 }
+
+/** The text of a value without zeros behind its point. */
+const short = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 
 /** From the oldest sample to the newest one: a minute at least. */
 function timeRange(oldest, newest) {

@@ -17,7 +17,7 @@ const of = (write) => (value) => (known(value) ? write(value) : NONE);
 
 export const rate = of((bps) => scaled(bps, 1000, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"]));
 export const bytes = of((n) => scaled(n, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]));
-export const perSecond = of((n) => `${scaled(n, 1000, ["", "k", "M", "G"]).replace(/ $/, "")}/s`);
+export const perSecond = of((n) => (n < 9.95 ? `${Number(n.toFixed(1))}/s` : `${scaled(n, 1000, ["", "k", "M", "G"]).trim()}/s`));
 export const count = of((n) => Math.round(n).toLocaleString("en"));
 export const percent = of((share) => `${(share * 100).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`);
 

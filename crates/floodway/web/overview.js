@@ -40,13 +40,14 @@ export class OverviewView {
     this.body = h("tbody", {});
     this.table = h("table", { class: "vms" }, this.caption, this.head, this.body);
     const figures = Object.entries(FIGURES).map(([key, figure]) => [key, figure.name]);
-    this.tools = h("div", { class: "tools" },
-      choice("Figure", "figure", figures, this.figure, (key) => this.choose("figure", key)),
+    this.figures = choice("Figure", "figure", figures, this.figure, (key) => this.choose("figure", key));
+    this.scroll = h("div", { class: "scroll" }, this.table);
+    this.tools = h("div", { class: "tools" }, this.figures,
       choice("Show as", "layout", [["map", "Heat map"], ["table", "Table"]], this.layout, (key) => this.choose("layout", key)));
     this.element = h("div", {},
       h("h1", {}, "VMs of this host"), this.summary,
       h("div", { class: "columns" },
-        h("section", { class: "card wide", "aria-label": "VMs over the last two minutes" }, this.tools, h("div", { class: "scroll" }, this.table), this.map.scale),
+        h("section", { class: "card wide", "aria-label": "VMs over the last two minutes" }, this.tools, this.scroll, this.map.scale),
         h("section", { class: "card", "aria-labelledby": "talkers" }, h("h2", { id: "talkers" }, "Top talkers"), legend(), this.talkers)));
     this.columns();
   }
@@ -68,6 +69,12 @@ export class OverviewView {
     this.body.replaceChildren();
     this.table.classList.toggle("map", isMap);
     this.map.scale.hidden = !isMap;
+    this.figures.hidden = !isMap;
+    // A table may be wider than the window, and then is scrolled with arrows; strips never are.
+    for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "Table of VMs"]]) {
+      if (isMap) this.scroll.removeAttribute(name);
+      else this.scroll.setAttribute(name, value);
+    }
   }
 
   update(feed) {

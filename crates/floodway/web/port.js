@@ -14,8 +14,8 @@ function charts() {
     rate: new Chart({ title: "Rate", format: rate, least: 1e5, lines: [
       line("from the VM", "--blue", rate, { fill: "--blue-faint" }), line("to the VM", "--orange", rate)] }),
     delay: new Chart({ title: "Queue delay of frames to the VM", format: duration, log: true, lines: [
-      line("median", "--blue", duration), line("99th percentile", "--vermilion", duration)] }),
-    drops: new Chart({ title: "Drops", format: perSecond, lines: [
+      line("99th percentile", "--vermilion", duration), line("median", "--blue", duration, { dash: [5, 4] })] }),
+    drops: new Chart({ title: "Drops", format: perSecond, least: 4, lines: [
       line("frames dropped, both ways", "--vermilion", perSecond, { fill: "--vermilion-faint" })] }),
     share: new Chart({ title: "CPU", format: percent, least: 0.1, lines: [
       line("share of its worker", "--blue", percent, { fill: "--blue-faint" }), line("vCPUs that wait", "--orange", percent, { help: "100 % is one vCPU that is runnable and does not run" })] }),
@@ -39,9 +39,9 @@ export class PortView {
       h("h1", {}, name, " ", this.state), this.about, this.verdict,
       h("div", { class: "charts" }, Object.values(this.charts).map((chart) => h("div", { class: "card" }, chart.element))),
       h("section", { class: "card", "aria-labelledby": "drops" }, h("h2", { id: "drops" }, "Drops by reason"),
-        table(["reason", "frames", "now", "since the switch started"], this.drops, 2)),
+        table(["reason", "frames", "now", "since the switch started"], this.drops, [2, 4])),
       h("section", { class: "card", "aria-labelledby": "connections" }, h("h2", { id: "connections" }, "Connections"), this.flowsText,
-        table(["guest", "peer", "state", "why", "window", "in flight", "held", "granted", "RTT"], this.flows, 4)));
+        table(["guest", "peer", "state", "in flight", "window", "held", "granted", "RTT", "why this state"], this.flows, [3, 8])));
   }
 
   update(feed) {
@@ -51,7 +51,7 @@ export class PortView {
     if (!close) return;
     if (close.problem) return this.fail(close.problem);
     const { facts, times, series } = close;
-    this.charts.delay.set(times, [series.delay_p50, series.delay_p99]);
+    this.charts.delay.set(times, [series.delay_p99, series.delay_p50]);
     this.describe(facts, port);
     this.judge(facts);
     this.listDrops(facts.drops, port?.reasons ?? []);
@@ -110,7 +110,7 @@ export class PortView {
     const more = known > listed.length ? ` The ${listed.length} with the most bytes under way are listed.` : "";
     setText(this.flowsText, on ? `Offload of ${on}: ${count(known)} connections known, ${count(online)} online.${more}` : "The TCP offload is off for this port.");
     const make = (flow) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: flowLink(flow) }, flow.guest)), h("td", {}, flow.peer),
-      h("td", {}, h("span", { class: "badge" })), h("td", {}), Array.from({ length: 5 }, () => h("td", { class: "number" })));
+      h("td", {}, h("span", { class: "badge" })), Array.from({ length: 5 }, () => h("td", { class: "number" })), h("td", {}));
     syncRows(this.flows, listed, (flow) => `${flow.guest} ${flow.peer} ${flow.vlan}`, make, fillFlow);
   }
 
@@ -129,10 +129,9 @@ function fillFlow(row, flow) {
   setText(badge, state?.text ?? flow.tx);
   badge.style.setProperty("--colour", `var(${state?.colour ?? "--muted"})`);
   badge.classList.add("coloured");
-  setText(row.children[3], REASON[flow.reason] ?? flow.reason);
   const rtt = flow.srtt_us === null ? null : flow.srtt_us / 1e6;
-  const texts = [bytes(flow.cwnd), bytes(flow.in_flight), bytes(flow.held), bytes(flow.granted), duration(rtt)];
-  texts.forEach((text, n) => setText(row.children[n + 4], text));
+  const texts = [bytes(flow.in_flight), bytes(flow.cwnd), bytes(flow.held), bytes(flow.granted), duration(rtt), REASON[flow.reason] ?? flow.reason];
+  texts.forEach((text, n) => setText(row.children[n + 3], text));
 }
 
 export function flowLink(flow) {
@@ -149,8 +148,9 @@ function command(text) {
   return h("p", { class: "command" }, "Run next: ", h("code", {}, text), " ", button);
 }
 
-function table(names, body, numbers) {
-  const head = names.map((name, n) => h("th", { scope: "col", class: n >= numbers ? "number" : null }, name));
+/** A table that can be scrolled; columns `from` to `to` are numbers. */
+function table(names, body, [from, to]) {
+  const head = names.map((name, n) => h("th", { scope: "col", class: n >= from && n < to ? "number" : null }, name));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${names.join(", ")}` }, h("table", {}, h("thead", {}, h("tr", {}, head)), body));
 }
 

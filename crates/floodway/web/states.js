@@ -16,7 +16,7 @@ export const RX = {
 };
 
 export const REASON = {
-  opened: "the connection was just set up",
+  opened: "since it was set up",
   disabled: "the offload is off for the port",
   no_room: "the budget had no room when it could have been taken over",
   budget_used: "the budget is used up",
