@@ -60,14 +60,23 @@ class Host:
                     return json.loads(line.removeprefix("data: "))
         raise AssertionError(f"no {event}")
 
+    def stream(self, **query: str) -> subprocess.Popen:
+        """A stream that is read, as by a page, until it is terminated."""
+        query = urllib.parse.urlencode({**query, "token": self.token})
+        return subprocess.Popen(["curl", "-sN", f"{self.base}/v1/stream?{query}"], stdout=subprocess.DEVNULL)
+
     def flow(self) -> str:
-        """The route of a connection that is offloaded and has bytes under way."""
+        """The route of the connection of `flow_query`."""
+        query = self.flow_query()
+        return "#/ports/web1/flows/" + "/".join(urllib.parse.quote(query[end], safe="") for end in ["guest", "peer"])
+
+    def flow_query(self) -> dict[str, str]:
+        """A connection that is offloaded and has bytes under way."""
         def busiest() -> dict | None:
             flows = [flow for flow in self.ask("flows", "web1") if flow["tx"] != "OFFLINE" and flow["in_flight"] > 0]
             return max(flows, key=lambda flow: flow["held"] + flow["in_flight"], default=None)
         flow = wait("an offloaded connection", busiest)
-        ends = [urllib.parse.quote(flow[end], safe="") for end in ["guest", "peer"]]
-        return f"#/ports/web1/flows/{ends[0]}/{ends[1]}"
+        return {"port": "web1", "guest": flow["guest"], "peer": flow["peer"]}
 
 
 def check_page(page: Page, name: str) -> None:
@@ -189,6 +198,13 @@ def test_past(host: Host) -> None:
     assert overview["reset"] and len(overview["times"]) > 10, len(overview["times"])
     rates = [port for port in overview["ports"] if port["name"] == "web1"][0]["tx"]
     assert len(rates) == len(overview["times"]) and sum(rate is not None for rate in rates) > 10
+    query = host.flow_query()
+    stream = host.stream(port="web1")
+    time.sleep(4)
+    flow = host.first("flow", **query)
+    stream.terminate()
+    stream.wait()
+    assert flow["reset"] and len(flow["times"]) > 1, flow
 
 
 def test_token(browser: Browser, host: Host) -> None:
@@ -208,26 +224,21 @@ def test_motion(browser: Browser, host: Host) -> None:
     page.close()
 
 
-def cpu(path: str) -> float:
-    """Seconds of CPU of a process or thread."""
-    fields = Path(path).read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu(tasks: list[Path]) -> float:
+    """Seconds for which threads have run, by the scheduler's clock."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def measure(host: Host, seconds: float, **query: str) -> tuple[float, float]:
     """Shares of a core that the server takes, and the switch's control thread, with a page that shows `query`; without one for None."""
     pid = host.ask("status")["switch"]["pid"]
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    control = next(task for task in tasks if (task / "comm").read_text() == "control\n")
-    paths = [f"/proc/{host.web.pid}/stat", f"{control}/stat"]
-    stream = None
-    if query:
-        text = urllib.parse.urlencode({**query, "token": host.token})
-        stream = subprocess.Popen(["curl", "-sN", f"{host.base}/v1/stream?{text}"], stdout=subprocess.DEVNULL)
+    control = [task for task in Path(f"/proc/{pid}/task").iterdir() if (task / "comm").read_text() == "control\n"]
+    measured = [list(Path(f"/proc/{host.web.pid}/task").iterdir()), control]
+    stream = host.stream(**query) if query else None
     time.sleep(2)
-    before = [cpu(path) for path in paths]
+    before = [cpu(tasks) for tasks in measured]
     time.sleep(seconds)
-    after = [cpu(path) for path in paths]
+    after = [cpu(tasks) for tasks in measured]
     if stream:
         stream.terminate()
         stream.wait()
@@ -237,11 +248,8 @@ def measure(host: Host, seconds: float, **query: str) -> tuple[float, float]:
 def report_cost(host: Host, seconds: float, most: float) -> None:
     """Prints what the page costs, and checks it against `most`, in shares of a core."""
     known = sum(port["offload"]["flows"] for port in host.ask("status")["ports"])
-    route = host.flow().split("/")
-    guest, peer = (urllib.parse.unquote(part) for part in route[4:6])
-    port = {"port": "web1"}
     print(f"CPU, per cent of a core, over {seconds:.0f} s each; 9 ports, {known} connections known:")
-    for name, query in [("no page", {}), ("a port", port), ("a connection", {**port, "guest": guest, "peer": peer})]:
+    for name, query in [("no page", {}), ("a port", {"port": "web1"}), ("a connection", host.flow_query())]:
         web, control = measure(host, seconds, **query)
         print(f"  {name:<13} floodway web {web * 100:.2f}, the switch's control thread {control * 100:.2f}")
         assert web + control <= most, f"{name}: more than {most * 100:.0f} % of a core"

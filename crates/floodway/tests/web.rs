@@ -346,7 +346,7 @@ impl StandIn {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
-                if let Some(line) = Self::answer(stream) {
+                if let Some(line) = Self::answer(&stream) {
                     noted.lock().unwrap().push(line);
                 }
             }
@@ -355,8 +355,8 @@ impl StandIn {
     }
 
     /// Answers one request; its method and path.
-    fn answer(stream: UnixStream) -> Option<String> {
-        let mut reader = BufReader::new(&stream);
+    fn answer(mut stream: &UnixStream) -> Option<String> {
+        let mut reader = BufReader::new(stream);
         let mut first = String::new();
         reader.read_line(&mut first).ok()?;
         let mut line = String::new();
@@ -371,7 +371,7 @@ impl StandIn {
         };
         let length = body.len();
         let head = format!("HTTP/1.1 {code}\r\nContent-Length: {length}\r\nConnection: close\r\n");
-        (&stream).write_all(format!("{head}\r\n{body}").as_bytes()).ok()?;
+        stream.write_all(format!("{head}\r\n{body}").as_bytes()).ok()?;
         Some(first.trim_end_matches("HTTP/1.1\r\n").trim_end().to_owned())
     }
 

@@ -49,7 +49,7 @@ fn main() {
         }
         [directory] => run(Path::new(directory), 20),
         [directory, connections] => {
-            run(Path::new(directory), connections.parse().expect("a number"))
+            run(Path::new(directory), connections.parse().expect("a number"));
         }
         _ => {
             eprintln!("usage: busy_host DIRECTORY [CONNECTIONS OF EACH VM]");

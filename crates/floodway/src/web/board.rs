@@ -127,42 +127,42 @@ impl Board {
     pub fn note_overview(&self, note: impl FnOnce(&mut Overview)) {
         let mut state = self.state();
         note(&mut state.overview);
-        let document = Document::new("overview", &state.overview.last());
-        state.tell(&Subject::Overview, &document);
+        state.tell(&Subject::Overview, |state| Document::new("overview", &state.overview.last()));
     }
 
     /// Changes what is known of a port, and tells the pages that show it.
     pub fn note_port(&self, name: &str, note: impl FnOnce(&mut PortPage)) {
         let mut state = self.state();
-        let page = state.ports.entry(name.to_owned()).or_insert_with(|| PortPage::new(name));
-        note(page);
-        let document = Document::new("port", &page.last());
-        state.tell(&Subject::Port(name.to_owned()), &document);
+        note(state.ports.entry(name.to_owned()).or_insert_with(|| PortPage::new(name)));
+        let subject = Subject::Port(name.to_owned());
+        state.tell(&subject, |state| Document::new("port", &state.ports[name].last()));
     }
 
     /// Changes what is known of a connection, and tells the pages that show it.
     pub fn note_flow(&self, port: &str, key: &FlowKey, note: impl FnOnce(&mut FlowPage)) {
         let mut state = self.state();
         let place = (port.to_owned(), *key);
-        if state.flows.len() >= MOST_FLOWS && !state.flows.contains_key(&place) {
-            return;
+        if !state.flows.contains_key(&place) {
+            state.make_room_for_flow();
         }
-        let page = state.flows.entry(place).or_insert_with(|| FlowPage::new(port, *key));
-        note(page);
-        let document = Document::new("flow", &page.last());
-        state.tell(&Subject::Flow(port.to_owned(), *key), &document);
+        note(state.flows.entry(place.clone()).or_insert_with(|| FlowPage::new(port, *key)));
+        let subject = Subject::Flow(port.to_owned(), *key);
+        state.tell(&subject, |state| Document::new("flow", &state.flows[&place].last()));
     }
 
-    /// When a connection was looked at last, in milliseconds.
-    pub fn flow_time(&self, port: &str, key: &FlowKey) -> Option<u64> {
-        self.state().flows.get(&(port.to_owned(), *key))?.time()
+    /// When a port or a connection was looked at last, in milliseconds.
+    pub fn time(&self, subject: &Subject) -> Option<u64> {
+        match subject {
+            Subject::Overview | Subject::Events => None,
+            Subject::Port(name) => self.state().ports.get(name)?.time(),
+            Subject::Flow(port, key) => self.state().flows.get(&(port.clone(), *key))?.time(),
+        }
     }
 
     /// Notes an event, and tells the pages.
     pub fn note_event(&self, event: Value) {
         let mut state = self.state();
-        let document = events(false, &[&event]);
-        state.tell(&Subject::Events, &document);
+        state.tell(&Subject::Events, |_| events(false, &[&event]));
         if state.events.len() == EVENTS {
             state.events.pop_front();
         }
@@ -191,7 +191,22 @@ impl State {
         })
     }
 
-    fn tell(&mut self, subject: &Subject, document: &Document) {
+    /// Forgets the connection that was looked at the longest ago if there are [`MOST_FLOWS`].
+    fn make_room_for_flow(&mut self) {
+        if self.flows.len() >= MOST_FLOWS
+            && let Some((oldest, _)) = self.flows.iter().min_by_key(|(_, page)| page.time())
+        {
+            let oldest = oldest.clone();
+            self.flows.remove(&oldest);
+        }
+    }
+
+    /// Sends what `write` makes to the pages that show the subject. If there are none nothing is made.
+    fn tell(&mut self, subject: &Subject, write: impl FnOnce(&Self) -> Document) {
+        if !self.pages.iter().any(|page| page.subjects.contains(subject)) {
+            return;
+        }
+        let document = write(self);
         self.pages.retain(|page| {
             !page.subjects.contains(subject) || page.queue.try_send(document.clone()).is_ok()
         });
@@ -242,6 +257,25 @@ mod tests {
         assert!(page.is_closed() && board.state().pages.is_empty());
         let first = texts(&mut board.open(vec![Subject::Events]).unwrap()).remove(0);
         assert!(first.contains("[800,") && first.contains(",999]"), "the last events are there");
+    }
+
+    #[test]
+    fn of_too_many_connections_those_looked_at_last_are_kept() {
+        let board = Board::default();
+        let key = |port| FlowKey {
+            guest: ([10, 0, 0, 1], port).into(),
+            peer: ([10, 0, 0, 2], 80).into(),
+            vlan: None,
+        };
+        let time = |port| board.time(&Subject::Flow("vm1".to_owned(), key(port)));
+        let most = MOST_FLOWS as u16;
+        for port in 0..most {
+            board.note_flow("vm1", &key(port), |page| page.note(port.into(), None));
+        }
+        board.note_flow("vm1", &key(0), |page| page.note(9999, None));
+        board.note_flow("vm1", &key(most), |page| page.note(9999, None));
+        assert_eq!((time(0), time(1), time(2)), (Some(9999), None, Some(2)));
+        assert_eq!(board.state().flows.len(), MOST_FLOWS);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! All ports are looked at each [`INTERVAL`], and closely those ports and connections that a page shows. When a page is opened, what it shows is looked at without waiting for
 //! the next interval, unless that was done just before. A switch that does not answer leaves a gap with its reason, and is asked again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -40,7 +40,7 @@ pub fn start(control: &Path, board: &Arc<Board>) -> anyhow::Result<()> {
     };
     thread::Builder::new().name("collector".to_owned()).spawn(move || collector.run(&asked))?;
     let (control, board) = (control.to_owned(), Arc::clone(board));
-    thread::Builder::new().name("events".to_owned()).spawn(move || follow(control, &board))?;
+    thread::Builder::new().name("events".to_owned()).spawn(move || follow(&control, &board))?;
     Ok(())
 }
 
@@ -56,7 +56,7 @@ impl Collector {
         let mut next = Instant::now();
         loop {
             match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(subject) => self.look_at(&subject),
+                Ok(subject) => self.look_at_once(&subject),
                 Err(RecvTimeoutError::Timeout) => {
                     self.look();
                     // After a switch that was slow to answer nothing is made up for.
@@ -75,33 +75,55 @@ impl Collector {
             Ok(sample) => {
                 self.model.take(sample);
                 self.board.note_overview(|overview| overview.note(time, &self.model));
+                self.board.shown().iter().for_each(|subject| self.look_at(subject));
             }
+            // It is not asked for more: each question would wait as long as this one.
             Err(error) => {
                 self.board.note_overview(|overview| overview.fail(time, error.to_string()));
+                self.board.shown().iter().for_each(|subject| self.fail(subject, &error));
             }
-        }
-        for subject in self.board.shown() {
-            self.look_at(&subject);
         }
         self.board.forget(time);
     }
 
+    /// Looks at what a page begins to show, unless that was done just now.
+    fn look_at_once(&self, subject: &Subject) {
+        if self.is_due(subject) {
+            self.look_at(subject);
+        }
+    }
+
+    /// Returns `true` if it was not looked at just now.
+    fn is_due(&self, subject: &Subject) -> bool {
+        self.board.time(subject).is_none_or(|last| last + JUST_NOW_MS <= now())
+    }
+
     fn look_at(&self, subject: &Subject) {
         match subject {
-            Subject::Port(port) => self.look_at_port(port),
-            Subject::Flow(port, key) => self.look_at_flow(port, key),
+            Subject::Port(port) => {
+                if let Err(error) = self.look_at_port(port) {
+                    self.fail(subject, &error);
+                }
+            }
+            Subject::Flow(port, key) if self.is_due(subject) => {
+                self.note_flow(port, key, self.client.flow(port, key));
+            }
+            Subject::Flow(..) | Subject::Overview | Subject::Events => {}
+        }
+    }
+
+    fn fail(&self, subject: &Subject, error: &ClientError) {
+        let problem = error.to_string();
+        match subject {
+            Subject::Port(port) => self.board.note_port(port, |page| page.fail(now(), problem)),
+            Subject::Flow(port, key) => {
+                self.board.note_flow(port, key, |page| page.fail(now(), problem));
+            }
             Subject::Overview | Subject::Events => {}
         }
     }
 
-    fn look_at_port(&self, port: &str) {
-        match self.port(port) {
-            Ok(()) => {}
-            Err(error) => self.board.note_port(port, |page| page.fail(now(), error.to_string())),
-        }
-    }
-
-    fn port(&self, port: &str) -> Result<(), ClientError> {
+    fn look_at_port(&self, port: &str) -> Result<(), ClientError> {
         let status = self.client.port_status(port)?;
         let diagnosis = self.client.diagnosis(port)?;
         let (name, limit) = (Some(port.to_owned()), Some(MAX_PAGE));
@@ -114,18 +136,13 @@ impl Collector {
         });
         // A connection that somebody opens from the list has a past then.
         for flow in listed {
-            if let Some(key) = key(&flow) {
+            if let Some(key) = key(&flow)
+                && self.is_due(&Subject::Flow(port.to_owned(), key))
+            {
                 self.note_flow(port, &key, Ok(Some(flow)));
             }
         }
         Ok(())
-    }
-
-    fn look_at_flow(&self, port: &str, key: &FlowKey) {
-        let last = self.board.flow_time(port, key);
-        if last.is_none_or(|last| last + JUST_NOW_MS <= now()) {
-            self.note_flow(port, key, self.client.flow(port, key));
-        }
     }
 
     fn note_flow(&self, port: &str, key: &FlowKey, flow: Result<Option<FlowStatus>, ClientError>) {
@@ -143,11 +160,11 @@ fn now() -> u64 {
 }
 
 /// Writes down events until the process ends.
-fn follow(control: PathBuf, board: &Board) {
+fn follow(control: &Path, board: &Board) {
     let mut last: Option<EventId> = None;
     loop {
         let query = EventQuery { port: None, since: last, follow: Some(true) };
-        let read = ControlClient::new(&control).and_then(|client| {
+        let read = ControlClient::new(control).and_then(|client| {
             client.events(&query, |document| {
                 let Ok(event) = serde_json::from_str::<Value>(document) else { return true };
                 last = event["id"].as_str().and_then(|id| id.parse().ok()).or(last);

@@ -9,13 +9,14 @@ use std::thread;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::get;
+use axum::serve::Listener;
 use axum::{Json, Router, middleware};
 use floodway_switch::control::{ControlListener, Version};
 use tokio::runtime;
 
 use super::assets::ASSETS;
 use super::board::Board;
-use super::listen::Limited;
+use super::listen::{Limited, MOST_CONNECTIONS, SILENCE};
 use super::token::Token;
 use super::{guard, stream};
 
@@ -57,15 +58,19 @@ async fn serve(place: Place, board: Arc<Board>) -> io::Result<()> {
     match place {
         Place::Tcp(listener, token) => {
             listener.set_nonblocking(true)?;
-            let listener = Limited::new(tokio::net::TcpListener::from_std(listener)?);
-            axum::serve(listener, router(board, Some(token))).await
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            axum::serve(limited(listener), router(board, Some(token))).await
         }
         Place::Unix(listener) => {
             listener.set_nonblocking(true)?;
-            let listener = Limited::new(tokio::net::UnixListener::from_std(listener)?);
-            axum::serve(listener, router(board, None)).await
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            axum::serve(limited(listener), router(board, None)).await
         }
     }
+}
+
+fn limited<L: Listener>(listener: L) -> Limited<L> {
+    Limited::new(listener, MOST_CONNECTIONS, SILENCE)
 }
 
 /// The page's files, and behind the token what says something about the switch.
