@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from cdp import Browser, Page, wait
+from png import squeeze
 
 SIZES = {"wide": (1200, 900), "narrow": (390, 844)}
 THEMES = ["light", "dark"]
@@ -148,11 +149,12 @@ def make_pictures(browser: Browser, host: Host, out: Path) -> None:
     # Connections have a past from when their port is first shown.
     page.js("location.hash = '#/ports/web1'")
     time.sleep(170)
-    for name, route, height in [("flow", route, 930), ("port", "#/ports/batch1", 960), ("vms", "#/", 590)]:
+    for name, route, height in [("flow", route, 1000), ("port", "#/ports/batch1", 960), ("vms", "#/", 590)]:
         page.js(f"location.hash = {json.dumps(route)}")
         time.sleep(12 if name == "port" else 4)
         path = out / f"web-{name}.png"
         page.screenshot(path, height)
+        path.write_bytes(squeeze(path.read_bytes()))
         assert path.stat().st_size < 150_000, f"{path} is too large for the guide: {path.stat().st_size} bytes"
 
 

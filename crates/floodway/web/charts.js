@@ -32,11 +32,12 @@ export class Chart {
 
   /** Shows `columns`, one for each line; `shown` are the values for the legend if others than those that are drawn. */
   set(times, columns, shown = columns) {
-    this.data = [times.map((ms) => ms / 1000), ...columns];
-    this.shown = shown;
+    const [seconds, drawn, values] = withGaps(times, columns, shown);
+    this.data = [seconds, ...drawn];
+    this.shown = values;
     if (!this.chart) this.draw();
     else this.chart.setData(this.data);
-    if (this.chart && this.chart.cursor.idx === null || !this.hovered) this.legend(times.length - 1, false);
+    if (!this.hovered) this.legend(seconds.length - 1, false);
   }
 
   legend(index, hovered) {
@@ -92,6 +93,21 @@ export class Chart {
 
 /** The text of a value without zeros behind its point. */
 const short = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+
+/** Milliseconds between two samples from which on nothing is known of the time between them. */
+export const GAP = 2500;
+
+/** Times in seconds and the lines of `all`, with a sample of which nothing is known in each gap. */
+function withGaps(times, ...all) {
+  const places = [];
+  const seconds = times.flatMap((ms, n) => {
+    const isGap = n > 0 && ms - times[n - 1] > GAP;
+    places.push(...(isGap ? [null, n] : [n]));
+    return isGap ? [(times[n - 1] + 1) / 1000, ms / 1000] : [ms / 1000];
+  });
+  const spread = (line) => places.map((place) => (place === null ? null : line[place]));
+  return [seconds, ...all.map((lines) => lines.map(spread))];
+}
 
 /** From the oldest sample to the newest one: a minute at least. */
 function timeRange(oldest, newest) {

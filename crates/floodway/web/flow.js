@@ -1,6 +1,6 @@
 // A connection: where its bytes are, and what the offload does for it.
 
-import { Chart, stateStrip } from "/charts.js";
+import { Chart, GAP, stateStrip } from "/charts.js";
 import { h, setText } from "/dom.js";
 import { bytes, clock, duration, rate } from "/format.js";
 import { portLink } from "/overview.js";
@@ -150,7 +150,8 @@ function segments(times, states, names) {
   const found = [];
   states.forEach((position, n) => {
     if (position === null) return;
-    const [from, to] = [times[n], times[n + 1] ?? times[n] + 1000].map((ms) => ms / 1000);
+    const next = times[n + 1] - times[n] <= GAP ? times[n + 1] : times[n];
+    const [from, to] = [times[n], next].map((ms) => ms / 1000);
     const state = TX[names[position]] ?? UNKNOWN;
     const before = found[found.length - 1];
     if (before && before[2] === state && before[1] === from) before[1] = to;
