@@ -1,15 +1,15 @@
 //! `floodway web`: a page that shows what the running switch does, for who may see and not touch.
 //!
 //! # Theory of operation
-//! It is a process of its own, as `floodway metrics` is: a browser's bytes reach neither the broker nor the process that moves frames. It asks the control socket with
-//! GET and nothing else.
+//! It is a process of its own, as `floodway metrics` is. What browsers send is parsed here; it asks the control socket with GET and nothing else, and of a request no more goes
+//! into these questions than the name of a port, and two addresses that were read as such.
 //!
 //! Three threads share the [`board`]. The [`collector`] asks the switch once a second, as `floodway top` does, and writes down the figures of each port, so that a page that
 //! is opened shows the last three minutes at once. A second thread follows the switch's events. The third one is the server: a page opens one stream of server-sent
 //! events ([`stream`]), which begins with what is on the board and goes on with what is added to it.
 //!
 //! Ports and connections are looked at more closely only while a page shows them: the histograms, the diagnosis and the connections of a port, and the samples of
-//! a connection. Without a page, the switch is asked for its [`Activity`](floodway_switch::api::activity::Activity) once a second and for nothing else.
+//! a connection. Without a page, the switch is asked for its [`Activity`](floodway_switch::api::activity::Activity) once a second, and its events are read.
 //!
 //! Invariants, most of them of [`guard`]:
 //! - Nothing is changed: there are routes for GET only, here and towards the switch.
