@@ -5,26 +5,31 @@ import zlib
 from collections import Counter
 
 COLOURS = 256
+# Squared distance from which on two colours are told apart.
+APART = 64
 
 
 def squeeze(png: bytes) -> bytes:
-    """The picture with the 256 most frequent of its colours; the others become the nearest of these."""
+    """The picture with the 256 most frequent of its colours that can be told apart; the others become the nearest of these."""
     width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
     assert depth == 8 and kind in (2, 6), "only RGB and RGBA with 8 bits"
     size = 3 if kind == 2 else 4
     rows = unfilter(zlib.decompress(b"".join(chunks(png, b"IDAT"))), width * size, height, size)
     pixels = [[row[at : at + 3] for at in range(0, width * size, size)] for row in map(bytes, rows)]
     frequent = Counter(pixel for row in pixels for pixel in row).most_common()
-    palette = [pixel for pixel, _ in frequent[:COLOURS]]
-    place = {pixel: nearest(palette, pixel) for pixel, _ in frequent}
+    palette: list[bytes] = []
+    for pixel, _ in frequent:
+        if len(palette) < COLOURS and all(distance(known, pixel) >= APART for known in palette):
+            palette.append(pixel)
+    place = {pixel: min(range(len(palette)), key=lambda n: distance(palette[n], pixel)) for pixel, _ in frequent}
     lines = b"".join(b"\0" + bytes(place[pixel] for pixel in row) for row in pixels)
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     parts = [(b"IHDR", header), (b"PLTE", b"".join(palette)), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
     return png[:8] + b"".join(map(chunk, *zip(*parts)))
 
 
-def nearest(palette: list[bytes], pixel: bytes) -> int:
-    return min(range(len(palette)), key=lambda n: sum((a - b) ** 2 for a, b in zip(palette[n], pixel)))
+def distance(one: bytes, other: bytes) -> int:
+    return sum((a - b) ** 2 for a, b in zip(one, other))
 
 
 def chunk(name: bytes, data: bytes) -> bytes:

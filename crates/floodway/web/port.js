@@ -51,7 +51,10 @@ export class PortView {
     if (!close) return;
     if (close.problem) return this.fail(close.problem);
     const { facts, times, series } = close;
-    this.charts.delay.set(times, [series.delay_p99, series.delay_p50]);
+    // All charts begin with the first sample of the port, also where less is known.
+    const first = overview?.times.slice(0, 1).filter((time) => time < times[0]) ?? [];
+    const line = (values) => [...first.map(() => null), ...values];
+    this.charts.delay.set([...first, ...times], [line(series.delay_p99), line(series.delay_p50)]);
     this.describe(facts, port);
     this.judge(facts);
     this.listDrops(facts.drops, port?.reasons ?? []);
