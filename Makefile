@@ -27,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics test-reports packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
+.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-metrics: compiler ## Metrics, alert rules and every query of the dashboard,
 
 test-reports: build ## Pages of simulated reports in headless Chromium, wide and narrow, light and dark; screenshots
 	$(ROOT) tools/test-reports --lab $(TARGET)/release/floodway-lab --out $(TARGET)/test-reports
+
+test-web: compiler ## The live page in Debian's Chromium beside busy VMs; screenshots go to target/web
+	CARGO=$(CARGO) $(ROOT) tools/test-web $(TARGET)
 
 lint: compiler ## Formatting, clippy, links of the API documentation, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies
 	$(CARGO) fmt --all --check

@@ -24,14 +24,15 @@ use tokio::time::timeout;
 
 use crate::activity::Activity;
 use crate::control::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery, PortPage, Refusal, manage_path,
+    DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PortPage, Refusal,
+    manage_path,
 };
 use crate::diagnosis::Diagnosis;
 use crate::edit::PortDocument;
 use crate::networks::{Network, NetworkPage, NetworkTable};
 use crate::plan::Plan;
-use crate::status::{Status, Version};
+use crate::status::{PortStatus, Status, Version};
 use crate::trace::{Trace, TraceRequest};
 
 pub use capture::Next;
@@ -138,6 +139,29 @@ impl ControlClient {
     /// There is no answer, or no such port.
     pub fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ClientError> {
         self.get(&format!("/v1/flows?{}", fields(query)))
+    }
+
+    /// One connection of a port; none if there is no such connection, or not any more.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn flow(&self, port: &str, key: &FlowKey) -> Result<Option<FlowStatus>, ClientError> {
+        let route = flow_route(port, key);
+        let (code, body) =
+            self.answer(Door::Control, &Method::GET, &route, Bytes::new(), TIMEOUT)?;
+        match code {
+            StatusCode::OK => self.decode(&route, &body).map(Some),
+            StatusCode::NOT_FOUND => Ok(None),
+            code => Err(self.failure(&route, code, &body)),
+        }
+    }
+
+    /// The status of one port.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn port_status(&self, port: &str) -> Result<PortStatus, ClientError> {
+        self.get(&format!("{}/status", port_route(port)))
     }
 
     /// A page of pairs of guests and destinations.
@@ -371,14 +395,25 @@ impl ControlClient {
         body: Bytes,
         limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        let exchange = async { timeout(limit, self.exchange(door, method, route, body)).await };
-        let answer = self.runtime.block_on(exchange);
-        let timed_out = |_| ClientError::TimedOut(self.path.clone(), limit.as_secs());
-        let (code, body) = answer.map_err(timed_out)??;
+        let (code, body) = self.answer(door, method, route, body, limit)?;
         if code == StatusCode::OK {
             return Ok(body);
         }
         Err(self.failure(route, code, &body))
+    }
+
+    /// The code and the body of the answer, whatever it is.
+    fn answer(
+        &self,
+        door: Door,
+        method: &Method,
+        route: &str,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let exchange = async { timeout(limit, self.exchange(door, method, route, body)).await };
+        let answer = self.runtime.block_on(exchange);
+        answer.map_err(|_| ClientError::TimedOut(self.path.clone(), limit.as_secs()))?
     }
 
     /// What an answer says that is not a success.
@@ -470,6 +505,12 @@ fn refused(path: &Path, source: io::Error) -> ClientError {
 
 fn port_route(name: &str) -> String {
     format!("/v1/ports/{}", escape(name))
+}
+
+fn flow_route(port: &str, FlowKey { guest, peer, vlan }: &FlowKey) -> String {
+    let vlan = vlan.map(|vlan| format!("&vlan={vlan}")).unwrap_or_default();
+    let [guest, peer] = [guest, peer].map(|end| escape(&end.to_string()));
+    format!("{}/flow?guest={guest}&peer={peer}{vlan}", port_route(port))
 }
 
 /// The query of a page.

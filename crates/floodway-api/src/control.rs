@@ -2,6 +2,7 @@
 //! control socket. Changes of the configuration have a socket of their own where there is a broker ([`manage_path`]).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,16 @@ pub enum ControlError {
         name: String,
         /// Those that there are.
         ports: Vec<String>,
+    },
+    /// The port has no such connection, or not any more.
+    #[error("port \"{port}\" has no connection from {guest} to {peer}")]
+    UnknownFlow {
+        /// The port.
+        port: String,
+        /// Address and port of the guest.
+        guest: SocketAddr,
+        /// Address and port of its peer.
+        peer: SocketAddr,
     },
     /// No network has that name.
     #[error("no network \"{name}\"; the networks are {}", known(networks))]
@@ -171,6 +182,19 @@ pub struct FlowStatus {
     pub srtt_us: Option<u64>,
     /// Acknowledged for the guest and not by it yet.
     pub kept: u32,
+}
+
+/// Which connection of a port is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowKey {
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// Address and port of its peer.
+    pub peer: SocketAddr,
+    /// VLAN that the connection is in; none without a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
 }
 
 /// Which pairs are asked for.

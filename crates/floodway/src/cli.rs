@@ -71,6 +71,8 @@ pub enum Command {
     LibvirtHook(HookArgs),
     /// Print metrics for Prometheus, or serve them to who may see and not touch
     Metrics(MetricsArgs),
+    /// Serve a web page that shows what the VMs of the running switch do, as it happens, and changes nothing
+    Web(WebArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
     /// Move frames for the broker at the other end of standard input
@@ -446,6 +448,19 @@ pub struct MetricsArgs {
     /// Also who has sent to whom, which grows with the square of the number of ports
     #[arg(long)]
     pub pairs: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// Options of `floodway web`. Without an address or a socket it is served on 127.0.0.1:9469.
+#[derive(Debug, Args)]
+pub struct WebArgs {
+    /// Serve it on this loopback address, to who knows the token in the URL that is printed
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    pub listen: Option<SocketAddr>,
+    /// Serve it on this Unix socket, to who may connect to it
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
     #[command(flatten)]
     pub control: ControlArgs,
 }

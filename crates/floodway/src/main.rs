@@ -32,6 +32,7 @@ mod status;
 mod table;
 mod top;
 mod trace;
+mod web;
 
 use std::io;
 use std::process::ExitCode;
@@ -78,6 +79,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Apply(args) => apply::apply(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,
+        Command::Web(args) => web::web(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::DescriptorStore => descriptor_store::run()?,

@@ -30,6 +30,7 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
             ControlError::UnknownPort { .. }
+            | ControlError::UnknownFlow { .. }
             | ControlError::UnknownNetwork { .. }
             | ControlError::UnknownInterface { .. }
             | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,

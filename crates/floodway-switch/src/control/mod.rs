@@ -11,6 +11,8 @@
 //! | `GET /v1/activity` | [`Activity`](crate::api::activity::Activity) as JSON: what is shown every second |
 //! | `GET /v1/version` | [`Version`] as JSON |
 //! | `GET /v1/flows?port=&limit=&cursor=` | [`FlowPage`](crate::api::control::FlowPage) as JSON |
+//! | `GET /v1/ports/NAME/flow?guest=&peer=&vlan=` | [`FlowStatus`](crate::api::control::FlowStatus) as JSON: one connection |
+//! | `GET /v1/ports/NAME/status` | [`PortStatus`](crate::api::status::PortStatus) as JSON: the port's part of the status |
 //! | `GET /v1/ports?limit=&cursor=` | [`PortPage`](crate::api::control::PortPage) as JSON |
 //! | `GET /v1/ports/NAME` | the port's keys, as in `[[port]]`, with an entity tag |
 //! | `PUT /v1/ports/NAME` | a port with these keys and no others; [`Plan`](crate::api::plan::Plan) as JSON |

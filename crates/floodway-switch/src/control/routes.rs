@@ -15,17 +15,17 @@ use super::metrics::{Format, MetricsQuery};
 use super::{captures, changes, events, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PageQuery, PairPage, PairQuery,
+    DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, OffloadChange, OffloadSettings, PageQuery, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::networks::{self, NetworkPage, NetworkTable};
-use crate::api::status::{Status, Version};
+use crate::api::status::{PortStatus, Status, Version};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::ConfigApi;
 
 /// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /v1/events, /metrics";
+const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/ports/NAME/status, /v1/ports/NAME/flow, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /v1/events, /metrics";
 
 /// The routes, answered by `source`; captures are for root and the user `owner`.
 pub(super) fn router(source: Source, owner: u32) -> Router {
@@ -44,6 +44,8 @@ pub(super) fn router(source: Source, owner: u32) -> Router {
         .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
         .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
         .route("/v1/ports/{name}/diagnosis", get(diagnosis))
+        .route("/v1/ports/{name}/status", get(port_status))
+        .route("/v1/ports/{name}/flow", get(flow))
         .route("/v1/networks", get(networks))
         .route("/v1/networks/{name}", get(network))
         .route("/v1/trace", post(trace))
@@ -117,6 +119,22 @@ async fn diagnosis(
     Path(port): Path<String>,
 ) -> Result<Json<Diagnosis>, Failure> {
     Ok(Json(source.diagnose(&port)?))
+}
+
+async fn port_status(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+) -> Result<Json<PortStatus>, Failure> {
+    Ok(Json(source.port_status(&port)?))
+}
+
+async fn flow(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+    query: Result<Query<FlowKey>, QueryRejection>,
+) -> Result<Json<FlowStatus>, Failure> {
+    let Query(key) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.flow(&port, &key)?))
 }
 
 async fn networks(

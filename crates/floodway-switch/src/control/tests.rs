@@ -16,8 +16,8 @@ use super::{BindError, ClientError, ControlClient, ControlListener, ControlServe
 use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundPort,
-    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundPort, InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
@@ -71,6 +71,21 @@ impl ControlApi for Fixed {
         let cwnd = query.limit.unwrap_or(0) as u32;
         let flow = FlowStatus { port, cwnd, srtt_us: Some(90), ..FlowStatus::default() };
         Ok(FlowPage { flows: vec![flow], next: query.cursor.clone() })
+    }
+
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError> {
+        let FlowKey { guest, peer, vlan } = *key;
+        let port = port.to_owned();
+        if peer.port() == 1 {
+            return Err(ControlError::UnknownFlow { port, guest, peer });
+        }
+        let (guest, peer) = (guest.to_string(), peer.to_string());
+        Ok(FlowStatus { port, guest, peer, vlan, ..FlowStatus::default() })
+    }
+
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError> {
+        let found = self.status.ports.iter().find(|status| status.name == port);
+        found.cloned().ok_or_else(|| ControlError::UnknownPort { name: port.into(), ports: vec![] })
     }
 
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
@@ -379,6 +394,38 @@ fn flows_are_asked_for_by_port_limit_and_cursor() {
     let error = client.get_bytes("/v1/flows?limit=many").unwrap_err().to_string();
     assert!(error.contains("limit"), "{error}");
     assert!(client.get_bytes("/v1/flows?ports=vm1").is_err(), "an unknown field");
+}
+
+#[test]
+fn one_connection_is_asked_for_by_its_ends() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let key = |peer: &str, vlan| FlowKey {
+        guest: "[fd00::1]:40000".parse().unwrap(),
+        peer: peer.parse().unwrap(),
+        vlan,
+    };
+    let flow = client.flow("a b", &key("[fd00::2]:80", Some(7))).unwrap().unwrap();
+    assert_eq!(
+        (&*flow.port, &*flow.guest, &*flow.peer),
+        ("a b", "[fd00::1]:40000", "[fd00::2]:80")
+    );
+    assert_eq!(flow.vlan, Some(7));
+    assert_eq!(client.flow("a b", &key("[fd00::2]:1", None)).unwrap(), None, "it has ended");
+    for query in ["", "?guest=10.0.0.1:1&peer=10.0.0.2", "?guest=10.0.0.1:1&peer=10.0.0.2:2&x=1"] {
+        assert!(client.get_bytes(&format!("/v1/ports/vm1/flow{query}")).is_err(), "{query}");
+    }
+}
+
+#[test]
+fn the_status_of_one_port_is_that_of_all_ports() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let all = client.status().unwrap();
+    assert_eq!(client.port_status(&all.ports[0].name).unwrap(), all.ports[0]);
+    assert!(client.port_status("none").unwrap_err().to_string().contains("no port \"none\""));
 }
 
 #[test]

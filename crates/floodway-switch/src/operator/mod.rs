@@ -11,20 +11,21 @@ pub(crate) mod runtime_settings;
 mod snapshot;
 mod trace;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use floodway_core::offload::FlowSummary;
-use floodway_wire::FiveTuple;
+use floodway_wire::{FiveTuple, tcp};
 
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
-    MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::{EventKind, EventQuery};
 use crate::api::settings;
-use crate::api::status::OffloadStatus;
+use crate::api::status::{OffloadStatus, PortStatus};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::events::{EventReader, clip};
 use crate::operator::runtime_settings::{Kept, keep};
@@ -135,6 +136,21 @@ impl ControlApi for Arc<Shared> {
         }
         let next = (index < ports.len()).then(|| format!("{index}.{from}"));
         Ok(FlowPage { flows, next })
+    }
+
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError> {
+        let port = self.port(port)?;
+        let name = &port.config.name;
+        let FlowKey { guest, peer, .. } = *key;
+        let unknown = || ControlError::UnknownFlow { port: name.clone(), guest, peer };
+        let tuple = tuple(key).ok_or_else(unknown)?;
+        let flow = port.offload.machine().engine.flow(&tuple).ok_or_else(unknown)?;
+        Ok(flow_status(name, &flow))
+    }
+
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError> {
+        let port = self.port(port)?;
+        Ok(snapshot::port(&port, self.work(port.id)))
     }
 
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
@@ -248,9 +264,19 @@ fn parse_cursor(cursor: &str) -> Option<(usize, u32)> {
     Some((index.parse().ok()?, from.parse().ok()?))
 }
 
+/// What the offload knows a connection by; none if its ends have addresses of two families.
+fn tuple(FlowKey { guest, peer, vlan }: &FlowKey) -> Option<FiveTuple> {
+    let tuple = match (guest.ip(), peer.ip()) {
+        (IpAddr::V4(guest), IpAddr::V4(peer)) => FiveTuple::v4(guest, peer, tcp::PROTOCOL),
+        (IpAddr::V6(guest), IpAddr::V6(peer)) => FiveTuple::v6(guest, peer, tcp::PROTOCOL),
+        _ => return None,
+    };
+    Some(tuple.with_ports(guest.port(), peer.port()).in_vlan(vlan.unwrap_or(0)))
+}
+
 fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
     let FiveTuple { src_port, dst_port, .. } = flow.flow;
-    let endpoint = |ip, port| std::net::SocketAddr::new(ip, port).to_string();
+    let endpoint = |ip, port| SocketAddr::new(ip, port).to_string();
     FlowStatus {
         port: port.to_owned(),
         guest: endpoint(flow.flow.src_ip(), src_port),

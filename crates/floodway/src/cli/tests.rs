@@ -39,6 +39,17 @@ fn options_of_status() {
 }
 
 #[test]
+fn options_of_web() {
+    let Ok(Command::Web(args)) = parse("floodway web --listen [::1]:0 --socket /w.sock") else {
+        panic!("not accepted");
+    };
+    assert_eq!(args.listen, Some("[::1]:0".parse().unwrap()));
+    assert_eq!(args.socket, Some(PathBuf::from("/w.sock")));
+    let Ok(Command::Web(args)) = parse("floodway web") else { panic!("not accepted") };
+    assert_eq!((args.listen, args.socket), (None, None));
+}
+
+#[test]
 fn options_of_top() {
     let words = "floodway top --once --json --interval 0.5 --sort tx-frames --filter web";
     let Ok(Command::Top(args)) = parse(words) else { panic!("not accepted") };
