@@ -304,7 +304,7 @@ fn ports_are_changed_and_saved(processes: Processes) {
     assert_eq!(done(&["port", "add", "vm2", &key, "mtu=9000", "--save", "switch.toml"]), plan);
     assert!(socket.exists());
     let error = failed(&["port", "add", "vm2", &key]);
-    assert_eq!(error, "floodway: there is a port \"vm2\" already; use floodway port set\n");
+    assert_eq!(error, "floodway: port \"vm2\" is there already; use floodway port set\n");
     let change = ["port", "set", "vm2", "mtu=", "storm_pps=7", "--save", "switch.toml"];
     let plan = "~ port vm2: mtu = 9000 -> default, storm_pps = default -> 7 (its front-end connects again)\n";
     assert_eq!(done(&change), plan);

@@ -31,6 +31,7 @@ impl From<ControlError> for Failure {
         let code = match error {
             ControlError::UnknownPort { .. }
             | ControlError::UnknownNetwork { .. }
+            | ControlError::UnknownUplink { .. }
             | ControlError::UnknownInterface { .. }
             | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,
             ControlError::TooManyCaptures(_) | ControlError::TooManyReaders(_) => {

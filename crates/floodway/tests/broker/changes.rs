@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use floodway_switch::Config;
 use floodway_switch::api::control::manage_path;
-use floodway_switch::api::edit::PortDocument;
+use floodway_switch::api::edit::{Document, Kind};
 use floodway_switch::config::PortConfig;
 use floodway_switch::control::{ClientError, ControlClient};
 use floodway_switch::testing::frames::{mac, number_of, numbered};
@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-fn keys(value: Value) -> PortDocument {
+fn keys(value: Value) -> Document {
     match value {
         Value::Object(keys) => keys,
         other => panic!("{other}"),
@@ -230,7 +230,7 @@ fn what_cannot_be_done_changes_nothing() {
     assert_eq!(scene.data_planes_configuration(), before);
     wait_until("everything to be let go", || descriptors(&scene.broker) <= open);
     // A dry run says what it would do.
-    let plan = scene.client().delete_port("vm1", true).unwrap();
+    let plan = scene.client().delete(Kind::Port, "vm1", true).unwrap();
     assert_eq!(plan.to_string(), "- port vm1");
     exchange(&mut a, &mut b, 0);
 }
@@ -280,7 +280,7 @@ fn settings_change_at_once_and_what_a_front_end_has_to_know_makes_it_connect_aga
     assert_eq!(plan.unwrap(), expected);
     exchange(&mut a, &mut b, 0);
     let change = keys(json!({ "mtu": 500 }));
-    let plan = scene.client().patch_port("vm2", &change, false).unwrap().to_string();
+    let plan = scene.client().patch(Kind::Port, "vm2", &change, false).unwrap().to_string();
     assert_eq!(plan, "~ port vm2: mtu = default -> 500 (its front-end connects again)");
     wait_until("the front-end to be disconnected", || b.frontend.is_closed());
     // The socket is the same all the time.
@@ -316,12 +316,12 @@ fn rights_of_a_socket_that_stays_are_changed_and_a_socket_that_was_removed_comes
         (std::os::unix::fs::MetadataExt::uid(&metadata), metadata.permissions().mode() & 0o777)
     };
     let rights = json!({ "permissions": { "owner": "65534", "mode": "0600" } });
-    scene.client().patch_port("vm1", &keys(rights), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(rights), false).unwrap();
     assert_eq!((access(1), access(2)), ((65534, 0o600), (0, 0o660)));
-    scene.client().patch_port("vm1", &keys(json!({ "permissions": null })), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(json!({ "permissions": null })), false).unwrap();
     assert_eq!(access(1), (0, 0o660));
     fs::remove_file(scene.path("vm1.sock")).unwrap();
-    scene.client().patch_port("vm1", &keys(json!({ "mtu": 1400 })), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(json!({ "mtu": 1400 })), false).unwrap();
     assert_eq!(access(1), (0, 0o660));
     drop(scene.boot(1));
 }
@@ -505,7 +505,7 @@ fn a_data_plane_takes_no_changes_from_operators() {
     // As it would be for a client that does not know of the broker.
     let other = scene.path("other.sock");
     std::os::unix::fs::symlink(scene.path("control.sock"), &other).unwrap();
-    let error = ControlClient::new(&other).unwrap().delete_port("vm1", false).unwrap_err();
+    let error = ControlClient::new(&other).unwrap().delete(Kind::Port, "vm1", false).unwrap_err();
     let expected = "the configuration of a switch of two processes is changed by its broker, at the path of the control socket with .manage behind it";
     assert_eq!(error.to_string(), expected);
     assert_eq!(names(&scene.json()).len(), 2);
@@ -531,7 +531,7 @@ fn the_manage_socket_refuses_a_peer_without_rights() {
             let asked = scope.spawn(|| {
                 become_user(65534);
                 let read = scene.client().ports().map(|ports| ports.len());
-                (scene.client().delete_port("vm1", false).unwrap_err(), read)
+                (scene.client().delete(Kind::Port, "vm1", false).unwrap_err(), read)
             });
             asked.join().unwrap()
         })
@@ -549,7 +549,7 @@ fn the_manage_socket_refuses_a_peer_without_rights() {
         (expected.into(), expected.into())
     );
     assert_eq!(names(&scene.json()).len(), 2);
-    scene.client().delete_port("vm1", false).unwrap();
+    scene.client().delete(Kind::Port, "vm1", false).unwrap();
 }
 
 #[test]
