@@ -47,7 +47,7 @@ use crate::store::Store;
 use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
-use crate::uplink::Uplink;
+use crate::uplink::{Uplink, UplinkPlace};
 use ends::{NewEnd, announcement, new_ends};
 use left::leave_uplink;
 
@@ -93,14 +93,14 @@ pub enum Event {
 pub struct Broker<'a> {
     /// Starts a data plane that has the descriptor as its standard input.
     pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
-    /// Configuration and ports.
+    /// Configuration, ports and uplinks.
     pub layout: Transaction<Layout>,
     /// Numbers that ports can have.
     pub numbers: u16,
     /// Where operators connect; data planes answer them.
     pub control: BorrowedFd<'a>,
-    /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<Uplink>,
+    /// Numbers that uplinks can have.
+    pub uplink_numbers: u16,
     /// Notices for data planes, sent when they change.
     pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
@@ -331,13 +331,15 @@ impl Broker<'_> {
         channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
         let layout = self.layout.in_force();
         let (file, bytes) = seal(&layout.configuration)?;
-        let numbers = self.numbers;
-        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
+        let (numbers, uplink_numbers) = (self.numbers, self.uplink_numbers);
+        let uplinks = layout.uplink_numbers();
+        let says = ToDataPlane::Configuration { bytes, numbers, uplink_numbers, uplinks };
+        channel.send(&says, &[file.as_fd()])?;
         channel.send(&ToDataPlane::Control, &[self.control])?;
-        for (index, uplink) in (0..).zip(&mut self.uplinks) {
-            uplink.refresh();
-            send_uplink(channel, uplink, index)?;
-            leave_uplink(&self.store, uplink, index);
+        for place in &layout.uplinks {
+            place.with(Uplink::refresh);
+            send_uplink(channel, place)?;
+            leave_uplink(&self.store, place);
         }
         for (index, place) in (0..).zip(&layout.ports) {
             let (ours, theirs) = PortChannel::pair()?;
@@ -436,12 +438,17 @@ impl Broker<'_> {
                 (self.on_event)(Event::Ready);
             }
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
-            FromDataPlane::Reopen { index } => {
-                let uplink = self.uplinks.get_mut(usize::from(index));
-                let uplink = uplink.ok_or(HearError::UnknownUplink(index))?;
-                if uplink.on_failed(Instant::now()) {
-                    send_uplink(&plane.channel, uplink, index)?;
-                    leave_uplink(&self.store, uplink, index);
+            FromDataPlane::Reopen { number } if number >= self.uplink_numbers => {
+                return Err(HearError::UnknownUplink(number));
+            }
+            FromDataPlane::Reopen { number } => {
+                // It may not have heard yet that one has gone.
+                let place = self.layout.states().find_map(|layout| layout.uplink(number));
+                if let Some(place) = place
+                    && place.with(|uplink| uplink.on_failed(Instant::now()))
+                {
+                    send_uplink(&plane.channel, place)?;
+                    leave_uplink(&self.store, place);
                 }
             }
             FromDataPlane::Remember(setting) => {
@@ -485,6 +492,10 @@ impl Broker<'_> {
         };
         // None is open: the data plane has none.
         self.store.keep(Item::Change, &[]);
+        let uplinks = layout.uplink_numbers();
+        let known = self.layout.in_force().uplink_numbers();
+        let new: Vec<_> =
+            layout.uplinks.iter().filter(|it| !known.contains(&it.number)).cloned().collect();
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
         self.leave_layout(None);
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
@@ -498,7 +509,11 @@ impl Broker<'_> {
         for (says, theirs, journal) in &theirs {
             plane.channel.send(says, &[theirs.as_fd(), journal.file.as_fd()])?;
         }
-        Ok(plane.channel.send(&ToDataPlane::Change { number, bytes }, &[file.as_fd()])?)
+        for place in &new {
+            send_uplink(&plane.channel, place)?;
+        }
+        let says = ToDataPlane::Change { number, bytes, uplinks };
+        Ok(plane.channel.send(&says, &[file.as_fd()])?)
     }
 
     /// The data plane has answered a change.
@@ -574,12 +589,12 @@ fn stop(plane: DataPlane) {
     drop(plane);
 }
 
-/// Hands the device of `uplink` over, if it has one.
-fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(), ChannelError> {
-    match uplink.message(index) {
+/// Hands the device of an uplink over, if it has one.
+fn send_uplink(channel: &MainChannel, place: &UplinkPlace) -> Result<(), ChannelError> {
+    place.with(|uplink| match uplink.message(place.number) {
         Some((message, descriptors)) => channel.send(&message, &descriptors),
         None => Ok(()),
-    }
+    })
 }
 
 /// The text of a configuration as memory that nobody changes, and its length.

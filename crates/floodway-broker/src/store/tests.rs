@@ -52,7 +52,13 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     }
     store.forget(Key::Port(2));
     store.forget_entries(1, 2, 2);
-    let layout = KeptLayout { configuration: "x".to_owned(), numbers: 3, ports: vec![(1, 0)] };
+    let layout = KeptLayout {
+        configuration: "x".to_owned(),
+        numbers: 3,
+        uplink_numbers: 2,
+        ports: vec![(1, 0)],
+        uplinks: vec![1],
+    };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
     assert!(Store::find(&path).unwrap().is_none(), "this one lives");
