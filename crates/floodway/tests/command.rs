@@ -418,3 +418,15 @@ fn offload_is_shown_and_changed_and_drained() {
     assert!(message.starts_with("floodway: congestion = \"best\": must be \"reno\""), "{message}");
     assert!(refused(&["drain", "vm9"]).contains("no port"));
 }
+
+#[test]
+fn the_openapi_document_is_the_one_in_the_guide() {
+    let output = Scene::new().output(&["openapi"]);
+    assert!(output.status.success());
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guide/openapi.json");
+    let known = fs::read(path).unwrap_or_default();
+    assert!(
+        output.stdout == known,
+        "write it anew: cargo run -q -p floodway openapi > docs/src/guide/openapi.json"
+    );
+}

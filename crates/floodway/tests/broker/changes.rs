@@ -16,16 +16,17 @@ use std::time::Duration;
 use floodway_switch::Config;
 use floodway_switch::api::control::manage_path;
 use floodway_switch::api::edit::{Document, Kind};
-use floodway_switch::config::PortConfig;
+use floodway_switch::config::{NetworkConfig, PortConfig, UplinkConfig, UplinkKind};
 use floodway_switch::control::{ClientError, ControlClient};
 use floodway_switch::testing::frames::{mac, number_of, numbered};
 use floodway_switch::testing::{wait, wait_until};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, configure, descriptors, exchange, run, signal};
+use crate::uplinks::in_namespace;
 
 impl Scene {
-    fn client(&self) -> ControlClient {
+    pub fn client(&self) -> ControlClient {
         ControlClient::new(&self.path("control.sock")).unwrap()
     }
 
@@ -72,7 +73,7 @@ impl Scene {
     }
 }
 
-fn keys(value: Value) -> Document {
+pub fn keys(value: Value) -> Document {
     match value {
         Value::Object(keys) => keys,
         other => panic!("{other}"),
@@ -376,6 +377,36 @@ fn random_change(scene: &Scene, dice: &mut Dice, foreign: &Path, config: &mut Co
     }
 }
 
+/// One change of networks and uplinks, which may not be possible: a TAP device for each of three uplinks, and an interface that is not there.
+fn random_change_of_uplinks(dice: &mut Dice, config: &mut Config) {
+    let n = dice.roll(3);
+    let name = format!("up{n}");
+    let known = config.uplinks.iter().position(|uplink| uplink.name == name);
+    let red = config.networks.iter().position(|network| network.name == "red");
+    let tap = UplinkConfig::new(&name, UplinkKind::Tap, format!("fwr{n}"));
+    match (dice.roll(8), known, red) {
+        (0..=2, None, _) => config.uplinks.push(tap),
+        (3, None, _) => {
+            config.uplinks.push(UplinkConfig::new(&name, UplinkKind::Packet, "nowhere"));
+        }
+        (0, Some(at), _) => drop(config.uplinks.remove(at)),
+        (1, Some(at), _) => config.uplinks[at].storm_pps = dice.roll(50) as u32,
+        (2, Some(at), _) => config.uplinks[at].queue.rate = Some(1_000_000 * (1 + dice.roll(9))),
+        // Another name for the same device.
+        (3, Some(at), _) => config.uplinks[at].name = format!("{name}b"),
+        (4, Some(at), Some(red)) => config.uplinks[at].tagged = vec![config.networks[red].clone()],
+        (5, _, None) => config.networks.push(NetworkConfig::new("red", 10)),
+        (5, _, Some(red)) => config.networks[red].vid = 10 + dice.roll(9) as u16,
+        (6, _, Some(red)) => drop(config.networks.remove(red)),
+        _ => config.uplinks.retain(|uplink| !uplink.name.ends_with('b')),
+    }
+}
+
+/// What a switch makes of `config`: networks are named by ports and uplinks. As it is, if it is not valid.
+fn as_read(config: Config) -> Config {
+    Config::parse(&toml::to_string(&config).unwrap(), "wanted".as_ref()).unwrap_or(config)
+}
+
 /// Makes `count` random changes, calling `before_each` with the number of the next, and checks that each is made wholly or not at all. Returns how many were
 /// made and refused.
 fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32)) -> (u32, u32) {
@@ -386,7 +417,11 @@ fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32))
     for number in 0..count {
         let before = scene.configuration();
         let mut wanted = before.clone();
-        random_change(scene, &mut dice, &foreign, &mut wanted);
+        match dice.roll(3) {
+            0 => random_change_of_uplinks(&mut dice, &mut wanted),
+            _ => random_change(scene, &mut dice, &foreign, &mut wanted),
+        }
+        let wanted = as_read(wanted);
         before_each(number);
         match scene.apply(&wanted) {
             Ok(plan) => {
@@ -413,18 +448,33 @@ fn check_against_a_fresh_start(mut scene: Scene) {
         let entries = fs::read_dir(scene.directory.path()).unwrap().map(|entry| entry.unwrap());
         entries.map(|entry| entry.file_name()).collect::<BTreeSet<_>>()
     };
+    let uplinks = |scene: &Scene| scene.json()["uplinks"].as_array().unwrap().len();
     let (ports, files) = (names(&scene.json()), sockets(&scene));
+    assert_eq!(uplinks(&scene), last.uplinks.len());
     fs::write(scene.path("switch.toml"), text).unwrap();
     signal(scene.broker.id().into(), libc::SIGTERM);
     assert_eq!(scene.broker.wait().unwrap().code(), Some(0));
     scene.broker = run(scene.directory.path()).spawn().unwrap();
     assert_eq!(names(&scene.json()), ports);
+    assert_eq!(uplinks(&scene), last.uplinks.len());
     assert_eq!((scene.configuration(), scene.data_planes_configuration()), (last.clone(), last));
     assert_eq!(sockets(&scene), files);
 }
 
 #[test]
 fn after_a_thousand_random_changes_under_traffic_the_switch_is_as_a_fresh_one() {
+    in_quiet_namespace(change_a_thousand_times);
+}
+
+/// Runs `body` in a network namespace where interfaces send nothing by themselves.
+fn in_quiet_namespace(body: impl FnOnce() + Send) {
+    in_namespace(|| {
+        fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+        body();
+    });
+}
+
+fn change_a_thousand_times() {
     let scene = Scene::start();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     let (made, refused) = change_at_random(&scene, 1000, |number| {
@@ -440,6 +490,10 @@ fn after_a_thousand_random_changes_under_traffic_the_switch_is_as_a_fresh_one() 
 
 #[test]
 fn a_data_plane_killed_over_random_changes_leaves_the_switch_that_was_saved() {
+    in_quiet_namespace(change_and_kill);
+}
+
+fn change_and_kill() {
     let scene = Scene::start();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     let (ask, asked) = mpsc::channel::<Duration>();
