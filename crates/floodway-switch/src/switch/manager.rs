@@ -222,8 +222,9 @@ impl Manager {
     fn current(&self, state: &State) -> Config {
         let mut config = state.config.clone();
         let ports = self.shared.ports();
+        let named: BTreeMap<_, _> = ports.iter().map(|port| (&port.config.name, port)).collect();
         for known in &mut config.ports {
-            if let Some(port) = ports.named(&known.name) {
+            if let Some(port) = named.get(&known.name) {
                 known.offload = port.offload.machine().engine.config().clone();
             }
         }
@@ -536,13 +537,14 @@ impl Manager {
         wanted: Config,
         list: Vec<Arc<Port>>,
     ) {
-        let known = |name: &str| wanted.ports.iter().find(|port| port.name == name);
+        let known = by_name(&wanted);
+        let was = by_name(running);
         let mut delivery = Delivery::new(Arc::clone(&self.shared));
         let mut weights = Vec::new();
         for port in &list {
-            let Some(config) = known(&port.config.name) else { continue };
+            let Some(&config) = known.get(&*port.config.name) else { continue };
             weights.push((Arc::clone(port), config.inbound_weight));
-            let was = running.ports.iter().find(|port| port.name == config.name);
+            let was = was.get(&*config.name);
             if was.is_some_and(|before| before.offload != config.offload) {
                 Session::open(port, &mut delivery).configure(config.offload.clone());
             }
@@ -563,8 +565,8 @@ impl Manager {
         }
         // In the order of the configuration, for those who look.
         let mut list = list;
-        let place = |port: &Arc<Port>| wanted.ports.iter().position(|p| p.name == port.config.name);
-        list.sort_by_key(place);
+        let places: BTreeMap<_, _> = wanted.ports.iter().map(|port| &port.name).zip(0..).collect();
+        list.sort_by_key(|port| places.get(&port.config.name).copied());
         self.settle_uplinks(running, &wanted);
         self.shared.publish(list, self.uplinks_in_order(&wanted));
         self.look_after_vcpus(state, before, &wanted);
@@ -586,6 +588,11 @@ impl Manager {
             Err(error) => tracing::error!(%error, "no thread looks after vCPUs"),
         }
     }
+}
+
+/// The ports of a configuration.
+fn by_name(config: &Config) -> BTreeMap<&str, &PortConfig> {
+    config.ports.iter().map(|port| (&*port.name, port)).collect()
 }
 
 fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<SliceController>> {
