@@ -47,9 +47,9 @@ use crate::store::Store;
 use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
-use crate::uplink::{Uplink, UplinkPlace};
+use crate::uplink::Uplink;
 use ends::{NewEnd, announcement, new_ends};
-use left::leave_uplink;
+use left::{leave_uplink, send_uplink};
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
@@ -493,9 +493,7 @@ impl Broker<'_> {
         // None is open: the data plane has none.
         self.store.keep(Item::Change, &[]);
         let uplinks = layout.uplink_numbers();
-        let known = self.layout.in_force().uplink_numbers();
-        let new: Vec<_> =
-            layout.uplinks.iter().filter(|it| !known.contains(&it.number)).cloned().collect();
+        let new = layout.new_uplinks(self.layout.in_force());
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
         self.leave_layout(None);
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
@@ -587,14 +585,6 @@ fn stop(plane: DataPlane) {
         tracing::error!("the data plane does not stop; it is killed");
     }
     drop(plane);
-}
-
-/// Hands the device of an uplink over, if it has one.
-fn send_uplink(channel: &MainChannel, place: &UplinkPlace) -> Result<(), ChannelError> {
-    place.with(|uplink| match uplink.message(place.number) {
-        Some((message, descriptors)) => channel.send(&message, &descriptors),
-        None => Ok(()),
-    })
 }
 
 /// The text of a configuration as memory that nobody changes, and its length.

@@ -54,6 +54,13 @@ impl Layout {
         self.uplinks.iter().find(|place| place.number == number)
     }
 
+    /// The uplinks that `last` does not have.
+    #[must_use]
+    pub fn new_uplinks(&self, last: &Self) -> Vec<UplinkPlace> {
+        let new = self.uplinks.iter().filter(|place| last.uplink(place.number).is_none());
+        new.cloned().collect()
+    }
+
     /// Numbers of all uplinks, in the order of the configuration.
     #[must_use]
     pub fn uplink_numbers(&self) -> Vec<u16> {

@@ -209,8 +209,7 @@ pub enum ToDataPlane {
     },
     /// The listening control socket.
     Control,
-    /// An uplink's device, or the one that takes its place. After the start one with a number that is not in use is that of the next
-    /// [`Change`](Self::Change).
+    /// An uplink's device, or the one that takes its place. After the start, with a number that is not in use, one of the next [`Change`](Self::Change).
     Uplink {
         /// The uplink's number.
         number: u16,
@@ -231,8 +230,7 @@ pub enum ToDataPlane {
         /// Bytes of acknowledged data that the memfd was made for.
         journal: u32,
     },
-    /// Another configuration, in a sealed memfd. Ports that came since the last change are new; others stay if it has them, and go if not. So are uplinks with
-    /// numbers that are not in use.
+    /// Another configuration, in a sealed memfd. Ports that came since the last change are new, and uplinks with other numbers; others stay if it has them.
     Change {
         /// Number of the change.
         number: u64,

@@ -1,5 +1,6 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
+mod brokered;
 mod manager;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
@@ -48,6 +49,7 @@ use crate::stats::Removed;
 use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
+pub use brokered::{BrokerPort, BrokerUplink, Brokered};
 use manager::{Broker, Manager};
 use operated::Operated;
 
@@ -123,47 +125,6 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-/// A port whose socket a broker holds.
-#[derive(Debug)]
-pub struct BrokerPort {
-    /// Its number.
-    pub number: usize,
-    /// What tells it from others that have had the number.
-    pub instance: u64,
-    /// Its front-ends are at the other end.
-    pub channel: OwnedFd,
-    /// What was acknowledged for its guest; nothing is recorded if there is none.
-    pub journal: Option<KeptJournal>,
-}
-
-/// An uplink whose device a broker holds.
-#[derive(Clone, Debug)]
-pub struct BrokerUplink {
-    /// Its number among uplinks.
-    pub number: usize,
-    /// Where its device comes from.
-    pub device: Arc<DeviceSupply>,
-}
-
-/// What a broker holds for a switch.
-#[derive(Debug)]
-pub struct Brokered {
-    /// Ports, by index: as many as the configuration has.
-    pub ports: BTreeMap<usize, BrokerPort>,
-    /// Numbers that ports and uplinks can have.
-    pub numbers: Capacity,
-    /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<BrokerUplink>,
-    /// Counters of earlier data planes; from zero if there are none.
-    pub counters: Option<KeptCounters>,
-    /// Who has sent to whom under earlier data planes; from zero if there are none.
-    pub pairs: Option<TrafficMatrix>,
-    /// Addresses that earlier data planes had learned.
-    pub addresses: Vec<KeptAddress>,
-    /// Where workers note whose turn it is, if anybody reads it.
-    pub turns: Option<KeptTurns>,
 }
 
 /// A running switch.

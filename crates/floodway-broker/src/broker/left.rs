@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use floodway_process::channel::ChannelError;
 use floodway_process::message::{ToDataPlane, VERSION};
 use floodway_process::store::{Item, KeptLayout, Key};
 
-use super::{Broker, DataPlane, State};
+use super::{Broker, DataPlane, MainChannel, State};
 use crate::layout::Layout;
 use crate::store::Store;
 use crate::uplink::UplinkPlace;
@@ -90,4 +91,12 @@ pub(super) fn leave_uplink(store: &Store, place: &UplinkPlace) {
             store.keep(Item::Uplink { number, kind, link_rate }, &descriptors);
         }
     });
+}
+
+/// Hands the device of an uplink over, if it has one.
+pub(super) fn send_uplink(channel: &MainChannel, place: &UplinkPlace) -> Result<(), ChannelError> {
+    place.with(|uplink| match uplink.message(place.number) {
+        Some((message, descriptors)) => channel.send(&message, &descriptors),
+        None => Ok(()),
+    })
 }

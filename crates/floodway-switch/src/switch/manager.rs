@@ -21,9 +21,9 @@
 
 mod follow;
 mod uplinks;
+mod vcpus;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
@@ -44,7 +44,7 @@ use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
-use crate::runtime::vcpu::{ManagedVm, SliceController};
+use crate::runtime::vcpu::SliceController;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
@@ -54,6 +54,7 @@ use crate::sync::waker::Waker;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
 use uplinks::UplinkParts;
+use vcpus::look_after_vcpus;
 
 /// How long workers may take to see a change. They look between two batches.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -572,31 +573,11 @@ impl Manager {
         self.look_after_vcpus(state, before, &wanted);
         state.config = wanted;
     }
-
-    /// Starts the thread anew that looks after vCPUs if it has other ports to look after.
-    fn look_after_vcpus(&self, state: &mut State, before: &[Arc<Port>], wanted: &Config) {
-        let ports = self.shared.ports();
-        let vms = |ports: &[Arc<Port>]| -> BTreeSet<_> {
-            ports.iter().filter(|port| port.config.vcpu.is_some()).map(|port| port.id).collect()
-        };
-        if state.broker.is_some() || vms(before) == vms(ports.list()) {
-            return;
-        }
-        drop(state.vcpus.take());
-        match look_after_vcpus(ports.list(), wanted) {
-            Ok(keeper) => state.vcpus = keeper,
-            Err(error) => tracing::error!(%error, "no thread looks after vCPUs"),
-        }
-    }
 }
 
 /// The ports of a configuration.
 fn by_name(config: &Config) -> BTreeMap<&str, &PortConfig> {
     config.ports.iter().map(|port| (&*port.name, port)).collect()
-}
-
-fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<SliceController>> {
-    SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
 }
 
 /// Brings a port and its configured address into the forwarding tables of its networks.

@@ -35,7 +35,7 @@ fn five_hundred_ports_are_changed_and_shown_and_those_that_stay_are_not_touched(
         .collect();
     wait_until("all to run", || {
         net.status().ports.iter().filter(|port| port.queue_pairs_enabled > 0).count()
-            == CONNECTED.into()
+            == usize::from(CONNECTED)
     });
     let send = |guests: &mut [crate::net::Vm], number| {
         for at in (0..guests.len()).step_by(2) {

@@ -25,6 +25,7 @@ use floodway_switch::state::ports::Capacity;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered};
+use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -75,10 +76,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     if uplinks.len() != config.uplinks.len() {
         bail!("the broker sends {} numbers for {} uplinks", uplinks.len(), config.uplinks.len());
     }
-    let supply = |number: u16| {
-        let device = DeviceSupply::new(devices.remove(&number), Arc::clone(&bell));
-        BrokerUplink { number: number.into(), device: Arc::new(device) }
-    };
+    let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
     let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
@@ -111,6 +109,12 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     // A change that is under way has its own reference, and the process ends before it.
     drop(switch);
     Ok(())
+}
+
+/// The uplink with this number, whose device may be yet to come.
+fn supply(number: usize, device: Option<Device>, bell: &Arc<Bell>) -> BrokerUplink {
+    let device = Arc::new(DeviceSupply::new(device, Arc::clone(bell)));
+    BrokerUplink { number, device }
 }
 
 /// What a switch starts with, whose state is where earlier data planes have left it, and where learned addresses are saved.
@@ -207,11 +211,9 @@ impl Serving<'_> {
         let mut new = BTreeMap::new();
         for (index, &number) in numbers.iter().enumerate() {
             if !switch.has_uplink(number) {
-                let device =
-                    DeviceSupply::new(self.changes.take_device(number), Arc::clone(&self.bell));
-                let device = Arc::new(device);
-                self.devices.insert(number, Arc::clone(&device));
-                new.insert(index, BrokerUplink { number, device });
+                let uplink = supply(number, self.changes.take_device(number), &self.bell);
+                self.devices.insert(number, Arc::clone(&uplink.device));
+                new.insert(index, uplink);
             }
         }
         new
