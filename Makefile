@@ -27,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
+.PHONY: help demo check test test-ray test-packages test-frontends test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-packages: packages ## Lintian; installs, upgrades, removes and purges the p
 
 test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and two VMs
 	$(ROOT) tools/test-libvirt $(TARGET)/release/floodway
+
+test-frontends: build ## DPDK's virtio-user in many shapes against the switch (dpdk-dev of Debian; no hugepages)
+	$(ROOT) tools/test-frontends $(TARGET)/release/floodway
 
 test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a live switch
 	CARGO=$(CARGO) tools/test-metrics $(TARGET)

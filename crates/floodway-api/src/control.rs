@@ -6,9 +6,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
+use crate::config::{PortKeys, UplinkKeys};
+use crate::status::WorkerStatus;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
@@ -65,6 +68,14 @@ pub enum ControlError {
         /// Those that there are.
         networks: Vec<String>,
     },
+    /// No uplink has that name.
+    #[error("no uplink \"{name}\"; the uplinks are {}", known(uplinks))]
+    UnknownUplink {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        uplinks: Vec<String>,
+    },
     /// No port and no uplink has that name.
     #[error("no port or uplink \"{name}\"; there are {}", known(interfaces))]
     UnknownInterface {
@@ -114,7 +125,7 @@ pub enum ControlError {
 }
 
 /// The body of every answer that is not a success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// What is wrong, and the fix: one line.
     pub error: String,
@@ -130,19 +141,19 @@ fn known(ports: &[String]) -> String {
 }
 
 /// Which flows are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowQuery {
     /// Only those of this port.
     pub port: Option<String>,
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
+    /// At most so many, 1 to 1000; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
 }
 
 /// Some flows. A flow that comes or goes between two pages may be missing or come twice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
     /// The flows.
     pub flows: Vec<FlowStatus>,
@@ -151,7 +162,7 @@ pub struct FlowPage {
 }
 
 /// One TCP connection of a guest. Sizes are bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowStatus {
     /// Name of the port.
     pub port: String,
@@ -185,7 +196,9 @@ pub struct FlowStatus {
 }
 
 /// Which connection of a port is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
 pub struct FlowKey {
     /// Address and port of the guest.
@@ -201,7 +214,7 @@ pub struct FlowKey {
 pub type PairQuery = FlowQuery;
 
 /// Some pairs. One that comes or goes between two pages may be missing or come twice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairPage {
     /// The pairs.
     pub pairs: Vec<PairStatus>,
@@ -210,7 +223,7 @@ pub struct PairPage {
 }
 
 /// What a guest sends to one destination through one uplink.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairStatus {
     /// Name of the guest's port.
     pub port: String,
@@ -229,7 +242,7 @@ pub struct PairStatus {
 }
 
 /// The offload settings of a port: those of `[port.offload]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadSettings {
     /// Congestion control for what the guest sends.
     pub transmit: bool,
@@ -256,7 +269,7 @@ pub struct OffloadSettings {
 }
 
 /// Settings to be changed; the others stay as they are. `max_flows` is fixed from the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OffloadChange {
     /// See [`OffloadSettings::transmit`].
@@ -312,7 +325,7 @@ impl From<&OffloadSettings> for OffloadChange {
 
 /// How the link into the host is divided: the settings of `[inbound]`, and every port. Rates count what frames take of
 /// the link, in bits per second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundStatus {
     /// Rate of the link; zero if it is not divided.
     pub capacity_bps: u64,
@@ -335,7 +348,7 @@ pub struct InboundStatus {
 }
 
 /// A port's part of the link into the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundPort {
     /// Name of the port.
     pub name: String,
@@ -358,7 +371,7 @@ pub struct InboundPort {
 }
 
 /// Settings of the division to be changed; the others stay as they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InboundChange {
     /// Rate of the link in Mbit/s; zero switches the division off.
@@ -387,14 +400,30 @@ pub struct InboundChange {
     pub police_udp: Option<bool>,
 }
 
-/// Which ports or networks are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which networks, ports, uplinks or workers are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
+    /// At most so many, 1 to 1000; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
+}
+
+/// How a change of the configuration is to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChangeQuery {
+    /// Only say what would change.
+    pub dry_run: bool,
+}
+
+/// Which metrics are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsQuery {
+    /// Also who has sent to whom.
+    pub pairs: bool,
 }
 
 /// What is in a page if nobody says how much.
@@ -422,16 +451,36 @@ impl PageQuery {
 }
 
 /// Some ports, in the order of the configuration, with the keys of theirs that do not have their defaults.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortPage {
     /// The ports.
+    #[schemars(with = "Vec<PortKeys>")]
     pub ports: Vec<serde_json::Map<String, serde_json::Value>>,
     /// Cursor of the next page; none after the last.
     pub next: Option<String>,
 }
 
+/// Some uplinks, in the order of the configuration, with the keys of theirs that do not have their defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinkPage {
+    /// The uplinks.
+    #[schemars(with = "Vec<UplinkKeys>")]
+    pub uplinks: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
+/// Some workers, in the order of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerPage {
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
 /// Whether to drain a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// Take all flows offline and keep new ones there, or end that.
@@ -439,7 +488,7 @@ pub struct DrainRequest {
 }
 
 /// How far a drain is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainStatus {
     /// A drain was asked for.
     pub draining: bool,

@@ -1,10 +1,11 @@
 //! Histograms in documents.
 
 use floodway_core::histogram::{BUCKETS, DurationCounts, upper_bound};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How many durations were how long, since the process that moves frames began. The bounds are always the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
     /// Durations in each bucket: longer than the [bound](bounds_s) before, and not longer than its own. Empty if there were none.
     pub buckets: Vec<u64>,

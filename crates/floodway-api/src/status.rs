@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
@@ -17,14 +18,14 @@ use crate::histogram::Histogram;
 use crate::config::Policy;
 
 /// Version of the switch that answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Version {
     /// Version of Floodway.
     pub version: String,
 }
 
 /// The status of a switch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The process.
     pub switch: SwitchStatus,
@@ -45,7 +46,7 @@ pub struct Status {
 }
 
 /// What ports have counted that were removed since the switch started, so that no frame is missing in the sums.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemovedStatus {
     /// How many ports; one that was changed and came back is one, too.
     pub ports: u64,
@@ -56,7 +57,7 @@ pub struct RemovedStatus {
 }
 
 /// How frames get from one place to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
     /// From guest to guest, by one copy.
@@ -78,7 +79,7 @@ impl Way {
 }
 
 /// What went from one port or uplink to another. It was handed over there; drops are counted there, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairTrafficStatus {
     /// Port or uplink that the frames came from.
     pub from: String,
@@ -93,7 +94,7 @@ pub struct PairTrafficStatus {
 }
 
 /// The process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchStatus {
     /// Version of Floodway.
     pub version: String,
@@ -110,7 +111,7 @@ pub struct SwitchStatus {
 }
 
 /// How far the process that moves frames is confined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Sandbox {
     /// In all ways.
@@ -123,7 +124,7 @@ pub enum Sandbox {
 }
 
 /// Data planes of the same broker that have ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PredecessorsStatus {
     /// Process id of the broker; zero if it has gone and the next one is waited for.
     #[serde(default)]
@@ -135,7 +136,7 @@ pub struct PredecessorsStatus {
 }
 
 /// A worker.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStatus {
     /// Position in the configuration, from 0.
     pub index: usize,
@@ -155,7 +156,7 @@ pub struct WorkerStatus {
 }
 
 /// Where a port is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
     /// No front-end is connected.
@@ -180,7 +181,7 @@ impl PortState {
 }
 
 /// A port.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortStatus {
     /// As configured.
     pub name: String,
@@ -224,7 +225,7 @@ pub struct PortStatus {
 
 /// Work of workers that is charged to a port or uplink: time while the worker is busy; chains, descriptors, copies, bytes and segments by a
 /// cost model otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkStatus {
     /// Seconds, by the clock or by the model.
     pub seconds: f64,
@@ -233,7 +234,7 @@ pub struct WorkStatus {
 }
 
 /// The vCPU threads of a port's VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuStatus {
     /// `latency` or `throughput`.
     pub policy: String,
@@ -255,7 +256,7 @@ impl VcpuStatus {
 }
 
 /// The TCP offload of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadStatus {
     /// Congestion control for what the guest sends is on.
     pub transmit: bool,
@@ -284,7 +285,7 @@ pub struct OffloadStatus {
 }
 
 /// A queue pair.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueuePairStatus {
     /// To the guest.
     pub rx: RxQueueStatus,
@@ -293,7 +294,7 @@ pub struct QueuePairStatus {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RxQueueStatus {
     /// Frames to the guest.
     #[serde(flatten)]
@@ -310,7 +311,7 @@ pub struct RxQueueStatus {
 }
 
 /// A transmit queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TxQueueStatus {
     /// Frames from the guest.
     #[serde(flatten)]
@@ -320,7 +321,7 @@ pub struct TxQueueStatus {
 }
 
 /// Interrupts of a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Notifications {
     /// Sent.
     pub sent: u64,
@@ -329,7 +330,7 @@ pub struct Notifications {
 }
 
 /// An uplink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkStatus {
     /// As configured.
     pub name: String,
@@ -356,7 +357,7 @@ pub struct UplinkStatus {
 }
 
 /// The way into an uplink's device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EgressStatus {
     /// Name of the queue discipline.
     pub discipline: String,
@@ -383,7 +384,7 @@ pub struct EgressStatus {
 }
 
 /// What waits in one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassStatus {
     /// Frames.
     pub packets: u64,
@@ -392,7 +393,7 @@ pub struct ClassStatus {
 }
 
 /// The meter of an uplink, over all guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeterStatus {
     /// Pairs that are known.
     pub pairs: u64,
@@ -412,7 +413,7 @@ pub struct MeterStatus {
 }
 
 /// An address in the forwarding table.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct L2Entry {
     /// The address.
     pub mac: String,
@@ -429,7 +430,7 @@ pub struct L2Entry {
 pub type Drops = BTreeMap<String, u64>;
 
 /// Frames of one direction.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficStatus {
     /// Frames; a GSO packet is one.
     pub packets: u64,

@@ -47,10 +47,9 @@ use crate::store::Store;
 use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
-use crate::uplink::Uplink;
 use ends::{NewEnd, new_ends};
-use equip::{seal, send_uplink};
-use left::leave_uplink;
+use equip::seal;
+use left::{leave_uplink, send_uplink};
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
@@ -94,14 +93,14 @@ pub enum Event {
 pub struct Broker<'a> {
     /// Starts a data plane that has the descriptor as its standard input.
     pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
-    /// Configuration and ports.
+    /// Configuration, ports and uplinks.
     pub layout: Transaction<Layout>,
     /// Numbers that ports can have.
     pub numbers: u16,
     /// Where operators connect; data planes answer them.
     pub control: BorrowedFd<'a>,
-    /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<Uplink>,
+    /// Numbers that uplinks can have.
+    pub uplink_numbers: u16,
     /// Notices for data planes, sent when they change.
     pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
@@ -404,12 +403,17 @@ impl Broker<'_> {
                 (self.on_event)(Event::Ready);
             }
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
-            FromDataPlane::Reopen { index } => {
-                let uplink = self.uplinks.get_mut(usize::from(index));
-                let uplink = uplink.ok_or(HearError::UnknownUplink(index))?;
-                if uplink.on_failed(Instant::now()) {
-                    send_uplink(&plane.channel, uplink, index)?;
-                    leave_uplink(&self.store, uplink, index);
+            FromDataPlane::Reopen { number } if number >= self.uplink_numbers => {
+                return Err(HearError::UnknownUplink(number));
+            }
+            FromDataPlane::Reopen { number } => {
+                // It may not have heard yet that one has gone.
+                let place = self.layout.states().find_map(|layout| layout.uplink(number));
+                if let Some(place) = place
+                    && place.with(|uplink| uplink.on_failed(Instant::now()))
+                {
+                    send_uplink(&plane.channel, place)?;
+                    leave_uplink(&self.store, place);
                 }
             }
             FromDataPlane::Remember(setting) => {
@@ -453,6 +457,8 @@ impl Broker<'_> {
         };
         // None is open: the data plane has none.
         self.store.keep(Item::Change, &[]);
+        let uplinks = layout.uplink_numbers();
+        let new = layout.new_uplinks(self.layout.in_force());
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
         self.leave_layout(None);
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
@@ -466,7 +472,11 @@ impl Broker<'_> {
         for (says, theirs, journal) in &theirs {
             plane.channel.send(says, &[theirs.as_fd(), journal.file.as_fd()])?;
         }
-        Ok(plane.channel.send(&ToDataPlane::Change { number, bytes }, &[file.as_fd()])?)
+        for place in &new {
+            send_uplink(&plane.channel, place)?;
+        }
+        let says = ToDataPlane::Change { number, bytes, uplinks };
+        Ok(plane.channel.send(&says, &[file.as_fd()])?)
     }
 
     /// The data plane has answered a change.

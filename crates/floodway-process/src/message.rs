@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 
 /// Version of the message set.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -42,6 +42,8 @@ pub const MAX_VALUE: usize = 4096;
 pub const MAX_PROBLEM: usize = 1024;
 /// Longest reason in bytes.
 pub const MAX_REASON: usize = 256;
+/// Most uplinks of a configuration.
+pub const MAX_UPLINKS: usize = 4096;
 
 /// Why a datagram is not a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -200,13 +202,17 @@ pub enum ToDataPlane {
         bytes: u32,
         /// Numbers that ports can have.
         numbers: u16,
+        /// Numbers that uplinks can have.
+        uplink_numbers: u16,
+        /// Numbers of its uplinks, in its order.
+        uplinks: Vec<u16>,
     },
     /// The listening control socket.
     Control,
-    /// An uplink's device, or the one that takes its place.
+    /// An uplink's device, or the one that takes its place. After the start, with a number that is not in use, one of the next [`Change`](Self::Change).
     Uplink {
-        /// Position in the configuration.
-        index: u16,
+        /// The uplink's number.
+        number: u16,
         /// What its descriptors are.
         kind: UplinkKind,
         /// Bits per second, if the device says so.
@@ -224,12 +230,14 @@ pub enum ToDataPlane {
         /// Bytes of acknowledged data that the memfd was made for.
         journal: u32,
     },
-    /// Another configuration, in a sealed memfd. Ports that came since the last change are new; others stay if it has them, and go if not.
+    /// Another configuration, in a sealed memfd. Ports that came since the last change are new, and uplinks with other numbers; others stay if it has them.
     Change {
         /// Number of the change.
         number: u64,
         /// Length of the text.
         bytes: u32,
+        /// Numbers of its uplinks, in its order.
+        uplinks: Vec<u16>,
     },
     /// A sealed memfd with state of an earlier data plane, or zeros.
     State {
@@ -283,6 +291,9 @@ impl Message for ToDataPlane {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Setting(setting) => setting.check(),
+            Self::Configuration { uplinks, .. } | Self::Change { uplinks, .. } => {
+                at_most("uplinks", uplinks.len(), MAX_UPLINKS)
+            }
             Self::Hello { last_end, .. } => {
                 at_most("last_end", last_end.as_ref().map_or(0, String::len), MAX_REASON)
             }
@@ -325,7 +336,7 @@ pub enum FromDataPlane {
     /// An uplink's device has failed.
     Reopen {
         /// Its number.
-        index: u16,
+        number: u16,
     },
     /// A change has been made, or nothing of it.
     Changed {
@@ -578,7 +589,7 @@ mod tests {
 
     #[test]
     fn a_message_has_the_descriptors_that_it_is_about() {
-        let packet = ToDataPlane::Uplink { index: 0, kind: UplinkKind::Packet, link_rate: None };
+        let packet = ToDataPlane::Uplink { number: 0, kind: UplinkKind::Packet, link_rate: None };
         let bytes = encode(&packet).unwrap();
         assert_eq!(decode(&bytes, 2), Ok(packet));
         for wrong in [0, 1, 3] {

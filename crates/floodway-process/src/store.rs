@@ -98,8 +98,8 @@ pub enum Item {
     },
     /// An uplink's device.
     Uplink {
-        /// Position in the configuration.
-        index: u16,
+        /// Its number.
+        number: u16,
         /// What its descriptors are.
         kind: UplinkKind,
         /// Bits per second, if the device says so.
@@ -165,7 +165,7 @@ impl Item {
             Self::Change => Key::Change,
             Self::Control => Key::Control,
             Self::Layout { .. } => Key::Layout,
-            Self::Uplink { index, .. } => Key::Uplink(*index),
+            Self::Uplink { number, .. } => Key::Uplink(*number),
             Self::State { part, .. } => Key::State(*part),
             Self::Setting(setting) => Key::Setting(setting.key.clone()),
             Self::Port { port, .. } => Key::Port(*port),
@@ -259,15 +259,19 @@ impl Message for FromStore {
     }
 }
 
-/// A configuration and its ports.
+/// A configuration with its ports and uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLayout {
     /// The text of the configuration.
     pub configuration: String,
     /// Numbers that ports can have.
     pub numbers: u16,
+    /// Numbers that uplinks can have.
+    pub uplink_numbers: u16,
     /// Instance and number of each port, in the order of the configuration.
     pub ports: Vec<(u64, u16)>,
+    /// Number of each uplink, in the order of the configuration.
+    pub uplinks: Vec<u16>,
 }
 
 impl KeptLayout {
@@ -300,7 +304,9 @@ mod tests {
         let layout = KeptLayout {
             configuration: "control = \"/x\"\n".repeat(5000),
             numbers: 7,
+            uplink_numbers: 4,
             ports: vec![(3, 0), (9, 5)],
+            uplinks: vec![2, 0],
         };
         let (file, bytes) = layout.seal().unwrap();
         assert_eq!(KeptLayout::read(file.try_clone().unwrap(), bytes).unwrap(), layout);

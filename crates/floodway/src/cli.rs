@@ -1,6 +1,7 @@
 //! Commands and options.
 
 mod capture;
+mod change;
 mod events;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
 pub use capture::CaptureArgs;
+pub use change::{ChangeArgs, KeysArgs, NetworkCommand, PortCommand, UplinkCommand};
 pub use events::EventsArgs;
 pub use trace::TraceArgs;
 
@@ -59,12 +61,20 @@ pub enum Command {
         #[command(subcommand)]
         command: PortCommand,
     },
-    /// Show networks of the running switch, and who is in them
+    /// Show, add, change or remove networks of the running switch
     Network {
         /// What to do
         #[command(subcommand)]
         command: NetworkCommand,
     },
+    /// Show, add, change or remove uplinks of the running switch
+    Uplink {
+        /// What to do
+        #[command(subcommand)]
+        command: UplinkCommand,
+    },
+    /// Print the OpenAPI document of the control socket and the manage socket
+    Openapi,
     /// Make the running switch what a configuration file says, and print what that changes
     Apply(ApplyArgs),
     /// Add and remove ports as domains of libvirt start and end: what /etc/libvirt/hooks/qemu is to call
@@ -326,80 +336,6 @@ pub struct DiagnoseArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: ControlArgs,
-}
-
-/// What `floodway port` can do.
-#[derive(Debug, Subcommand)]
-pub enum PortCommand {
-    /// Show the keys of ports that do not have their defaults
-    Show {
-        /// The port; all of them if left out
-        name: Option<String>,
-        /// Print JSON instead of TOML
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-    /// Add a port
-    Add(PortChangeArgs),
-    /// Change keys of a port
-    Set(PortChangeArgs),
-    /// Remove a port
-    Del {
-        /// The port
-        name: String,
-        #[command(flatten)]
-        how: ChangeArgs,
-    },
-}
-
-/// What `floodway network` can do.
-#[derive(Debug, Subcommand)]
-pub enum NetworkCommand {
-    /// List the networks, their ports and uplinks
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-    /// Show a network, who is in it and its forwarding table
-    Show {
-        /// The network
-        name: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-}
-
-/// Options of `floodway port add` and `set`.
-#[derive(Debug, Args)]
-pub struct PortChangeArgs {
-    /// The port
-    pub name: String,
-    /// Keys as in a port's table of the configuration, like socket=/run/floodway/vm3.sock mtu=9000 offload.transmit=true; without a value the default
-    #[arg(value_name = "KEY=VALUE", required = true)]
-    pub keys: Vec<String>,
-    #[command(flatten)]
-    pub how: ChangeArgs,
-}
-
-/// How a change is made.
-#[derive(Debug, Args)]
-pub struct ChangeArgs {
-    /// Print what would change, and change nothing
-    #[arg(long, conflicts_with = "save")]
-    pub dry_run: bool,
-    /// Make the change in this configuration file, too, so that it outlives a restart; comments stay
-    #[arg(long, value_name = "FILE")]
-    pub save: Option<PathBuf>,
     #[command(flatten)]
     pub control: ControlArgs,
 }

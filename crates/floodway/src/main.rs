@@ -7,6 +7,7 @@
 mod apply;
 mod broker;
 mod capture;
+mod change;
 mod cli;
 mod data_plane;
 mod descriptor_store;
@@ -38,6 +39,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use floodway_switch::api::openapi;
 use floodway_switch::config::ConfigError;
 
 use cli::{Cli, Command};
@@ -76,6 +78,8 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,
         Command::Network { command } => network::network(&command)?,
+        Command::Uplink { command } => port::uplink(&command)?,
+        Command::Openapi => println!("{}", output::json(&openapi::document(), None)?),
         Command::Apply(args) => apply::apply(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,

@@ -230,7 +230,8 @@ fn queue_row(
     ]
 }
 
-fn uplinks(status: &Status) -> Option<String> {
+/// A table of the uplinks; `None` if there are none.
+pub fn uplinks(status: &Status) -> Option<String> {
     let mut table: Vec<Column<'_, UplinkStatus>> = vec![
         ("UPLINK", &|u| u.name.clone()),
         ("DEVICE", &|u| u.device.clone()),

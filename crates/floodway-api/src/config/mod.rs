@@ -29,6 +29,7 @@ pub mod offload;
 mod parse;
 mod permissions;
 mod queue;
+mod schema;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,7 @@ pub use meter::MeterConfig;
 pub use network::{DEFAULT_NETWORK, NetworkConfig};
 pub use permissions::Permissions;
 pub use queue::QueueConfig;
+pub use schema::{NetworkKeys, PortKeys, UplinkKeys};
 pub use vcpu::{Policy, SLICES, Slices, VcpuConfig, Vm};
 pub use watchdog::WatchdogConfig;
 

@@ -9,7 +9,7 @@ use floodway_process::sealed;
 use rustix::io::Errno;
 
 use super::ends::announcement;
-use super::left::leave_uplink;
+use super::left::{leave_uplink, send_uplink};
 use super::{Broker, MainChannel, State};
 use crate::port::PortChannel;
 use crate::uplink::Uplink;
@@ -26,13 +26,15 @@ impl Broker<'_> {
         channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
         let layout = self.layout.in_force();
         let (file, bytes) = seal(&layout.configuration)?;
-        let numbers = self.numbers;
-        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
+        let (numbers, uplink_numbers) = (self.numbers, self.uplink_numbers);
+        let uplinks = layout.uplink_numbers();
+        let says = ToDataPlane::Configuration { bytes, numbers, uplink_numbers, uplinks };
+        channel.send(&says, &[file.as_fd()])?;
         channel.send(&ToDataPlane::Control, &[self.control])?;
-        for (index, uplink) in (0..).zip(&mut self.uplinks) {
-            uplink.refresh();
-            send_uplink(channel, uplink, index)?;
-            leave_uplink(&self.store, uplink, index);
+        for place in &layout.uplinks {
+            place.with(Uplink::refresh);
+            send_uplink(channel, place)?;
+            leave_uplink(&self.store, place);
         }
         for (index, place) in (0..).zip(&layout.ports) {
             let (ours, theirs) = PortChannel::pair()?;
@@ -53,18 +55,6 @@ impl Broker<'_> {
         channel.send(&ToDataPlane::Start, &[])?;
         fault::pass(Point::PlaneSupplied);
         Ok(())
-    }
-}
-
-/// Hands the device of `uplink` over, if it has one.
-pub(super) fn send_uplink(
-    channel: &MainChannel,
-    uplink: &Uplink,
-    index: u16,
-) -> Result<(), ChannelError> {
-    match uplink.message(index) {
-        Some((message, descriptors)) => channel.send(&message, &descriptors),
-        None => Ok(()),
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Taken {
     pub control: Option<OwnedFd>,
     /// Configuration and ports.
     pub layout: Option<KeptLayout>,
-    /// Devices of uplinks, by position: kind, bits per second, descriptors.
+    /// Devices of uplinks, by number: kind, bits per second, descriptors.
     pub uplinks: BTreeMap<u16, (UplinkKind, Option<u64>, Vec<OwnedFd>)>,
     /// State of data planes.
     pub state: Vec<(StatePart, u64, OwnedFd)>,
@@ -122,8 +122,8 @@ impl Taken {
                 let layout = files.pop().map(|file| KeptLayout::read(file, bytes));
                 self.layout = layout.and_then(Result::ok);
             }
-            Item::Uplink { index, kind, link_rate } => {
-                self.uplinks.insert(index, (kind, link_rate, files));
+            Item::Uplink { number, kind, link_rate } => {
+                self.uplinks.insert(number, (kind, link_rate, files));
             }
             Item::State { part, bytes } => {
                 self.state.extend(files.pop().map(|file| (part, bytes, file)));

@@ -52,7 +52,13 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     }
     store.forget(Key::Port(2));
     store.forget_entries(1, 2, 2);
-    let layout = KeptLayout { configuration: "x".to_owned(), numbers: 3, ports: vec![(1, 0)] };
+    let layout = KeptLayout {
+        configuration: "x".to_owned(),
+        numbers: 3,
+        uplink_numbers: 2,
+        ports: vec![(1, 0)],
+        uplinks: vec![1],
+    };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
     assert!(Store::find(&path).unwrap().is_none(), "this one lives");
@@ -118,7 +124,13 @@ fn a_data_plane_that_does_not_have_all_ports_is_ended() {
     let path = directory.join("store");
     let (mut store, end) = start(&path, &Arc::default());
     let file = File::open("/dev/null").unwrap();
-    let layout = KeptLayout { configuration: String::new(), numbers: 3, ports: vec![(7, 0)] };
+    let layout = KeptLayout {
+        configuration: String::new(),
+        numbers: 3,
+        uplink_numbers: 0,
+        uplinks: vec![],
+        ports: vec![(7, 0)],
+    };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
     store.keep(Item::Port { port: 7, budget: 5 }, &[file.as_fd()]);

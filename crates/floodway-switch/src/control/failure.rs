@@ -32,6 +32,7 @@ impl From<ControlError> for Failure {
             ControlError::UnknownPort { .. }
             | ControlError::UnknownFlow { .. }
             | ControlError::UnknownNetwork { .. }
+            | ControlError::UnknownUplink { .. }
             | ControlError::UnknownInterface { .. }
             | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,
             ControlError::TooManyCaptures(_) | ControlError::TooManyReaders(_) => {

@@ -19,11 +19,13 @@ use super::failure::{Failure, error};
 use super::peer::{Peer, may};
 use super::{changes, routes};
 use crate::api::control::ControlError;
+use crate::api::openapi::{self, Sockets};
 use crate::operator::ConfigApi;
 
 /// The routes, answered by `source`, for root and the user `owner`.
 pub(super) fn router(source: Arc<dyn ConfigApi>, owner: u32) -> Router {
-    changes::router(source)
+    changes::routes(source)
+        .into_router()
         .fallback(unknown)
         .method_not_allowed_fallback(routes::wrong_method)
         .layer(middleware::from_fn_with_state(owner, check_rights))
@@ -44,10 +46,16 @@ async fn check_rights(
 }
 
 async fn unknown(uri: Uri) -> Response {
-    let routes = changes::ROUTES;
+    let mut here: Vec<_> = openapi::OPERATIONS
+        .iter()
+        .filter(|operation| operation.sockets != Sockets::Control)
+        .map(|operation| operation.path)
+        .collect();
+    here.dedup();
     let message = format!(
-        "no route {}; there are {routes}, and the others are on the control socket",
-        uri.path()
+        "no route {}; there are {}, and the others are on the control socket",
+        uri.path(),
+        here.join(", ")
     );
     error(axum::http::StatusCode::NOT_FOUND, message)
 }

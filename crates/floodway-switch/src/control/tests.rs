@@ -1,5 +1,6 @@
 //! Server and client over a real socket, with a status of our own making.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,9 @@ use std::time::Duration;
 
 use floodway_core::histogram::DurationHistogram;
 
-use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use super::failure::Source;
+use super::routes::routes;
+use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer, changes};
 use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
@@ -541,4 +544,19 @@ fn a_stop_removes_the_socket_and_waits_for_no_client() {
             path.display()
         )
     );
+}
+
+#[test]
+fn the_document_has_every_route_and_no_other() {
+    use crate::api::openapi::{OPERATIONS, Sockets};
+    let source = Arc::new(Fixed::new(sample()));
+    let described = |meant: &dyn Fn(Sockets) -> bool| -> BTreeSet<_> {
+        let meant = OPERATIONS.iter().filter(|operation| meant(operation.sockets));
+        meant.map(|operation| (operation.method, operation.path)).collect()
+    };
+    let all: BTreeSet<_> =
+        routes(Arc::clone(&source) as Source, 0).listed().iter().copied().collect();
+    assert_eq!(all, described(&|_| true));
+    let manage: BTreeSet<_> = changes::routes(source).listed().iter().copied().collect();
+    assert_eq!(manage, described(&|sockets| sockets != Sockets::Control));
 }

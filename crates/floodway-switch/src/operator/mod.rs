@@ -200,7 +200,7 @@ impl ControlApi for Arc<Shared> {
         if let Some(name) = &query.port
             && !self.events.know(name)
             && !self.ports().iter().any(|port| port.config.name == *name)
-            && !self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+            && !self.uplinks().iter().any(|uplink| uplink.config.name == *name)
         {
             return Err(capture::unknown(self, name));
         }

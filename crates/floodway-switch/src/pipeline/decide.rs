@@ -221,9 +221,9 @@ impl Delivery {
     /// The verdict for a frame that goes to everybody else, if there is anybody.
     #[cold]
     fn flood_from(&self, ingress: Origin) -> Verdict {
-        let Self { shared, ports, .. } = self;
+        let ports = &self.ports;
         let port = ports.flooded(ingress).next().is_some();
-        if port || shared.flooded_uplinks(ingress).next().is_some() {
+        if port || ports.flooded_uplinks(ingress).next().is_some() {
             Verdict::Flood
         } else {
             Verdict::Drop(DropReason::NoDestination)

@@ -122,7 +122,7 @@ impl Forwarder {
     }
 
     pub(super) fn is_uplink(&self, id: PortId) -> bool {
-        self.delivery.shared.uplink(id).is_some()
+        self.delivery.ports.uplink(id).is_some()
     }
 
     /// Forwards frames of a guest that leave the host, through the port's offload if that is active and its inbound
@@ -331,8 +331,7 @@ impl Forwarder {
             self.delivery.learn(src, ingress, announcement, now);
         }
         let verdict = verdict.unwrap_or_else(Verdict::Drop);
-        let uplink =
-            self.delivery.shared.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
+        let uplink = self.delivery.ports.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
         match uplink {
             Some(uplink) if !uplink.admits_flood(ingress.network, dst, frame.segments(), now) => {
                 Verdict::Drop(DropReason::Storm)

@@ -39,9 +39,11 @@ use crate::queues::moderation::Moderated;
 use crate::queues::tx::{Batch, TxQueue};
 use crate::runtime::polling::{Next, Polling};
 use crate::state::port::Port;
+use crate::state::ports::Ports;
 use crate::state::shared::Shared;
 use crate::state::uplink::UplinkReceiver;
 use crate::state::workers::WorkerStats;
+use crate::sync::lock;
 use crate::sync::waker::{Event, Waker};
 
 use polled::PolledPorts;
@@ -204,6 +206,7 @@ impl Worker {
         self.generation = ports.generation();
         let mine = |port: &&Arc<Port>| port.config.worker == self.index;
         self.ports = ports.iter().filter(mine).cloned().collect();
+        self.take_uplinks(&ports);
         self.schedule.take_ports(&self.ports, &self.uplinks, &self.shared.ledger);
         self.polled = PolledPorts::new(self.ports.iter().map(|port| port.id), self.shared.now());
         self.waker.first.expire();
@@ -211,6 +214,22 @@ impl Worker {
         self.each_tx(TxQueue::disable_kick);
         // What it has done for ports that are gone is over before anybody sees this.
         self.stats.note_generation(self.generation);
+    }
+
+    /// Gives up uplinks that are not in `ports`, and takes over those that have arrived.
+    fn take_uplinks(&mut self, ports: &Ports) {
+        let is_there = |uplink: &UplinkReceiver| ports.uplink(uplink.slot().id).is_some();
+        for gone in self.uplinks.extract_if(.., |uplink| !is_there(uplink)) {
+            // The broker has the same device open.
+            self.waker.unwatch(&gone);
+            gone.close();
+        }
+        for uplink in lock(&self.shared.workers[self.index].arriving).drain(..) {
+            if let Err(error) = self.waker.watch_uplink(&uplink) {
+                tracing::error!(%error, "cannot watch an uplink; it will be served late");
+            }
+            self.uplinks.push(uplink);
+        }
     }
 
     /// Runs the timers that are due; returns whether there were any.

@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_broker::broker::{Past, State};
 use floodway_broker::store::Store;
 use floodway_broker::store::taken::Taken;
-use floodway_broker::uplink::Uplink;
+use floodway_broker::uplink::UplinkPlace;
 use floodway_process::message::{Setting, StatePart};
 use floodway_process::store::KeptLayout;
 use floodway_switch::Config;
@@ -21,6 +22,7 @@ use floodway_switch::kept::counters::Places;
 use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
 use floodway_switch::switch;
 
+use super::ports::Numbers;
 use super::ports::resume::Left;
 use super::{environment, uplinks};
 
@@ -43,12 +45,12 @@ pub struct Beginning {
 
 /// What is made once, whoever has made it.
 pub struct Held {
-    /// Numbers that ports can have.
-    pub numbers: u16,
+    /// Numbers that ports can have, and uplinks.
+    pub numbers: Numbers,
     /// What data planes leave for each other.
     pub state: Vec<State>,
     /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<Uplink>,
+    pub uplinks: Vec<UplinkPlace>,
     /// Settings that were made at run time.
     pub settings: Vec<Setting>,
     /// Ports of a broker of before.
@@ -89,11 +91,15 @@ fn anew(
     configuration: String,
     is_kept: bool,
 ) -> anyhow::Result<Beginning> {
-    let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
+    let numbers = switch::numbers(&config);
+    let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let held = Held {
-        numbers: u16::try_from(places.ports)?,
+        numbers: Numbers {
+            ports: u16::try_from(numbers.ports)?,
+            uplinks: u16::try_from(numbers.uplinks)?,
+        },
         state: state(places, config.workers.len())?,
-        uplinks: config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?,
+        uplinks: uplinks::open_all(&config)?,
         settings: Vec::new(),
         left: None,
         past: None,
@@ -108,13 +114,16 @@ fn resume(
     layout: KeptLayout,
     taken: Taken,
 ) -> anyhow::Result<Beginning> {
-    let KeptLayout { configuration, numbers, ports: seats } = layout;
+    let KeptLayout { configuration, numbers, uplink_numbers, ports: seats, uplinks: places } =
+        layout;
+    let numbers = Numbers { ports: numbers, uplinks: uplink_numbers };
     let config = Config::parse(&configuration, Path::new("the configuration that runs"))?;
     let control = ControlListener::resume(control, &config.control);
     let Taken { mut uplinks, state, settings, ports, data_plane, restarts, .. } = taken;
-    let devices = (0..).zip(&config.uplinks).map(|(index, uplink)| {
-        let left = uplinks.remove(&index).map(|(_, rate, files)| (rate, files));
-        uplinks::resume(uplink, left)
+    let devices = places.into_iter().zip(&config.uplinks).map(|(number, uplink)| {
+        let left = uplinks.remove(&number).map(|(_, rate, files)| (rate, files));
+        let uplink = Arc::new(Mutex::new(uplinks::resume(uplink, left)));
+        UplinkPlace { number, uplink }
     });
     let held = Held {
         numbers,

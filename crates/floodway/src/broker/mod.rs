@@ -80,7 +80,8 @@ fn serve(
     // The file may say something else than what a broker of before has left.
     let differs = past.is_some() && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
-    let ports = Ports::open(config, &configuration, numbers, (faults, store.clone()), left)?;
+    let ports =
+        Ports::open(config, &configuration, (numbers, uplinks), (faults, store.clone()), left)?;
     let ports = Arc::new(ports);
     ports.settings().resume(settings);
     let user = if args.no_sandbox { None } else { user::choose(&control_path)? };
@@ -96,9 +97,9 @@ fn serve(
     let mut broker = Broker {
         start: &start,
         layout,
-        numbers,
+        numbers: numbers.ports,
+        uplink_numbers: numbers.uplinks,
         control: control.as_fd(),
-        uplinks,
         notices: &ports.notices(),
         faults: &heard,
         on_event: &on_event,

@@ -95,6 +95,15 @@ fn options_of_port_and_apply() {
     let conflict = parse("floodway port del vm3 --dry-run --save f.toml").unwrap_err();
     assert_eq!(conflict.kind(), ErrorKind::ArgumentConflict);
     assert!(parse("floodway port set vm3").is_err());
+    let words = "floodway uplink add up0 kind=tap device=fw0";
+    let Ok(Command::Uplink { command: UplinkCommand::Add(args) }) = parse(words) else {
+        panic!("not accepted");
+    };
+    assert_eq!((&*args.name, args.keys.len()), ("up0", 2));
+    assert!(matches!(
+        parse("floodway network del red --dry-run"),
+        Ok(Command::Network { command: NetworkCommand::Del { .. } })
+    ));
 }
 
 #[test]

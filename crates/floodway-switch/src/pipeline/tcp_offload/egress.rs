@@ -42,7 +42,8 @@ impl Egress<'_> {
         let origin = self.port.origin();
         let shared = &self.delivery.shared;
         let found = shared.tables().of(origin.network).lookup(dst);
-        if found.is_some_and(|dst| shared.uplink(dst).is_none()) {
+        // What was behind an uplink that has gone is looked for beyond the others.
+        if found.is_some_and(|dst| self.delivery.ports.get(dst.index()).is_some()) {
             return;
         }
         inbound::to_network(self.port, self.delivery, frame, |delivery, frame| {
