@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 use toml::{Table, Value};
 
-use crate::config::{Config, ConfigError, DEFAULT_NETWORK};
+use crate::config::{Config, ConfigError, DEFAULT_NETWORK, NetworkConfig, UplinkConfig};
 use crate::control::ControlError;
 
 /// The keys of a network, port or uplink, by name.
@@ -54,7 +54,7 @@ impl Kind {
         match self {
             Self::Network => {
                 let mut networks = config.networks.iter();
-                networks.find(|known| known.name == name).map(|known| known.to_table())
+                networks.find(|known| known.name == name).map(NetworkConfig::to_table)
             }
             Self::Port => {
                 let mut ports = config.ports.iter();
@@ -63,13 +63,16 @@ impl Kind {
             }
             Self::Uplink => {
                 let mut uplinks = config.uplinks.iter();
-                uplinks.find(|known| known.name == name).map(|known| known.to_table())
+                uplinks.find(|known| known.name == name).map(UplinkConfig::to_table)
             }
         }
     }
 
     fn unknown(self, config: &Config, name: &str) -> ControlError {
-        let known = self.names(config).into_iter().map(str::to_owned).collect();
+        let mut known: Vec<_> = self.names(config).into_iter().map(str::to_owned).collect();
+        if self == Self::Network && known.iter().all(|name| name != DEFAULT_NETWORK) {
+            known.insert(0, DEFAULT_NETWORK.to_owned());
+        }
         let name = name.chars().take(64).collect();
         match self {
             Self::Network => ControlError::UnknownNetwork { name, networks: known },
