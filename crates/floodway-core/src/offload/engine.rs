@@ -37,7 +37,7 @@ const UNUSED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Offload<B> {
     pub(super) flows: FlowTable<Flow<B>>,
-    timers: TimerQueue,
+    pub(super) timers: TimerQueue,
     pub(super) port: OffloadShared,
     state_pool: StatePool<B>,
     pub(super) upkeep_at: Instant,

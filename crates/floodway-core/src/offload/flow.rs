@@ -162,7 +162,10 @@ impl<B: 'static> Flow<B> {
     #[inline]
     pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
         match &mut self.phase {
-            Phase::Established(connection) => connection.rx.note_in(&mut port.journal),
+            Phase::Established(connection) => {
+                connection.rx.note_in(&mut port.journal);
+                connection.note_owed(&mut port.journal);
+            }
             Phase::Adopted(adopted) => adopted.note_in(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}
         }
@@ -277,7 +280,10 @@ impl<B: 'static> Flow<B> {
     /// Gives back to the port what it used.
     pub fn release(&mut self, port: &mut OffloadShared) {
         match &mut self.phase {
-            Phase::Established(connection) => connection.rx.leave_journal(&mut port.journal),
+            Phase::Established(Connection { tx, rx }) => {
+                rx.leave_journal(&mut port.journal);
+                tx.leave_journal(&mut port.journal);
+            }
             Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}
         }
@@ -342,6 +348,12 @@ impl<B: 'static> Flow<B> {
             self.fin[side as usize] = segment.end();
             self.marks.0 |= Marks::fin(side);
         }
+    }
+
+    /// The guest's FIN lies before `end`, in what an earlier process has left.
+    pub fn adopt_fin(&mut self, end: Seq) {
+        self.fin[Side::Guest as usize] = end;
+        self.marks.0 |= Marks::GUEST_FIN;
     }
 
     /// That side has closed.

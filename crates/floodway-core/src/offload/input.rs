@@ -379,6 +379,10 @@ impl<B: 'static> Flow<B> {
     /// past us. We are not its only way, so it goes on alone.
     fn on_unsent<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
         call.port.counters.acks_unseen().add(1);
+        if let Phase::Established(connection) = &mut self.phase {
+            // The peer has all that it was owed.
+            connection.tx.forget_owed();
+        }
         self.give_up(Reason::Gap, call);
         let Phase::Established(connection) = &mut self.phase else { return };
         let edge = connection.tx.edge_of(segment.ack, segment.window);

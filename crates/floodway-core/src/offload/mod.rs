@@ -47,6 +47,7 @@ pub mod budget;
 mod config;
 mod connection;
 mod counters;
+mod debts;
 mod echo;
 mod engine;
 mod expectation;

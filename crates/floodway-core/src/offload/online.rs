@@ -26,6 +26,7 @@ use super::flow::{Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::guest::GuestState;
 use super::port::{Call, HEARTBEAT_INTERVAL, OffloadShared};
+use super::sender::owed::Ledger;
 use super::sink::{FlowNotice, Sink, SynthesizedSegment};
 use super::summary::{Reason, TxState};
 use crate::tables::flow_table::FlowId;
@@ -169,6 +170,7 @@ impl<B: 'static> Flow<B> {
     pub fn give_up<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
+        tx.leave_journal(&mut port.journal);
         tx.abandon();
         tx.enter(TxState::Offline, reason, &port.counters);
         port.pool.leave();
@@ -188,12 +190,11 @@ impl<B: 'static> Flow<B> {
     /// Sends what is due at the end of a batch.
     pub fn flush<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         self.flagged = false;
+        if call.port.config.early_ack {
+            self.acknowledge_early(call);
+        }
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
-        if port.config.early_ack && tx.acknowledge_early(&port.config) {
-            port.counters.early_acks().add(1);
-            self.update_due = true;
-        }
         if std::mem::take(&mut self.update_due) {
             self.ack_at = ShortTime::NEVER;
             if tx.is_online() {
@@ -206,6 +207,19 @@ impl<B: 'static> Flow<B> {
         }
         if rx.ack_due {
             self.acknowledge(call);
+        }
+    }
+
+    /// Acknowledges to the guest what is stored, as far as the rules allow.
+    fn acknowledge_early<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let guest = connection.guest_side();
+        let port = &mut *call.port;
+        let (flow, link, sink) = (call.tuple, &self.link, &*call.sink);
+        let ledger = Ledger { journal: &mut port.journal, flow, link, sink, guest };
+        if connection.tx.acknowledge_early(&port.config, ledger) {
+            port.counters.early_acks().add(1);
+            self.update_due = true;
         }
     }
 

@@ -1,4 +1,4 @@
-//! How receive offload uses a [journal](super::journal), if the port has one.
+//! How receive offload uses a [journal](super::journal), if the port has one. `sender::owed` has the other direction.
 //!
 //! # Theory of operation
 //! A flow has a place in the journal exactly while something is kept for it: the place is opened for the first frame, before that is acknowledged, and
@@ -13,7 +13,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::ethernet::MacAddr;
 
-use super::journal::{FlowPlace, Image, Keeper};
+use super::journal::{Creditor, Debtor, FlowPlace, Image, Keeper};
 use super::receiver::Receiver;
 use super::sink::Link;
 use crate::tcp::Segment;
@@ -52,9 +52,9 @@ pub(super) fn record(
     image: Image<'_>,
 ) -> bool {
     let known = *place;
-    let Some(at) = known.or_else(|| journal.open(tuple, segment.seq, pack(link))) else {
-        return false;
-    };
+    let [guest, peer] = pack(link);
+    let debtor = || Debtor { tuple, creditor: Creditor::Guest, about: [guest, peer, 0] };
+    let Some(at) = known.or_else(|| journal.open(&debtor(), segment.seq)) else { return false };
     let kept = journal.keep(at, segment.seq_len(), image);
     if kept {
         *place = Some(at);

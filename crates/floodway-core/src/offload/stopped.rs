@@ -148,6 +148,7 @@ impl<B: 'static> Flow<B> {
         rx.stop(&call.port.counters);
         if tx.is_online() {
             let reason = tx.reason;
+            tx.leave_journal(&mut call.port.journal);
             tx.abandon();
             tx.enter(TxState::Offline, reason, &call.port.counters);
             call.port.pool.leave();
@@ -212,6 +213,7 @@ impl<B: 'static> Flow<B> {
         self.reset_guest(call);
         if let Phase::Established(Connection { tx, rx }) = &mut self.phase {
             tx.forget_owed();
+            tx.leave_journal(&mut call.port.journal);
             rx.leave_journal(&mut call.port.journal);
             rx.abandon(&call.port.counters);
         }

@@ -5,6 +5,7 @@
 mod acceptance;
 mod black_hole;
 mod dying;
+mod dying_owing;
 mod early_ack;
 mod found;
 mod guest_repairs;

@@ -168,6 +168,7 @@ impl Recovery {
             && self.repeat.is_none()
             && self.stall.withheld == 0
             && self.early.una.is_none()
+            && self.early.place.is_none()
             && self.black_hole.full == 0
     }
 
