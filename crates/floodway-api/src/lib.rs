@@ -31,5 +31,6 @@ pub mod plan;
 pub mod settings;
 pub mod status;
 pub mod trace;
+pub mod transmit;
 
 pub use config::Config;

@@ -177,6 +177,7 @@ fn reset_both<B>(
 impl<B: 'static> Flow<B> {
     /// A flow that owes to its peer is online: it is being repaired, or leaves if the port wants no such flows.
     fn enter_adopted(&mut self, port: &mut OffloadShared) {
+        let held = self.holdings();
         let Phase::Established(Connection { tx, .. }) = &mut self.phase else { return };
         let wanted = port.wants_transmit();
         let state = if wanted { TxState::PacketLoss } else { TxState::Leaving };
@@ -184,7 +185,7 @@ impl<B: 'static> Flow<B> {
         port.counters.went_online().add(1);
         port.pool.enter();
         tx.charge(&mut self.charged, &mut port.pool);
-        self.note_steady(port);
+        self.settle(held, port);
     }
 
     /// A segment of the guest, if the connection is an earlier process's.

@@ -164,7 +164,7 @@ impl<B: 'static> Flow<B> {
         match &mut self.phase {
             Phase::Established(connection) => {
                 connection.rx.note_in(&mut port.journal);
-                connection.note_owed(&mut port.journal);
+                connection.note_owed(port);
             }
             Phase::Adopted(adopted) => adopted.note_in(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}
@@ -282,7 +282,7 @@ impl<B: 'static> Flow<B> {
         match &mut self.phase {
             Phase::Established(Connection { tx, rx }) => {
                 rx.leave_journal(&mut port.journal);
-                tx.leave_journal(&mut port.journal);
+                tx.close_debt(port);
             }
             Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}

@@ -77,7 +77,7 @@ mod summary;
 pub use crate::tcp::{Ecn, Edit, Segment, Side};
 pub use adoption::Adoption;
 pub use budget::BufferPolicy;
-pub use config::{Config, LocalFlows};
+pub use config::{Config, EarlyAck, LocalFlows, Transmit};
 pub use counters::{CounterCells, Counters};
 pub use engine::Offload;
 pub use expectation::Expectation;

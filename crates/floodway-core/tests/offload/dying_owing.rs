@@ -1,6 +1,6 @@
 //! T1 across the end of a switch: what was acknowledged to the guest early is in a journal.
 
-use floodway_core::offload::{Adoption, TxState};
+use floodway_core::offload::{Adoption, EarlyAck, TxState};
 use floodway_core::time::Duration;
 use floodway_wire::tcp::Flags;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(20_000);
 /// A guest without the module, in a switch with a journal.
 fn start(name: &'static str, setup: Setup) -> (World, Memory) {
     let mut setup = Setup { name, module: false, ..setup };
-    setup.offload.early_ack = true;
+    setup.offload.early_ack = EarlyAck::Always;
     let mut world = World::new(setup);
     let memory = world.record();
     world.connect();
@@ -72,7 +72,7 @@ fn what_was_acknowledged_early_is_sent_by_the_next_switch() {
         let counters = world.switch.offload.counters();
         assert_eq!((counters.aborted, counters.early_acks_aborted), (0, 0));
         world.run_for(SECONDS(400));
-        assert_eq!(world.switch.offload.used(), (0, 0));
+        assert_eq!((world.switch.offload.used(), world.switch.offload.owed()), ((0, 0), 0));
     });
 }
 
@@ -86,6 +86,7 @@ fn bytes_of_a_guest_that_has_forgotten_them_arrive() {
         let found = world.replace_switch(memory, |_| true);
         assert_eq!(found, Adoption { whole: 1, ..Adoption::default() });
         assert_eq!(owed(&world), owed_before);
+        assert_eq!(world.switch.offload.owed(), owed_before.into());
         world.serve_guest();
         world.run_for(MS(700));
     }
@@ -171,7 +172,7 @@ fn a_peer_that_has_more_than_it_is_owed_ends_the_debt() {
 fn without_room_in_the_journal_nothing_is_acknowledged_early() {
     let setup = Setup { name: "owing-full", module: false, ..Setup::default() };
     let mut world = World::new(setup);
-    world.configure(|config| config.early_ack = true);
+    world.configure(|config| config.early_ack = EarlyAck::Always);
     let memory = world.record_with(4);
     world.connect();
     world.transfer_some(1_000_000, 0);

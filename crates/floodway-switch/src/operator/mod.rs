@@ -26,6 +26,7 @@ use crate::api::events::{EventKind, EventQuery};
 use crate::api::settings;
 use crate::api::status::OffloadStatus;
 use crate::api::trace::{Trace, TraceRequest};
+use crate::api::transmit::TransmitSetting;
 use crate::events::{EventReader, clip};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
@@ -38,6 +39,9 @@ pub use api::{ConfigApi, ControlApi, StatusSource};
 pub use capture::CaptureSink;
 pub use snapshot::drops;
 
+/// Why a port acknowledges nothing early.
+pub const NO_JOURNAL: &str = "transmit = \"agentless\" or \"auto\" needs a switch of two processes: what is acknowledged early must outlive the one that moves frames; \
+                              run it without --single-process, or write transmit = \"module\"";
 /// Flows in a page if nobody says how many.
 const PAGE: usize = 100;
 /// Places of a flow table that are looked at under one hold of its lock: the packet path waits meanwhile.
@@ -60,6 +64,9 @@ impl PortOffload {
             online: machine.engine.online().into(),
             budget_used: used.into(),
             kept: kept.into(),
+            mode: config.transmit_mode().name().to_owned(),
+            module_heard: machine.engine.hears_module(),
+            owed: machine.engine.owed(),
             stored_bytes: machine.pool.used() as u64,
             counters: counters.iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
             rtt: (&machine.engine.rtts()).into(),
@@ -70,7 +77,7 @@ impl PortOffload {
         let machine = self.machine();
         let config = machine.engine.config();
         OffloadSettings {
-            transmit: config.transmit,
+            transmit: TransmitSetting(config.transmit_mode()),
             receive: config.receive,
             local: config.local.name().to_owned(),
             congestion: config.congestion.name().to_owned(),
@@ -81,6 +88,8 @@ impl PortOffload {
             max_flows: config.max_flows,
             idle_s: config.idle.as_secs(),
             min_rto_ms: config.min_rto.as_millis() as u64,
+            early_ack_delay_ms: config.early_ack_delay.as_millis() as u64,
+            peer_timeout_s: config.peer_timeout.as_secs(),
         }
     }
 
@@ -147,11 +156,15 @@ impl ControlApi for Arc<Shared> {
             let mut delivery = Delivery::new(Arc::clone(self));
             let mut session = Session::open(&port, &mut delivery);
             let config = settings::offload(session.config(), change)?;
+            if config.transmit_mode().may_owe() && !session.has_journal() {
+                return Err(ControlError::Invalid(NO_JOURNAL.to_owned()));
+            }
             session.configure(config);
             drop(session);
             delivery.flush();
             let settings = port.offload.settings();
             let OffloadSettings { transmit, receive, .. } = settings;
+            let transmit = transmit.is_on();
             let (port, changes) = (port.config.name.clone(), changed(change));
             keep(self, &Kept::Offload(&port, &settings));
             self.events.emit(EventKind::OffloadChanged { port, transmit, receive, changes });
@@ -266,5 +279,6 @@ fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
         granted: flow.granted,
         srtt_us: flow.srtt.map(|srtt| srtt.as_micros() as u64),
         kept: flow.kept,
+        owed: flow.owed,
     }
 }

@@ -186,7 +186,7 @@ fn offload_is_switched_while_bytes_flow() {
         let operator = &scene.operator;
         let set = |transmit, receive| {
             let change = OffloadChange {
-                transmit: Some(transmit),
+                transmit: Some(transmit.into()),
                 receive: Some(receive),
                 ..OffloadChange::default()
             };

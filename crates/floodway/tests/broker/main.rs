@@ -5,6 +5,7 @@ mod changes;
 mod counters;
 mod events;
 mod owed;
+mod owing;
 mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;

@@ -63,7 +63,11 @@ use crate::time::Instant;
 
 /// What the guest was told ahead of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EarlyAck {
+pub(super) struct Ahead {
+    /// Something was acknowledged early, and the port has not heard yet that it is settled.
+    pub open: bool,
+    /// Bytes that the port has counted as owed.
+    pub counted: u32,
     /// Where the port's journal has it, if there is one.
     pub place: Option<FlowPlace>,
     /// Up to where the journal has frames, if there is a place.
@@ -76,10 +80,12 @@ pub(super) struct EarlyAck {
     pub dead_at: Instant,
 }
 
-impl EarlyAck {
+impl Ahead {
     pub const NONE: Self = Self {
         una: None,
         dead_at: Instant::NEVER,
+        open: false,
+        counted: 0,
         place: None,
         recorded: Seq(0),
         sent_before: None,
@@ -120,6 +126,7 @@ impl<B: 'static> Sender<B> {
             return false;
         }
         self.acquire_state(&mut FreeList::default());
+        self.recovery.early.open = true;
         let una = self.record_owed(una, ledger);
         if una.after(from) {
             self.recovery.early.una = Some(una);
@@ -173,9 +180,8 @@ impl<B: 'static> Sender<B> {
     pub(super) fn settle_early(&mut self) {
         if let Some(early) = self.recovery.early.una {
             let una = Some(early).filter(|una| una.after(self.snd_una()));
-            let EarlyAck { place, recorded, sent_before, .. } = self.recovery.early;
             let dead_at = Instant::NEVER;
-            self.recovery.early = EarlyAck { una, dead_at, place, recorded, sent_before };
+            self.recovery.early = Ahead { una, dead_at, ..self.recovery.early };
         }
     }
 
@@ -204,8 +210,8 @@ impl<B: 'static> Sender<B> {
     /// Nothing is owed any more: both ends are reset.
     pub fn forget_owed(&mut self) {
         if let Some(recovery) = self.recovery.get_mut() {
-            let EarlyAck { place, .. } = recovery.early;
-            recovery.early = EarlyAck { place, ..EarlyAck::NONE };
+            let Ahead { open, counted, place, .. } = recovery.early;
+            recovery.early = Ahead { open, counted, place, ..Ahead::NONE };
         }
     }
 

@@ -28,7 +28,7 @@
 
 use floodway_wire::FiveTuple;
 
-use super::early_ack::EarlyAck;
+use super::early_ack::Ahead;
 use super::{Agreed, MIN_MSS, Outgoing, Phase, Sender, Timer, initial_window};
 use crate::congestion::Window;
 use crate::offload::config::Config;
@@ -36,6 +36,7 @@ use crate::offload::connection::Connection;
 use crate::offload::journal::{
     self, Creditor, Debtor, FlowPlace, Keeper, NOTE_WORDS, Notes, Retained,
 };
+use crate::offload::port::OffloadShared;
 use crate::offload::receiver::Receiver;
 use crate::offload::recording::{Recorder, pack};
 use crate::offload::sink::{Link, Sink};
@@ -72,10 +73,10 @@ pub(in crate::offload) struct GuestSide {
 }
 
 impl<B: 'static> Sender<B> {
-    /// Where what it owes is recorded.
+    /// Something was acknowledged early, and the port has not heard yet that it is settled.
     #[inline]
-    pub fn recorded_at(&self) -> Option<FlowPlace> {
-        self.recovery.early.place
+    pub fn has_open_debt(&self) -> bool {
+        self.recovery.early.open
     }
 
     /// Records all that is stored before `una`, which is to be acknowledged. Returns how far it may be: `una`, less if there is no room.
@@ -140,10 +141,13 @@ impl<B: 'static> Sender<B> {
         ]
     }
 
-    /// Gives its place in the journal up.
-    pub fn leave_journal(&mut self, journal: &mut Recorder) {
-        let place = self.recovery.get_mut().and_then(|recovery| recovery.early.place.take());
-        if let Some((place, journal)) = place.zip(journal.as_mut()) {
+    /// Nothing is owed any more, as far as the port and its journal are concerned.
+    pub fn close_debt(&mut self, port: &mut OffloadShared) {
+        let Some(recovery) = self.recovery.get_mut() else { return };
+        let Ahead { counted, place, .. } = recovery.early;
+        recovery.early = Ahead { open: false, counted: 0, place: None, ..recovery.early };
+        port.owed -= u64::from(counted);
+        if let Some((place, journal)) = place.zip(port.journal.as_mut()) {
             journal.close(place);
         }
     }
@@ -179,8 +183,9 @@ impl<B: 'static> Sender<B> {
         tx.adopt_numbers(&left);
         tx.acquire_state(&mut FreeList::default());
         let (recorded, sent_before) = (tx.snd_max, Some(tx.advertised_edge + 1));
-        let early = EarlyAck { recorded, sent_before, ..EarlyAck::NONE };
-        tx.recovery.early = EarlyAck { una: Some(told), place: Some(flow.place), ..early };
+        let early = Ahead { recorded, sent_before, ..Ahead::NONE };
+        let early = Ahead { una: Some(told), place: Some(flow.place), open: true, ..early };
+        tx.recovery.early = early;
         let flight = tx.snd_max.since(una);
         tx.recovery.begin(Phase::Loss, tx.snd_max, flight);
         tx.recovery.timer = Some((Timer::Retransmission, now));
@@ -285,19 +290,24 @@ impl<B: 'static> Connection<B> {
         GuestSide { outgoing: rx.outgoing(), scale: rx.guest_scale(), peer_tsval: rx.peer.tsval }
     }
 
-    /// Notes in the journal what the peer has acknowledged of what it is owed, and how the connection is now.
+    /// Notes in port and journal what the peer has acknowledged of what it is owed, and how the connection is now.
     #[inline]
-    pub fn note_owed(&mut self, journal: &mut Recorder) {
-        if let Some(place) = self.tx.recorded_at() {
-            self.note_owed_at(place, journal);
+    pub fn note_owed(&mut self, port: &mut OffloadShared) {
+        if self.tx.has_open_debt() {
+            self.note_open_debt(port);
         }
     }
 
-    fn note_owed_at(&mut self, place: FlowPlace, journal: &mut Recorder) {
+    fn note_open_debt(&mut self, port: &mut OffloadShared) {
         if !self.tx.is_ahead() {
-            return self.tx.leave_journal(journal);
+            return self.tx.close_debt(port);
         }
-        if let Some(journal) = journal {
+        let owed = self.tx.owed();
+        let early = &mut self.tx.recovery.early;
+        port.owed = port.owed - u64::from(early.counted) + u64::from(owed);
+        early.counted = owed;
+        let place = early.place;
+        if let Some((place, journal)) = place.zip(port.journal.as_mut()) {
             journal.acknowledged(place, self.tx.snd_una());
             journal.note(place, &self.tx.notes(self.guest_side()));
         }
