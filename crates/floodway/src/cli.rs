@@ -487,9 +487,7 @@ fn transmit(text: &str) -> Result<TransmitSetting, String> {
     match text {
         "on" => Ok(TransmitSetting(Transmit::Module)),
         "off" => Ok(TransmitSetting(Transmit::Off)),
-        mode => mode
-            .parse()
-            .map_err(|_| "must be on, off, module, agentless or auto".to_owned()),
+        mode => mode.parse().map_err(|_| "must be on, off, module, agentless or auto".to_owned()),
     }
 }
 

@@ -48,6 +48,10 @@ pub const EARLY_ACK_DELAY_MS: RangeInclusive<u64> = 10..=1000;
 /// Seconds after which a silent peer that is owed bytes is dead: from RFC 1122's least of `R2` for data, 100 s, but for tests, to a day.
 pub const PEER_TIMEOUT_S: RangeInclusive<u64> = 10..=86_400;
 
+/// Why a switch of one process acknowledges nothing early.
+pub const NO_JOURNAL: &str = "transmit = \"agentless\" or \"auto\" needs a switch of two processes, since what is acknowledged early must outlive the one that moves \
+                              frames: run it without --single-process, or write transmit = \"module\"";
+
 /// The settings of the port `port`.
 pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     let mut config = Config::default();

@@ -539,7 +539,8 @@ fn faults_of_an_offload_name_key_value_and_fix() {
         ),
         (
             "transmit = \"agent\"",
-            "transmit = \"agent\": must be true, false, \"module\", \"agentless\" or \"auto\"".into(),
+            "transmit = \"agent\": must be true, false, \"module\", \"agentless\" or \"auto\""
+                .into(),
         ),
         ("early_ack_delay_ms = 9", format!("early_ack_delay_ms = 9: {integer} 10 to 1000")),
         ("peer_timeout_s = 0", format!("peer_timeout_s = 0: {integer} 10 to 86400")),

@@ -7,6 +7,7 @@ mod black_hole;
 mod dying;
 mod dying_owing;
 mod early_ack;
+mod early_ack_hostile;
 mod found;
 mod guest_repairs;
 mod handshake;

@@ -27,6 +27,7 @@ use crate::api::settings;
 use crate::api::status::OffloadStatus;
 use crate::api::trace::{Trace, TraceRequest};
 use crate::api::transmit::TransmitSetting;
+use crate::config::offload::NO_JOURNAL;
 use crate::events::{EventReader, clip};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
@@ -39,9 +40,6 @@ pub use api::{ConfigApi, ControlApi, StatusSource};
 pub use capture::CaptureSink;
 pub use snapshot::drops;
 
-/// Why a port acknowledges nothing early.
-pub const NO_JOURNAL: &str = "transmit = \"agentless\" or \"auto\" needs a switch of two processes: what is acknowledged early must outlive the one that moves frames; \
-                              run it without --single-process, or write transmit = \"module\"";
 /// Flows in a page if nobody says how many.
 const PAGE: usize = 100;
 /// Places of a flow table that are looked at under one hold of its lock: the packet path waits meanwhile.

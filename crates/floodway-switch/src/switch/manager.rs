@@ -34,6 +34,7 @@ use super::{BrokerPort, StartError};
 use crate::api::control::ControlError;
 use crate::api::events::EventKind;
 use crate::api::plan::{Action, Effect, Plan};
+use crate::config::offload::NO_JOURNAL;
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::events::{PortEvents, clip};
 use crate::host::affinity::Cores;
@@ -242,6 +243,9 @@ impl Manager {
         }
         if state.broker.is_some() {
             return Err(ControlError::HasBroker);
+        }
+        if let Some(port) = wanted.port_that_may_owe() {
+            return Err(ControlError::Invalid(format!("port \"{}\": {NO_JOURNAL}", port.name)));
         }
         let parts = Parts::of(&plan, &running, &wanted, self.shared.ports().list());
         self.check(&state, &wanted, &parts)?;

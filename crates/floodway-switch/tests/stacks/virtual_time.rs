@@ -224,8 +224,7 @@ impl Totals {
     /// Sweeps over paths that harm nothing would prove nothing.
     fn check(&self) {
         let done = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
-        let more =
-            [self.early_acks, self.redelivered, self.closed_by_guest, self.closed_by_peer];
+        let more = [self.early_acks, self.redelivered, self.closed_by_guest, self.closed_by_peer];
         let all = done.into_iter().chain(more).all(|n| n > 0);
         assert!(all, "the offload had nothing to do: {self:?}");
     }

@@ -124,8 +124,7 @@ impl<B: 'static> Sender<B> {
     fn debtor<'a>(&self, tuple: &'a FiveTuple, link: &Link, guest_scale: u8) -> Debtor<'a> {
         let [guest, peer] = pack(link);
         let mss = self.window.mss.min(u32::from(u16::MAX));
-        let agreed =
-            u64::from(self.agreed.0) | u64::from(guest_scale) << 8 | u64::from(mss) << 16;
+        let agreed = u64::from(self.agreed.0) | u64::from(guest_scale) << 8 | u64::from(mss) << 16;
         Debtor { tuple, creditor: Creditor::Peer, about: [guest, peer, agreed] }
     }
 

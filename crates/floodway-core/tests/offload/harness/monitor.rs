@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use floodway_core::offload::{Config, Counters, EarlyAck, Edit, FlowSummary, RxState, TxState, Verdict};
+use floodway_core::offload::{
+    Config, Counters, EarlyAck, Edit, FlowSummary, RxState, TxState, Verdict,
+};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
