@@ -4,10 +4,10 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Retained};
 use super::receiver::Receiver;
-use super::recording::Recorder;
-use super::sender::owed;
+use super::sender::owed::Left;
 use super::sink::{Link, SynthesizedSegment};
 use crate::seq::Seq;
 use crate::tcp::{Edit, Segment};
@@ -70,17 +70,15 @@ impl<B: 'static> Adopted<B> {
     }
 
     /// The receive side, if it lacks nothing, with its place in the journal.
-    pub fn into_receiver(self) -> Result<Receiver<B>, Self> {
-        let Self { mut rx, places: [Some(place), None], broken: None, .. } = self else {
-            return Err(self);
-        };
-        rx.keeping.place = Some(place);
-        Ok(rx)
+    pub fn into_receiver(self) -> Option<Receiver<B>> {
+        let Self { mut rx, places: [place, None], broken: None, .. } = self else { return None };
+        rx.keeping.place = place;
+        Some(rx)
     }
 
     /// The connection that owes to its peer by `peer`, which lacks bytes, and perhaps to its guest by `guest`.
     pub fn broken(peer: &journal::Adopted, guest: Option<&journal::Adopted>) -> Self {
-        let (by_peer, by_guest) = owed::expected(peer);
+        let (by_peer, by_guest) = (peer.creditor_ack, Left::of(peer).ack);
         let mut rx = Receiver::new(guest.map_or(by_guest, |flow| flow.creditor_ack), 0, false);
         rx.adopt_numbers(guest.map_or(by_guest, |flow| flow.acked));
         let places = [guest.map(|flow| flow.place), Some(peer.place)];

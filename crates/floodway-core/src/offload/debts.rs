@@ -10,9 +10,10 @@ use super::config::Config;
 use super::connection::Connection;
 use super::flow::{Flow, Phase};
 use super::journal::{self, Creditor, Retained, Verdict};
+use super::owing::receiver_of;
+use super::packed_link::unpack;
 use super::receiver::Receiver;
-use super::recording::unpack;
-use super::sender::{Sender, owed};
+use super::sender::Sender;
 use crate::tcp::Segment;
 use crate::time::Instant;
 
@@ -76,7 +77,7 @@ impl Debts {
         let mut revive = |retained: &_| revive(Creditor::Peer, retained);
         let tx = frames.and_then(|f| Sender::adopt(&record, &f, now, config, &mut revive));
         let (kept, guest) = kept.unzip();
-        let rx = kept.map(Adopted::into_receiver).transpose();
+        let rx = kept.map_or(Ok(None), |kept| kept.into_receiver().map(Some).ok_or(()));
         flow.phase = match (tx, rx) {
             (Some(tx), Ok(kept)) => {
                 flow.clock_noted = Age::at(now);
@@ -97,7 +98,7 @@ fn connection<B: 'static>(
     tx: Sender<B>,
     kept: Option<Receiver<B>>,
 ) -> Connection<B> {
-    let mut rx = owed::receiver_of(record);
+    let mut rx = receiver_of(record);
     if let Some(kept) = kept {
         rx.take_over(kept);
     }

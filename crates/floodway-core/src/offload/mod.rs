@@ -61,6 +61,8 @@ mod keeping;
 mod mtu;
 mod online;
 mod opening;
+mod owing;
+mod packed_link;
 mod packet;
 mod path_mtu;
 mod port;

@@ -249,8 +249,8 @@ impl<B: 'static> Flow<B> {
         let guest = connection.guest_side();
         let port = &mut *call.port;
         let (flow, link, sink) = (call.tuple, &self.link, &*call.sink);
-        let ledger = Ledger { journal: &mut port.journal, flow, link, sink, guest };
-        if connection.tx.acknowledge_early(&port.config, ledger) {
+        let mut ledger = Ledger { journal: &mut port.journal, flow, link, sink, guest };
+        if connection.tx.acknowledge_early(&port.config, &mut ledger) {
             port.counters.early_acks().add(1);
             self.update_due = true;
         }

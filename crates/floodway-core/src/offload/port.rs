@@ -8,7 +8,7 @@ use super::config::{Config, EarlyAck};
 use super::counters::CounterCells;
 use super::grant::Pool;
 use super::guest::GuestState;
-use super::recording::Recorder;
+use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::histogram::DurationHistogram;

@@ -170,6 +170,9 @@ pub trait Keeper: fmt::Debug {
     fn close_damaged(&mut self);
 }
 
+/// The journal of a port, if it has one.
+pub(super) type Recorder = Option<Box<dyn Keeper + Send>>;
+
 /// What was acknowledged for guests of one port and for their peers. See the module's theory of operation.
 pub struct Journal<W> {
     words: W,

@@ -94,7 +94,7 @@ struct Connection {
 
 /// Odd connections owe to their peer.
 fn debtor(tuple: &FiveTuple) -> Debtor<'_> {
-    let creditor = if tuple.src_port % 2 == 0 { Creditor::Guest } else { Creditor::Peer };
+    let creditor = if tuple.src_port.is_multiple_of(2) { Creditor::Guest } else { Creditor::Peer };
     Debtor { tuple, creditor, about: ABOUT }
 }
 

@@ -50,47 +50,16 @@
 //!
 //! Source: RFC 3135; Bakre and Badrinath, "I-TCP" (ICDCS 1995); Brown and Singh, "M-TCP" (CCR 27(5), 1997).
 
+use super::ahead::Ahead;
 use super::owed::Ledger;
 use super::stall::RESERVE;
 use super::{Env, PeerSide, Sender};
 use crate::offload::config::Config;
-use crate::offload::journal::FlowPlace;
 use crate::offload::sink::Sink;
 use crate::offload::state_pool::FreeList;
 use crate::offload::summary::TxState;
 use crate::seq::Seq;
 use crate::time::Instant;
-
-/// What the guest was told ahead of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
-    /// Something was acknowledged early, and the port has not heard yet that it is settled.
-    pub open: bool,
-    /// Bytes that the port has counted as owed.
-    pub counted: u32,
-    /// Where the port's journal has it, if there is one.
-    pub place: Option<FlowPlace>,
-    /// Up to where the journal has frames, if there is a place.
-    pub recorded: Seq,
-    /// The guest may have sent bytes up to here to an earlier process.
-    pub sent_before: Option<Seq>,
-    /// Acknowledged to the guest up to here; `None` if the peer has acknowledged as much.
-    pub una: Option<Seq>,
-    /// When the peer is dead, if it does not answer; `NEVER` while it answers.
-    pub dead_at: Instant,
-}
-
-impl Ahead {
-    pub const NONE: Self = Self {
-        una: None,
-        dead_at: Instant::NEVER,
-        open: false,
-        counted: 0,
-        place: None,
-        recorded: Seq(0),
-        sent_before: None,
-    };
-}
 
 impl<B: 'static> Sender<B> {
     /// Returns `true` if the guest was told of more than the peer has acknowledged, as of the latest ACK.
@@ -115,7 +84,7 @@ impl<B: 'static> Sender<B> {
     pub fn acknowledge_early<S: Sink<B>>(
         &mut self,
         config: &Config,
-        ledger: Ledger<'_, S>,
+        ledger: &mut Ledger<'_, S>,
     ) -> bool {
         let from = self.una_for_guest();
         let Some(limit) = self.early_limit(config).filter(|limit| limit.after(from)) else {

@@ -39,6 +39,7 @@
 //! `snd_una <= snd_nxt <= snd_max <= advertised_edge`, but for a FIN, which may lie one beyond `advertised_edge`.
 
 mod acks;
+mod ahead;
 mod black_hole;
 #[cfg(test)]
 mod cost;

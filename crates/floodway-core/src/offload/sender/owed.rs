@@ -28,23 +28,19 @@
 
 use floodway_wire::FiveTuple;
 
-use super::early_ack::Ahead;
+use super::ahead::Ahead;
 use super::{Agreed, MIN_MSS, Outgoing, Phase, Sender, Timer, initial_window};
 use crate::congestion::Window;
 use crate::offload::config::Config;
-use crate::offload::connection::Connection;
 use crate::offload::journal::{
-    self, Creditor, Debtor, FlowPlace, Keeper, NOTE_WORDS, Notes, Retained,
+    self, Creditor, Debtor, FlowPlace, Keeper, NOTE_WORDS, Notes, Recorder, Retained,
 };
-use crate::offload::port::OffloadShared;
-use crate::offload::receiver::Receiver;
-use crate::offload::recording::{Recorder, pack};
+use crate::offload::packed_link::pack;
 use crate::offload::sink::{Link, Sink};
 use crate::offload::state_pool::FreeList;
 use crate::seq::Seq;
 use crate::tcp::Segment;
 use crate::time::{Duration, Instant};
-use floodway_wire::tcp::options::Timestamps;
 
 /// Most bytes that a number may lie ahead of another to be believed: no window is larger.
 const MAX_AHEAD: u32 = 1 << 30;
@@ -80,8 +76,9 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Records all that is stored before `una`, which is to be acknowledged. Returns how far it may be: `una`, less if there is no room.
-    pub(super) fn record_owed<S: Sink<B>>(&mut self, una: Seq, ledger: Ledger<'_, S>) -> Seq {
+    pub(super) fn record_owed<S: Sink<B>>(&mut self, una: Seq, ledger: &mut Ledger<'_, S>) -> Seq {
         let Ledger { journal: Some(journal), flow, link, sink, guest } = ledger else { return una };
+        let guest = *guest;
         let known = self.recovery.early.place;
         let debtor = self.debtor(flow, link, guest.scale);
         let Some(place) = known.or_else(|| journal.open(&debtor, self.snd_una())) else {
@@ -91,7 +88,7 @@ impl<B: 'static> Sender<B> {
             self.recovery.early.recorded = self.snd_una();
         }
         self.recovery.early.place = Some(place);
-        let recorded = self.record_frames(una, place, &mut **journal, sink);
+        let recorded = self.record_frames(una, place, &mut **journal, *sink);
         let una = if recorded.before(una) { self.whole_units_from_edge(recorded) } else { una };
         if una.after(self.snd_una()) {
             journal.promise(place, una, &self.notes(guest));
@@ -128,7 +125,8 @@ impl<B: 'static> Sender<B> {
         Debtor { tuple, creditor: Creditor::Peer, about: [guest, peer, agreed] }
     }
 
-    fn notes(&self, guest: GuestSide) -> Notes {
+    /// How the flow is now.
+    pub fn notes(&self, guest: GuestSide) -> Notes {
         let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
         let GuestSide { outgoing, peer_tsval, .. } = guest;
         let srtt = self.rtt.srtt_micros().unwrap_or(0);
@@ -140,15 +138,19 @@ impl<B: 'static> Sender<B> {
         ]
     }
 
-    /// Nothing is owed any more, as far as the port and its journal are concerned.
-    pub fn close_debt(&mut self, port: &mut OffloadShared) {
-        let Some(recovery) = self.recovery.get_mut() else { return };
+    /// Nothing is owed any more, as far as the port and its journal are concerned. Returns the bytes that the port has counted, and the place in the journal.
+    pub fn take_debt(&mut self) -> (u32, Option<FlowPlace>) {
+        let Some(recovery) = self.recovery.get_mut() else { return (0, None) };
         let Ahead { counted, place, .. } = recovery.early;
         recovery.early = Ahead { open: false, counted: 0, place: None, ..recovery.early };
-        port.owed -= u64::from(counted);
-        if let Some((place, journal)) = place.zip(port.journal.as_mut()) {
-            journal.close(place);
-        }
+        (counted, place)
+    }
+
+    /// Counts what is owed now. Returns the bytes that were counted before and that are now, and the place in the journal.
+    pub fn recount_debt(&mut self) -> (u32, u32, Option<FlowPlace>) {
+        let owed = self.owed();
+        let early = &mut self.recovery.early;
+        (std::mem::replace(&mut early.counted, owed), owed, early.place)
     }
 
     /// Returns `true` if an earlier process may have had bytes of the guest before `ack`.
@@ -239,14 +241,15 @@ impl<B: 'static> Sender<B> {
 }
 
 /// What a flow has left beside its bytes.
-struct Left {
-    agreed: Agreed,
-    guest_scale: u8,
+pub(in crate::offload) struct Left {
+    pub agreed: Agreed,
+    pub guest_scale: u8,
     mss: u32,
-    guest_tsval: u32,
-    peer_tsval: u32,
-    ack: Seq,
-    window: u16,
+    pub guest_tsval: u32,
+    pub peer_tsval: u32,
+    /// What the guest expects of its peer.
+    pub ack: Seq,
+    pub window: u16,
     rwnd_edge: Seq,
     advertised_edge: Seq,
     guest_nxt: Seq,
@@ -254,7 +257,7 @@ struct Left {
 }
 
 impl Left {
-    fn of(flow: &journal::Adopted) -> Self {
+    pub fn of(flow: &journal::Adopted) -> Self {
         let [_, _, about] = flow.about;
         let [clocks, peer, guest, rest]: [u64; NOTE_WORDS] = flow.notes;
         let (high, low) = (|word: u64| (word >> 32) as u32, |word: u64| word as u32);
@@ -275,51 +278,4 @@ impl Left {
             srtt: srtt.map(|micros| Duration::from_micros(micros.into())),
         }
     }
-}
-
-/// What the peer expects of the guest by the record of a flow, and the guest of its peer.
-pub(in crate::offload) fn expected(flow: &journal::Adopted) -> (Seq, Seq) {
-    (flow.creditor_ack, Left::of(flow).ack)
-}
-
-impl<B: 'static> Connection<B> {
-    /// What the record of a flow that owes to its peer needs to say of the other side.
-    pub fn guest_side(&self) -> GuestSide {
-        let Self { rx, .. } = self;
-        GuestSide { outgoing: rx.outgoing(), scale: rx.guest_scale(), peer_tsval: rx.peer.tsval }
-    }
-
-    /// Notes in port and journal what the peer has acknowledged of what it is owed, and how the connection is now.
-    #[inline]
-    pub fn note_owed(&mut self, port: &mut OffloadShared) {
-        if self.tx.has_open_debt() {
-            self.note_open_debt(port);
-        }
-    }
-
-    fn note_open_debt(&mut self, port: &mut OffloadShared) {
-        if !self.tx.is_ahead() {
-            return self.tx.close_debt(port);
-        }
-        let owed = self.tx.owed();
-        let early = &mut self.tx.recovery.early;
-        port.owed = port.owed - u64::from(early.counted) + u64::from(owed);
-        early.counted = owed;
-        let place = early.place;
-        if let Some((place, journal)) = place.zip(port.journal.as_mut()) {
-            journal.acknowledged(place, self.tx.snd_una());
-            journal.note(place, &self.tx.notes(self.guest_side()));
-        }
-    }
-}
-
-/// The receive side of a flow that an earlier process has left, whose guest is owed nothing.
-pub(in crate::offload) fn receiver_of<B: 'static>(flow: &journal::Adopted) -> Receiver<B> {
-    let left = Left::of(flow);
-    let mut rx = Receiver::new(left.ack, left.guest_scale, left.agreed.ecn());
-    rx.adopt_window(left.ack + (u32::from(left.window) << left.guest_scale));
-    let clock = |value, echo| left.agreed.timestamps().then_some(Timestamps { value, echo });
-    let (guest, peer) = (left.guest_tsval, left.peer_tsval);
-    rx.first_timestamps(clock(guest, peer), clock(peer, guest));
-    rx
 }

@@ -7,8 +7,8 @@
 //!
 //! Invariant: a recovery that [is over](Recovery::is_over) can be replaced by a new one without any effect on what is sent.
 
+use super::ahead::Ahead;
 use super::black_hole::BlackHole;
-use super::early_ack::Ahead;
 use super::stall::Stall;
 use super::undo::{Frto, Repairs};
 use super::{Phase, Timer};
