@@ -82,7 +82,6 @@ fn every_key_reaches_the_configuration() {
         max_flows: 7,
         idle: Duration::from_secs(30),
         min_rto: Duration::from_millis(5),
-        ..floodway_core::offload::Config::default()
     };
     assert_eq!(port.offload, offload);
 }

@@ -81,9 +81,7 @@ impl Debts {
         flow.phase = match (tx, rx) {
             (Some(tx), Ok(kept)) => {
                 flow.clock_noted = Age::at(now);
-                if tx.store.last().is_some_and(|last| last.fin) {
-                    flow.adopt_fin(tx.snd_max);
-                }
+                flow.adopt_fin_of(&tx);
                 Phase::Established(connection(&record, tx, kept))
             }
             _ => Phase::Adopted(Box::new(Adopted::broken(&record, guest.as_ref()))),

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::handshake::{Exclusion, Handshake};
 use super::keeping::Keeping;
 use super::port::{Holdings, OffloadShared};
-use super::sender::Recovery;
+use super::sender::{Recovery, Sender};
 use super::sink::{Link, Verdict};
 use super::state_pool::FreeList;
 use super::store::Lists;
@@ -350,10 +350,12 @@ impl<B: 'static> Flow<B> {
         }
     }
 
-    /// The guest's FIN lies before `end`, in what an earlier process has left.
-    pub fn adopt_fin(&mut self, end: Seq) {
-        self.fin[Side::Guest as usize] = end;
-        self.marks.0 |= Marks::GUEST_FIN;
+    /// Notes the guest's FIN if it is in what an earlier process has left.
+    pub fn adopt_fin_of(&mut self, tx: &Sender<B>) {
+        if tx.store.last().is_some_and(|last| last.fin) {
+            self.fin[Side::Guest as usize] = tx.snd_max;
+            self.marks.0 |= Marks::GUEST_FIN;
+        }
     }
 
     /// That side has closed.
@@ -420,7 +422,7 @@ impl<B: 'static> Flow<B> {
 mod tests {
     use super::super::config::Config;
     use super::super::receiver::Receiver;
-    use super::super::sender::{Agreed, Sender};
+    use super::super::sender::Agreed;
     use super::*;
 
     #[test]

@@ -45,6 +45,12 @@ fn states(world: &World) -> (State, State) {
     (world.guest.state, world.peer.state)
 }
 
+/// The next switch finds all that is owed.
+fn die(world: &mut World, memory: Memory) {
+    let found = world.replace_switch(memory, |_| true);
+    assert_eq!((found.broken, found.unknown), (0, 0));
+}
+
 /// T1, I2: all bytes arrive, however often the switch dies under loss, reordering and slow guests, and neither end is reset. What was acknowledged for the guest is
 /// delivered as well.
 #[test]
@@ -61,10 +67,7 @@ fn what_was_acknowledged_early_is_sent_by_the_next_switch() {
             if loses {
                 world.lose_queue();
             }
-            for _ in 0..=again {
-                let found = world.replace_switch(memory, |_| true);
-                assert_eq!((found.broken, found.unknown), (0, 0));
-            }
+            (0..=again).for_each(|_| die(&mut world, memory));
             world.run_for(MS(pause));
             world.serve_guest();
         }
@@ -181,8 +184,7 @@ fn without_room_in_the_journal_nothing_is_acknowledged_early() {
     world.guest.write(500_000, world.now);
     world.run_for(MS(50));
     assert!(owed(&world) <= 4 * 65_536, "{}", owed(&world));
-    let found = world.replace_switch(memory, |_| true);
-    assert_eq!((found.broken, found.unknown), (0, 0));
+    die(&mut world, memory);
     world.to_peer.config.loss = 0;
     world.serve_guest();
     world.transfer(0, 0, LONG);

@@ -54,8 +54,7 @@ fn where_a_module_is_heard_it_gets_grants() {
     world.connect();
     world.transfer_some(200_000, 0);
     let early = counters(&world).early_acks;
-    assert!(early > 0, "none is heard yet");
-    assert_eq!((world.heartbeats, world.named.len()), (1, 0), "it is asked once");
+    assert!(early > 0 && (world.heartbeats, world.named.len()) == (1, 0), "it is asked once");
     world.hear_module(true);
     assert_eq!(world.named.len(), 1);
     world.transfer_some(200_000, 0);
@@ -107,6 +106,10 @@ fn a_switch_that_stops_leaves_others_alone() {
     assert_eq!((resets(&world), counters(&world).early_acks_aborted), (0, 0));
 }
 
+fn early_acks(on: bool) -> EarlyAck {
+    if on { EarlyAck::Always } else { EarlyAck::Never }
+}
+
 fn counters(world: &World) -> Counters {
     world.switch.offload.counters()
 }
@@ -119,7 +122,7 @@ fn resets(world: &World) -> u64 {
 fn a_guest_without_the_module_does_not_wait_for_the_network() {
     let take = |early| {
         let mut world = agentless("agentless", |setup| {
-            setup.offload.early_ack = if early { EarlyAck::Always } else { EarlyAck::Never };
+            setup.offload.early_ack = early_acks(early);
             (setup.to_peer.delay, setup.to_guest.delay) = (MS(10), MS(10));
         });
         world.connect();

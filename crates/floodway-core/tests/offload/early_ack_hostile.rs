@@ -60,14 +60,14 @@ fn a_peer_that_never_reads_is_owed_no_more_than_the_budget() {
     assert!(world.guest.is_established());
 }
 
+fn segment(flags: Flags, seq: u32, ack: u32, len: u32) -> Packet {
+    let (seq, ack, window) = (Seq(seq), Seq(ack), u16::MAX);
+    Packet { segment: Segment { flags, seq, ack, len, window, ..Segment::default() }, at: 0 }
+}
+
 /// A connection that is open, with `port` as the guest's, has sent `len` bytes, and its peer is silent. Returns how often the guest was told of something.
 fn owe(switch: &mut Switch, now: Instant, port: u16, len: u32) -> usize {
     let flow = flow(port);
-    let segment = |flags, seq: u32, ack: u32, len| {
-        let (seq, ack, window) = (Seq(seq), Seq(ack), u16::MAX);
-        let segment = Segment { flags, seq, ack, len, window, ..Segment::default() };
-        Packet { segment, at: 0 }
-    };
     switch.guest_sends(now, &flow, &segment(Flags::SYN, 0, 0, 0));
     let answer = segment(Flags::SYN.with(Flags::ACK), 100, 1, 0);
     switch.peer_sends(now + MS(1), &flow, &answer);

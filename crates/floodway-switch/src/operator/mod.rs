@@ -13,7 +13,7 @@ mod trace;
 
 use std::sync::Arc;
 
-use floodway_core::offload::FlowSummary;
+use floodway_core::offload::{Config, FlowSummary};
 use floodway_wire::FiveTuple;
 
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
@@ -154,9 +154,7 @@ impl ControlApi for Arc<Shared> {
             let mut delivery = Delivery::new(Arc::clone(self));
             let mut session = Session::open(&port, &mut delivery);
             let config = settings::offload(session.config(), change)?;
-            if config.transmit_mode().may_owe() && !session.has_journal() {
-                return Err(ControlError::Invalid(NO_JOURNAL.to_owned()));
-            }
+            check_journal(&config, &session)?;
             session.configure(config);
             drop(session);
             delivery.flush();
@@ -257,6 +255,15 @@ fn excerpt(text: &str) -> String {
 fn parse_cursor(cursor: &str) -> Option<(usize, u32)> {
     let (index, from) = cursor.split_once('.')?;
     Some((index.parse().ok()?, from.parse().ok()?))
+}
+
+/// # Errors
+/// The settings want a journal, and the port has none.
+fn check_journal(config: &Config, session: &Session<'_>) -> Result<(), ControlError> {
+    if config.transmit_mode().may_owe() && !session.has_journal() {
+        return Err(ControlError::Invalid(NO_JOURNAL.to_owned()));
+    }
+    Ok(())
 }
 
 fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {

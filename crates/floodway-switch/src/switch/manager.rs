@@ -199,14 +199,18 @@ impl Manager {
     /// Ends all connections. What is owed to guests' peers ends with the journals, so those connections are reset first.
     pub(super) fn stop(&self) {
         let mut state = lock(&self.state);
+        self.reset_owing();
+        drop(state.vcpus.take());
+        while let Some((_, connection)) = state.connections.pop_first() {
+            connection.stop();
+        }
+    }
+
+    fn reset_owing(&self) {
         let mut delivery = Delivery::new(Arc::clone(&self.shared));
         for port in self.shared.ports().list() {
             Session::open(port, &mut delivery).reset_owing();
             delivery.flush();
-        }
-        drop(state.vcpus.take());
-        while let Some((_, connection)) = state.connections.pop_first() {
-            connection.stop();
         }
     }
 

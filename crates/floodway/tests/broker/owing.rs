@@ -77,6 +77,26 @@ struct Peer {
     acks: std::collections::VecDeque<(Instant, u32)>,
 }
 
+/// A socket that gets every frame of the interface with this number.
+fn packet_socket(index: i32) -> OwnedFd {
+    let everything = (libc::ETH_P_ALL as u16).to_be();
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: takes plain numbers.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, kind, everything.into()) };
+    assert!(socket >= 0, "a packet socket needs root");
+    // SAFETY: just opened, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: all zeros are an address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    (address.sll_protocol, address.sll_ifindex) = (everything, index);
+    let len = size_of::<libc::sockaddr_ll>() as u32;
+    // SAFETY: reads `len` bytes of an address.
+    let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    socket
+}
+
 impl Peer {
     fn new(device: &str) -> Self {
         let index: i32 = ip(&format!("-oneline link show dev {device}"))
@@ -84,21 +104,7 @@ impl Peer {
             .next()
             .and_then(|index| index.parse().ok())
             .unwrap();
-        let everything = (libc::ETH_P_ALL as u16).to_be();
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: takes plain numbers.
-        let socket = unsafe { libc::socket(libc::AF_PACKET, kind, everything.into()) };
-        assert!(socket >= 0, "a packet socket needs root");
-        // SAFETY: just opened, and nobody else's.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: all zeros are an address.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        (address.sll_protocol, address.sll_ifindex) = (everything, index);
-        let len = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: reads `len` bytes of an address.
-        let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        let socket = packet_socket(index);
         let link = Link::new(mac(PEER_NUMBER), mac(2));
         let mut segment = Tcp::new(link, PEER.parse().unwrap(), GUEST.parse().unwrap());
         segment.sequence = PEER_ISN;
@@ -139,6 +145,11 @@ impl Peer {
                 self.take(got);
             }
         }
+        self.send_acks();
+    }
+
+    /// Sends the acknowledgements that are due.
+    fn send_acks(&mut self) {
         while let Some(&(at, ack)) = self.acks.front()
             && at <= Instant::now()
         {
@@ -203,8 +214,7 @@ impl Sender {
         Self { segment, una: 0, next: 0, edge, progress: Instant::now(), resets: 0 }
     }
 
-    /// Hears what has come, and sends what may leave of the first `total` bytes.
-    fn run(&mut self, vm: &mut Vm, total: u32) {
+    fn hear(&mut self, vm: &mut Vm) {
         while let Some((_, frame)) = vm.guest.recv(0) {
             let Some(got) = parse(&frame) else { continue };
             self.resets += u32::from(got.flags.intersects(Flags::RST));
@@ -216,6 +226,11 @@ impl Sender {
                 self.edge = self.edge.max(una + got.window);
             }
         }
+    }
+
+    /// Hears what has come, and sends what may leave of the first `total` bytes.
+    fn run(&mut self, vm: &mut Vm, total: u32) {
+        self.hear(vm);
         if self.progress.elapsed() > GUEST_RTO {
             (self.next, self.progress) = (self.una, Instant::now());
         }

@@ -87,13 +87,7 @@ impl<B: 'static> Sender<B> {
         ledger: &mut Ledger<'_, S>,
     ) -> bool {
         let from = self.una_for_guest();
-        let Some(limit) = self.early_limit(config).filter(|limit| limit.after(from)) else {
-            return false;
-        };
-        let una = self.whole_units_from_edge(self.stored_up_to(limit, from));
-        if !una.after(from) {
-            return false;
-        }
+        let Some(una) = self.next_early(from, config) else { return false };
         self.acquire_state(&mut FreeList::default());
         self.recovery.early.open = true;
         let una = self.record_owed(una, ledger);
@@ -101,6 +95,13 @@ impl<B: 'static> Sender<B> {
             self.recovery.early.una = Some(una);
         }
         una.after(from)
+    }
+
+    /// The number that what is stored and the rules allow, if it is behind `from`.
+    fn next_early(&self, from: Seq, config: &Config) -> Option<Seq> {
+        let limit = self.early_limit(config).filter(|limit| limit.after(from))?;
+        let una = self.whole_units_from_edge(self.stored_up_to(limit, from));
+        una.after(from).then_some(una)
     }
 
     /// How far the rules allow to acknowledge, whatever is stored; `None` if nothing may be.

@@ -263,7 +263,7 @@ impl Left {
         let (high, low) = (|word: u64| (word >> 32) as u32, |word: u64| word as u32);
         let known = Agreed::SACK | Agreed::TIMESTAMPS | Agreed::ECN;
         let peer_scale = (about as u8 & Agreed::SCALE).min(MAX_SCALE);
-        let srtt = Some(low(rest)).filter(|&micros| micros > 0);
+        let srtt = low(rest);
         Self {
             agreed: Agreed(about as u8 & known | peer_scale),
             guest_scale: ((about >> 8) as u8).min(MAX_SCALE),
@@ -275,7 +275,7 @@ impl Left {
             rwnd_edge: Seq(low(peer)),
             advertised_edge: Seq(high(guest)),
             guest_nxt: Seq(low(guest)),
-            srtt: srtt.map(|micros| Duration::from_micros(micros.into())),
+            srtt: (srtt > 0).then(|| Duration::from_micros(srtt.into())),
         }
     }
 }

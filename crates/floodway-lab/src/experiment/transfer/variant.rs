@@ -25,18 +25,16 @@ pub fn network(variant: Variant) -> Network {
 pub fn offload(variant: Variant, profile: Profile) -> Offload {
     let (transmit, receive, buffer) = match variant {
         Variant::Vanilla | Variant::Bridge => (false, false, None),
-        Variant::Transmit => (true, false, None),
+        Variant::Transmit | Variant::Agentless | Variant::Auto => (true, false, None),
         Variant::Receive => (false, true, None),
         Variant::Offload => (true, true, None),
         Variant::NoPolicy => (true, false, Some("none")),
         Variant::Fair => (true, false, Some("fair")),
         Variant::Prioritised => (true, false, Some("prioritised")),
-        Variant::Agentless | Variant::Auto => (true, false, None),
     };
-    let unmodified = transmit && !variant.needs_module();
     Offload {
         transmit,
-        mode: unmodified.then(|| variant.name()),
+        mode: (transmit && !variant.needs_module()).then(|| variant.name()),
         receive,
         buffer,
         budget: None,
