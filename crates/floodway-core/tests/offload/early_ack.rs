@@ -132,8 +132,8 @@ fn a_guest_without_the_module_does_not_wait_for_the_network() {
         let time = world.now.since(from);
         world.transfer(0, 10_000, LONG);
         world.check_i7();
-        let notices = world.named.len() as u64 + world.heartbeats;
-        assert_eq!(notices == 0, early, "there is no module to tell, {notices} notices");
+        let is_told = world.named.len() as u64 + world.heartbeats > 0;
+        assert_ne!(is_told, early, "there is no module to tell");
         (time, counters(&world).early_acks)
     };
     let ((waits, never), (goes_on, early)) = (take(false), take(true));

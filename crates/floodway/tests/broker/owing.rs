@@ -173,14 +173,19 @@ impl Peer {
             if self.loses() {
                 continue;
             }
-            if offset <= self.received && offset + payload.len() as u32 > self.received {
-                let new = (self.received - offset) as usize;
-                for &value in &payload[new..] {
-                    assert_eq!(value, byte(self.received), "byte {}", self.received);
-                    self.received += 1;
-                }
-            }
+            self.accept(offset, payload);
             self.acks.push_back((Instant::now() + PEER_DELAY, ISN + 1 + self.received));
+        }
+    }
+
+    /// Takes in what is next of the stream in `payload`, which begins at `offset`.
+    fn accept(&mut self, offset: u32, payload: &[u8]) {
+        if offset > self.received || offset + payload.len() as u32 <= self.received {
+            return;
+        }
+        for &value in &payload[(self.received - offset) as usize..] {
+            assert_eq!(value, byte(self.received), "byte {}", self.received);
+            self.received += 1;
         }
     }
 }

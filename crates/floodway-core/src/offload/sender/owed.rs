@@ -256,16 +256,22 @@ pub(in crate::offload) struct Left {
     srtt: Option<Duration>,
 }
 
+impl Agreed {
+    /// What a record says, without what cannot be.
+    fn of_bits(bits: u8) -> Self {
+        let known = Self::SACK | Self::TIMESTAMPS | Self::ECN;
+        Self(bits & known | (bits & Self::SCALE).min(MAX_SCALE))
+    }
+}
+
 impl Left {
     pub fn of(flow: &journal::Adopted) -> Self {
         let [_, _, about] = flow.about;
         let [clocks, peer, guest, rest]: [u64; NOTE_WORDS] = flow.notes;
         let (high, low) = (|word: u64| (word >> 32) as u32, |word: u64| word as u32);
-        let known = Agreed::SACK | Agreed::TIMESTAMPS | Agreed::ECN;
-        let peer_scale = (about as u8 & Agreed::SCALE).min(MAX_SCALE);
         let srtt = low(rest);
         Self {
-            agreed: Agreed(about as u8 & known | peer_scale),
+            agreed: Agreed::of_bits(about as u8),
             guest_scale: ((about >> 8) as u8).min(MAX_SCALE),
             mss: u32::from((about >> 16) as u16).max(MIN_MSS),
             guest_tsval: high(clocks),
