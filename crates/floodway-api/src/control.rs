@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::offload::Refused;
 use crate::config::{PortKeys, UplinkKeys};
 use crate::status::WorkerStatus;
+use crate::transmit::TransmitSetting;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
@@ -193,6 +194,9 @@ pub struct FlowStatus {
     pub srtt_us: Option<u64>,
     /// Acknowledged for the guest and not by it yet.
     pub kept: u32,
+    /// Acknowledged to the guest, and not by its peer yet.
+    #[serde(default)]
+    pub owed: u32,
 }
 
 /// Which connection of a port is asked for.
@@ -244,8 +248,8 @@ pub struct PairStatus {
 /// The offload settings of a port: those of `[port.offload]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadSettings {
-    /// Congestion control for what the guest sends.
-    pub transmit: bool,
+    /// Congestion control for what the guest sends: `true` for guests with the module, `false`, `agentless` or `auto`.
+    pub transmit: TransmitSetting,
     /// Acknowledgement of what the guest receives.
     pub receive: bool,
     /// Whose connections are offloaded: `own` or `any`.
@@ -266,6 +270,10 @@ pub struct OffloadSettings {
     pub idle_s: u64,
     /// Milliseconds of the smallest retransmission time-out.
     pub min_rto_ms: u64,
+    /// Nothing is acknowledged early that takes more milliseconds to be acknowledged by the peer.
+    pub early_ack_delay_ms: u64,
+    /// Seconds after which a silent peer that is owed bytes is dead.
+    pub peer_timeout_s: u64,
 }
 
 /// Settings to be changed; the others stay as they are. `max_flows` is fixed from the start.
@@ -274,7 +282,7 @@ pub struct OffloadSettings {
 pub struct OffloadChange {
     /// See [`OffloadSettings::transmit`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub transmit: Option<bool>,
+    pub transmit: Option<TransmitSetting>,
     /// See [`OffloadSettings::receive`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<bool>,
@@ -302,6 +310,12 @@ pub struct OffloadChange {
     /// See [`OffloadSettings::min_rto_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rto_ms: Option<u64>,
+    /// See [`OffloadSettings::early_ack_delay_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_ack_delay_ms: Option<u64>,
+    /// See [`OffloadSettings::peer_timeout_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_timeout_s: Option<u64>,
 }
 
 impl From<&OffloadSettings> for OffloadChange {
@@ -319,6 +333,8 @@ impl From<&OffloadSettings> for OffloadChange {
             receive_budget: Some(settings.receive_budget),
             idle_s: Some(settings.idle_s),
             min_rto_ms: Some(settings.min_rto_ms),
+            early_ack_delay_ms: Some(settings.early_ack_delay_ms),
+            peer_timeout_s: Some(settings.peer_timeout_s),
         }
     }
 }

@@ -33,5 +33,6 @@ pub mod plan;
 pub mod settings;
 pub mod status;
 pub mod trace;
+pub mod transmit;
 
 pub use config::Config;

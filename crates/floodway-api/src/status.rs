@@ -275,6 +275,15 @@ pub struct OffloadStatus {
     pub budget_used: u64,
     /// Bytes acknowledged for the guest and not by it yet.
     pub kept: u64,
+    /// How what the guest sends is offloaded: `off`, `module`, `agentless` or `auto`.
+    #[serde(default)]
+    pub mode: String,
+    /// The guest's module has answered a notice.
+    #[serde(default)]
+    pub module_heard: bool,
+    /// Bytes acknowledged to the guest that its peers have not acknowledged: it does not send them again.
+    #[serde(default)]
+    pub owed: u64,
     /// Bytes of memory that stored frames take.
     pub stored_bytes: u64,
     /// Events by name. Every counter is there, also those at zero.

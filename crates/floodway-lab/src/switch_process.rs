@@ -58,6 +58,8 @@ pub fn tap(name: &str, device: &str) -> UplinkConfig {
 pub struct Offload {
     /// Congestion control of what the VM sends.
     pub transmit: bool,
+    /// How, if not by grants to the guest's module: the name of a mode.
+    pub mode: Option<&'static str>,
     /// Acknowledgement of what the VM receives.
     pub receive: bool,
     /// How flows share the port's buffer; the switch's default when absent.
@@ -75,7 +77,7 @@ impl Offload {
     fn words(self) -> Vec<String> {
         let state = |on| Some(if on { "on" } else { "off" }.to_owned());
         let options = [
-            ("--transmit", state(self.transmit)),
+            ("--transmit", self.mode.map(str::to_owned).or_else(|| state(self.transmit))),
             ("--receive", state(self.receive)),
             ("--buffer", self.buffer.map(str::to_owned)),
             ("--budget", self.budget.map(|bytes| bytes.to_string())),
@@ -412,6 +414,7 @@ mod tests {
     fn offload_is_switched_in_the_words_of_the_command() {
         let full = Offload {
             transmit: true,
+            mode: None,
             receive: false,
             buffer: Some("fair"),
             budget: Some(65536),
@@ -421,6 +424,8 @@ mod tests {
         let expected = "--transmit on --receive off --buffer fair --budget 65536 --congestion reno --initial-window 3";
         assert_eq!(full.words().join(" "), expected);
         assert_eq!(Offload { buffer: None, budget: None, ..full }.words().len(), 8);
+        let agentless = Offload { mode: Some("agentless"), ..full };
+        assert_eq!(agentless.words()[..2], ["--transmit", "agentless"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
+use floodway_switch::api::transmit::{Transmit, TransmitSetting};
 use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
@@ -253,9 +254,9 @@ pub struct FlowsArgs {
 pub struct OffloadArgs {
     /// The port
     pub port: String,
-    /// Run congestion control for what the guest sends
-    #[arg(long)]
-    pub transmit: Option<Toggle>,
+    /// Run congestion control for what the guest sends: on (module), off, agentless or auto
+    #[arg(long, value_name = "MODE", value_parser = transmit)]
+    pub transmit: Option<TransmitSetting>,
     /// Acknowledge for the guest what it receives
     #[arg(long)]
     pub receive: Option<Toggle>,
@@ -274,6 +275,12 @@ pub struct OffloadArgs {
     /// Segments of the first congestion window
     #[arg(long, value_name = "N")]
     pub initial_window: Option<u8>,
+    /// Acknowledge nothing early that takes the peer more milliseconds to acknowledge
+    #[arg(long, value_name = "MS")]
+    pub early_ack_delay: Option<u64>,
+    /// Seconds after which a silent peer that is owed bytes is dead
+    #[arg(long, value_name = "SECONDS")]
+    pub peer_timeout: Option<u64>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -427,6 +434,15 @@ fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     let seconds = seconds.ok_or("must be a number of seconds from 0.1 to 3600")?;
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A mode of the transmit offload.
+fn transmit(text: &str) -> Result<TransmitSetting, String> {
+    match text {
+        "on" => Ok(TransmitSetting(Transmit::Module)),
+        "off" => Ok(TransmitSetting(Transmit::Off)),
+        mode => mode.parse().map_err(|_| "must be on, off, module, agentless or auto".to_owned()),
+    }
 }
 
 /// A number of bytes, perhaps in KiB, MiB or GiB.

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use floodway_switch::config::offload::NO_JOURNAL;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::{Config, Switch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -38,6 +39,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         // One that comes before there is anything to reload does nothing.
         flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
         return broker::run(args, format!("running with {}", summary(&config)));
+    }
+    if let Some(port) = config.port_that_may_owe() {
+        anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
     }
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.

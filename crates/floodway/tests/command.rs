@@ -161,6 +161,23 @@ fn a_switch_of_a_single_process_says_that_it_has_no_sandbox() {
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
 }
 
+/// Nothing would outlive the process.
+#[test]
+fn a_switch_of_a_single_process_acknowledges_nothing_early() {
+    const WHY: &str = "needs a switch of two processes";
+    let scene = Scene::new();
+    scene.configure("[port.offload]\ntransmit = \"auto\"");
+    let refused = scene.output(&["run", "--config", "switch.toml", "--single-process"]);
+    assert!(stderr(&refused).contains(WHY), "{refused:?}");
+    assert_eq!(refused.status.code(), Some(1));
+    scene.configure("[port.offload]\ntransmit = true");
+    let _running = scene.start_as(Processes::One);
+    let refused = scene.output(&["offload", "vm1", "--transmit", "agentless"]);
+    assert!(!refused.status.success() && stderr(&refused).contains(WHY), "{refused:?}");
+    let shown = scene.output(&["offload", "vm1", "--json"]);
+    assert!(stdout(&shown).contains("\"transmit\": true"), "{shown:?}");
+}
+
 #[test]
 fn a_killed_switch_is_replaced() {
     let scene = Scene::new();

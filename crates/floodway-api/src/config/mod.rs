@@ -194,6 +194,14 @@ pub struct PortConfig {
     pub vcpu: Option<VcpuConfig>,
 }
 
+impl Config {
+    /// The first port on which bytes may be acknowledged to the guest that its peer has not acknowledged: they have to outlive the process that moves frames.
+    #[must_use]
+    pub fn port_that_may_owe(&self) -> Option<&PortConfig> {
+        self.ports.iter().find(|port| port.offload.transmit_mode().may_owe())
+    }
+}
+
 impl PortConfig {
     /// A port with all defaults.
     #[must_use]

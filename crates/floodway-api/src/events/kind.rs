@@ -271,15 +271,15 @@ impl EventKind {
             }
             Self::OffloadRestored { connections, .. } => write!(
                 f,
-                "an earlier process owed the guest bytes of {connections} connections; they are there"
+                "an earlier process had acknowledged bytes of {connections} connections; they are there"
             ),
             Self::OffloadLost { connections, .. } => write!(
                 f,
-                "bytes of {connections} connections that were acknowledged for the guest are lost; both ends are reset"
+                "bytes of {connections} connections that were acknowledged are lost; both ends are reset"
             ),
             Self::OffloadDamaged { records, .. } => write!(
                 f,
-                "{records} records of what was acknowledged for the guest are damaged; all connections from before are reset"
+                "{records} records of what was acknowledged are damaged; all connections from before are reset"
             ),
             Self::InboundChanged { changes } => write!(f, "inbound settings changed: {changes}"),
             Self::CaptureBegan { capture, uid, .. } => {

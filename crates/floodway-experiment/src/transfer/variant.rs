@@ -23,6 +23,10 @@ pub enum Variant {
     Fair,
     /// Transmit offload, larger shares for flows with short round trips.
     Prioritised,
+    /// Transmit offload by early acknowledgement, and an unmodified guest.
+    Agentless,
+    /// Transmit offload by grants or early acknowledgement, and an unmodified guest.
+    Auto,
 }
 
 impl Variant {
@@ -38,6 +42,8 @@ impl Variant {
             Self::NoPolicy => "none",
             Self::Fair => "fair",
             Self::Prioritised => "prioritised",
+            Self::Agentless => "agentless",
+            Self::Auto => "auto",
         }
     }
 
@@ -55,6 +61,10 @@ impl Variant {
             Self::Prioritised => {
                 "transmit offload, larger shares of its buffer for short round trips"
             }
+            Self::Agentless => "transmit offload by early acknowledgement, an unmodified guest",
+            Self::Auto => {
+                "transmit offload by grants or early acknowledgement, an unmodified guest"
+            }
         }
     }
 
@@ -62,6 +72,12 @@ impl Variant {
     #[must_use]
     pub fn transmits(self) -> bool {
         !matches!(self, Self::Vanilla | Self::Bridge | Self::Receive)
+    }
+
+    /// Returns `true` if the guest has the module, which lets it send as far as it is granted.
+    #[must_use]
+    pub fn needs_module(self) -> bool {
+        self.transmits() && !matches!(self, Self::Agentless | Self::Auto)
     }
 
     /// Returns `true` if the switch does anything for the guest.

@@ -315,6 +315,8 @@ impl Snapshot {
         )?;
         let help = "Bytes acknowledged for the guest and not by it yet";
         metrics.gauge("offload_kept_bytes", help, of(|offload| offload.kept as f64))?;
+        let help = "Bytes acknowledged to the guest and not yet by its peers";
+        metrics.gauge("offload_owed_bytes", help, of(|offload| offload.owed as f64))?;
         let help = "Bytes of memory that frames stored by the TCP offload take";
         metrics.gauge("offload_stored_bytes", help, of(|offload| offload.stored_bytes as f64))?;
         let help = "What the TCP offload has done";

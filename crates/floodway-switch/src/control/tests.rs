@@ -115,6 +115,8 @@ impl ControlApi for Fixed {
             max_flows: 3,
             idle_s: 4,
             min_rto_ms: 5,
+            early_ack_delay_ms: 6,
+            peer_timeout_s: 7,
         })
     }
 
@@ -438,9 +440,9 @@ fn offload_settings_are_shown_and_changed() {
     let client = ControlClient::new(&path).unwrap();
     assert_eq!(client.offload("vm1").unwrap().budget, 1);
     let congestion = Some("vegas".to_owned());
-    let change = OffloadChange { transmit: Some(true), congestion, ..Default::default() };
+    let change = OffloadChange { transmit: Some(true.into()), congestion, ..Default::default() };
     let settings = client.set_offload("vm1", &change).unwrap();
-    assert_eq!((settings.transmit, settings.congestion.as_str()), (true, "vegas"));
+    assert_eq!((settings.transmit, settings.congestion.as_str()), (true.into(), "vegas"));
     let refused = |port, change| client.set_offload(port, &change).unwrap_err().to_string();
     let error = refused("vm1", OffloadChange { budget: Some(9), ..Default::default() });
     assert_eq!(error, "budget = 9: must be an integer from 65536 to 1073741824");

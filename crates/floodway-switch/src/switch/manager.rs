@@ -35,6 +35,7 @@ use super::{BrokerPort, BrokerUplink, StartError};
 use crate::api::control::ControlError;
 use crate::api::events::EventKind;
 use crate::api::plan::{Action, Effect, Plan};
+use crate::config::offload::NO_JOURNAL;
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::events::{PortEvents, clip};
 use crate::host::affinity::Cores;
@@ -206,12 +207,21 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends all connections.
+    /// Ends all connections. What is owed to guests' peers ends with the journals, so those connections are reset first.
     pub(super) fn stop(&self) {
         let mut state = lock(&self.state);
+        self.reset_owing();
         drop(state.vcpus.take());
         while let Some((_, connection)) = state.connections.pop_first() {
             connection.stop();
+        }
+    }
+
+    fn reset_owing(&self) {
+        let mut delivery = Delivery::new(Arc::clone(&self.shared));
+        for port in self.shared.ports().list() {
+            Session::open(port, &mut delivery).reset_owing();
+            delivery.flush();
         }
     }
 
@@ -249,6 +259,9 @@ impl Manager {
         }
         if state.broker.is_some() {
             return Err(ControlError::HasBroker);
+        }
+        if let Some(port) = wanted.port_that_may_owe() {
+            return Err(ControlError::Invalid(format!("port \"{}\": {NO_JOURNAL}", port.name)));
         }
         let parts = Parts::of(&plan, &running, &wanted, &self.shared.ports());
         self.check(&state, &wanted, &parts)?;

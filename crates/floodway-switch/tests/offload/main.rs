@@ -192,9 +192,9 @@ fn flows_are_shown_and_drained() {
 fn offload_is_switched_while_bytes_flow() {
     with_scene(features::offered(1), offload(false, false), |scene| {
         let operator = &scene.operator;
-        let set = |transmit, receive| {
+        let set = |transmit: bool, receive| {
             let change = OffloadChange {
-                transmit: Some(transmit),
+                transmit: Some(transmit.into()),
                 receive: Some(receive),
                 ..OffloadChange::default()
             };

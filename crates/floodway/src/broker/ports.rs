@@ -388,7 +388,7 @@ fn give_numbers(
 
 /// Where what is acknowledged for the port's guest outlives data planes.
 fn journal(port: &PortConfig) -> io::Result<Journal> {
-    let budget = port.offload.receive_budget;
+    let budget = journal::budget(&port.offload);
     Journal::new(budget, (journal::words(budget) * WORD) as u64)
 }
 

@@ -71,7 +71,7 @@ fn options_of_flows_offload_and_drain() {
     assert_eq!((args.port, args.json, args.limit), (None, true, 1000));
     let words = "floodway offload vm1 --transmit on --receive off --budget 8MiB --initial-window 3";
     let Ok(Command::Offload(args)) = parse(words) else { panic!("not accepted") };
-    assert_eq!((args.transmit, args.receive), (Some(Toggle::On), Some(Toggle::Off)));
+    assert_eq!((args.transmit, args.receive), (Some(true.into()), Some(Toggle::Off)));
     assert_eq!((args.budget, args.initial_window), (Some(8 << 20), Some(3)));
     let Ok(Command::Drain(args)) = parse("floodway drain vm1 --timeout 0") else {
         panic!("not accepted");
@@ -123,7 +123,7 @@ fn wrong_usage_exits_with_2() {
         ("floodway status --watch 0", ErrorKind::ValueValidation),
         ("floodway stats", ErrorKind::InvalidSubcommand),
         ("floodway offload", ErrorKind::MissingRequiredArgument),
-        ("floodway offload vm1 --transmit yes", ErrorKind::InvalidValue),
+        ("floodway offload vm1 --transmit yes", ErrorKind::ValueValidation),
         ("floodway offload vm1 --budget much", ErrorKind::ValueValidation),
         ("floodway drain vm1 --undo --timeout 3", ErrorKind::ArgumentConflict),
         ("floodway completions cobol", ErrorKind::InvalidValue),
@@ -131,5 +131,14 @@ fn wrong_usage_exits_with_2() {
     for (words, kind) in cases {
         let error = parse(words).map(|command| panic!("{words}: {command:?}")).unwrap_err();
         assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{words}");
+    }
+}
+
+#[test]
+fn modes_of_the_transmit_offload() {
+    for mode in [Transmit::Off, Transmit::Module, Transmit::Agentless, Transmit::Auto] {
+        let words = format!("floodway offload vm1 --transmit {} --peer-timeout 60", mode.name());
+        let Ok(Command::Offload(args)) = parse(&words) else { panic!("not accepted") };
+        assert_eq!((args.transmit, args.peer_timeout), (Some(TransmitSetting(mode)), Some(60)));
     }
 }

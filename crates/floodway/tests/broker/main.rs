@@ -6,6 +6,7 @@ mod counters;
 mod events;
 mod faults;
 mod owed;
+mod owing;
 mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;

@@ -10,7 +10,7 @@ use crate::scene::{Scene, Vm, exchange, run, signal};
 
 impl Scene {
     /// Kills the broker when it owes no front-end anything: one whose message is half done is cut off.
-    fn kill_broker(&mut self) {
+    pub fn kill_broker(&mut self) {
         self.wait_for_port_threads();
         self.broker.kill().unwrap();
         self.broker.wait().unwrap();

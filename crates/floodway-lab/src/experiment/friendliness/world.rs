@@ -191,6 +191,7 @@ impl Stage<'_> {
         }
         let offload = Offload {
             transmit,
+            mode: None,
             receive: false,
             buffer: None,
             budget: None,
