@@ -20,10 +20,11 @@
 //! **Invariant**: what [`configuration`](Manager::configuration) returns is what runs.
 
 mod follow;
+mod parts;
 mod uplinks;
 mod vcpus;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
@@ -34,7 +35,7 @@ use floodway_core::l2::{MacTable, MacTables, PortId, PortKind, StormLimit};
 use super::{BrokerPort, BrokerUplink, StartError};
 use crate::api::control::ControlError;
 use crate::api::events::EventKind;
-use crate::api::plan::{Action, Effect, Plan};
+use crate::api::plan::Plan;
 use crate::config::offload::NO_JOURNAL;
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::events::{PortEvents, clip};
@@ -54,7 +55,7 @@ use crate::sync::lock;
 use crate::sync::waker::Waker;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
-use uplinks::UplinkParts;
+use parts::Parts;
 use vcpus::look_after_vcpus;
 
 /// How long workers may take to see a change. They look between two batches.
@@ -122,43 +123,6 @@ impl From<NotMade> for ControlError {
 struct Prepared {
     port: Arc<Port>,
     connection: Connection,
-}
-
-/// The ports of a change.
-struct Parts {
-    /// Those that are not touched.
-    stay: Vec<Arc<Port>>,
-    /// Those that go.
-    gone: Vec<Arc<Port>>,
-    /// Those that come, and can be made before others go.
-    early: Vec<PortConfig>,
-    /// Those that come where others go: they have a socket or an address of theirs.
-    late: Vec<PortConfig>,
-    /// Uplinks.
-    uplinks: UplinkParts,
-}
-
-impl Parts {
-    fn of(plan: &Plan, running: &Config, wanted: &Config, ports: &Ports) -> Self {
-        let removed: BTreeSet<_> = plan.ports(Action::Remove, Effect::Reconnect).collect();
-        let replaced: BTreeSet<_> = plan.ports(Action::Change, Effect::Reconnect).collect();
-        let added: BTreeSet<_> = plan.ports(Action::Add, Effect::Live).collect();
-        let goes = |name: &str| removed.contains(name) || replaced.contains(name);
-        let taken = |port: &PortConfig| {
-            running.ports.iter().any(|old| {
-                let same = old.socket == port.socket || old.mac.is_some() && old.mac == port.mac;
-                same && goes(&old.name)
-            })
-        };
-        let is_new =
-            |port: &&PortConfig| added.contains(&*port.name) || replaced.contains(&*port.name);
-        let new = wanted.ports.iter().filter(is_new).cloned();
-        let (late, early) = new.partition(taken);
-        let (gone, stay) = ports.iter().cloned().partition(|port| goes(&port.config.name));
-        let come = plan.uplinks(Action::Add).chain(plan.uplinks(Action::Change)).collect();
-        let uplinks = UplinkParts::of(wanted, &come, ports.uplinks());
-        Self { stay, gone, early, late, uplinks }
-    }
 }
 
 impl Manager {

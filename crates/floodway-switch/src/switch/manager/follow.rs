@@ -15,8 +15,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::parts::Parts;
 use super::uplinks::UplinkParts;
-use super::{Doors, Manager, NotMade, Parts};
+use super::{Doors, Manager, NotMade};
 use crate::api::plan::Plan;
 use crate::config::{Config, PortConfig};
 use crate::state::port::Port;
