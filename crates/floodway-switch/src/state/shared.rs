@@ -165,7 +165,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use floodway_core::l2::NetworkId;
+    use floodway_core::l2::{NetworkId, Origin};
 
     use super::*;
     use crate::config::{self, NetworkConfig, PortConfig};
