@@ -32,22 +32,22 @@ type Body = Result<Json<Document>, JsonRejection>;
 type Source = Arc<dyn ConfigApi>;
 
 /// The routes, answered by `source`.
-pub(super) fn routes(source: Source) -> Routes<()> {
+pub(super) fn routes(source: &Source) -> Routes<()> {
     Routes::new()
         .on("GET", "/v1/openapi.json", openapi)
         .on("GET", "/v1/ports", ports)
         .on("GET", "/v1/uplinks", uplinks)
         .on("GET", "/v1/config", config)
         .on("PUT", "/v1/config", put_config)
-        .with_state(Arc::clone(&source))
-        .merge(named(&source, Kind::Network, "/v1/networks/{name}"))
-        .merge(named(&source, Kind::Port, "/v1/ports/{name}").merge(shown(
-            &source,
+        .with_state(Arc::clone(source))
+        .merge(named(source, Kind::Network, "/v1/networks/{name}"))
+        .merge(named(source, Kind::Port, "/v1/ports/{name}").merge(shown(
+            source,
             Kind::Port,
             "/v1/ports/{name}",
         )))
-        .merge(named(&source, Kind::Uplink, "/v1/uplinks/{name}").merge(shown(
-            &source,
+        .merge(named(source, Kind::Uplink, "/v1/uplinks/{name}").merge(shown(
+            source,
             Kind::Uplink,
             "/v1/uplinks/{name}",
         )))

@@ -23,7 +23,7 @@ use crate::api::openapi::{self, Sockets};
 use crate::operator::ConfigApi;
 
 /// The routes, answered by `source`, for root and the user `owner`.
-pub(super) fn router(source: Arc<dyn ConfigApi>, owner: u32) -> Router {
+pub(super) fn router(source: &Arc<dyn ConfigApi>, owner: u32) -> Router {
     changes::routes(source)
         .into_router()
         .fallback(unknown)

@@ -34,7 +34,7 @@ pub(super) fn routes(source: Source, owner: u32) -> Routes<()> {
         .on("POST", "/v1/captures", captures::begin)
         .on("DELETE", "/v1/captures/{id}", captures::end)
         .with_state(captures::Owned { source: Arc::clone(&source), owner });
-    let configuration = changes::routes(Arc::clone(&source) as Arc<dyn ConfigApi>);
+    let configuration = changes::routes(&(Arc::clone(&source) as Arc<dyn ConfigApi>));
     Routes::new()
         .on("GET", "/v1/status", status)
         .on("GET", "/v1/activity", activity)

@@ -76,7 +76,7 @@ impl ControlServer {
     ) -> Result<Self, BindError> {
         let owner = rustix::process::geteuid().as_raw();
         let serve = move |listener| -> Serving {
-            let router = checked(manage::router(configuration, owner));
+            let router = checked(manage::router(&configuration, owner));
             let service = router.into_make_service_with_connect_info::<Peer>();
             Box::pin(axum::serve(listener, service).into_future())
         };

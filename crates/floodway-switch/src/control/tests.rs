@@ -559,6 +559,7 @@ fn the_document_has_every_route_and_no_other() {
     let all: BTreeSet<_> =
         routes(Arc::clone(&source) as Source, 0).listed().iter().copied().collect();
     assert_eq!(all, described(&|_| true));
-    let manage: BTreeSet<_> = changes::routes(source).listed().iter().copied().collect();
+    let manage: BTreeSet<_> =
+        changes::routes(&(source as Arc<dyn ConfigApi>)).listed().iter().copied().collect();
     assert_eq!(manage, described(&|sockets| sockets != Sockets::Control));
 }

@@ -130,9 +130,10 @@ impl Manager {
             }
         };
         let opened = self.open_uplink(state, number, config, wanted, source);
-        opened.map_err(|problem| {
-            state.free_uplinks.push_front(number);
-            problem
+        opened.inspect_err(|_| {
+            if state.broker.is_none() {
+                state.free_uplinks.push_front(number);
+            }
         })
     }
 
