@@ -65,7 +65,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// Copies `n` bytes out of memory that somebody else may be writing to. Each is read once, volatile: whatever is done with the copy, the compiler does not go
+/// Copies `n` bytes out of memory that somebody else may be writing to, by volatile reads: whatever is done with the copy, the compiler does not go
 /// back to where it came from.
 ///
 /// # Safety

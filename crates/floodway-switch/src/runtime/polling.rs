@@ -220,14 +220,14 @@ mod tests {
         /// Work of `work` microseconds, and then none for `gap` microseconds.
         fn burst(&mut self, work: u64, gap: u64) {
             for _ in 0..work {
-                self.now = self.now + US;
+                self.now += US;
                 self.worked += 1;
                 let cpu = self.cpu();
                 self.polling.note_work(self.now, || cpu);
             }
             let end = self.now + Duration::from_micros(gap);
             while self.now < end {
-                self.now = self.now + US;
+                self.now += US;
                 self.polled += 1;
                 let cpu = self.cpu();
                 if self.polling.next(self.now, || cpu) == Next::Sleep {
