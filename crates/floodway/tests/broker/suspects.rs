@@ -61,13 +61,14 @@ fn a_worker_notes_whose_turn_it_is() {
     let scene = Scene::start();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     let notes = notes(&scene);
-    // The broker numbers ports from 1. While there is traffic the worker looks at both in turn.
+    // The broker numbers ports from 1. While both guests send, the worker looks at their ports in turn.
     for instance in [1, 2] {
         let mut number = 0;
         wait_until("its turn to be noted", || {
             number += 1;
             a.guest.send(0, &Default::default(), &numbered(1, 2, number, 200));
-            while b.guest.recv(0).is_some() {}
+            b.guest.send(0, &Default::default(), &numbered(2, 1, number, 200));
+            while a.guest.recv(0).is_some() || b.guest.recv(0).is_some() {}
             noted(&notes) == instance
         });
     }
