@@ -17,7 +17,8 @@ use floodway_wire::tcp::Flags;
 use crate::scene::{Scene, Vm};
 use crate::uplinks::{in_namespace, ip, uplink};
 
-const AGENTLESS: &str = "[port.offload]\ntransmit = \"agentless\"\n";
+/// Round trips on a busy machine must not end early acknowledgement.
+const AGENTLESS: &str = "[port.offload]\ntransmit = \"agentless\"\nearly_ack_delay_ms = 1000\n";
 const GUEST: &str = "10.77.0.2:4000";
 const PEER: &str = "10.77.0.1:80";
 /// Address of the peer, which is behind the uplink.
