@@ -8,6 +8,7 @@
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
 //! | [`sealed`] | bytes that are handed over and do not change |
 //! | [`store`] | the messages between broker and descriptor store |
+//! | [`upgrade`] | which programs run, and what a program says of itself before it is started |
 //! | [`sandbox`] | what the data plane gives up before it starts |
 
 pub mod allowance;
@@ -17,3 +18,4 @@ pub mod peer;
 pub mod sandbox;
 pub mod sealed;
 pub mod store;
+pub mod upgrade;

@@ -23,9 +23,10 @@ use crate::message::{
 };
 use crate::peer::Peer;
 use crate::sealed;
+use crate::upgrade::Programs;
 
 /// Version of these messages.
-pub const STORE_VERSION: u32 = 1;
+pub const STORE_VERSION: u32 = 2;
 
 /// Under which an item is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub enum Key {
     DataPlane,
     /// That a change is not answered.
     Change,
+    /// Which programs run.
+    Programs,
     /// The control socket.
     Control,
     /// Configuration and ports.
@@ -89,6 +92,13 @@ pub enum Item {
     },
     /// The data plane owes an answer to a change of the layout.
     Change,
+    /// Which programs run.
+    Programs {
+        /// Those that run, by what the broker knows.
+        programs: Programs,
+        /// The broker is replacing itself: the next one comes at once, and is of the same switch in all that an operator has said.
+        replacing: bool,
+    },
     /// The listening control socket.
     Control,
     /// A sealed memfd with a [`KeptLayout`].
@@ -161,6 +171,7 @@ impl Item {
             Self::Store => Key::Store,
             Self::DataPlane { .. } => Key::DataPlane,
             Self::Change => Key::Change,
+            Self::Programs { .. } => Key::Programs,
             Self::Control => Key::Control,
             Self::Layout { .. } => Key::Layout,
             Self::Uplink { index, .. } => Key::Uplink(*index),
@@ -176,7 +187,7 @@ impl Item {
 
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
-            Self::Change | Self::Setting(_) | Self::Busy { .. } => 0..=0,
+            Self::Change | Self::Programs { .. } | Self::Setting(_) | Self::Busy { .. } => 0..=0,
             Self::DataPlane { .. } => 2..=2,
             Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
             Self::Session { .. } => 0..=1,
@@ -188,6 +199,7 @@ impl Item {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Setting(setting) => setting.check(),
+            Self::Programs { programs, .. } => programs.check(),
             Self::Entry { bytes, .. } if bytes.len() > MAX_VHOST_MESSAGE => {
                 let (value, max) = (bytes.len(), MAX_VHOST_MESSAGE);
                 Err(Violation::TooLarge { field: "bytes", value, max })
