@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
+use crate::status::ProgramsStatus;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
@@ -100,6 +101,24 @@ pub enum ControlError {
     /// A setting cannot have this value.
     #[error(transparent)]
     Refused(#[from] Refused),
+}
+
+/// Asks for an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRequest {
+    /// Absolute path of the program that is to take the place of the one that runs, as the broker sees it.
+    pub binary: PathBuf,
+}
+
+/// How upgrades of a switch stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeStatus {
+    /// One is under way.
+    pub running: bool,
+    /// The programs that run, and what has become of earlier upgrades. The number of the one under way is that of the attempts.
+    #[serde(flatten)]
+    pub programs: ProgramsStatus,
 }
 
 /// The body of every answer that is not a success.

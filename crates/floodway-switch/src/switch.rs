@@ -1,5 +1,6 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
+mod hand_over;
 mod manager;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
@@ -48,6 +49,8 @@ use crate::stats::Removed;
 use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
+pub use hand_over::programs_status;
+pub use manager::drain::Drain;
 use manager::{Broker, Manager};
 use operated::Operated;
 
@@ -292,9 +295,16 @@ impl Switch {
         Ok(RunningWorker { waker, thread: Some(thread) })
     }
 
-    /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did.
-    pub fn note_predecessors(&self, broker: u32, count: u32, last_end: Option<String>) {
-        if count > 0 {
+    /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did. With `is_new`, that was just before
+    /// this one.
+    pub fn note_predecessors(
+        &self,
+        broker: u32,
+        count: u32,
+        last_end: Option<String>,
+        is_new: bool,
+    ) {
+        if count > 0 && is_new {
             let (restarts, reason) = (count, last_end.clone());
             self.shared.events.emit(EventKind::DataPlaneRestarted { restarts, reason });
         }

@@ -37,6 +37,10 @@ pub enum EventKind {
     SwitchStarted { version: String, ports: usize, uplinks: usize },
     /// It has taken over from one that ended. So many have ended by now.
     DataPlaneRestarted { restarts: u32, reason: Option<String> },
+    /// It has taken over from one of another program, or of the same once more. Frames stood still for so many microseconds.
+    SwitchUpgraded { from: String, to: String, pause_us: u64 },
+    /// An upgrade failed; what ran goes on.
+    UpgradeFailed { reason: String },
     /// The configuration that runs is another one, by these changes.
     ConfigApplied { changes: String },
     /// A change of the configuration failed.
@@ -102,6 +106,8 @@ impl EventKind {
         match self {
             Self::SwitchStarted { .. } => "switch_started",
             Self::DataPlaneRestarted { .. } => "data_plane_restarted",
+            Self::SwitchUpgraded { .. } => "switch_upgraded",
+            Self::UpgradeFailed { .. } => "upgrade_failed",
             Self::ConfigApplied { .. } => "config_applied",
             Self::ConfigFailed { .. } => "config_failed",
             Self::PortConnected { .. } => "port_connected",
@@ -138,6 +144,7 @@ impl EventKind {
     pub const fn severity(&self) -> Severity {
         match self {
             Self::SwitchStarted { .. }
+            | Self::SwitchUpgraded { .. }
             | Self::ConfigApplied { .. }
             | Self::PortConnected { .. }
             | Self::PortDisconnected { reason: None, .. }
@@ -154,7 +161,8 @@ impl EventKind {
             | Self::DropsBegan { .. }
             | Self::DropsEnded { .. }
             | Self::UplinkUp { .. } => Severity::Info,
-            Self::ConfigFailed { .. }
+            Self::UpgradeFailed { .. }
+            | Self::ConfigFailed { .. }
             | Self::PortDisconnected { .. }
             | Self::PortRefused { .. }
             | Self::PortUnreachable { .. }
@@ -198,6 +206,8 @@ impl EventKind {
             Self::UplinkDown { uplink, .. } | Self::UplinkUp { uplink, .. } => Some(uplink),
             Self::SwitchStarted { .. }
             | Self::DataPlaneRestarted { .. }
+            | Self::SwitchUpgraded { .. }
+            | Self::UpgradeFailed { .. }
             | Self::ConfigApplied { .. }
             | Self::ConfigFailed { .. }
             | Self::InboundChanged { .. }
@@ -219,6 +229,14 @@ impl fmt::Display for EventKind {
                 Some(reason) => write!(f, "took over from a data plane that ended: {reason}"),
                 None => f.write_str("took over from a data plane that ended"),
             },
+            Self::SwitchUpgraded { from, to, pause_us } => {
+                let ms = *pause_us as f64 / 1e3;
+                write!(
+                    f,
+                    "upgraded from floodway {from} to {to}: frames stood still for {ms:.1} ms"
+                )
+            }
+            Self::UpgradeFailed { reason } => write!(f, "not upgraded: {reason}"),
             Self::ConfigApplied { changes } => write!(f, "reconfigured: {changes}"),
             Self::ConfigFailed { reason, .. } => write!(f, "not reconfigured: {reason}"),
             Self::PortConnected { .. } => f.write_str("front-end connected"),

@@ -1,9 +1,9 @@
-//! A broker's manage socket: changes of the configuration, and nothing else.
+//! A broker's manage socket: changes of the configuration, and upgrades.
 //!
 //! # Theory of operation
 //! The data plane of a switch of two processes answers operators on the control socket, and may have been taken over by a guest. So the configuration
 //! says nothing to it that it could pass on: changes of it come in here, at a process that no guest's byte reaches. Whoever may change the configuration
-//! may name any path as a socket; so the socket is its owner's alone (mode 0600), and a peer has to be root or the user of this process,
+//! may name any path as a socket, and whoever may upgrade any program; so the socket is its owner's alone (mode 0600), and a peer has to be root or the user of this process,
 //! whatever has become of the file's mode (`SO_PEERCRED`).
 
 use std::sync::Arc;
@@ -17,13 +17,18 @@ use axum::response::{IntoResponse, Response};
 
 use super::failure::{Failure, error};
 use super::peer::{Peer, may};
-use super::{changes, routes};
+use super::{changes, routes, upgrade};
 use crate::api::control::ControlError;
-use crate::operator::ConfigApi;
+use crate::operator::{ConfigApi, UpgradeApi};
 
-/// The routes, answered by `source`, for root and the user `owner`.
-pub(super) fn router(source: Arc<dyn ConfigApi>, owner: u32) -> Router {
+/// The routes, answered by `source` and `upgrades`, for root and the user `owner`.
+pub(super) fn router(
+    source: Arc<dyn ConfigApi>,
+    upgrades: Arc<dyn UpgradeApi>,
+    owner: u32,
+) -> Router {
     changes::router(source)
+        .merge(upgrade::router(upgrades))
         .fallback(unknown)
         .method_not_allowed_fallback(routes::wrong_method)
         .layer(middleware::from_fn_with_state(owner, check_rights))
@@ -44,9 +49,9 @@ async fn check_rights(
 }
 
 async fn unknown(uri: Uri) -> Response {
-    let routes = changes::ROUTES;
+    let (routes, upgrade) = (changes::ROUTES, upgrade::ROUTE);
     let message = format!(
-        "no route {}; there are {routes}, and the others are on the control socket",
+        "no route {}; there are {routes}, {upgrade}, and the others are on the control socket",
         uri.path()
     );
     error(axum::http::StatusCode::NOT_FOUND, message)

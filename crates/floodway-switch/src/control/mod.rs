@@ -34,6 +34,13 @@
 //! With `?dry_run=true` a change is checked and its plan returned, and nothing is done. With `If-Match` it is done only if the entity tag still
 //! holds (412 otherwise). A change that cannot be made changes nothing.
 //!
+//! The manage socket of a broker has, beside those routes:
+//!
+//! | route | answer |
+//! |---|---|
+//! | `GET /v1/upgrade` | [`UpgradeStatus`](crate::api::control::UpgradeStatus) as JSON |
+//! | `POST /v1/upgrade` | the same, when an upgrade has begun, after an [`UpgradeRequest`](crate::api::control::UpgradeRequest) |
+//!
 //! Behind a broker the routes that change ports or the configuration are refused (409): the broker answers them, and reads of the same, on a socket
 //! of its own (`manage`).
 //!
@@ -59,6 +66,7 @@ mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 
 pub use crate::api::client::{ClientError, ControlClient, Next};
 pub use crate::api::status::Version;

@@ -179,6 +179,7 @@ fn sample() -> Status {
             pid: 42,
             uptime_s: 1.5,
             predecessors: None,
+            programs: None,
             sandbox: None,
         },
         workers: vec![WorkerStatus { index: 0, polls: 9, awake: 0.25, ..Default::default() }],

@@ -34,7 +34,7 @@ use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
-pub use api::{ConfigApi, ControlApi, StatusSource};
+pub use api::{ConfigApi, ControlApi, StatusSource, UpgradeApi};
 pub use capture::CaptureSink;
 pub use snapshot::drops;
 

@@ -239,6 +239,12 @@ impl<'a> Session<'a> {
         self.run(|engine, _, now, egress| engine.drain(draining, now, egress));
     }
 
+    /// As [`drain`](Self::drain), for what the switch itself is about to do: what an operator has said holds before and after it.
+    pub(crate) fn drain_for_now(&mut self, draining: bool) {
+        let draining = draining || self.machine.draining;
+        self.run(|engine, _, now, egress| engine.drain(draining, now, egress));
+    }
+
     /// Tells the engine what has become of a guest that was stopped.
     pub fn on_guest_event(&mut self, event: GuestEvent) {
         match event {
