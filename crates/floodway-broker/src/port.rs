@@ -86,6 +86,8 @@ struct Letters {
     channel: Option<PortChannel>,
     /// Why the front-end is to be cut off.
     cut_off: Option<String>,
+    /// The thread is to end when no front-end is owed anything.
+    leave: bool,
     stop: bool,
 }
 
@@ -107,8 +109,8 @@ impl Mailbox {
         // Nothing to read is no news.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Letters { channel, cut_off, stop } = &mut *letters;
-        Letters { channel: channel.take(), cut_off: cut_off.take(), stop: *stop }
+        let Letters { channel, cut_off, leave, stop } = &mut *letters;
+        Letters { channel: channel.take(), cut_off: cut_off.take(), leave: *leave, stop: *stop }
     }
 }
 
@@ -154,6 +156,7 @@ impl PortThread {
             cut_offs: CutOffs::default(),
             quarantine: None,
             allowance: Allowance::new(Instant::now()),
+            is_leaving: false,
             kept,
         };
         let thread =
@@ -169,6 +172,17 @@ impl PortThread {
     /// Cuts off the front-end, of which data planes die.
     pub fn cut_off(&self, reason: String) {
         self.mailbox.change(|letters| letters.cut_off = Some(reason));
+    }
+
+    /// Lets the thread end when no front-end is owed anything. What it holds is in the store: another broker goes on with it.
+    pub fn leave(&self) {
+        self.mailbox.change(|letters| letters.leave = true);
+    }
+
+    /// Returns `true` once the thread has ended.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
@@ -229,6 +243,8 @@ struct Server {
     quarantine: Option<String>,
     /// What this thread may do for front-ends.
     allowance: Allowance,
+    /// Takes nothing new: it ends when no front-end is owed anything.
+    is_leaving: bool,
     /// What of it the next broker would get.
     kept: Kept,
 }
@@ -237,12 +253,15 @@ impl Server {
     fn run(mut self) {
         self.begin_anew();
         loop {
-            self.settle();
+            if !self.settle() && self.is_leaving {
+                return;
+            }
             self.wait();
             let letters = self.mailbox.take();
             if letters.stop {
                 return;
             }
+            self.is_leaving |= letters.leave;
             self.hear();
             if let Some(reason) = letters.cut_off {
                 self.cut_off(&reason);
@@ -264,12 +283,18 @@ impl Server {
         }
     }
 
-    /// Takes note of whether the front-end is owed something.
-    fn settle(&mut self) {
+    /// Takes note of whether the front-end is owed something, and returns that.
+    fn settle(&mut self) -> bool {
         let owed = self.front_end.as_ref().is_some_and(|front_end| {
             front_end.session.is_unsettled() || front_end.framer.is_inside()
         });
         self.kept.set_busy(owed);
+        owed
+    }
+
+    /// Returns `true` if the front-end's bytes are wanted.
+    fn wants_bytes(&self, front_end: &FrontEnd) -> bool {
+        front_end.session.is_ready() && (!self.is_leaving || front_end.framer.is_inside())
     }
 
     /// Waits if front-ends have had more done than they may, at most until there is another data plane.
@@ -283,8 +308,8 @@ impl Server {
     /// Waits until there is something to do.
     fn wait(&self) {
         let now = Instant::now();
-        let ready = self.front_end.as_ref().filter(|front_end| front_end.session.is_ready());
-        let listens = self.channel.is_some() && self.front_end.is_none();
+        let ready = self.front_end.as_ref().filter(|front_end| self.wants_bytes(front_end));
+        let listens = self.channel.is_some() && self.front_end.is_none() && !self.is_leaving;
         let pauses = listens && now < self.retry;
         let mut due = ready.and_then(|front_end| front_end.deadline);
         let mut fds = vec![self.mailbox.bell.as_fd()];
@@ -439,7 +464,7 @@ impl Server {
 
     /// Takes a front-end, if there is none, and there is a data plane for it.
     fn find_front_end(&mut self) {
-        if self.channel.is_none() || self.front_end.is_some() {
+        if self.channel.is_none() || self.front_end.is_some() || self.is_leaving {
             return;
         }
         let now = Instant::now();
@@ -511,10 +536,11 @@ impl Server {
 
     /// Passes the next message on, if it is there and the data plane can have it.
     fn read_front_end(&mut self) {
-        let Some(front_end) = &mut self.front_end else { return };
-        if !front_end.session.is_ready() || !is_readable(front_end.stream.as_fd()) {
+        let Some(front_end) = &self.front_end else { return };
+        if !self.wants_bytes(front_end) || !is_readable(front_end.stream.as_fd()) {
             return;
         }
+        let Some(front_end) = &mut self.front_end else { return };
         // Before the first byte is taken.
         self.kept.set_busy(true);
         match front_end.framer.read(&front_end.stream) {

@@ -5,6 +5,7 @@ mod events;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 pub use capture::CaptureArgs;
 pub use events::EventsArgs;
 pub use trace::TraceArgs;
+pub use upgrade::UpgradeArgs;
 
 /// A user-space virtual switch for hosts that run many VMs per core
 #[derive(Debug, Parser)]
@@ -67,6 +69,8 @@ pub enum Command {
     },
     /// Make the running switch what a configuration file says, and print what that changes
     Apply(ApplyArgs),
+    /// Put another program in the place of the one that runs, without ending a connection
+    Upgrade(UpgradeArgs),
     /// Add and remove ports as domains of libvirt start and end: what /etc/libvirt/hooks/qemu is to call
     LibvirtHook(HookArgs),
     /// Print metrics for Prometheus, or serve them to who may see and not touch
@@ -79,6 +83,9 @@ pub enum Command {
     /// Keep what the broker at the other end of standard input holds, for the next one, which connects to standard output
     #[command(hide = true)]
     DescriptorStore,
+    /// Print which messages between processes this program speaks, as JSON, for the broker that is asked to upgrade to it
+    #[command(hide = true)]
+    Speaks,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell

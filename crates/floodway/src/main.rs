@@ -32,6 +32,7 @@ mod status;
 mod table;
 mod top;
 mod trace;
+mod upgrade;
 
 use std::io;
 use std::process::ExitCode;
@@ -72,11 +73,13 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Port { command } => port::port(&command)?,
         Command::Network { command } => network::network(&command)?,
         Command::Apply(args) => apply::apply(&args)?,
+        Command::Upgrade(args) => upgrade::upgrade(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::DescriptorStore => descriptor_store::run()?,
+        Command::Speaks => upgrade::print_what_is_spoken()?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
         }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use floodway_process::message::{ToDataPlane, VERSION};
 use floodway_process::store::{Item, KeptLayout, Key};
+use floodway_process::upgrade::Programs;
 
 use super::{Broker, DataPlane, State};
 use crate::layout::Layout;
@@ -24,9 +25,16 @@ impl Broker<'_> {
         for setting in self.settings.all() {
             self.store.keep(Item::Setting(setting), &[]);
         }
+        self.leave_programs(&self.upgrades.state().programs, false);
         self.leave_layout(None);
         // Of the last broker, whose data plane has ended over it.
         self.store.forget(Key::Change);
+    }
+
+    /// Leaves which programs run; with `replacing`, the next broker is part of an upgrade.
+    pub(super) fn leave_programs(&self, programs: &Programs, replacing: bool) {
+        let programs = programs.clone();
+        self.store.keep(Item::Programs { programs, replacing }, &[]);
     }
 
     pub(super) fn leave_data_plane(&self, plane: &DataPlane, restarts: u32) {

@@ -11,6 +11,7 @@ use floodway_process::channel::Channel;
 use floodway_process::message::{FromPort, Setting, StatePart, ToPort, UplinkKind, VERSION};
 use floodway_process::peer::Peer;
 use floodway_process::store::{Item, KeptLayout};
+use floodway_process::upgrade::Programs;
 
 use crate::journal::Journal;
 use crate::poll::is_readable;
@@ -36,6 +37,10 @@ pub struct Taken {
     pub data_plane: Option<TakenDataPlane>,
     /// Data planes that ended before the last one.
     pub restarts: u32,
+    /// The programs that ran.
+    pub programs: Programs,
+    /// The broker has replaced itself, in an upgrade: nobody has died.
+    pub replacing: bool,
     change: bool,
 }
 
@@ -107,6 +112,9 @@ impl Taken {
                 }
             }
             Item::Change => self.change = true,
+            Item::Programs { programs, replacing } => {
+                (self.programs, self.replacing) = (programs, replacing);
+            }
             Item::Control => self.control = files.pop(),
             Item::Layout { bytes } => {
                 let layout = files.pop().map(|file| KeptLayout::read(file, bytes));

@@ -2,9 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use floodway_broker::store::taken::Taken;
 use floodway_broker::uplink::Uplink;
 use floodway_process::message::{Setting, StatePart};
 use floodway_process::store::KeptLayout;
+use floodway_process::upgrade::Programs;
 use floodway_switch::Config;
 use floodway_switch::api::control::store_path;
 use floodway_switch::control::{BindError, ControlListener};
@@ -22,7 +22,7 @@ use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
 use floodway_switch::switch;
 
 use super::ports::resume::Left;
-use super::uplinks;
+use super::{upgrade, uplinks};
 
 /// How long the kernel may take to end a broker that was killed.
 const DYING: Duration = Duration::from_millis(500);
@@ -55,6 +55,10 @@ pub struct Held {
     pub left: Option<Left>,
     /// Its data planes.
     pub past: Option<Past>,
+    /// The programs that run.
+    pub programs: Programs,
+    /// This broker is the replacement of one, in an upgrade.
+    pub replacing: bool,
 }
 
 /// Takes what a broker of the switch with this control socket has left, if one has, and makes it otherwise, as `config` says, whose text is `configuration`.
@@ -95,6 +99,8 @@ fn anew(
         settings: Vec::new(),
         left: None,
         past: None,
+        programs: upgrade::programs(None, false),
+        replacing: false,
     };
     let store = start_store(&store_path(&config.control))?;
     Ok(Beginning { control, store, config, configuration, held })
@@ -110,6 +116,7 @@ fn resume(
     let config = Config::parse(&configuration, Path::new("the configuration that runs"))?;
     let control = ControlListener::resume(control, &config.control);
     let Taken { mut uplinks, state, settings, ports, data_plane, restarts, .. } = taken;
+    let Taken { programs, replacing, .. } = taken;
     let devices = (0..).zip(&config.uplinks).map(|(index, uplink)| {
         let left = uplinks.remove(&index).map(|(_, rate, files)| (rate, files));
         uplinks::resume(uplink, left)
@@ -121,6 +128,8 @@ fn resume(
         settings,
         left: Some(Left { seats, ports }),
         past: Some(Past { restarts, data_plane }),
+        programs: upgrade::programs(Some(programs), replacing),
+        replacing,
     };
     Ok(Beginning { control, store, config, configuration, held })
 }
@@ -139,8 +148,8 @@ fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
 /// Starts a store with nothing of this process's but standard error.
 fn start_store(path: &Path) -> io::Result<Store> {
     Store::start(path, &|channel: OwnedFd, listener: OwnedFd| -> io::Result<Child> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("floodway").arg("descriptor-store").env_clear();
+        let mut command = upgrade::command(None);
+        command.arg("descriptor-store").env_clear();
         command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
     })
 }

@@ -5,6 +5,7 @@
 
 mod changes;
 mod equipment;
+mod preparation;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -33,6 +34,7 @@ use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
 use changes::Changes;
 use equipment::{Equipment, Kept, device, port, text};
+use preparation::Preparation;
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -58,13 +60,17 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let channel = MainChannel::from(stdin);
     channel.set_time_limit(Some(BEAT))?;
     let channel = Arc::new(channel);
-    let equipment = Equipment::receive(&channel)?;
+    let mut equipment = Equipment::receive(&channel)?;
     let config = Config::parse(&equipment.configuration, &args.name)?;
     switch::prepare_confined(&config)?;
     let colours = io::stderr().is_terminal();
     let confinement = confine(args)?;
     let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
+    if equipment.stands_by {
+        channel.send(&FromDataPlane::StandsBy { version: VERSION }, &[])?;
+        equipment.receive_rest(&channel)?;
+    }
 
     let bell = Arc::new(Bell::new()?);
     let Equipment { control, numbers, ports, mut devices, state, .. } = equipment;
@@ -84,7 +90,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
         Confinement::Partial => Sandbox::Partial,
         Confinement::Off => Sandbox::Off,
     });
-    equipment.past.hand_over(&switch);
+    equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
@@ -96,12 +102,45 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
         args.name.clone(),
         Arc::clone(&bell),
     );
-    Serving { switch: &switch, channel, bell, devices, addresses, changes, is_heard: true }
-        .run()?;
-    tracing::info!("stopping");
+    let mut serving = Serving {
+        switch: &switch,
+        channel: Arc::clone(&channel),
+        bell,
+        devices,
+        addresses,
+        changes,
+        is_heard: true,
+        preparation: None,
+    };
+    let end = serving.run()?;
+    let addresses = serving.addresses.take();
+    drop(serving);
+    // Before anything that a request may use: who is under way is answered.
     drop(control);
-    // A change that is under way has its own reference, and the process ends before it.
-    drop(switch);
+    match end {
+        Ending::Stop => {
+            tracing::info!("stopping");
+            // A change that is under way has its own reference, and the process ends before it.
+            drop(switch);
+        }
+        Ending::HandOver => hand_over(switch, addresses, &channel)?,
+    }
+    Ok(())
+}
+
+/// Lets go of everything, and tells the broker.
+fn hand_over(
+    switch: Arc<Switch>,
+    mut addresses: Option<KeptAddresses>,
+    channel: &MainChannel,
+) -> anyhow::Result<()> {
+    let Some(mut switch) = Arc::into_inner(switch) else {
+        // The broker makes sure that there is none; the process ends, and another one follows all the same.
+        bail!("a change is under way");
+    };
+    switch.hand_over(addresses.as_mut());
+    channel.send(&FromDataPlane::HandedOver, &[])?;
+    tracing::info!("handed over");
     Ok(())
 }
 
@@ -151,11 +190,22 @@ struct Serving<'a> {
     changes: Changes,
     /// There is a broker to hear signs of life.
     is_heard: bool,
+    /// What is done before another data plane takes over.
+    preparation: Option<Preparation>,
+}
+
+/// Why a data plane ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The switch stops.
+    Stop,
+    /// Another data plane takes its place.
+    HandOver,
 }
 
 impl Serving<'_> {
-    /// Gives signs of life until the broker says stop, or is gone.
-    fn run(&mut self) -> anyhow::Result<()> {
+    /// Gives signs of life until the broker says stop or another data plane takes over, or the broker is gone.
+    fn run(&mut self) -> anyhow::Result<Ending> {
         let mut beat = Instant::now();
         let mut count = 0;
         loop {
@@ -174,13 +224,21 @@ impl Serving<'_> {
                     self.switch.save_addresses(addresses);
                 }
             }
-            wait(&[self.channel.as_fd(), self.bell.as_fd()], beat - now);
+            let prepares = self.preparation.as_ref().is_some_and(Preparation::is_waited_for);
+            let left = if prepares { preparation::LOOK } else { beat - now };
+            wait(&[self.channel.as_fd(), self.bell.as_fd()], left);
+            if self.preparation.as_mut().is_some_and(Preparation::is_over_now) {
+                self.channel.send(&FromDataPlane::HandOverPrepared, &[])?;
+            }
             self.pass_requests_on()?;
             self.changes.check()?;
             loop {
                 match self.channel.try_recv()? {
                     Received::Nothing => break,
-                    Received::Closed | Received::Message(ToDataPlane::Stop, _) => return Ok(()),
+                    Received::Closed | Received::Message(ToDataPlane::Stop, _) => {
+                        return Ok(Ending::Stop);
+                    }
+                    Received::Message(ToDataPlane::HandOver, _) => return Ok(Ending::HandOver),
                     Received::Message(message, descriptors) => {
                         self.on_message(message, descriptors)?;
                     }
@@ -200,6 +258,12 @@ impl Serving<'_> {
         Ok(())
     }
 
+    fn cancel_preparation(&mut self) {
+        if let Some(preparation) = self.preparation.take() {
+            preparation.cancel(self.switch);
+        }
+    }
+
     fn on_message(
         &mut self,
         message: ToDataPlane,
@@ -214,7 +278,14 @@ impl Serving<'_> {
                 };
                 supply.put(device(kind, descriptors, link_rate)?);
             }
+            ToDataPlane::PrepareHandOver => {
+                self.preparation = Some(Preparation::begin(self.switch));
+            }
+            ToDataPlane::CancelHandOver => self.cancel_preparation(),
+            ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),
             ToDataPlane::Broker { pid } => {
+                // An upgrade ends with the broker that has begun it.
+                self.cancel_preparation();
                 self.is_heard = pid != 0;
                 self.switch.note_broker(pid);
                 match pid {
