@@ -164,8 +164,8 @@ pub struct UpgradesStatus {
     pub attempts: u32,
     /// Those that were made.
     pub count: u32,
-    /// When the last one was made, in seconds since 1970 (UTC).
-    pub at: Option<u64>,
+    /// When the last one was made, in UTC, as RFC 3339 says.
+    pub at: Option<String>,
     /// Version before it.
     pub from: String,
     /// Microseconds between the end of the work of one process and the start of that of the next one.

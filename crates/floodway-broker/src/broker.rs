@@ -245,6 +245,22 @@ impl Broker<'_> {
         outcome
     }
 
+    /// The data plane that a broker of before has left, if it has left one that lives.
+    fn begin(
+        &mut self,
+        restarts: &mut Restarts,
+        last_end: &mut Option<String>,
+    ) -> Option<DataPlane> {
+        let Past { restarts: ended, data_plane } = self.past.take()?;
+        restarts.resume(ended);
+        let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
+        if adopted.is_none() {
+            restarts.on_end(Duration::MAX);
+            *last_end = Some(End::Unknown.to_string());
+        }
+        adopted
+    }
+
     fn keep_running(&mut self) -> Result<Outcome, BrokerError> {
         let mut restarts = Restarts::new(self.longest_pause);
         let mut suspects = Suspects::default();
@@ -252,18 +268,7 @@ impl Broker<'_> {
         self.leave_everything();
         // There was one that served.
         let mut was_ready = self.past.is_some();
-        let mut plane = match self.past.take() {
-            None => None,
-            Some(Past { restarts: ended, data_plane }) => {
-                restarts.resume(ended);
-                let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
-                if adopted.is_none() {
-                    restarts.on_end(Duration::MAX);
-                    last_end = Some(End::Unknown.to_string());
-                }
-                adopted
-            }
-        };
+        let mut plane = self.begin(&mut restarts, &mut last_end);
         loop {
             let mut running = match plane.take() {
                 Some(plane) => plane,

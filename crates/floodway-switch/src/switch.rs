@@ -156,6 +156,8 @@ pub struct Brokered {
     pub addresses: Vec<KeptAddress>,
     /// Where workers note whose turn it is, if anybody reads it.
     pub turns: Option<KeptTurns>,
+    /// Another data plane has served the guests until now: frames for them wait until their rings are taken up.
+    pub awaits_guests: bool,
 }
 
 /// A running switch.
@@ -208,6 +210,9 @@ impl Switch {
             shared.traffic = pairs;
         }
         restore(&shared, &addresses);
+        if held.awaits_guests {
+            shared.ports().iter().for_each(|port| port.await_guest());
+        }
         let (all, shared) = (wakers.clone(), Arc::new(shared));
         shared.configure_inbound(&config.inbound);
         let broker = has_broker.then(|| Broker { counters: held.counters.take() });
@@ -436,6 +441,8 @@ struct Held {
     /// Numbers that ports can have.
     numbers: Option<usize>,
     turns: Option<KeptTurns>,
+    /// Frames for guests wait until their rings are taken up.
+    awaits_guests: bool,
 }
 
 impl Held {
@@ -448,16 +455,17 @@ type Channels = BTreeMap<usize, OwnedFd>;
 
 /// Channels of ports, what else a broker holds, and what its data planes have learned.
 fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) {
-    let Some(Brokered { ports, numbers, devices, counters, pairs, addresses, turns }) = brokered
-    else {
+    let Some(brokered) = brokered else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
+    let Brokered { ports, numbers, devices, counters, pairs, addresses, turns, awaits_guests } =
+        brokered;
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let journals = ports.iter().filter_map(|(&index, port)| Some((index, port.journal?))).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
     let (devices, numbers) = (Some(devices), Some(numbers));
-    let held = Held { devices, counters, pairs, seats, journals, numbers, turns };
+    let held = Held { devices, counters, pairs, seats, journals, numbers, turns, awaits_guests };
     (channels, held, addresses)
 }
 

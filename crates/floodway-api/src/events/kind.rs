@@ -67,7 +67,7 @@ pub enum EventKind {
     AddressRefused { port: String, address: IpAddr },
     /// An operator has changed the TCP offload of a port; these halves are on now.
     OffloadChanged { port: String, transmit: bool, receive: bool, changes: String },
-    /// An operator has begun to take a port's connections off the offload.
+    /// A port's connections are taken off the offload: an operator wants it, or the guest is about to move.
     DrainBegan { port: String },
     /// An operator has ended that.
     DrainEnded { port: String },

@@ -76,14 +76,11 @@ pub(crate) struct TakenFrontEnd {
 }
 
 impl Taken {
-    /// Puts items in order; the second is the store's own process.
-    pub(super) fn from_items(items: Vec<(Item, Vec<OwnedFd>)>) -> (Self, Option<OwnedFd>) {
-        let (mut taken, mut store) = (Self::default(), None);
-        for (item, mut files) in items {
-            match item {
-                Item::Store => store = files.pop(),
-                other => taken.take(other, files),
-            }
+    /// Puts items in order.
+    pub(super) fn from_items(items: Vec<(Item, Vec<OwnedFd>)>) -> Self {
+        let mut taken = Self::default();
+        for (item, files) in items {
+            taken.take(item, files);
         }
         if taken.change
             && let Some(data_plane) = taken.data_plane.take()
@@ -95,7 +92,7 @@ impl Taken {
         for port in taken.ports.values_mut() {
             port.settle(lives);
         }
-        (taken, store)
+        taken
     }
 
     fn take(&mut self, item: Item, mut files: Vec<OwnedFd>) {

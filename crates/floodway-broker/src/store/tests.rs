@@ -9,6 +9,7 @@ use std::thread;
 
 use floodway_process::message::Setting;
 use floodway_process::store::KeptLayout;
+use floodway_process::upgrade::Programs;
 
 use super::*;
 
@@ -21,6 +22,11 @@ fn start(path: &Path, terminate: &Arc<AtomicBool>) -> (Store, Receiver<io::Resul
         Command::new("sleep").arg("60").spawn()
     });
     (store.unwrap(), end)
+}
+
+/// No store is to be started.
+fn nobody(_: OwnedFd, _: OwnedFd) -> io::Result<Child> {
+    panic!("this is no upgrade")
 }
 
 fn directory(name: &str) -> PathBuf {
@@ -55,10 +61,10 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     let layout = KeptLayout { configuration: "x".to_owned(), numbers: 3, ports: vec![(1, 0)] };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
-    assert!(Store::find(&path).unwrap().is_none(), "this one lives");
+    assert!(Store::find(&path, &nobody).unwrap().is_none(), "this one lives");
     drop(store);
 
-    let (next, taken) = Store::find(&path).unwrap().expect("a store");
+    let (next, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
     assert_eq!(
         taken.settings,
         [("b", 1), ("a", 2)].map(|(key, value)| match setting(key, value) {
@@ -76,7 +82,7 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     // One that is owed something is let go.
     next.keep(Item::Busy { port: 1 }, &[]);
     drop(next);
-    let (last, taken) = Store::find(&path).unwrap().expect("a store");
+    let (last, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
     assert!(taken.ports[&1].front_end.is_none() && taken.ports[&1].sessions == 7);
     last.send(&ToStore::Close, &[]);
     end.recv().unwrap().unwrap();
@@ -100,6 +106,57 @@ fn a_store_is_ended_by_a_signal_only_without_a_broker() {
     terminate.store(true, Ordering::Relaxed);
     end.recv().unwrap().unwrap();
     super::end(&process);
-    assert!(Store::find(&path).unwrap().is_none());
+    assert!(Store::find(&path, &nobody).unwrap().is_none());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn in_an_upgrade_the_store_is_replaced_and_has_everything() {
+    let directory = directory("renewed");
+    let path = directory.join("store");
+    let terminate = Arc::new(AtomicBool::new(false));
+    let (store, end) = start(&path, &terminate);
+    store.keep(setting("a", 1), &[]);
+    store.keep(Item::Programs { programs: Programs::default(), replacing: true }, &[]);
+    drop(store);
+    let (ended, next_end) = mpsc::channel();
+    let start = |broker, listener| -> io::Result<Child> {
+        let (ended, terminate) = (ended.clone(), Arc::clone(&terminate));
+        thread::spawn(move || ended.send(server::serve(broker, listener, &terminate)));
+        Command::new("sleep").arg("60").spawn()
+    };
+    let (next, taken) = Store::find(&path, &start).unwrap().expect("a store");
+    end.recv().unwrap().unwrap();
+    assert!(taken.replacing && taken.settings.len() == 1);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "one socket");
+    // It is one like any other.
+    next.keep(Item::Programs { programs: Programs::default(), replacing: false }, &[]);
+    drop(next);
+    let (last, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+    assert!(!taken.replacing && taken.settings.len() == 1);
+    last.send(&ToStore::Close, &[]);
+    next_end.recv().unwrap().unwrap();
+    last.close();
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_store_that_was_to_replace_another_one_ends_with_its_broker() {
+    let directory = directory("half");
+    let path = directory.join("store");
+    let (ended, end) = mpsc::channel();
+    let terminate = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (store, process) = Store::launch(&path, &|broker, listener| {
+            let (ended, terminate) = (ended.clone(), &terminate);
+            scope.spawn(move || ended.send(server::serve(broker, listener, terminate)));
+            Command::new("sleep").arg("60").spawn()
+        })
+        .unwrap();
+        store.keep(setting("a", 1), &[]);
+        drop(store);
+        end.recv().unwrap().unwrap();
+        super::end(&process);
+    });
     fs::remove_dir_all(directory).unwrap();
 }

@@ -18,6 +18,7 @@ use floodway_process::upgrade::Programs;
 use super::{Drain, Switch};
 use crate::api::events::EventKind;
 use crate::api::status::{ProgramStatus, ProgramsStatus, UpgradesStatus};
+use crate::events::time_at;
 use crate::kept::addresses::KeptAddresses;
 use crate::sync::lock;
 
@@ -81,7 +82,7 @@ pub fn programs_status(programs: &Programs) -> ProgramsStatus {
     let upgrades = UpgradesStatus {
         attempts: upgrades.attempts,
         count: upgrades.count,
-        at: (upgrades.count > 0).then_some(upgrades.at),
+        at: (upgrades.count > 0).then(|| time_at(upgrades.at)),
         from: upgrades.from,
         pause_us: upgrades.pause_us,
         problem: upgrades.problem,

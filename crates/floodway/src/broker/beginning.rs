@@ -69,7 +69,7 @@ pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning>
     let path = store_path(&config.control);
     let deadline = Instant::now() + DYING;
     loop {
-        if let Some((store, mut taken)) = Store::find(&path)? {
+        if let Some((store, mut taken)) = Store::find(&path, &start_store)? {
             match (taken.control.take(), taken.layout.take()) {
                 (Some(control), Some(layout)) => return resume(store, control, layout, taken),
                 // Its broker had not come so far.
@@ -102,7 +102,7 @@ fn anew(
         programs: upgrade::programs(None, false),
         replacing: false,
     };
-    let store = start_store(&store_path(&config.control))?;
+    let store = Store::start(&store_path(&config.control), &start_store)?;
     Ok(Beginning { control, store, config, configuration, held })
 }
 
@@ -146,10 +146,8 @@ fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
 }
 
 /// Starts a store with nothing of this process's but standard error.
-fn start_store(path: &Path) -> io::Result<Store> {
-    Store::start(path, &|channel: OwnedFd, listener: OwnedFd| -> io::Result<Child> {
-        let mut command = upgrade::command(None);
-        command.arg("descriptor-store").env_clear();
-        command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
-    })
+fn start_store(channel: OwnedFd, listener: OwnedFd) -> io::Result<Child> {
+    let mut command = upgrade::command(None);
+    command.arg("descriptor-store").env_clear();
+    command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
 }

@@ -15,6 +15,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -75,7 +76,6 @@ fn serve(
     stopped: &UnixStream,
 ) -> anyhow::Result<Option<Candidate>> {
     let Beginning { control, store, config, configuration, held } = beginning;
-    let store_file = store_path(&config.control);
     let manage = ControlListener::bind_manage(&config.control)?;
     let (faults, heard) = mpsc::channel();
     let Held { numbers, state, uplinks, settings, left, past, programs, replacing } = held;
@@ -86,7 +86,7 @@ fn serve(
     let ports = Ports::open(config, &configuration, numbers, (faults, store.clone()), left)?;
     let ports = Arc::new(ports);
     ports.settings().resume(settings);
-    let user = if args.no_sandbox { None } else { user::choose(&control_path)? };
+    let start = starter(args, &control_path)?;
     // Before anybody changes it, which waits for the broker's loop.
     let layout = Transaction::new(ports.layout());
     let supervision = Supervision::new(running);
@@ -96,10 +96,6 @@ fn serve(
     let upgrades = Arc::new(UpgradeControl::new(programs)?);
     let upgrader = Arc::new(Upgrader::new(Arc::clone(&upgrades), &args.config));
     let manage = ControlServer::start_manage(manage, changed, upgrader)?;
-    let on_event = |event| supervision.on_event(event);
-    let start = |channel: OwnedFd, candidate: Option<&Candidate>| {
-        start_data_plane(args, user, channel, upgrade::command(candidate))
-    };
     let mut broker = Broker {
         start: &start,
         layout,
@@ -108,7 +104,7 @@ fn serve(
         uplinks,
         notices: &ports.notices(),
         faults: &heard,
-        on_event: &on_event,
+        on_event: &|event| supervision.on_event(event),
         stop: stopped.as_fd(),
         longest_pause: Duration::from_millis(args.longest_pause.into()),
         state,
@@ -128,13 +124,29 @@ fn serve(
     }
     store.close();
     drop((manage, reload, broker));
+    close(&ports, control, &store_path(&control_path));
+    outcome?;
+    Ok(None)
+}
+
+/// Ends what the broker's data planes have been served with.
+fn close(ports: &Ports, control: ControlListener, store_file: &Path) {
     ports.close();
     // The files go last: nobody is to connect to a port that is not served.
     drop(control);
     // Fails when it was never there.
     let _ = fs::remove_file(store_file);
-    outcome?;
-    Ok(None)
+}
+
+/// What starts data planes of the switch with this control socket, of this program or of another one.
+fn starter<'a>(
+    args: &'a RunArgs,
+    control: &Path,
+) -> anyhow::Result<impl Fn(OwnedFd, Option<&Candidate>) -> io::Result<Child> + use<'a>> {
+    let user = if args.no_sandbox { None } else { user::choose(control)? };
+    Ok(move |channel: OwnedFd, candidate: Option<&Candidate>| {
+        start_data_plane(args, user, channel, upgrade::command(candidate))
+    })
 }
 
 /// Starts a data plane by `command`, with `channel` as its standard input, and nothing else of this process's but standard error.

@@ -12,6 +12,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
@@ -71,7 +72,17 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
         channel.send(&FromDataPlane::StandsBy { version: VERSION }, &[])?;
         equipment.receive_rest(&channel)?;
     }
+    serve(args, &config, equipment, (channel, owner), confinement)
+}
 
+/// Moves frames, with `equipment`, until the broker at the other end of `channel` says what is to come then; the switch belongs to `owner`.
+fn serve(
+    args: &DataPlaneArgs,
+    config: &Config,
+    equipment: Equipment,
+    (channel, owner): (Arc<MainChannel>, u32),
+    confinement: Confinement,
+) -> anyhow::Result<()> {
     let bell = Arc::new(Bell::new()?);
     let Equipment { control, numbers, ports, mut devices, state, .. } = equipment;
     if ports.len() != config.ports.len() {
@@ -83,19 +94,16 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let listener = ControlListener::from_broker(control, &config.control);
     let places = Places { ports: numbers, uplinks: config.uplinks.len() };
     let kept = Kept::open(state, places, config.workers.len());
-    let (brokered, addresses) = brokered(kept, ports, numbers, devices.clone());
-    let switch = Arc::new(Switch::start_behind_broker(&config, brokered)?);
-    switch.note_sandbox(match confinement {
-        Confinement::Full => Sandbox::Full,
-        Confinement::Partial => Sandbox::Partial,
-        Confinement::Off => Sandbox::Off,
-    });
+    let (mut brokered, addresses) = brokered(kept, ports, numbers, devices.clone());
+    brokered.awaits_guests = equipment.stands_by;
+    let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
+    switch.note_sandbox(sandbox_of(confinement));
     equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
-    tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
+    tracing::info!(control = %config.control.display(), "running with {}", summary(config));
     let changes = Changes::new(
         Arc::clone(&switch),
         Arc::clone(&channel),
@@ -115,7 +123,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let end = serving.run()?;
     let addresses = serving.addresses.take();
     drop(serving);
-    // Before anything that a request may use: who is under way is answered.
+    // Before the switch lets go of anything: no request is under way then.
     drop(control);
     match end {
         Ending::Stop => {
@@ -128,20 +136,40 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How `confinement` is called in the status.
+fn sandbox_of(confinement: Confinement) -> Sandbox {
+    match confinement {
+        Confinement::Full => Sandbox::Full,
+        Confinement::Partial => Sandbox::Partial,
+        Confinement::Off => Sandbox::Off,
+    }
+}
+
 /// Lets go of everything, and tells the broker.
 fn hand_over(
     switch: Arc<Switch>,
     mut addresses: Option<KeptAddresses>,
     channel: &MainChannel,
 ) -> anyhow::Result<()> {
-    let Some(mut switch) = Arc::into_inner(switch) else {
-        // The broker makes sure that there is none; the process ends, and another one follows all the same.
-        bail!("a change is under way");
-    };
+    let mut switch = own(switch)?;
     switch.hand_over(addresses.as_mut());
     channel.send(&FromDataPlane::HandedOver, &[])?;
     tracing::info!("handed over");
     Ok(())
+}
+
+/// The switch, once the thread of a change that was made has let go of it.
+fn own(mut switch: Arc<Switch>) -> anyhow::Result<Switch> {
+    let deadline = Instant::now() + BEAT;
+    loop {
+        match Arc::try_unwrap(switch) {
+            Ok(switch) => return Ok(switch),
+            // The process ends, and another one follows all the same.
+            Err(_) if Instant::now() >= deadline => bail!("a change is under way"),
+            Err(shared) => switch = shared,
+        }
+        thread::sleep(preparation::LOOK);
+    }
 }
 
 /// What a switch starts with, whose state is where earlier data planes have left it, and where learned addresses are saved.
@@ -158,7 +186,10 @@ fn brokered(
     if let Some(pairs) = &pairs {
         pairs.restore(is_at);
     }
-    (Brokered { ports, numbers, devices, counters, pairs, addresses, turns }, kept)
+    let awaits_guests = false;
+    let brokered =
+        Brokered { ports, numbers, devices, counters, pairs, addresses, turns, awaits_guests };
+    (brokered, kept)
 }
 
 /// Sends settings to the broker: what is in its queue outlives this process.
