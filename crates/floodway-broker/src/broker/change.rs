@@ -25,7 +25,8 @@ impl Broker<'_> {
 
     /// Asks the data plane for the change that is waiting, if there is one, and puts it in force.
     pub(super) fn begin_change(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
-        if !plane.pulse.is_ready() || plane.change.is_some() {
+        // What stands by has been told the layout that is in force.
+        if !plane.is_settled() || self.progress.is_replacing() {
             return Ok(());
         }
         let Some(Request { layout, settled, answer }) = self.changes.take() else { return Ok(()) };

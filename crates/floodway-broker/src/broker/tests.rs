@@ -343,6 +343,20 @@ fn a_successor_gets_everything_when_the_data_plane_has_let_go_of_it() {
 }
 
 #[test]
+fn a_change_waits_for_the_end_of_an_upgrade() {
+    let (scene, old, new) = handing_over();
+    let change = scene.change();
+    old.say(&FromDataPlane::HandedOver);
+    let (configuration, ports) = new.take_all();
+    // What it was told before is what it is given.
+    assert_eq!((configuration.as_str(), ports), ("", vec![1]));
+    drop(new);
+    let (_plane, configuration, ports) = scene.next();
+    assert_eq!((configuration.as_str(), ports), ("new", vec![1, 2]));
+    assert_eq!(change.join().unwrap(), Ok(()));
+}
+
+#[test]
 fn a_data_plane_that_dies_over_its_hand_over_is_followed_by_its_successor() {
     let (_scene, old, new) = handing_over();
     drop(old);

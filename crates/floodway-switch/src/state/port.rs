@@ -263,7 +263,10 @@ impl Port {
         }
         drop(tables);
         self.departed.store(1, Ordering::Release);
-        if !self.depart() {
+        if self.depart() {
+            self.pairs[0].rx().expect_guest();
+        } else {
+            // Nobody knows where it was.
             self.departed.store(0, Ordering::Release);
         }
     }

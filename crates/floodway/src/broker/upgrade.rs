@@ -18,8 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -34,6 +35,8 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
 /// How long a program may take to answer: it only prints something.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(1);
 /// Longest answer in bytes.
 const MAX_ANSWER: u64 = 4096;
 /// The program of this process, whatever has become of its path.
@@ -152,7 +155,9 @@ fn ask(file: &OwnedFd, words: &[&std::ffi::OsStr]) -> anyhow::Result<String> {
     };
     let answer = read(&stdout, deadline)?;
     let complaint = read(&stderr, deadline)?;
-    let status = child.0.wait()?;
+    // One that has more to say than is read does not wait for a reader.
+    drop((stdout, stderr));
+    let status = child.wait(deadline)?;
     if status.success() {
         return Ok(answer);
     }
@@ -164,6 +169,22 @@ fn ask(file: &OwnedFd, words: &[&std::ffi::OsStr]) -> anyhow::Result<String> {
 
 /// A process that is killed if nobody has waited for it.
 struct Asked(Child);
+
+impl Asked {
+    fn wait(&mut self, deadline: Instant) -> anyhow::Result<ExitStatus> {
+        loop {
+            match self.0.try_wait()? {
+                Some(status) => return Ok(status),
+                None if Instant::now() >= deadline => bail!("{}", no_answer()),
+                None => thread::sleep(LOOK),
+            }
+        }
+    }
+}
+
+fn no_answer() -> String {
+    format!("it does not answer within {} s", ANSWER.as_secs())
+}
 
 impl Drop for Asked {
     fn drop(&mut self) {
@@ -183,7 +204,7 @@ fn read(pipe: &(impl AsFd + AsRawFd), deadline: Instant) -> anyhow::Result<Strin
             n => text.extend_from_slice(&part[..n]),
         }
     }
-    bail!("it does not answer within {} s", ANSWER.as_secs())
+    bail!("{}", no_answer())
 }
 
 /// Returns `true` once `fd` can be read without waiting, `false` at the deadline.

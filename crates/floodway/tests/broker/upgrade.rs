@@ -184,6 +184,9 @@ fn a_program_that_cannot_take_over_is_refused_and_changes_nothing() {
     }
     let said = scene.refused(&shell(scene, "while :; do :; done\n", ""));
     assert!(said.contains("it does not answer within 5 s"), "{said}");
+    // One that talks for ever is not listened to for ever.
+    let said = scene.refused(&shell(scene, "while :; do echo words; done\n", ""));
+    assert!(said.contains("not upgraded to"), "{said}");
     // The next broker would not begin with this one.
     let config = fs::read_to_string(scene.path("switch.toml")).unwrap();
     fs::write(scene.path("switch.toml"), format!("{config}wrong = true\n")).unwrap();
