@@ -110,8 +110,14 @@ pub fn shorten(reason: &str) -> String {
     reason[..reason.floor_char_boundary(MAX_REASON)].to_owned()
 }
 
-pub(crate) fn at_most(field: &'static str, value: usize, max: usize) -> Result<(), Violation> {
+fn at_most(field: &'static str, value: usize, max: usize) -> Result<(), Violation> {
     if value > max { Err(Violation::TooLarge { field, value, max }) } else { Ok(()) }
+}
+
+/// Checks the bounds of `programs`.
+pub(crate) fn check_programs(programs: &Programs) -> Result<(), Violation> {
+    programs.lengths().try_for_each(|(field, len, max)| at_most(field, len, max))?;
+    at_most("problem", programs.upgrades.problem.as_ref().map_or(0, String::len), MAX_REASON)
 }
 
 /// Encodes `message`.
@@ -310,7 +316,7 @@ impl Message for ToDataPlane {
             Self::Vcpus { problem, .. } => {
                 at_most("problem", problem.as_ref().map_or(0, String::len), MAX_REASON)
             }
-            Self::Programs(programs) => programs.check(),
+            Self::Programs(programs) => check_programs(programs),
             _ => Ok(()),
         }
     }

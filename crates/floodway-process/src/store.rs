@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{
     MAX_DESCRIPTORS, MAX_VHOST_MESSAGE, Message, Setting, StatePart, UplinkKind, Violation,
+    check_programs,
 };
 use crate::peer::Peer;
 use crate::sealed;
@@ -199,7 +200,7 @@ impl Item {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Setting(setting) => setting.check(),
-            Self::Programs { programs, .. } => programs.check(),
+            Self::Programs { programs, .. } => check_programs(programs),
             Self::Entry { bytes, .. } if bytes.len() > MAX_VHOST_MESSAGE => {
                 let (value, max) = (bytes.len(), MAX_VHOST_MESSAGE);
                 Err(Violation::TooLarge { field: "bytes", value, max })

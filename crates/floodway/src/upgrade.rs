@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use floodway_process::upgrade::Speaks;
+use floodway_process::speaks::Speaks;
 use floodway_switch::api::control::{UpgradeRequest, UpgradeStatus};
 use floodway_switch::control::{ClientError, ControlClient};
 

@@ -91,3 +91,20 @@ fn a_message_has_the_descriptors_that_it_is_about() {
         assert_eq!(error, Violation::Descriptors { found: wrong, expected: 2..=2 });
     }
 }
+
+#[test]
+fn the_longest_programs_fit_into_a_message() {
+    use crate::upgrade::{MAX_BINARY, MAX_VERSION, Program, Programs, Upgrades};
+    let long = |max| "é".repeat(max);
+    let program = Program::new(&long(MAX_VERSION), &long(MAX_BINARY));
+    let problem = |len| Some("x".repeat(len));
+    let upgrades = Upgrades {
+        from: program.version.clone(),
+        problem: problem(MAX_REASON),
+        ..Upgrades::default()
+    };
+    let mut programs = Programs { broker: program.clone(), data_plane: program, upgrades };
+    assert!(encode(&ToDataPlane::Programs(programs.clone())).is_ok());
+    programs.upgrades.problem = problem(MAX_REASON + 1);
+    assert!(encode(&ToDataPlane::Programs(programs)).is_err());
+}

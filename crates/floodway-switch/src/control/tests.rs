@@ -178,9 +178,7 @@ fn sample() -> Status {
             version: "1.2.3".into(),
             pid: 42,
             uptime_s: 1.5,
-            predecessors: None,
-            programs: None,
-            sandbox: None,
+            ..SwitchStatus::default()
         },
         workers: vec![WorkerStatus { index: 0, polls: 9, awake: 0.25, ..Default::default() }],
         ports: vec![PortStatus {

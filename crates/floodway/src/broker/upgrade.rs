@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use floodway_broker::upgrade::{Candidate, UpgradeControl};
-use floodway_process::upgrade::{Program, Programs, Speaks};
+use floodway_process::speaks::Speaks;
+use floodway_process::upgrade::{Program, Programs};
 use floodway_switch::api::control::{ControlError, UpgradeRequest, UpgradeStatus};
 use floodway_switch::operator::UpgradeApi;
 use floodway_switch::switch::programs_status;

@@ -118,7 +118,9 @@ fn frames_for_a_guest_that_is_expected_wait_until_its_ring_starts() {
     let features = scene.rx.features();
     assert_ne!(features, next.features());
     next.start(scene.rx.stop().unwrap(), features);
-    (0..2).for_each(|_| scene.driver.post(&[Buffer::writable(BUFFERS, 2048)]).unwrap());
+    for _ in 0..2 {
+        scene.driver.post(&[Buffer::writable(BUFFERS, 2048)]).unwrap();
+    }
     next.drain_within(u64::MAX);
     next.flush();
     assert_eq!((next.pending().0, next.traffic.packets.get()), (0, 2));
