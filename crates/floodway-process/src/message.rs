@@ -343,15 +343,6 @@ pub enum FromDataPlane {
         /// How far it is confined.
         confinement: Confinement,
     },
-    /// The first message of one that was to stand by: it is in its sandbox and waits.
-    StandsBy {
-        /// [`VERSION`] of the data plane.
-        version: u32,
-    },
-    /// Connections are off the offload, as far as they could go within [`PREPARATION_MS`].
-    HandOverPrepared,
-    /// It touches nothing any more, and ends.
-    HandedOver,
     /// A sign of life.
     Alive {
         /// One more than in the last one.
@@ -371,6 +362,15 @@ pub enum FromDataPlane {
         /// Why nothing was changed.
         refusal: Option<String>,
     },
+    /// The first message of one that was to stand by: it is in its sandbox and waits.
+    StandsBy {
+        /// [`VERSION`] of the data plane.
+        version: u32,
+    },
+    /// Connections are off the offload, as far as they could go within [`PREPARATION_MS`].
+    HandOverPrepared,
+    /// It touches nothing any more, and ends.
+    HandedOver,
 }
 
 impl Message for FromDataPlane {
