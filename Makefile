@@ -27,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-libvirt test-metrics packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs experiments build compiler ready
+.PHONY: help demo check test test-ray test-packages test-frontends test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,17 @@ test-packages: packages ## Lintian; installs, upgrades, removes and purges the p
 test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and two VMs
 	$(ROOT) tools/test-libvirt $(TARGET)/release/floodway
 
+test-frontends: build ## DPDK's virtio-user in many shapes against the switch (dpdk-dev of Debian; no hugepages)
+	$(ROOT) tools/test-frontends $(TARGET)/release/floodway
+
 test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a live switch
 	CARGO=$(CARGO) tools/test-metrics $(TARGET)
+
+test-reports: build ## Pages of simulated reports in headless Chromium, wide and narrow, light and dark; screenshots
+	$(ROOT) tools/test-reports --lab $(TARGET)/release/floodway-lab --out $(TARGET)/test-reports
+
+test-web: compiler ## The live page in Debian's Chromium beside busy VMs; screenshots go to target/web
+	CARGO=$(CARGO) $(ROOT) tools/test-web $(TARGET)
 
 lint: compiler ## Formatting, clippy, links of the API documentation, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies
 	$(CARGO) fmt --all --check
@@ -72,11 +81,12 @@ lint: compiler ## Formatting, clippy, links of the API documentation, layers of 
 	tools/deny
 
 unit: build ready ## Unit, property, documentation and end-to-end tests
+	@if grep -q FLOODWAY_FAULT_POINTS $(TARGET)/release/floodway; then echo 'a release build must not have fault points' >&2; exit 1; fi
 	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
 
 # Of the whole workspace, for what `make unit` has built: with `-p floodway-switch` dependencies have fewer features and compile again.
-prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other
-	$(CARGO) test --workspace --lib --locked -- --include-ignored exhaustive
+prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other, the hand-over between processes in all states
+	$(CARGO) test --workspace --lib --locked -- --include-ignored --show-output exhaustive
 	$(CARGO) test --workspace --lib --locked -- --ignored interleavings
 
 bench: build ## Floodway beside testpmd and OVS-DPDK; instruction-level benches of the packet path
@@ -91,12 +101,9 @@ bench-sim: build ## The simulator beside ns-3: speed and completion times
 	tools/ns3
 	$(TARGET)/release/floodway-lab bench-sim
 
-experiments: build ready ## Every experiment in experiments/, then their verdicts
-	for file in experiments/*.toml; do \
-	  if grep -Eq '^kind = "simulated"|^\[\[sim\.measured' $$file; then world=sim; else world=real; fi; \
-	  $(LAB) $$world $$file; done
-	status=0; for file in experiments/*.toml; do \
-	  $(LAB) check out/$$(basename $$file .toml)/report.json || status=1; done; exit $$status
+# `make results ONLY='vflood-* demo' WORLD=real RESULTS=--list`; see tools/results.
+results: build ready ## Every experiment of both worlds again, in order, from where it stopped; then their verdicts
+	$(ROOT) tools/results --lab $(TARGET)/release/floodway-lab $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)')) $(if $(WORLD),--world $(WORLD)) $(RESULTS)
 
 fuzz: compiler ## Every fuzz target for FUZZ_SECONDS (needs nightly and cargo-fuzz)
 	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }

@@ -8,11 +8,14 @@
 use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use arbitrary::Arbitrary;
 use floodway_core::congestion::Algorithm;
+use floodway_core::offload::journal::{Image, Journal, Layout, Retained};
 use floodway_core::offload::{
-    BufferPolicy, Config, Ecn, Edit, FlowNotice, Link, Offload, Packet, Segment, Sink,
+    BufferPolicy, Config, EarlyAck, Ecn, Edit, FlowNotice, Link, Offload, Packet, Segment, Sink,
     SynthesizedSegment, Transmission,
 };
 use floodway_core::seq::Seq;
@@ -152,10 +155,23 @@ impl Sink<Frame> for Checks {
     fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {
         self.told += 1;
     }
+    fn image<'f>(&self, _: &'f Frame) -> Image<'f> {
+        Image { about: 0, bytes: &[7] }
+    }
+}
+
+/// Room for all that the budgets allow, but for tiny frames.
+const LAYOUT: Layout = Layout { flows: 8, slots: 1024, slot_bytes: 8 };
+
+thread_local! {
+    /// What outlives a process: the same memory for each run.
+    static WORDS: &'static [AtomicU64] =
+        (0..LAYOUT.words()).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
 }
 
 struct Run {
     offload: Offload<Frame>,
+    words: &'static [AtomicU64],
     sink: Checks,
     now: Instant,
     alive: Rc<Cell<u32>>,
@@ -174,8 +190,15 @@ impl Run {
             idle: Duration::from_secs(30),
             ..Config::default()
         };
+        let words: &'static [AtomicU64] = WORDS.with(|words| {
+            words.iter().for_each(|word| word.store(0, Relaxed));
+            *words
+        });
+        let mut offload = Offload::new(config, 7);
+        offload.record_in(Journal::blank(words, LAYOUT));
         Self {
-            offload: Offload::new(config, 7),
+            offload,
+            words,
             sink: Checks::default(),
             now: Instant::from_millis(1),
             alive: Rc::default(),
@@ -341,12 +364,39 @@ impl Run {
                     c.congestion = Algorithm::ALL[usize::from(algorithm) % Algorithm::ALL.len()];
                     c.buffer = BufferPolicy::ALL[usize::from(policy) % BufferPolicy::ALL.len()];
                     c.initial_window = window.clamp(1, 64);
+                    // Seeds from before there was the mode have zeros there.
+                    c.early_ack = match policy >> 4 & 3 {
+                        0 | 3 => EarlyAck::Never,
+                        1 => EarlyAck::Always,
+                        _ => EarlyAck::WithoutModule,
+                    };
                 });
+                let heard = policy & 0x40 != 0;
+                self.offload.hear_module(heard, self.now, &mut self.sink);
             }
             Step::Drain(on) => self.offload.drain(on, self.now, &mut self.sink),
+            Step::Reset if self.offload.owed() > 0 => self.die(),
             Step::Reset => self.offload.reset(),
         }
         self.check();
+    }
+
+    /// The process ends while bytes are owed, and the next one finds all of them.
+    fn die(&mut self) {
+        let config = self.offload.config().clone();
+        let owed = self.offload.owed();
+        self.offload = Offload::new(config, 7);
+        let found = Journal::adopt(self.words, LAYOUT);
+        let alive = &self.alive;
+        let adoption = self.offload.adopt(found, self.now, |_, retained| {
+            let Retained { seq, len, .. } = *retained;
+            let segment = Segment { seq, len, flags: Flags::ACK, ..Segment::default() };
+            alive.set(alive.get() + 1);
+            Some((Frame { len, alive: Rc::clone(alive) }, segment))
+        });
+        assert_eq!((adoption.broken, adoption.unknown), (0, 0));
+        assert_eq!(self.offload.owed(), owed);
+        self.offload.resume(self.now, &mut self.sink);
     }
 
     /// A call has told the sink of a bounded number of frames.

@@ -8,12 +8,13 @@
 //! Directions and counters are those of the status: counters only grow, from zero at the switch's start or when a port is added. Rates are the
 //! reader's to make, from the difference of two documents and of their [`uptime_s`](crate::status::SwitchStatus::uptime_s).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::status::{Drops, PortState, SwitchStatus, WorkStatus};
 
 /// What a switch does.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Activity {
     /// The process.
     pub switch: SwitchStatus,
@@ -26,7 +27,7 @@ pub struct Activity {
 }
 
 /// What a worker does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerActivity {
     /// Position in the configuration, from 0.
     pub index: usize,
@@ -41,7 +42,7 @@ pub struct WorkerActivity {
 }
 
 /// What a port does.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortActivity {
     /// As configured.
     pub name: String,
@@ -68,7 +69,7 @@ pub struct PortActivity {
 }
 
 /// What an uplink does.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkActivity {
     /// As configured.
     pub name: String,
@@ -83,7 +84,7 @@ pub struct UplinkActivity {
 }
 
 /// Frames of one direction.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficActivity {
     /// Frames; a GSO packet is one.
     pub packets: u64,
@@ -102,7 +103,7 @@ impl TrafficActivity {
 }
 
 /// What the TCP offload of a port does. Counters are those of the [status](crate::status::OffloadStatus::counters).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadActivity {
     /// Congestion control for what the guest sends is on.
     pub transmit: bool,

@@ -1,5 +1,6 @@
 //! Captures: the documents of `floodway capture`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Captures that can run at once.
@@ -14,7 +15,7 @@ pub const MEDIA_TYPE: &str = "application/x-pcapng";
 pub const ID_HEADER: &str = "floodway-capture";
 
 /// Where frames are seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// As they come from a port's guest or an uplink's device.
@@ -41,7 +42,7 @@ impl Stage {
 }
 
 /// What is to be captured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
     /// Name of a port or an uplink.
@@ -95,7 +96,7 @@ const fn snap_len() -> u32 {
 }
 
 /// A capture that runs, or one of the last that have ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CaptureStatus {
     /// Its number.
     pub id: u64,
@@ -116,7 +117,7 @@ pub struct CaptureStatus {
 }
 
 /// All captures that are known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CaptureList {
     /// By number.
     pub captures: Vec<CaptureStatus>,

@@ -24,15 +24,15 @@ use tokio::time::timeout;
 
 use crate::activity::Activity;
 use crate::control::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery, PortPage, Refusal, UpgradeRequest, UpgradeStatus,
-    manage_path,
+    DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery, PortPage,
+    Refusal, UpgradeRequest, UpgradeStatus, UplinkPage, manage_path,
 };
 use crate::diagnosis::Diagnosis;
-use crate::edit::PortDocument;
+use crate::edit::{Document, Kind};
 use crate::networks::{Network, NetworkPage, NetworkTable};
 use crate::plan::Plan;
-use crate::status::{Status, Version};
+use crate::status::{PortStatus, Status, Version};
 use crate::trace::{Trace, TraceRequest};
 
 pub use capture::Next;
@@ -143,6 +143,29 @@ impl ControlClient {
         self.get(&format!("/v1/flows?{}", fields(query)))
     }
 
+    /// One connection of a port; none if there is no such connection, or not any more.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn flow(&self, port: &str, key: &FlowKey) -> Result<Option<FlowStatus>, ClientError> {
+        let route = flow_route(port, key);
+        let (code, body) =
+            self.answer(Door::Control, &Method::GET, &route, Bytes::new(), TIMEOUT)?;
+        match code {
+            StatusCode::OK => self.decode(&route, &body).map(Some),
+            StatusCode::NOT_FOUND => Ok(None),
+            code => Err(self.failure(&route, code, &body)),
+        }
+    }
+
+    /// The status of one port.
+    ///
+    /// # Errors
+    /// There is no answer, or no such port.
+    pub fn port_status(&self, port: &str) -> Result<PortStatus, ClientError> {
+        self.get(&format!("{}/status", route_of(Kind::Port, port)))
+    }
+
     /// A page of pairs of guests and destinations.
     ///
     /// # Errors
@@ -192,13 +215,31 @@ impl ControlClient {
     ///
     /// # Errors
     /// There is no answer.
-    pub fn ports(&self) -> Result<Vec<PortDocument>, ClientError> {
-        let (mut ports, mut cursor) = (Vec::new(), String::new());
+    pub fn ports(&self) -> Result<Vec<Document>, ClientError> {
+        self.pages("/v1/ports", |page: PortPage| (page.ports, page.next))
+    }
+
+    /// The uplinks' keys, as in a file.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn uplinks(&self) -> Result<Vec<Document>, ClientError> {
+        self.pages("/v1/uplinks", |page: UplinkPage| (page.uplinks, page.next))
+    }
+
+    /// All that a list has, page by page.
+    fn pages<P: DeserializeOwned, T>(
+        &self,
+        route: &str,
+        parts: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, ClientError> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
         loop {
-            let route = format!("/v1/ports?limit=1000{cursor}");
-            let page: PortPage = self.decode(&route, &self.configured(&route)?)?;
-            ports.extend(page.ports);
-            let Some(next) = page.next else { return Ok(ports) };
+            let route = format!("{route}?limit={MAX_PAGE}{cursor}");
+            let page = self.decode(&route, &self.configured(&route)?)?;
+            let (part, next) = parts(page);
+            all.extend(part);
+            let Some(next) = next else { return Ok(all) };
             cursor = format!("&cursor={}", escape(&next));
         }
     }
@@ -210,7 +251,7 @@ impl ControlClient {
     pub fn networks(&self) -> Result<Vec<Network>, ClientError> {
         let (mut networks, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page: NetworkPage = self.get(&format!("/v1/networks?limit=1000{cursor}"))?;
+            let page: NetworkPage = self.get(&format!("/v1/networks?limit={MAX_PAGE}{cursor}"))?;
             networks.extend(page.networks);
             let Some(next) = page.next else { return Ok(networks) };
             cursor = format!("&cursor={}", escape(&next));
@@ -229,43 +270,57 @@ impl ControlClient {
     ///
     /// # Errors
     /// There is no answer, or no such port.
-    pub fn port(&self, name: &str) -> Result<PortDocument, ClientError> {
-        let route = port_route(name);
+    pub fn port(&self, name: &str) -> Result<Document, ClientError> {
+        self.keys(Kind::Port, name)
+    }
+
+    /// The keys of an uplink.
+    ///
+    /// # Errors
+    /// There is no answer, or no such uplink.
+    pub fn uplink(&self, name: &str) -> Result<Document, ClientError> {
+        self.keys(Kind::Uplink, name)
+    }
+
+    fn keys(&self, kind: Kind, name: &str) -> Result<Document, ClientError> {
+        let route = route_of(kind, name);
         self.decode(&route, &self.configured(&route)?)
     }
 
-    /// Adds a port, or replaces one, and returns what that changes.
+    /// Adds a network, port or uplink, or replaces one, and returns what that changes.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
-    pub fn put_port(
+    pub fn put(
         &self,
+        kind: Kind,
         name: &str,
-        keys: &PortDocument,
+        keys: &Document,
         dry_run: bool,
     ) -> Result<Plan, ClientError> {
-        self.change(&Method::PUT, &port_route(name), dry_run, self.encode(keys)?)
+        self.change(&Method::PUT, &route_of(kind, name), dry_run, self.encode(keys)?)
     }
 
-    /// Changes keys of a port, and returns what that changes.
+    /// Changes keys of a network, port or uplink, and returns what that changes.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply); there is no such port.
-    pub fn patch_port(
+    /// As [`apply`](Self::apply); there is no such thing.
+    pub fn patch(
         &self,
+        kind: Kind,
         name: &str,
-        keys: &PortDocument,
+        keys: &Document,
         dry_run: bool,
     ) -> Result<Plan, ClientError> {
-        self.change(&Method::PATCH, &port_route(name), dry_run, self.encode(keys)?)
+        self.change(&Method::PATCH, &route_of(kind, name), dry_run, self.encode(keys)?)
     }
 
-    /// Removes a port, and returns what that changes.
+    /// Removes a network, port or uplink, and returns what that changes.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply); there is no such port.
-    pub fn delete_port(&self, name: &str, dry_run: bool) -> Result<Plan, ClientError> {
-        self.change(&Method::DELETE, &port_route(name), dry_run, Bytes::new())
+    /// As [`apply`](Self::apply); there is no such thing.
+    pub fn delete(&self, kind: Kind, name: &str, dry_run: bool) -> Result<Plan, ClientError> {
+        self.change(&Method::DELETE, &route_of(kind, name), dry_run, Bytes::new())
     }
 
     fn change(
@@ -394,14 +449,25 @@ impl ControlClient {
         body: Bytes,
         limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        let exchange = async { timeout(limit, self.exchange(door, method, route, body)).await };
-        let answer = self.runtime.block_on(exchange);
-        let timed_out = |_| ClientError::TimedOut(self.path.clone(), limit.as_secs());
-        let (code, body) = answer.map_err(timed_out)??;
+        let (code, body) = self.answer(door, method, route, body, limit)?;
         if code == StatusCode::OK {
             return Ok(body);
         }
         Err(self.failure(route, code, &body))
+    }
+
+    /// The code and the body of the answer, whatever it is.
+    fn answer(
+        &self,
+        door: Door,
+        method: &Method,
+        route: &str,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let exchange = async { timeout(limit, self.exchange(door, method, route, body)).await };
+        let answer = self.runtime.block_on(exchange);
+        answer.map_err(|_| ClientError::TimedOut(self.path.clone(), limit.as_secs()))?
     }
 
     /// What an answer says that is not a success.
@@ -491,8 +557,14 @@ fn refused(path: &Path, source: io::Error) -> ClientError {
     }
 }
 
-fn port_route(name: &str) -> String {
-    format!("/v1/ports/{}", escape(name))
+fn route_of(kind: Kind, name: &str) -> String {
+    format!("/v1/{}s/{}", kind.name(), escape(name))
+}
+
+fn flow_route(port: &str, FlowKey { guest, peer, vlan }: &FlowKey) -> String {
+    let vlan = vlan.map(|vlan| format!("&vlan={vlan}")).unwrap_or_default();
+    let [guest, peer] = [guest, peer].map(|end| escape(&end.to_string()));
+    format!("{}/flow?guest={guest}&peer={peer}{vlan}", route_of(Kind::Port, port))
 }
 
 /// The query of a page.

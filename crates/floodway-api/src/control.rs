@@ -2,13 +2,17 @@
 //! control socket. Changes of the configuration have a socket of their own where there is a broker ([`manage_path`]).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
-use crate::status::ProgramsStatus;
+use crate::config::{PortKeys, UplinkKeys};
+use crate::status::{ProgramsStatus, WorkerStatus};
+use crate::transmit::TransmitSetting;
 
 /// Most flows in one page.
 pub const MAX_PAGE: usize = 1000;
@@ -47,6 +51,16 @@ pub enum ControlError {
         /// Those that there are.
         ports: Vec<String>,
     },
+    /// The port has no such connection, or not any more.
+    #[error("port \"{port}\" has no connection from {guest} to {peer}")]
+    UnknownFlow {
+        /// The port.
+        port: String,
+        /// Address and port of the guest.
+        guest: SocketAddr,
+        /// Address and port of its peer.
+        peer: SocketAddr,
+    },
     /// No network has that name.
     #[error("no network \"{name}\"; the networks are {}", known(networks))]
     UnknownNetwork {
@@ -54,6 +68,14 @@ pub enum ControlError {
         name: String,
         /// Those that there are.
         networks: Vec<String>,
+    },
+    /// No uplink has that name.
+    #[error("no uplink \"{name}\"; the uplinks are {}", known(uplinks))]
+    UnknownUplink {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        uplinks: Vec<String>,
     },
     /// No port and no uplink has that name.
     #[error("no port or uplink \"{name}\"; there are {}", known(interfaces))]
@@ -104,7 +126,7 @@ pub enum ControlError {
 }
 
 /// Asks for an upgrade.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRequest {
     /// Absolute path of the program that is to take the place of the one that runs, as the broker sees it.
@@ -112,7 +134,7 @@ pub struct UpgradeRequest {
 }
 
 /// How upgrades of a switch stand.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradeStatus {
     /// One is under way.
     pub running: bool,
@@ -122,7 +144,7 @@ pub struct UpgradeStatus {
 }
 
 /// The body of every answer that is not a success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// What is wrong, and the fix: one line.
     pub error: String,
@@ -138,19 +160,19 @@ fn known(ports: &[String]) -> String {
 }
 
 /// Which flows are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowQuery {
     /// Only those of this port.
     pub port: Option<String>,
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
+    /// At most so many, 1 to 1000; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
 }
 
 /// Some flows. A flow that comes or goes between two pages may be missing or come twice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowPage {
     /// The flows.
     pub flows: Vec<FlowStatus>,
@@ -159,7 +181,7 @@ pub struct FlowPage {
 }
 
 /// One TCP connection of a guest. Sizes are bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowStatus {
     /// Name of the port.
     pub port: String,
@@ -190,13 +212,31 @@ pub struct FlowStatus {
     pub srtt_us: Option<u64>,
     /// Acknowledged for the guest and not by it yet.
     pub kept: u32,
+    /// Acknowledged to the guest, and not by its peer yet.
+    #[serde(default)]
+    pub owed: u32,
+}
+
+/// Which connection of a port is asked for.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct FlowKey {
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// Address and port of its peer.
+    pub peer: SocketAddr,
+    /// VLAN that the connection is in; none without a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
 }
 
 /// Which pairs are asked for.
 pub type PairQuery = FlowQuery;
 
 /// Some pairs. One that comes or goes between two pages may be missing or come twice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairPage {
     /// The pairs.
     pub pairs: Vec<PairStatus>,
@@ -205,7 +245,7 @@ pub struct PairPage {
 }
 
 /// What a guest sends to one destination through one uplink.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairStatus {
     /// Name of the guest's port.
     pub port: String,
@@ -224,10 +264,10 @@ pub struct PairStatus {
 }
 
 /// The offload settings of a port: those of `[port.offload]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadSettings {
-    /// Congestion control for what the guest sends.
-    pub transmit: bool,
+    /// Congestion control for what the guest sends: `true` for guests with the module, `false`, `agentless` or `auto`.
+    pub transmit: TransmitSetting,
     /// Acknowledgement of what the guest receives.
     pub receive: bool,
     /// Whose connections are offloaded: `own` or `any`.
@@ -248,15 +288,19 @@ pub struct OffloadSettings {
     pub idle_s: u64,
     /// Milliseconds of the smallest retransmission time-out.
     pub min_rto_ms: u64,
+    /// Nothing is acknowledged early that takes more milliseconds to be acknowledged by the peer.
+    pub early_ack_delay_ms: u64,
+    /// Seconds after which a silent peer that is owed bytes is dead.
+    pub peer_timeout_s: u64,
 }
 
 /// Settings to be changed; the others stay as they are. `max_flows` is fixed from the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OffloadChange {
     /// See [`OffloadSettings::transmit`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub transmit: Option<bool>,
+    pub transmit: Option<TransmitSetting>,
     /// See [`OffloadSettings::receive`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<bool>,
@@ -284,6 +328,12 @@ pub struct OffloadChange {
     /// See [`OffloadSettings::min_rto_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rto_ms: Option<u64>,
+    /// See [`OffloadSettings::early_ack_delay_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_ack_delay_ms: Option<u64>,
+    /// See [`OffloadSettings::peer_timeout_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_timeout_s: Option<u64>,
 }
 
 impl From<&OffloadSettings> for OffloadChange {
@@ -301,13 +351,15 @@ impl From<&OffloadSettings> for OffloadChange {
             receive_budget: Some(settings.receive_budget),
             idle_s: Some(settings.idle_s),
             min_rto_ms: Some(settings.min_rto_ms),
+            early_ack_delay_ms: Some(settings.early_ack_delay_ms),
+            peer_timeout_s: Some(settings.peer_timeout_s),
         }
     }
 }
 
 /// How the link into the host is divided: the settings of `[inbound]`, and every port. Rates count what frames take of
 /// the link, in bits per second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundStatus {
     /// Rate of the link; zero if it is not divided.
     pub capacity_bps: u64,
@@ -330,7 +382,7 @@ pub struct InboundStatus {
 }
 
 /// A port's part of the link into the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InboundPort {
     /// Name of the port.
     pub name: String,
@@ -353,7 +405,7 @@ pub struct InboundPort {
 }
 
 /// Settings of the division to be changed; the others stay as they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InboundChange {
     /// Rate of the link in Mbit/s; zero switches the division off.
@@ -382,14 +434,30 @@ pub struct InboundChange {
     pub police_udp: Option<bool>,
 }
 
-/// Which ports or networks are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which networks, ports, uplinks or workers are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageQuery {
-    /// At most so many, 1 to [`MAX_PAGE`]; 100 by default.
+    /// At most so many, 1 to 1000; 100 by default.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub cursor: Option<String>,
+}
+
+/// How a change of the configuration is to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChangeQuery {
+    /// Only say what would change.
+    pub dry_run: bool,
+}
+
+/// Which metrics are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsQuery {
+    /// Also who has sent to whom.
+    pub pairs: bool,
 }
 
 /// What is in a page if nobody says how much.
@@ -417,16 +485,36 @@ impl PageQuery {
 }
 
 /// Some ports, in the order of the configuration, with the keys of theirs that do not have their defaults.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortPage {
     /// The ports.
+    #[schemars(with = "Vec<PortKeys>")]
     pub ports: Vec<serde_json::Map<String, serde_json::Value>>,
     /// Cursor of the next page; none after the last.
     pub next: Option<String>,
 }
 
+/// Some uplinks, in the order of the configuration, with the keys of theirs that do not have their defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinkPage {
+    /// The uplinks.
+    #[schemars(with = "Vec<UplinkKeys>")]
+    pub uplinks: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
+/// Some workers, in the order of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerPage {
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Cursor of the next page; none after the last.
+    pub next: Option<String>,
+}
+
 /// Whether to drain a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// Take all flows offline and keep new ones there, or end that.
@@ -434,7 +522,7 @@ pub struct DrainRequest {
 }
 
 /// How far a drain is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainStatus {
     /// A drain was asked for.
     pub draining: bool,

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::status::PortState;
@@ -19,7 +20,9 @@ const HARMLESS_DROPS: [&str; 4] = ["guest_nonce", "no_destination", "port_down",
 const NOTABLE_DROPS: f64 = 0.01;
 
 /// How bad a finding is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Nothing is wrong.
@@ -44,7 +47,7 @@ impl Severity {
 }
 
 /// Something that is wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -55,7 +58,7 @@ pub struct Finding {
 }
 
 /// What is known of a port's connection.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
     /// Name of the port.
     pub port: String,
@@ -90,7 +93,7 @@ pub struct Diagnosis {
 }
 
 /// An uplink by which the port's frames leave.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkReport {
     /// Its name.
     pub name: String,
@@ -101,7 +104,7 @@ pub struct UplinkReport {
 }
 
 /// A port's socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SocketReport {
     /// Its path.
     pub path: String,
@@ -119,7 +122,7 @@ pub struct SocketReport {
 }
 
 /// Whose a file is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileReport {
     /// Its owner.
     pub uid: u32,
@@ -143,7 +146,7 @@ impl SocketReport {
 }
 
 /// A process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerReport {
     /// Its number; zero if it is in another PID namespace.
     pub pid: i32,
@@ -154,7 +157,7 @@ pub struct PeerReport {
 }
 
 /// Something that went wrong.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
     /// What.
     pub error: String,
@@ -165,7 +168,7 @@ pub struct ErrorReport {
 }
 
 /// A region of guest memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegionReport {
     /// Guest physical address.
     pub address: u64,
@@ -174,7 +177,7 @@ pub struct RegionReport {
 }
 
 /// Where a vring is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RingState {
     /// The front-end has not said where it is.
@@ -202,7 +205,7 @@ impl RingState {
 }
 
 /// A vring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RingReport {
     /// Its index.
     pub index: usize,
@@ -219,7 +222,7 @@ pub struct RingReport {
 }
 
 /// Drops for one reason in one direction.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DropReport {
     /// `rx` to the guest, `tx` from it.
     pub direction: String,

@@ -13,6 +13,7 @@
 //! | [`events`] | what happens, and in which words |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
 //! | [`networks`] | networks, and who is in them |
+//! | [`openapi`] | all that sockets answer, as an OpenAPI document |
 //! | [`trace`] | what would become of a frame |
 //! | [`client`] | a client of the control socket |
 
@@ -27,9 +28,11 @@ pub mod edit;
 pub mod events;
 pub mod histogram;
 pub mod networks;
+pub mod openapi;
 pub mod plan;
 pub mod settings;
 pub mod status;
 pub mod trace;
+pub mod transmit;
 
 pub use config::Config;

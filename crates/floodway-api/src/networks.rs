@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, NetworkConfig, PortConfig, UplinkConfig};
@@ -9,7 +10,7 @@ use crate::control::{ControlError, PageQuery};
 use crate::status::{L2Entry, Status};
 
 /// A network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Network {
     /// Name by which ports and uplinks refer to it.
     pub name: String,
@@ -28,7 +29,7 @@ pub struct Network {
 }
 
 /// A port or uplink in a network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Member {
     /// Its name.
     pub name: String,
@@ -37,7 +38,7 @@ pub struct Member {
 }
 
 /// Some networks, in the order of the configuration; one called `default` that has no section is first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkPage {
     /// The networks.
     pub networks: Vec<Network>,
@@ -46,7 +47,7 @@ pub struct NetworkPage {
 }
 
 /// A network and its forwarding table.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkTable {
     /// The network.
     #[serde(flatten)]

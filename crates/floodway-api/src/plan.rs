@@ -3,28 +3,31 @@
 //! # Theory of operation
 //! Both configurations are compared as the files that say them, key by key, so every key is covered by what writes it
 //! ([`Config::to_table`]). Each difference has an [`Effect`]: most keys of a port are fixed when its front-end connects, so the port is taken away
-//! and comes back, and its front-end connects again; a few take effect at once; what belongs to the whole switch needs a restart.
-//! Ports are told apart by their names: a port with another name is another port.
+//! and comes back, and its front-end connects again; what is before an uplink's device is made anew; a few keys take effect at once; what belongs to the whole
+//! switch needs a restart. Networks, ports and uplinks are told apart by their names: one with another name is another one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::config::{Config, NetworkConfig, Permissions, PortConfig};
+use crate::config::{Config, NetworkConfig, Permissions, PortConfig, UplinkConfig};
 use crate::control::ControlError;
+use crate::edit::Kind;
 
 /// Keys of a port that take effect at once. With a section's name, all keys of that.
 const LIVE: &[&str] = &["inbound_weight", "limit", "offload", "storm_pps"];
 /// Keys of those sections that do not.
 const NOT_LIVE: &[&str] = &["offload.max_flows"];
-/// Sections of the whole switch that take effect at once. Permissions are those of sockets that are made from now on; what becomes of a network
-/// is a change of its ports and uplinks.
-const LIVE_SECTIONS: &[&str] = &["inbound", "network", "permissions"];
+/// Keys of an uplink that take effect at once.
+const LIVE_OF_UPLINKS: &[&str] = &["multicast_pps", "storm_pps"];
+/// Sections of the whole switch that take effect at once. Permissions are those of sockets that are made from now on.
+const LIVE_SECTIONS: &[&str] = &["inbound", "permissions"];
 
 /// What is done to something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// It comes.
@@ -36,11 +39,15 @@ pub enum Action {
 }
 
 /// What a change does to what runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
     /// No connection ends.
     Live,
+    /// The uplink's device stays open, and what is before it is made anew.
+    Reopen,
     /// The port's front-end has to connect again.
     Reconnect,
     /// It cannot be done while the switch runs.
@@ -48,7 +55,7 @@ pub enum Effect {
 }
 
 /// A key that changes, and its values as TOML; none for a key that is left out, which means its default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyChange {
     /// The key, below its section: `offload.transmit`.
     pub key: String,
@@ -59,11 +66,11 @@ pub struct KeyChange {
 }
 
 /// A change of one thing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
     /// What is done.
     pub action: Action,
-    /// The section: `port`, `inbound`.
+    /// The section: `network`, `port`, `uplink`, `inbound`.
     pub section: String,
     /// The name, of what has names.
     pub name: Option<String>,
@@ -74,7 +81,7 @@ pub struct Change {
 }
 
 /// All changes: first what goes, then what changes, then what comes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// The changes.
     pub changes: Vec<Change>,
@@ -84,21 +91,41 @@ impl Plan {
     /// What makes `wanted` of `running`.
     #[must_use]
     pub fn between(running: &Config, wanted: &Config) -> Self {
-        let (before, after) = (ports(running), ports(wanted));
-        let named = |ports: &[(String, Table)], name: &str| {
-            ports.iter().find(|(known, _)| known == name).map(|(_, table)| table.clone())
+        let mut plan = Self { changes: sections(running, wanted) };
+        for kind in Kind::ALL {
+            plan.compare(kind, &named(kind, running), &named(kind, wanted));
+        }
+        let order = |change: &Change| match change.action {
+            Action::Remove => 0,
+            Action::Change => 1,
+            Action::Add => 2,
         };
-        let empty = Table::new();
-        let gone = before.iter().filter(|(name, _)| named(&after, name).is_none());
-        let gone = gone.map(|(name, _)| port(Action::Remove, name, Vec::new()));
-        let changed = before.iter().filter_map(|(name, table)| {
-            let keys = compare(table, &named(&after, name)?);
-            (!keys.is_empty()).then(|| port(Action::Change, name, keys))
-        });
-        let new = after.iter().filter(|(name, _)| named(&before, name).is_none());
-        let new = new.map(|(name, table)| port(Action::Add, name, compare(&empty, table)));
-        let switch = sections(running, wanted);
-        Self { changes: gone.chain(switch).chain(changed).chain(new).collect() }
+        // The order of the configuration stays among those that are alike.
+        plan.changes.sort_by_key(order);
+        plan
+    }
+
+    /// Notes what differs between what there is `before` and `after`, of one kind.
+    fn compare(&mut self, kind: Kind, before: &[(String, Table)], after: &[(String, Table)]) {
+        let of = |list| -> BTreeMap<&str, &Table> {
+            let list: &[(String, Table)] = list;
+            list.iter().map(|(name, table)| (&**name, table)).collect()
+        };
+        let (known, wanted, empty) = (of(before), of(after), Table::new());
+        for (name, table) in before {
+            match wanted.get(&**name) {
+                None => self.changes.push(change(kind, Action::Remove, name, Vec::new())),
+                Some(next) if *next != table => {
+                    let keys = compare(table, next);
+                    self.changes.push(change(kind, Action::Change, name, keys));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, table) in after.iter().filter(|(name, _)| !known.contains_key(&**name)) {
+            let keys = compare(&empty, table);
+            self.changes.push(change(kind, Action::Add, name, keys));
+        }
     }
 
     /// Returns `true` if nothing changes.
@@ -123,34 +150,55 @@ impl Plan {
 
     /// Names of ports that this is done to, with this effect.
     pub fn ports(&self, action: Action, effect: Effect) -> impl Iterator<Item = &str> {
-        let meant = move |change: &&Change| {
-            change.section == "port" && change.action == action && change.effect == effect
-        };
-        self.changes.iter().filter(meant).filter_map(|change| change.name.as_deref())
+        self.of(Kind::Port, action)
+            .filter(move |change| change.effect == effect)
+            .filter_map(named_by)
+    }
+
+    /// Changes of this kind of thing.
+    fn of(&self, kind: Kind, action: Action) -> impl Iterator<Item = &Change> {
+        let meant =
+            move |change: &&Change| change.section == kind.name() && change.action == action;
+        self.changes.iter().filter(meant)
+    }
+
+    /// Names of uplinks that are made anew, or come, or go.
+    pub fn uplinks(&self, action: Action) -> impl Iterator<Item = &str> {
+        let lives =
+            |change: &&Change| change.action != Action::Change || change.effect == Effect::Reopen;
+        self.of(Kind::Uplink, action).filter(lives).filter_map(named_by)
     }
 }
 
-/// The ports by name, with all that they have of the switch's permissions and of their networks.
-fn ports(config: &Config) -> Vec<(String, Table)> {
+fn named_by(change: &Change) -> Option<&str> {
+    change.name.as_deref()
+}
+
+/// What there is of a kind, by name, in the order of the configuration: with all that it has of other sections.
+fn named(kind: Kind, config: &Config) -> Vec<(String, Table)> {
     let alone = Permissions::default();
     let port = |port: &PortConfig| {
         let mut table = port.to_table(&alone);
         note_networks(&mut table, port);
         (port.name.clone(), table)
     };
-    config.ports.iter().map(port).collect()
-}
-
-/// The whole switch, with what uplinks have of their networks.
-fn switch(config: &Config) -> Table {
-    let mut table = config.to_table();
-    let uplinks = table.get_mut("uplink").and_then(Value::as_array_mut);
-    let tables = uplinks.into_iter().flatten().filter_map(Value::as_table_mut);
-    for (table, uplink) in tables.zip(&config.uplinks) {
+    let uplink = |uplink: &UplinkConfig| {
+        let mut table = uplink.to_table();
         let vids = uplink.networks().map(|network| Value::from(i64::from(network.vid)));
-        table.insert("network.vid".to_owned(), Value::Array(vids.collect()));
+        let vids: Vec<_> = vids.collect();
+        if vids.iter().any(|vid| vid.as_integer() != Some(0)) {
+            table.insert("network.vid".to_owned(), Value::Array(vids));
+        }
+        (uplink.name.clone(), table)
+    };
+    match kind {
+        Kind::Network => {
+            let networks = config.networks.iter();
+            networks.map(|network| (network.name.clone(), network.to_table())).collect()
+        }
+        Kind::Port => config.ports.iter().map(port).collect(),
+        Kind::Uplink => config.uplinks.iter().map(uplink).collect(),
     }
-    table
 }
 
 /// What a port has of its networks.
@@ -176,11 +224,23 @@ fn note_networks(table: &mut Table, port: &PortConfig) {
     }
 }
 
-fn port(action: Action, name: &str, mut keys: Vec<KeyChange>) -> Change {
+fn change(kind: Kind, action: Action, name: &str, mut keys: Vec<KeyChange>) -> Change {
     keys.retain(|change| change.key != "name");
-    let live = action == Action::Add || keys.iter().all(|change| is_live(&change.key));
-    let effect = if live && action != Action::Remove { Effect::Live } else { Effect::Reconnect };
-    Change { action, section: "port".into(), name: Some(name.into()), effect, keys }
+    let (section, name) = (kind.name().to_owned(), Some(name.to_owned()));
+    Change { action, section, name, effect: effect(kind, action, &keys), keys }
+}
+
+/// What becomes of others when a network changes is a change of theirs.
+fn effect(kind: Kind, action: Action, keys: &[KeyChange]) -> Effect {
+    let all = |is_live: &dyn Fn(&str) -> bool| keys.iter().all(|change| is_live(&change.key));
+    match (kind, action) {
+        (Kind::Port, Action::Remove) => Effect::Reconnect,
+        (Kind::Port, Action::Change) if !all(&is_live) => Effect::Reconnect,
+        (Kind::Uplink, Action::Change) if !all(&|key| LIVE_OF_UPLINKS.contains(&key)) => {
+            Effect::Reopen
+        }
+        _ => Effect::Live,
+    }
 }
 
 fn is_live(key: &str) -> bool {
@@ -188,11 +248,12 @@ fn is_live(key: &str) -> bool {
     LIVE.contains(&section) && !NOT_LIVE.contains(&key)
 }
 
-/// Differences in all but the ports.
+/// Differences in all that has no name.
 fn sections(running: &Config, wanted: &Config) -> Vec<Change> {
-    let (before, after) = (switch(running), switch(wanted));
+    let (before, after) = (running.to_table(), wanted.to_table());
+    let is_named = |key: &str| Kind::ALL.iter().any(|kind| kind.name() == key);
     let names: BTreeSet<_> =
-        before.keys().chain(after.keys()).filter(|&key| key != "port").collect();
+        before.keys().chain(after.keys()).filter(|key| !is_named(key)).collect();
     let change = |name: &String| {
         let only = |table: &Table| {
             let section = table.get(name).cloned();
@@ -275,6 +336,7 @@ impl fmt::Display for Change {
         }
         match (self.action, self.effect) {
             (Action::Change, Effect::Reconnect) => f.write_str(" (its front-end connects again)"),
+            (_, Effect::Reopen) => f.write_str(" (its queue begins anew)"),
             (_, Effect::Restart) => f.write_str(" (needs a restart)"),
             _ => Ok(()),
         }
@@ -321,17 +383,36 @@ mod tests {
             "[[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fw0\"\nnetwork = \"red\"\n";
         assert_eq!(
             plan(&port("vm1", ""), &(red(10, "") + &in_red)),
-            "~ network: network = default -> [{ name = \"red\", vid = 10 }]\n\
-             ~ port vm1: network = default -> \"red\", network.vid = default -> 10 (its front-end connects again)"
+            "~ port vm1: network = default -> \"red\", network.vid = default -> 10 (its front-end connects again)\n\
+             + network red: vid = 10"
         );
         let isolated = plan(&(red(10, "") + &in_red), &(red(10, "isolate = true") + &in_red));
         let expected = "~ port vm1: isolate = default -> true (its front-end connects again)";
         assert_eq!(isolated.lines().last(), Some(expected));
         let (before, after) = (red(10, "") + &in_red + uplink, red(11, "") + &in_red + uplink);
         let plan = Plan::between(&config(&before), &config(&after));
-        let refused: Vec<_> = plan.refused().map(|change| change.section.as_str()).collect();
-        assert_eq!(refused, ["uplink"]);
+        assert_eq!(plan.check_fixed(), Ok(()));
+        assert_eq!(plan.uplinks(Action::Change).collect::<Vec<_>>(), ["up0"]);
         assert_eq!(plan.ports(Action::Change, Effect::Reconnect).count(), 1);
+    }
+
+    #[test]
+    fn uplinks_are_told_apart_by_their_names() {
+        let uplink = |name: &str, device: &str, extra: &str| {
+            format!(
+                "[[uplink]]\nname = \"{name}\"\nkind = \"tap\"\ndevice = \"{device}\"\n{extra}\n"
+            )
+        };
+        let before =
+            uplink("up0", "fw0", "") + &uplink("up1", "fw1", "") + &uplink("up2", "fw2", "");
+        let after = uplink("up3", "fw0", "")
+            + &uplink("up1", "fw1", "storm_pps = 5")
+            + &uplink("up2", "fw2", "queue = { limit_bytes = 100_000 }");
+        let expected = "- uplink up0\n\
+            ~ uplink up1: storm_pps = default -> 5\n\
+            ~ uplink up2: queue.limit_bytes = default -> 100000 (its queue begins anew)\n\
+            + uplink up3: device = \"fw0\", kind = \"tap\"";
+        assert_eq!(plan(&before, &after), expected);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::config::inbound as inbound_ranges;
 use crate::config::offload::{self as ranges, Refused, check, choose};
 use crate::control::{ControlError, InboundChange, OffloadChange};
+use crate::transmit::TransmitSetting;
 
 /// `config` with `change`.
 ///
@@ -27,8 +28,10 @@ pub fn offload(config: &OffloadConfig, change: &OffloadChange) -> Result<Offload
         value.map_or(Ok(current), |value| check(key, value, range))
     };
     let (idle, min_rto) = (config.idle.as_secs(), config.min_rto.as_millis() as u64);
-    Ok(OffloadConfig {
-        transmit: change.transmit.unwrap_or(config.transmit),
+    let delay = config.early_ack_delay.as_millis() as u64;
+    let timeout = config.peer_timeout.as_secs();
+    let mut changed = OffloadConfig {
+        transmit: config.transmit,
         receive: change.receive.unwrap_or(config.receive),
         local: change.local.as_ref().map_or(Ok(config.local), |name| {
             choose("local", name, &LocalFlows::ALL, LocalFlows::name)
@@ -58,9 +61,23 @@ pub fn offload(config: &OffloadConfig, change: &OffloadChange) -> Result<Offload
             min_rto,
         )?),
         early_ack: config.early_ack,
-        early_ack_delay: config.early_ack_delay,
-        peer_timeout: config.peer_timeout,
-    })
+        early_ack_delay: Duration::from_millis(long(
+            "early_ack_delay_ms",
+            change.early_ack_delay_ms,
+            &ranges::EARLY_ACK_DELAY_MS,
+            delay,
+        )?),
+        peer_timeout: Duration::from_secs(long(
+            "peer_timeout_s",
+            change.peer_timeout_s,
+            &ranges::PEER_TIMEOUT_S,
+            timeout,
+        )?),
+    };
+    if let Some(TransmitSetting(mode)) = change.transmit {
+        changed.set_transmit(mode);
+    }
+    Ok(changed)
 }
 
 /// `config` with `change`.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
@@ -17,14 +18,14 @@ use crate::histogram::Histogram;
 use crate::config::Policy;
 
 /// Version of the switch that answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Version {
     /// Version of Floodway.
     pub version: String,
 }
 
 /// The status of a switch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The process.
     pub switch: SwitchStatus,
@@ -45,7 +46,7 @@ pub struct Status {
 }
 
 /// What ports have counted that were removed since the switch started, so that no frame is missing in the sums.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemovedStatus {
     /// How many ports; one that was changed and came back is one, too.
     pub ports: u64,
@@ -56,7 +57,7 @@ pub struct RemovedStatus {
 }
 
 /// How frames get from one place to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
     /// From guest to guest, by one copy.
@@ -78,7 +79,7 @@ impl Way {
 }
 
 /// What went from one port or uplink to another. It was handed over there; drops are counted there, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairTrafficStatus {
     /// Port or uplink that the frames came from.
     pub from: String,
@@ -93,7 +94,7 @@ pub struct PairTrafficStatus {
 }
 
 /// The process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SwitchStatus {
     /// Version of Floodway.
     pub version: String,
@@ -113,7 +114,7 @@ pub struct SwitchStatus {
 }
 
 /// How far the process that moves frames is confined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Sandbox {
     /// In all ways.
@@ -126,7 +127,7 @@ pub enum Sandbox {
 }
 
 /// Data planes of the same broker that have ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PredecessorsStatus {
     /// Process id of the broker; zero if it has gone and the next one is waited for.
     #[serde(default)]
@@ -138,7 +139,7 @@ pub struct PredecessorsStatus {
 }
 
 /// Programs of a switch of two processes, and how they came to run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramsStatus {
     /// That of the broker.
     pub broker: ProgramStatus,
@@ -149,7 +150,7 @@ pub struct ProgramsStatus {
 }
 
 /// A program.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramStatus {
     /// Version of Floodway.
     pub version: String,
@@ -158,7 +159,7 @@ pub struct ProgramStatus {
 }
 
 /// Upgrades of a running switch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UpgradesStatus {
     /// Attempts, those that failed among them.
     pub attempts: u32,
@@ -175,7 +176,7 @@ pub struct UpgradesStatus {
 }
 
 /// A worker.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStatus {
     /// Position in the configuration, from 0.
     pub index: usize,
@@ -195,7 +196,7 @@ pub struct WorkerStatus {
 }
 
 /// Where a port is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
     /// No front-end is connected.
@@ -220,7 +221,7 @@ impl PortState {
 }
 
 /// A port.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortStatus {
     /// As configured.
     pub name: String,
@@ -264,7 +265,7 @@ pub struct PortStatus {
 
 /// Work of workers that is charged to a port or uplink: time while the worker is busy; chains, descriptors, copies, bytes and segments by a
 /// cost model otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkStatus {
     /// Seconds, by the clock or by the model.
     pub seconds: f64,
@@ -273,7 +274,7 @@ pub struct WorkStatus {
 }
 
 /// The vCPU threads of a port's VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuStatus {
     /// `latency` or `throughput`.
     pub policy: String,
@@ -295,7 +296,7 @@ impl VcpuStatus {
 }
 
 /// The TCP offload of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OffloadStatus {
     /// Congestion control for what the guest sends is on.
     pub transmit: bool,
@@ -314,6 +315,15 @@ pub struct OffloadStatus {
     pub budget_used: u64,
     /// Bytes acknowledged for the guest and not by it yet.
     pub kept: u64,
+    /// How what the guest sends is offloaded: `off`, `module`, `agentless` or `auto`.
+    #[serde(default)]
+    pub mode: String,
+    /// The guest's module has answered a notice.
+    #[serde(default)]
+    pub module_heard: bool,
+    /// Bytes acknowledged to the guest that its peers have not acknowledged: it does not send them again.
+    #[serde(default)]
+    pub owed: u64,
     /// Bytes of memory that stored frames take.
     pub stored_bytes: u64,
     /// Events by name. Every counter is there, also those at zero.
@@ -324,7 +334,7 @@ pub struct OffloadStatus {
 }
 
 /// A queue pair.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueuePairStatus {
     /// To the guest.
     pub rx: RxQueueStatus,
@@ -333,7 +343,7 @@ pub struct QueuePairStatus {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RxQueueStatus {
     /// Frames to the guest.
     #[serde(flatten)]
@@ -350,7 +360,7 @@ pub struct RxQueueStatus {
 }
 
 /// A transmit queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TxQueueStatus {
     /// Frames from the guest.
     #[serde(flatten)]
@@ -360,7 +370,7 @@ pub struct TxQueueStatus {
 }
 
 /// Interrupts of a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Notifications {
     /// Sent.
     pub sent: u64,
@@ -369,7 +379,7 @@ pub struct Notifications {
 }
 
 /// An uplink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkStatus {
     /// As configured.
     pub name: String,
@@ -396,7 +406,7 @@ pub struct UplinkStatus {
 }
 
 /// The way into an uplink's device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EgressStatus {
     /// Name of the queue discipline.
     pub discipline: String,
@@ -423,7 +433,7 @@ pub struct EgressStatus {
 }
 
 /// What waits in one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClassStatus {
     /// Frames.
     pub packets: u64,
@@ -432,7 +442,7 @@ pub struct ClassStatus {
 }
 
 /// The meter of an uplink, over all guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeterStatus {
     /// Pairs that are known.
     pub pairs: u64,
@@ -452,7 +462,7 @@ pub struct MeterStatus {
 }
 
 /// An address in the forwarding table.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct L2Entry {
     /// The address.
     pub mac: String,
@@ -469,7 +479,7 @@ pub struct L2Entry {
 pub type Drops = BTreeMap<String, u64>;
 
 /// Frames of one direction.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficStatus {
     /// Frames; a GSO packet is one.
     pub packets: u64,

@@ -2,13 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest payload that can be asked for, in bytes.
 pub const MAX_PAYLOAD: usize = 65_000;
 
 /// Two ends of a connection or a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ends {
     /// Address and port that it comes from.
@@ -18,7 +19,7 @@ pub struct Ends {
 }
 
 /// What the frame is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TracedFrame {
     /// These bytes, in hexadecimal, from the Ethernet header on.
@@ -32,7 +33,7 @@ pub enum TracedFrame {
 }
 
 /// A frame to be traced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
     /// Name of the port or uplink that it comes by.
@@ -73,7 +74,7 @@ impl TraceRequest {
 }
 
 /// What one stage does with a frame, and what becomes of it in the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// It goes on.
@@ -104,7 +105,7 @@ impl Outcome {
 }
 
 /// What one stage of the pipeline does with the frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceStep {
     /// The stage: `parse`, `source`, `table`, `storm`, `look-up`, `inbound`, `offload`, `port`, `queue`.
     pub stage: String,
@@ -119,7 +120,7 @@ pub struct TraceStep {
 }
 
 /// Where the frame ends up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceEnd {
     /// The port or uplink.
     pub at: String,
@@ -130,7 +131,7 @@ pub struct TraceEnd {
 }
 
 /// What would become of a frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
     /// Name of the port or uplink that it comes by.
     pub interface: String,

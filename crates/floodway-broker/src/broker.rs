@@ -22,6 +22,7 @@
 
 mod change;
 mod ends;
+mod equip;
 mod launch;
 mod left;
 mod upgrade;
@@ -33,6 +34,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromDataPlane, StatePart, ToDataPlane, VERSION, Violation};
 use floodway_process::sealed;
 use floodway_process::store::Item;
@@ -50,8 +52,7 @@ use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
 use crate::upgrade::{Candidate, UpgradeControl};
-use crate::uplink::Uplink;
-use left::leave_uplink;
+use left::{leave_uplink, send_uplink};
 use upgrade::{Promotion, Replacement, Retired, Successor};
 
 /// How long a data plane may take to end in order, and to start.
@@ -96,14 +97,14 @@ pub enum Event {
 pub struct Broker<'a> {
     /// Starts a data plane that has the descriptor as its standard input, of another program if there is one.
     pub start: &'a dyn Fn(OwnedFd, Option<&Candidate>) -> io::Result<Child>,
-    /// Configuration and ports.
+    /// Configuration, ports and uplinks.
     pub layout: Transaction<Layout>,
     /// Numbers that ports can have.
     pub numbers: u16,
     /// Where operators connect; data planes answer them.
     pub control: BorrowedFd<'a>,
-    /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<Uplink>,
+    /// Numbers that uplinks can have.
+    pub uplink_numbers: u16,
     /// Notices for data planes, sent when they change.
     pub notices: &'a Notices,
     /// What data planes do wrong on the ports' channels.
@@ -130,9 +131,11 @@ pub struct Broker<'a> {
     pub progress: Progress,
 }
 
-/// What of an [upgrade](crate::upgrade) is not part of a data plane.
+/// What of data planes and of an [upgrade](crate::upgrade) outlives a data plane.
 #[derive(Default)]
 pub struct Progress {
+    /// Number of the last data plane.
+    planes: u32,
     /// What the broker's program is to be replaced by.
     replacement: Option<Replacement>,
     /// Data planes that have handed over and end.
@@ -153,6 +156,8 @@ pub enum Outcome {
 pub struct Past {
     /// How many had ended before the last one.
     pub restarts: u32,
+    /// Number of the last one.
+    pub number: u32,
     /// The last one, if it can be used.
     pub data_plane: Option<TakenDataPlane>,
 }
@@ -187,6 +192,8 @@ struct DataPlane {
     pulse: Pulse,
     /// Data planes that ended before this one.
     restarts: u32,
+    /// What tells it from all others of this switch.
+    number: u32,
     started: Instant,
     change: Option<OpenChange>,
     /// What is to take its place.
@@ -251,7 +258,8 @@ impl Broker<'_> {
         restarts: &mut Restarts,
         last_end: &mut Option<String>,
     ) -> Option<DataPlane> {
-        let Past { restarts: ended, data_plane } = self.past.take()?;
+        let Past { restarts: ended, number, data_plane } = self.past.take()?;
+        self.progress.planes = number;
         restarts.resume(ended);
         let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
         if adopted.is_none() {
@@ -303,6 +311,7 @@ impl Broker<'_> {
             }
             self.give_upgrade_up(&mut running, &end);
             drop(running);
+            fault::pass(Point::PlaneGone);
             self.judge_turns(&end, &mut suspects);
             if !was_ready {
                 return Err(BrokerError::NotReady(end));
@@ -425,7 +434,8 @@ impl Broker<'_> {
             }
             FromDataPlane::Ready { .. } => {
                 plane.pulse.on_ready();
-                self.leave_data_plane(plane, plane.restarts);
+                self.leave_data_plane(plane);
+                fault::pass(Point::ReadyKept);
                 (self.on_event)(Event::Ready);
                 self.finish_upgrade(plane);
             }
@@ -434,12 +444,17 @@ impl Broker<'_> {
             FromDataPlane::HandedOver if plane.on_handed_over() => {}
             FromDataPlane::HandedOver => return Err(HearError::NotToHandOver),
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
-            FromDataPlane::Reopen { index } => {
-                let uplink = self.uplinks.get_mut(usize::from(index));
-                let uplink = uplink.ok_or(HearError::UnknownUplink(index))?;
-                if uplink.on_failed(Instant::now()) {
-                    send_uplink(&plane.channel, uplink, index)?;
-                    leave_uplink(&self.store, uplink, index);
+            FromDataPlane::Reopen { number } if number >= self.uplink_numbers => {
+                return Err(HearError::UnknownUplink(number));
+            }
+            FromDataPlane::Reopen { number } => {
+                // It may not have heard yet that one has gone.
+                let place = self.layout.states().find_map(|layout| layout.uplink(number));
+                if let Some(place) = place
+                    && place.with(|uplink| uplink.on_failed(Instant::now()))
+                {
+                    send_uplink(&plane.channel, place)?;
+                    leave_uplink(&self.store, place);
                 }
             }
             FromDataPlane::Remember(setting) => {
@@ -464,12 +479,13 @@ impl Broker<'_> {
 }
 
 impl DataPlane {
-    fn new(channel: MainChannel, process: Process, restarts: u32) -> Self {
+    fn new(channel: MainChannel, process: Process, restarts: u32, number: u32) -> Self {
         Self {
             channel,
             process,
             pulse: Pulse::default(),
             restarts,
+            number,
             started: Instant::now(),
             change: None,
             successor: None,
@@ -492,23 +508,6 @@ fn stop(plane: DataPlane) {
         tracing::error!("the data plane does not stop; it is killed");
     }
     drop(plane);
-}
-
-/// Hands the device of `uplink` over, if it has one.
-fn send_uplink(channel: &MainChannel, uplink: &Uplink, index: u16) -> Result<(), ChannelError> {
-    match uplink.message(index) {
-        Some((message, descriptors)) => channel.send(&message, &descriptors),
-        None => Ok(()),
-    }
-}
-
-/// The text of a configuration as memory that nobody changes, and its length.
-fn seal(configuration: &str) -> Result<(OwnedFd, u32), ChannelError> {
-    let text = configuration.as_bytes();
-    let file = sealed::seal("configuration", text)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let bytes = u32::try_from(text.len()).map_err(|_| Errno::FBIG)?;
-    Ok((file, bytes))
 }
 
 #[cfg(test)]

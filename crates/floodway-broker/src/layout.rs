@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::journal::Journal;
 use crate::port::PortThread;
+use crate::uplink::UplinkPlace;
 
 /// A port of a layout.
 #[derive(Clone, Debug)]
@@ -29,13 +30,15 @@ pub struct Place {
     pub journal: Arc<Journal>,
 }
 
-/// A configuration and its ports.
+/// A configuration with its ports and uplinks.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The text of the configuration.
     pub configuration: Arc<str>,
     /// Ports, in the order of the configuration.
     pub ports: Vec<Place>,
+    /// Uplinks, in the order of the configuration.
+    pub uplinks: Vec<UplinkPlace>,
 }
 
 impl Layout {
@@ -43,6 +46,25 @@ impl Layout {
     #[must_use]
     pub fn has(&self, instance: u64) -> bool {
         self.ports.iter().any(|place| place.instance == instance)
+    }
+
+    /// The uplink with this number.
+    #[must_use]
+    pub fn uplink(&self, number: u16) -> Option<&UplinkPlace> {
+        self.uplinks.iter().find(|place| place.number == number)
+    }
+
+    /// The uplinks that `last` does not have.
+    #[must_use]
+    pub fn new_uplinks(&self, last: &Self) -> Vec<UplinkPlace> {
+        let new = self.uplinks.iter().filter(|place| last.uplink(place.number).is_none());
+        new.cloned().collect()
+    }
+
+    /// Numbers of all uplinks, in the order of the configuration.
+    #[must_use]
+    pub fn uplink_numbers(&self) -> Vec<u16> {
+        self.uplinks.iter().map(|place| place.number).collect()
     }
 }
 

@@ -10,7 +10,8 @@
 //!
 //! A front-end of which data planes die is cut off, and its port stays without one [for a while](crate::quarantine).
 //!
-//! What the next broker would need is left in the [descriptor store](crate::store) at each step.
+//! What the next broker would need is left in the [descriptor store](crate::store) at each step. The mark that a front-end is owed something comes before
+//! whatever would let the next broker believe that the data plane has it: a new channel, a new connection, the first byte of a message.
 //!
 //! Whatever a front-end does costs this thread only: closing a descriptor that it serves itself may take for ever.
 
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
 use rustix::event::{EventfdFlags, eventfd};
@@ -83,7 +85,8 @@ pub struct PortFault {
 /// What others leave for a port's thread.
 #[derive(Debug, Default)]
 struct Letters {
-    channel: Option<PortChannel>,
+    /// The channel of a new data plane, and its number.
+    channel: Option<(PortChannel, u32)>,
     /// Why the front-end is to be cut off.
     cut_off: Option<String>,
     /// The thread is to end when no front-end is owed anything.
@@ -164,9 +167,9 @@ impl PortThread {
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
-    /// Hands the port to a new data plane, which has the other end of `channel`.
-    pub fn attach(&self, channel: PortChannel) {
-        self.mailbox.change(|letters| letters.channel = Some(channel));
+    /// Hands the port to a new data plane, number `data_plane`, which has the other end of `channel`.
+    pub fn attach(&self, channel: PortChannel, data_plane: u32) {
+        self.mailbox.change(|letters| letters.channel = Some((channel, data_plane)));
     }
 
     /// Cuts off the front-end, of which data planes die.
@@ -266,8 +269,8 @@ impl Server {
             if let Some(reason) = letters.cut_off {
                 self.cut_off(&reason);
             }
-            if let Some(channel) = letters.channel {
-                self.attach(channel);
+            if let Some((channel, data_plane)) = letters.channel {
+                self.attach(channel, data_plane);
             }
             self.find_front_end();
             self.read_front_end();
@@ -325,12 +328,17 @@ impl Server {
     }
 
     /// Takes over a data plane, and tells it what it has to know.
-    fn attach(&mut self, channel: PortChannel) {
+    fn attach(&mut self, channel: PortChannel, data_plane: u32) {
         self.lose_data_plane();
         if let Err(error) = channel.set_time_limit(Some(DELIVERY)) {
             tracing::error!(port = self.name, %error, "cannot limit how long a channel waits");
         }
-        self.kept.channel(&channel);
+        if self.front_end.is_some() {
+            // Before the next broker can take the channel for one whose data plane has the record.
+            self.kept.set_busy(true);
+        }
+        self.kept.channel(&channel, data_plane);
+        fault::pass(Point::ChannelKept);
         self.channel = Some(channel);
         self.attempts.reported = None;
         self.report_quarantine();
@@ -361,7 +369,6 @@ impl Server {
 
     fn replay(&mut self) {
         let Some(front_end) = &mut self.front_end else { return };
-        self.kept.set_busy(true);
         match front_end.session.attach() {
             Ok(replay) => {
                 for outgoing in replay {
@@ -369,6 +376,7 @@ impl Server {
                         return;
                     }
                 }
+                fault::pass(Point::ReplaySent);
             }
             Err(suspect) => self.cut_off(&suspect.to_string()),
         }
@@ -438,7 +446,9 @@ impl Server {
         match front_end.session.receive(message) {
             Err(fault) => self.report(&fault),
             Ok(Outcome { reply, hang_up, deliver }) => {
+                fault::pass(Point::HandledReceived);
                 let unread = front_end.stream.write_all(&reply).is_err();
+                fault::pass(Point::ReplyWritten);
                 if let Some(reason) = hang_up {
                     tracing::debug!(port = self.name, reason, "front-end cut off");
                     return self.hang_up();
@@ -447,6 +457,7 @@ impl Server {
                     return self.hang_up();
                 }
                 self.kept.changes(&changes, front_end.session.record());
+                fault::pass(Point::ChangesKept);
                 self.kept.front_end(front_end);
                 if let Some(outgoing) = deliver {
                     self.send(&outgoing);
@@ -529,6 +540,9 @@ impl Server {
         let session = Session::new(id, self.limits).of_process(peer);
         let framer = Framer::default();
         let front_end = FrontEnd { stream, framer, session, id, peer, deadline: None };
+        fault::pass(Point::FrontEndAccepted);
+        // The data plane has not heard of it.
+        self.kept.set_busy(true);
         self.kept.front_end(&front_end);
         self.front_end = Some(front_end);
         self.replay();
@@ -546,9 +560,11 @@ impl Server {
         match front_end.framer.read(&front_end.stream) {
             Ok(Progress::Message(Packet { bytes, descriptors })) => {
                 front_end.deadline = None;
+                fault::pass(Point::MessageTaken);
                 let descriptors = descriptors.into_iter().map(Arc::new).collect();
                 if let Some(outgoing) = front_end.session.take(Packet { bytes, descriptors }) {
                     self.send(&outgoing);
+                    fault::pass(Point::MessageDelivered);
                 }
             }
             Ok(Progress::Partial) if !front_end.framer.is_inside() => {}

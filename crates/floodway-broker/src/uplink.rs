@@ -5,10 +5,14 @@
 //! before a data plane starts, or when a data plane reports that it has failed. The new one is opened before the old one is closed, so a data plane
 //! that reports failures at will changes nothing but which of two descriptors of the same device it has; it may do so once every [`PAUSE`].
 //!
+//! An uplink that changes, and keeps its device, keeps it open: the next layout has it under another number.
+//!
 //! A device that cannot be opened again is left out: the data plane starts without it, and asks again.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use floodway_process::message::{ToDataPlane, UplinkKind};
@@ -17,7 +21,7 @@ use floodway_process::message::{ToDataPlane, UplinkKind};
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// An open device.
-pub trait Device {
+pub trait Device: Send {
     /// How its descriptors are used.
     fn kind(&self) -> UplinkKind;
 
@@ -32,7 +36,7 @@ pub trait Device {
 }
 
 /// Opens an uplink's device.
-pub type Opener = Box<dyn Fn() -> io::Result<Box<dyn Device>>>;
+pub type Opener = Box<dyn Fn() -> io::Result<Box<dyn Device>> + Send>;
 
 /// An uplink of the configuration.
 pub struct Uplink {
@@ -89,33 +93,54 @@ impl Uplink {
         }
     }
 
-    /// What a data plane is given as uplink `index`; nothing while there is no device.
+    /// What a data plane is given as the uplink with this number; nothing while there is no device.
     #[must_use]
-    pub fn message(&self, index: u16) -> Option<(ToDataPlane, Vec<BorrowedFd<'_>>)> {
+    pub fn message(&self, number: u16) -> Option<(ToDataPlane, Vec<BorrowedFd<'_>>)> {
         let device = self.device.as_ref()?;
         let (kind, link_rate) = (device.kind(), device.link_rate());
-        Some((ToDataPlane::Uplink { index, kind, link_rate }, device.descriptors()))
+        Some((ToDataPlane::Uplink { number, kind, link_rate }, device.descriptors()))
+    }
+}
+
+/// An uplink of a layout.
+#[derive(Clone)]
+pub struct UplinkPlace {
+    /// Its number, which no other uplink of the layout has, nor one of the layout before that is not the same.
+    pub number: u16,
+    /// Its device; that of an uplink of the layout before, if it is the same one.
+    pub uplink: Arc<Mutex<Uplink>>,
+}
+
+impl UplinkPlace {
+    /// Calls `f` with the uplink.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Uplink) -> R) -> R {
+        f(&mut self.uplink.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for UplinkPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UplinkPlace").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::fs::File;
     use std::os::fd::AsFd;
-    use std::rc::Rc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
     use super::*;
 
     /// A network interface: how often it was opened, and whether it is there.
     #[derive(Default)]
     struct Interface {
-        opened: Cell<u64>,
-        missing: Cell<bool>,
+        opened: AtomicU64,
+        missing: AtomicBool,
     }
 
     struct Opened {
-        interface: Rc<Interface>,
+        interface: Arc<Interface>,
         number: u64,
         file: File,
     }
@@ -134,22 +159,22 @@ mod tests {
         }
 
         fn is_gone(&self) -> bool {
-            self.interface.missing.get()
+            self.interface.missing.load(Relaxed)
         }
     }
 
-    fn open(interface: &Rc<Interface>) -> io::Result<Box<dyn Device>> {
-        if interface.missing.get() {
+    fn open(interface: &Arc<Interface>) -> io::Result<Box<dyn Device>> {
+        if interface.missing.load(Relaxed) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        interface.opened.set(interface.opened.get() + 1);
-        let (interface, file) = (Rc::clone(interface), File::open("/dev/null")?);
-        Ok(Box::new(Opened { number: interface.opened.get(), interface, file }))
+        let number = interface.opened.fetch_add(1, Relaxed) + 1;
+        let (interface, file) = (Arc::clone(interface), File::open("/dev/null")?);
+        Ok(Box::new(Opened { number, interface, file }))
     }
 
-    fn uplink() -> (Rc<Interface>, Uplink) {
-        let interface = Rc::new(Interface::default());
-        let opened = Rc::clone(&interface);
+    fn uplink() -> (Arc<Interface>, Uplink) {
+        let interface = Arc::new(Interface::default());
+        let opened = Arc::clone(&interface);
         let uplink = Uplink::open("u", Box::new(move || open(&opened))).unwrap();
         (interface, uplink)
     }
@@ -157,7 +182,7 @@ mod tests {
     /// Which of the devices that were opened is handed out; `None` for none.
     fn handed_out(uplink: &Uplink) -> Option<u64> {
         match uplink.message(3)? {
-            (ToDataPlane::Uplink { index: 3, link_rate, .. }, fds) if fds.len() == 1 => link_rate,
+            (ToDataPlane::Uplink { number: 3, link_rate, .. }, fds) if fds.len() == 1 => link_rate,
             other => panic!("{other:?}"),
         }
     }
@@ -173,11 +198,11 @@ mod tests {
     #[test]
     fn a_device_that_has_gone_is_left_out_until_it_is_back() {
         let (interface, mut uplink) = uplink();
-        interface.missing.set(true);
+        interface.missing.store(true, Relaxed);
         uplink.refresh();
         assert_eq!(handed_out(&uplink), None);
         assert!(!uplink.on_failed(Instant::now()));
-        interface.missing.set(false);
+        interface.missing.store(false, Relaxed);
         uplink.refresh();
         assert_eq!(handed_out(&uplink), Some(2));
     }
@@ -188,6 +213,6 @@ mod tests {
         let start = Instant::now();
         let asked = (0..1000).filter(|ms| uplink.on_failed(start + Duration::from_millis(*ms)));
         assert_eq!(asked.count(), 2);
-        assert_eq!((interface.opened.get(), handed_out(&uplink)), (3, Some(3)));
+        assert_eq!((interface.opened.load(Relaxed), handed_out(&uplink)), (3, Some(3)));
     }
 }

@@ -11,6 +11,7 @@ pub mod experiment;
 pub mod guest_image;
 pub mod kernel;
 pub mod net;
+pub mod noise;
 pub mod path;
 pub mod process;
 pub mod results;

@@ -9,7 +9,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use floodway_report::provenance::{Build, Recorder};
 use floodway_report::report::REPORT_FILE;
-use floodway_report::{Provenance, Report, Samples, html, table};
+use floodway_report::{Provenance, Report, Samples, Verdict, World, html, table};
 use floodway_simlab::simulation::command as simulator;
 use floodway_simlab::{bench_sim, sweep};
 
@@ -56,7 +56,7 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Exit with 1 if a figure of a report is short of its band
+    /// Exit with 1 if a figure of a report is not inside its band
     Check {
         /// A report.json
         report: PathBuf,
@@ -65,6 +65,12 @@ enum Command {
     Results {
         #[command(subcommand)]
         action: results::Action,
+    },
+    /// Write the pages of all reports below a directory again, and a list of them, index.html
+    Pages {
+        /// The directory
+        #[arg(default_value = OUT)]
+        directory: PathBuf,
     },
     /// Play a network between interfaces: rate, buffers, delay, loss, priorities. Needs root
     Path {
@@ -117,13 +123,21 @@ struct Output {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Directory for report.json, samples.json and report.html, with a directory in it for each experiment of the
-    /// demo [default: out/EXPERIMENT]
+    /// demo [default: out/EXPERIMENT, or out/sim/EXPERIMENT in virtual time]
     #[arg(long)]
     out: Option<PathBuf>,
     /// Print the report as JSON instead of a table
     #[arg(long)]
     json: bool,
+    /// Print every figure, not only those that answer the question and those that are not inside their band
+    #[arg(long)]
+    all: bool,
 }
+
+/// Where reports go that nobody gives a directory.
+const OUT: &str = "out";
+/// Those of virtual time, so that they do not replace those of real VMs.
+const OUT_SIM: &str = "out/sim";
 
 /// What this program was built from: see `build.rs`.
 const BUILD: Build = Build {
@@ -150,7 +164,7 @@ fn run(command: Command) -> Result<ExitCode> {
                 experiment.use_quick_profile()?;
             }
             if cells.is_some() || resume {
-                let dir = directory(&experiment.name, false, &output);
+                let dir = directory(&experiment.name, World::Real, false, &output);
                 experiment.select(cells.as_deref(), resume.then_some(&*dir))?;
             }
             real(&[experiment], Some(&file), &recorder, &output)
@@ -160,6 +174,11 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Check { report } => check(&report),
         Command::Results { action } => results::run(Path::new("."), action),
+        Command::Pages { directory } => {
+            let count = html::index::write_all(&directory)?;
+            println!("{}: {count} reports", directory.join(html::index::INDEX_FILE).display());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Path { action } => path::command::run(action).map(|()| ExitCode::SUCCESS),
         Command::Demo { output } => real(&demo::experiments()?, None, &recorder, &output),
         Command::Bench(arguments) => bench::run(&arguments, &recorder).map(|()| ExitCode::SUCCESS),
@@ -183,7 +202,7 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs experiments, one after the other, and writes their reports. A short figure is no failure of the run: see
+/// Runs experiments, one after the other, and writes their reports. A figure outside of its band is no failure of the run: see
 /// `check`.
 fn real(
     experiments: &[Experiment],
@@ -196,7 +215,7 @@ fn real(
     for experiment in experiments {
         eprintln!("{}: {}", experiment.name, experiment.title);
         let (report, samples) = experiment.run_real(output.seed)?;
-        let dir = directory(&experiment.name, experiments.len() > 1, output);
+        let dir = directory(&experiment.name, World::Real, experiments.len() > 1, output);
         publish(&report, &samples, &recorder.finish(file), &dir, output)?;
         reports.push(report);
     }
@@ -214,10 +233,16 @@ fn publish(
 ) -> Result<()> {
     floodway_report::write(report, samples, run, dir)?;
     if !output.json {
-        println!("{}", table::render(report));
+        println!("{}", table::render(report, output.all));
+        report.about.terms.iter().for_each(|(label, text)| println!("{label}: {text}"));
         report.notes.iter().for_each(|note| println!("{note}"));
     }
     eprintln!("written: {} and {}", dir.join(REPORT_FILE).display(), html::HTML_FILE);
+    if output.out.is_none() {
+        // What was measured is written; a list that cannot be is no reason to fail.
+        let listed = html::index::write(Path::new(OUT));
+        listed.map_or_else(|error| eprintln!("no {OUT}/index.html: {error:#}"), |_| ());
+    }
     Ok(())
 }
 
@@ -231,11 +256,12 @@ fn print_json(reports: &[Report], output: &Output) -> Result<()> {
 }
 
 /// Where the report goes: `--out` itself, or a directory in it for each of several experiments.
-fn directory(experiment: &str, one_of_many: bool, output: &Output) -> PathBuf {
+fn directory(experiment: &str, world: World, one_of_many: bool, output: &Output) -> PathBuf {
     match &output.out {
         Some(out) if one_of_many => out.join(experiment),
         Some(out) => out.clone(),
-        None => Path::new("out").join(experiment),
+        None if world == World::Sim => Path::new(OUT_SIM).join(experiment),
+        None => Path::new(OUT).join(experiment),
     }
 }
 
@@ -261,7 +287,7 @@ fn simulate(
     let measured = simulator::run(&experiments, threads)?;
     let run = recorder.finish(Some(file));
     for (report, samples) in measured {
-        let dir = directory(&report.experiment, experiments.len() > 1, output);
+        let dir = directory(&report.experiment, World::Sim, experiments.len() > 1, output);
         publish(&report, &samples, &run, &dir, output)?;
         reports.push(report);
     }
@@ -279,7 +305,16 @@ fn check(path: &Path) -> Result<ExitCode> {
     let short: Vec<_> = report.below_target().collect();
     for row in &short {
         let headline = row.headline().map_or_else(|| "not measured".into(), table::number);
-        println!("short: {} is {headline}, accepted is {}", row.name, table::band(row));
+        let verdict = row.verdict.map_or("", Verdict::name);
+        let interval = match table::interval(row) {
+            interval if interval.is_empty() => interval,
+            interval => format!(" (95 % {interval})"),
+        };
+        println!(
+            "{verdict}: {} is {headline}{interval}, accepted is {}",
+            row.name,
+            table::band(row)
+        );
     }
     if short.is_empty() {
         println!("{}: all figures with a band are ok", report.experiment);

@@ -10,6 +10,7 @@
 //!
 //! CPU time and memory come from `/proc`, so they are what the kernel charged, whatever the switch
 //! says of itself. A switch is two processes; what is measured is the one that moves frames ([`data_plane`]), what is killed both.
+//! The lab runs it without a descriptor store, so that its data plane ends with its broker.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,6 +32,8 @@ use crate::vcpu;
 
 /// Overrides which binary is the switch under test.
 pub const BINARY_VARIABLE: &str = "FLOODWAY_BIN";
+/// Set to `true`, no descriptor store outlives the switch: whatever ends the lab ends all processes of it.
+pub const NO_STORE_VARIABLE: &str = "FLOODWAY_NO_DESCRIPTOR_STORE";
 /// How long a new process may take until `status` answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a starting process is asked.
@@ -55,6 +58,8 @@ pub fn tap(name: &str, device: &str) -> UplinkConfig {
 pub struct Offload {
     /// Congestion control of what the VM sends.
     pub transmit: bool,
+    /// How, if not by grants to the guest's module: the name of a mode.
+    pub mode: Option<&'static str>,
     /// Acknowledgement of what the VM receives.
     pub receive: bool,
     /// How flows share the port's buffer; the switch's default when absent.
@@ -72,7 +77,7 @@ impl Offload {
     fn words(self) -> Vec<String> {
         let state = |on| Some(if on { "on" } else { "off" }.to_owned());
         let options = [
-            ("--transmit", state(self.transmit)),
+            ("--transmit", self.mode.map(str::to_owned).or_else(|| state(self.transmit))),
             ("--receive", state(self.receive)),
             ("--buffer", self.buffer.map(str::to_owned)),
             ("--budget", self.budget.map(|bytes| bytes.to_string())),
@@ -157,6 +162,7 @@ impl Switch {
         self.kill()?;
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let mut command = self.command(&binary()?);
+        command.env(NO_STORE_VARIABLE, "true");
         command.arg("run").arg("--config").arg(self.config_path());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let started = Instant::now();
@@ -365,8 +371,8 @@ pub fn data_plane(process: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
     let children = children.unwrap_or_default();
     let is_data_plane = |child: &u32| {
-        let name = fs::read_to_string(format!("/proc/{child}/comm"));
-        name.is_ok_and(|name| name.trim_end() == "floodway")
+        let words = fs::read_to_string(format!("/proc/{child}/cmdline"));
+        words.is_ok_and(|words| words.split('\0').nth(1) == Some("data-plane"))
     };
     let mut children = children.split_whitespace().filter_map(|child| child.parse().ok());
     children.find(is_data_plane).unwrap_or(process)
@@ -408,6 +414,7 @@ mod tests {
     fn offload_is_switched_in_the_words_of_the_command() {
         let full = Offload {
             transmit: true,
+            mode: None,
             receive: false,
             buffer: Some("fair"),
             budget: Some(65536),
@@ -417,6 +424,8 @@ mod tests {
         let expected = "--transmit on --receive off --buffer fair --budget 65536 --congestion reno --initial-window 3";
         assert_eq!(full.words().join(" "), expected);
         assert_eq!(Offload { buffer: None, budget: None, ..full }.words().len(), 8);
+        let agentless = Offload { mode: Some("agentless"), ..full };
+        assert_eq!(agentless.words()[..2], ["--transmit", "agentless"]);
     }
 
     #[test]

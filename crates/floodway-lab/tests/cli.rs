@@ -25,13 +25,28 @@ fn check(value: &str, verdict: &str) -> Output {
 }
 
 #[test]
-fn check_says_by_its_exit_code_whether_a_figure_is_short() {
+fn check_says_by_its_exit_code_whether_all_figures_are_inside_their_bands() {
     let ok = check("1.5", "ok");
     assert_eq!(ok.status.code(), Some(0), "{ok:?}");
-    let short = check("2.5", "below target");
-    assert_eq!(short.status.code(), Some(1), "{short:?}");
-    let text = String::from_utf8(short.stdout).unwrap();
-    assert_eq!(text, "short: a is 2.50, accepted is ≤ 2\n");
+    for verdict in ["below target", "undecided"] {
+        let outside = check("2.5", verdict);
+        assert_eq!(outside.status.code(), Some(1), "{outside:?}");
+        let text = String::from_utf8(outside.stdout).unwrap();
+        assert_eq!(text, format!("{verdict}: a is 2.50, accepted is ≤ 2\n"));
+    }
+}
+
+#[test]
+fn pages_are_made_from_reports_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = REPORT.replace("VALUE", "1.5").replace("VERDICT", "ok");
+    std::fs::create_dir(dir.path().join("a")).unwrap();
+    std::fs::write(dir.path().join("a/report.json"), text).unwrap();
+    let output = lab(&["pages", dir.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("index.html: 1 reports\n"));
+    let list = std::fs::read_to_string(dir.path().join("index.html")).unwrap();
+    assert!(list.contains("a/report.html") && dir.path().join("a/report.html").exists());
 }
 
 #[test]

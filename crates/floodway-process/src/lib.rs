@@ -5,6 +5,7 @@
 //! | [`allowance`] | how much of a core front-ends may take |
 //! | [`peer`] | the process at the other end of a socket |
 //! | [`message`] | the messages between the two, and their bounds |
+//! | [`fault`] | points at which tests end processes, in debug builds |
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
 //! | [`sealed`] | bytes that are handed over and do not change |
 //! | [`store`] | the messages between broker and descriptor store |
@@ -14,6 +15,7 @@
 
 pub mod allowance;
 pub mod channel;
+pub mod fault;
 pub mod message;
 pub mod peer;
 pub mod sandbox;

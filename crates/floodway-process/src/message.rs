@@ -27,7 +27,7 @@ use crate::peer::Peer;
 use crate::upgrade::Programs;
 
 /// Version of the message set.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -48,6 +48,8 @@ pub const MAX_PROBLEM: usize = 1024;
 pub const MAX_REASON: usize = 256;
 /// Milliseconds for which a data plane waits for connections to go off its offload before it hands over.
 pub const PREPARATION_MS: u64 = 1000;
+/// Most uplinks of a configuration.
+pub const MAX_UPLINKS: usize = 4096;
 
 /// Why a datagram is not a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -212,13 +214,17 @@ pub enum ToDataPlane {
         bytes: u32,
         /// Numbers that ports can have.
         numbers: u16,
+        /// Numbers that uplinks can have.
+        uplink_numbers: u16,
+        /// Numbers of its uplinks, in its order.
+        uplinks: Vec<u16>,
     },
     /// The listening control socket.
     Control,
-    /// An uplink's device, or the one that takes its place.
+    /// An uplink's device, or the one that takes its place. After the start, with a number that is not in use, one of the next [`Change`](Self::Change).
     Uplink {
-        /// Position in the configuration.
-        index: u16,
+        /// The uplink's number.
+        number: u16,
         /// What its descriptors are.
         kind: UplinkKind,
         /// Bits per second, if the device says so.
@@ -236,12 +242,14 @@ pub enum ToDataPlane {
         /// Bytes of acknowledged data that the memfd was made for.
         journal: u32,
     },
-    /// Another configuration, in a sealed memfd. Ports that came since the last change are new; others stay if it has them, and go if not.
+    /// Another configuration, in a sealed memfd. Ports that came since the last change are new, and uplinks with other numbers; others stay if it has them.
     Change {
         /// Number of the change.
         number: u64,
         /// Length of the text.
         bytes: u32,
+        /// Numbers of its uplinks, in its order.
+        uplinks: Vec<u16>,
     },
     /// A sealed memfd with state of an earlier data plane, or zeros.
     State {
@@ -266,20 +274,20 @@ pub enum ToDataPlane {
         /// Its number.
         pid: u32,
     },
+    /// The data plane has everything that it starts with.
+    Start,
+    /// The switch is to stop.
+    Stop,
     /// Which programs run, for the status; also when one of them has been replaced.
     Programs(Programs),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
     StandBy,
-    /// The data plane has everything that it starts with.
-    Start,
     /// Another data plane is about to take this one's place: connections are to go off the offload, as far as they can within [`PREPARATION_MS`].
     PrepareHandOver,
     /// Nothing came of it: the offload takes connections again.
     CancelHandOver,
     /// The data plane is to touch no ring, device or kept memory any more, say so, and end.
     HandOver,
-    /// The switch is to stop.
-    Stop,
 }
 
 impl Message for ToDataPlane {
@@ -310,6 +318,9 @@ impl Message for ToDataPlane {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Setting(setting) => setting.check(),
+            Self::Configuration { uplinks, .. } | Self::Change { uplinks, .. } => {
+                at_most("uplinks", uplinks.len(), MAX_UPLINKS)
+            }
             Self::Hello { last_end, .. } => {
                 at_most("last_end", last_end.as_ref().map_or(0, String::len), MAX_REASON)
             }
@@ -353,7 +364,7 @@ pub enum FromDataPlane {
     /// An uplink's device has failed.
     Reopen {
         /// Its number.
-        index: u16,
+        number: u16,
     },
     /// A change has been made, or nothing of it.
     Changed {

@@ -27,7 +27,7 @@ use crate::sealed;
 use crate::upgrade::Programs;
 
 /// Version of these messages.
-pub const STORE_VERSION: u32 = 2;
+pub const STORE_VERSION: u32 = 3;
 
 /// Under which an item is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +38,6 @@ pub enum Key {
     DataPlane,
     /// That a change is not answered.
     Change,
-    /// Which programs run.
-    Programs,
     /// The control socket.
     Control,
     /// Configuration and ports.
@@ -60,6 +58,8 @@ pub enum Key {
     Busy(u64),
     /// An entry of the record of a port's front-end.
     Entry(u64, u64),
+    /// Which programs run.
+    Programs,
 }
 
 impl Key {
@@ -90,16 +90,11 @@ pub enum Item {
         ready: bool,
         /// Data planes that ended before it.
         restarts: u32,
+        /// What tells it from all others of this switch: one that takes over in an upgrade follows one that has not ended by itself.
+        number: u32,
     },
     /// The data plane owes an answer to a change of the layout.
     Change,
-    /// Which programs run.
-    Programs {
-        /// Those that run, by what the broker knows.
-        programs: Programs,
-        /// The broker is replacing itself: the next one comes at once, and is of the same switch in all that an operator has said.
-        replacing: bool,
-    },
     /// The listening control socket.
     Control,
     /// A sealed memfd with a [`KeptLayout`].
@@ -109,8 +104,8 @@ pub enum Item {
     },
     /// An uplink's device.
     Uplink {
-        /// Position in the configuration.
-        index: u16,
+        /// Its number.
+        number: u16,
         /// What its descriptors are.
         kind: UplinkKind,
         /// Bits per second, if the device says so.
@@ -136,6 +131,8 @@ pub enum Item {
     Channel {
         /// The port's instance.
         port: u64,
+        /// The number of the data plane.
+        data_plane: u32,
     },
     /// The connection of a port's front-end, without a descriptor if it has gone.
     Session {
@@ -162,6 +159,13 @@ pub enum Item {
         /// The message with its header.
         bytes: Vec<u8>,
     },
+    /// Which programs run.
+    Programs {
+        /// Those that run, by what the broker knows.
+        programs: Programs,
+        /// The broker is replacing itself: the next one comes at once, and is of the same switch in all that an operator has said.
+        replacing: bool,
+    },
 }
 
 impl Item {
@@ -175,11 +179,11 @@ impl Item {
             Self::Programs { .. } => Key::Programs,
             Self::Control => Key::Control,
             Self::Layout { .. } => Key::Layout,
-            Self::Uplink { index, .. } => Key::Uplink(*index),
+            Self::Uplink { number, .. } => Key::Uplink(*number),
             Self::State { part, .. } => Key::State(*part),
             Self::Setting(setting) => Key::Setting(setting.key.clone()),
             Self::Port { port, .. } => Key::Port(*port),
-            Self::Channel { port } => Key::Channel(*port),
+            Self::Channel { port, .. } => Key::Channel(*port),
             Self::Session { port, .. } => Key::Session(*port),
             Self::Busy { port } => Key::Busy(*port),
             Self::Entry { port, key, .. } => Key::Entry(*port, *key),
@@ -270,15 +274,19 @@ impl Message for FromStore {
     }
 }
 
-/// A configuration and its ports.
+/// A configuration with its ports and uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLayout {
     /// The text of the configuration.
     pub configuration: String,
     /// Numbers that ports can have.
     pub numbers: u16,
+    /// Numbers that uplinks can have.
+    pub uplink_numbers: u16,
     /// Instance and number of each port, in the order of the configuration.
     pub ports: Vec<(u64, u16)>,
+    /// Number of each uplink, in the order of the configuration.
+    pub uplinks: Vec<u16>,
 }
 
 impl KeptLayout {
@@ -311,7 +319,9 @@ mod tests {
         let layout = KeptLayout {
             configuration: "control = \"/x\"\n".repeat(5000),
             numbers: 7,
+            uplink_numbers: 4,
             ports: vec![(3, 0), (9, 5)],
+            uplinks: vec![2, 0],
         };
         let (file, bytes) = layout.seal().unwrap();
         assert_eq!(KeptLayout::read(file.try_clone().unwrap(), bytes).unwrap(), layout);
@@ -322,7 +332,7 @@ mod tests {
     fn what_belongs_to_a_port_says_so() {
         let items = [
             Item::Port { port: 4, budget: 1 },
-            Item::Channel { port: 4 },
+            Item::Channel { port: 4, data_plane: 2 },
             Item::Session { port: 4, id: 1, number: 0, peer: None },
             Item::Busy { port: 4 },
             Item::Entry { port: 4, key: 2, bytes: Vec::new() },

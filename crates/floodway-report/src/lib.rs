@@ -4,8 +4,9 @@
 //! |---|---|
 //! | published runs | [`results`] |
 //! | files and pages | [`write()`], [`html`], [`table`] |
-//! | verdicts | [`band`] |
-//! | figures | [`report`], [`host`], [`provenance`] |
+//! | plots | [`chart`] |
+//! | verdicts | [`judge`](mod@judge), [`headlines`] |
+//! | figures | [`report`], [`about`], [`band`], [`pattern`], [`host`], [`provenance`] |
 //! | samples | [`stats`] |
 //!
 //! [`progress`] is beside them: what a run prints before it has anything to report.
@@ -14,9 +15,14 @@ use std::path::Path;
 
 use anyhow::Result;
 
+pub mod about;
 pub mod band;
+pub mod chart;
+pub mod headlines;
 pub mod host;
 pub mod html;
+pub mod judge;
+pub mod pattern;
 pub mod progress;
 pub mod provenance;
 pub mod report;
@@ -24,7 +30,9 @@ pub mod results;
 pub mod stats;
 pub mod table;
 
-pub use band::{Band, judge};
+pub use about::About;
+pub use band::{Band, Judged};
+pub use judge::judge;
 pub use provenance::Provenance;
 pub use report::{Bar, Drawn, Measured, Report, Row, Samples, Verdict, World};
 

@@ -130,13 +130,15 @@ fn digest(path: &Path) -> io::Result<String> {
 
 /// Time of all processors since boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ProcessorTime {
+pub struct ProcessorTime {
     all: u64,
     steal: u64,
 }
 
 impl ProcessorTime {
-    fn read() -> Option<Self> {
+    /// Time until now; none if the kernel does not tell.
+    #[must_use]
+    pub fn read() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
@@ -149,7 +151,8 @@ impl ProcessorTime {
     }
 
     /// The share of the time since `before` that was stolen; none if no time has passed.
-    fn steal_since(self, before: Self) -> Option<f64> {
+    #[must_use]
+    pub fn steal_since(self, before: Self) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|&all| all > 0)?;
         Some(self.steal.saturating_sub(before.steal) as f64 / all as f64)
     }

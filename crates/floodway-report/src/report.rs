@@ -3,11 +3,14 @@
 //! # Theory of operation
 //!
 //! `report.json` is the contract with whoever reads results later: one row per figure, always with the
-//! same nine fields, `null` where a field does not apply. A comparison is one row: `value` with
+//! same ten fields, `null` where a field does not apply. A comparison is one row: `value` with
 //! Floodway, `baseline` without it, `ratio` = value / baseline. The band `low..=high` is the
 //! accepted range of the row's *headline*: the ratio where there is one, the value elsewhere. A row
-//! with a band has the verdict `ok` or `short`; a row without one has none. A figure that could not be
-//! measured although it has a band is `short`: silence is never a pass.
+//! with a band has a verdict; a row without one has none. A figure that could not be measured although it
+//! has a band is `below target`: silence is never a pass.
+//!
+//! A band can speak of the headline itself, or of its 95 % interval ([`Judged`]). An effect is judged by its interval: it
+//! is `ok` if all of it is inside the band, `below target` if the band holds none of it, and `undecided` otherwise, which is no pass.
 //!
 //! Beside it lie `samples.json` (what the figures were computed from), `provenance.json` ([`crate::provenance`]) and `report.html` (see [`crate::html`]).
 
@@ -18,7 +21,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::stats;
+use crate::about::About;
+use crate::band::{Band, Judged};
+use crate::stats::{self, Centre, Interval};
 
 /// File name of the report inside an experiment's output directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -44,6 +49,20 @@ pub enum Verdict {
     /// Outside the band, or not measured.
     #[serde(rename = "below target", alias = "short")]
     BelowTarget,
+    /// Judged by its interval, of which the band holds a part.
+    Undecided,
+}
+
+impl Verdict {
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::BelowTarget => "below target",
+            Self::Undecided => "undecided",
+        }
+    }
 }
 
 /// All results of one run of one experiment.
@@ -64,6 +83,9 @@ pub struct Report {
     /// difference that may be chance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What the experiment asks, and how a page shows the answer.
+    #[serde(default, skip_serializing_if = "About::is_empty")]
+    pub about: About,
 }
 
 /// One figure.
@@ -80,6 +102,9 @@ pub struct Row {
     pub baseline: Option<f64>,
     /// `value / baseline`.
     pub ratio: Option<f64>,
+    /// 95 % interval of the headline.
+    #[serde(default)]
+    pub interval: Option<Interval>,
     /// What the paper says of the headline.
     pub paper: Option<f64>,
     /// Least accepted headline.
@@ -118,17 +143,59 @@ impl Row {
         if self.baseline.is_some() { self.ratio } else { self.value }
     }
 
-    /// Sets band and paper's value, and draws the verdict.
+    /// Sets band and paper's value, and draws the verdict of the headline itself.
     pub fn judge(&mut self, low: Option<f64>, high: Option<f64>, paper: Option<f64>) {
-        (self.low, self.high, self.paper) = (low, high, paper);
-        if low.is_none() && high.is_none() {
-            self.verdict = None;
-            return;
-        }
-        let inside = self.headline().is_some_and(|headline| {
-            low.is_none_or(|low| headline >= low) && high.is_none_or(|high| headline <= high)
+        self.judge_by(&Band { low, high, paper, ..Band::default() });
+    }
+
+    /// Sets band and paper's value, and draws the verdict. A paper's value stays if there is no other.
+    pub fn judge_by(&mut self, band: &Band) {
+        (self.low, self.high) = (band.low, band.high);
+        self.paper = band.paper.or(self.paper);
+        self.verdict = (band.low.is_some() || band.high.is_some()).then(|| match band.judge {
+            Judged::Point => self.judge_point(),
+            Judged::Interval => self.judge_interval(),
         });
-        self.verdict = Some(if inside { Verdict::Ok } else { Verdict::BelowTarget });
+    }
+
+    fn judge_point(&self) -> Verdict {
+        match self.headline() {
+            Some(headline) if self.accepts(headline) => Verdict::Ok,
+            _ => Verdict::BelowTarget,
+        }
+    }
+
+    fn judge_interval(&self) -> Verdict {
+        if self.headline().is_none() {
+            return Verdict::BelowTarget;
+        }
+        let Some(Interval { low, high }) = self.interval else { return Verdict::Undecided };
+        let is_apart =
+            self.low.is_some_and(|least| high < least) || self.high.is_some_and(|most| low > most);
+        // Not on a bound: an interval of 1 to 1 is no gain.
+        let is_inside =
+            self.low.is_none_or(|least| low > least) && self.high.is_none_or(|most| high < most);
+        match (is_inside, is_apart) {
+            (true, _) => Verdict::Ok,
+            (_, true) => Verdict::BelowTarget,
+            _ => Verdict::Undecided,
+        }
+    }
+
+    fn accepts(&self, figure: f64) -> bool {
+        self.low.is_none_or(|low| figure >= low) && self.high.is_none_or(|high| figure <= high)
+    }
+
+    /// Returns `true` if it is of a sweep of parameters: its name says which one, as in `load.busy = wall/whole`.
+    #[must_use]
+    pub fn is_swept(&self) -> bool {
+        self.name.contains(" = ")
+    }
+
+    /// Returns `true` if nothing was counted on either side, and nobody judges that.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.verdict.is_none() && self.value == Some(0.0) && self.baseline.is_none_or(|b| b == 0.0)
     }
 }
 
@@ -138,9 +205,9 @@ fn finite(figure: Option<f64>) -> Option<f64> {
 }
 
 impl Report {
-    /// Rows whose verdict is short.
+    /// Rows with a verdict other than `ok`.
     pub fn below_target(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.verdict == Some(Verdict::BelowTarget))
+        self.rows.iter().filter(|row| row.verdict.is_some_and(|verdict| verdict != Verdict::Ok))
     }
 
     /// Reads a report.
@@ -217,6 +284,30 @@ pub enum Drawn {
 }
 
 impl Samples {
+    /// 95 % interval of their centre, or of the ratio of the centres. `None` for what was not measured in rounds.
+    #[must_use]
+    pub fn interval(&self, centre: Centre, is_ratio: bool, seed: u64) -> Option<Interval> {
+        let is_series = self.bar.as_ref().is_some_and(|bar| bar.drawn == Drawn::OverTime);
+        match (is_series, is_ratio) {
+            (true, _) => None,
+            (_, true) => stats::ratio_interval_of(centre, &self.value, &self.baseline, seed),
+            (_, false) => stats::interval_of(centre, &self.value, seed),
+        }
+    }
+
+    /// What of the samples the row's headline is; none if it is something else.
+    fn centre_of(&self, row: &Row) -> Option<Centre> {
+        let headline = row.headline()?;
+        [Centre::Median, Centre::Mean].into_iter().find(|centre| {
+            let value = centre.of(&self.value);
+            let own = match row.baseline {
+                Some(_) => value.zip(centre.of(&self.baseline)).map(|(value, base)| value / base),
+                None => value,
+            };
+            own.is_some_and(|own| (own - headline).abs() <= 1e-9 * headline.abs())
+        })
+    }
+
     /// The row of the medians.
     #[must_use]
     pub fn median_row(&self) -> Row {
@@ -237,6 +328,8 @@ pub struct Measured {
     pub samples: Vec<Samples>,
     /// What a reader must know to take them for what they are.
     pub notes: Vec<String>,
+    /// Labels in names of rows, and what they stand for.
+    pub terms: BTreeMap<String, String>,
 }
 
 impl Measured {
@@ -250,6 +343,31 @@ impl Measured {
     pub fn add_value(&mut self, name: impl Into<String>, unit: &str, value: f64) {
         self.rows.push(Row::value(name, unit, Some(value)));
     }
+}
+
+/// Gives 95 % intervals to the rows that are medians or means of samples, or their ratios: those with the samples' name, which may be followed by
+/// `median` or `mean`. The same seed gives the same intervals.
+pub fn add_intervals(rows: &mut [Row], samples: &[Samples], seed: u64) {
+    let by_name: BTreeMap<&str, &Samples> =
+        samples.iter().map(|samples| (samples.name.as_str(), samples)).collect();
+    for row in rows.iter_mut().filter(|row| row.interval.is_none()) {
+        let names = ["", " median", " mean"].map(|suffix| row.name.strip_suffix(suffix));
+        let found = names.into_iter().flatten().find_map(|name| by_name.get(name).copied());
+        row.interval = found.and_then(|samples| {
+            let centre = samples.centre_of(row)?;
+            samples.interval(centre, row.baseline.is_some(), seed)
+        });
+    }
+}
+
+/// Reads `samples.json` in `dir`; nothing if there is none.
+///
+/// # Errors
+/// When it is something else.
+pub fn read_samples(dir: &Path) -> Result<Vec<Samples>> {
+    let path = dir.join(SAMPLES_FILE);
+    let Ok(text) = fs::read_to_string(&path) else { return Ok(Vec::new()) };
+    serde_json::from_str(&text).with_context(|| format!("{} is wrong", path.display()))
 }
 
 /// Writes `samples.json` into `dir`, which is created when absent.
@@ -273,8 +391,44 @@ mod tests {
     use super::*;
 
     fn judged(mut row: Row, low: Option<f64>, high: Option<f64>) -> Option<Verdict> {
-        row.judge(low, high, None);
+        row.judge_by(&band(low, high));
         row.verdict
+    }
+
+    fn band(low: Option<f64>, high: Option<f64>) -> Band {
+        Band { low, high, ..Band::default() }
+    }
+
+    #[test]
+    fn an_effect_is_judged_by_its_interval() {
+        let judged = |interval: Option<[f64; 2]>| {
+            let mut row = Row::comparison("a", "s", Some(0.994), Some(1.0));
+            row.interval = interval.map(|[low, high]| Interval { low, high });
+            row.judge_by(&Band { judge: Judged::Interval, ..band(Some(1.0), None) });
+            row.verdict
+        };
+        assert_eq!(judged(Some([1.1, 2.0])), Some(Verdict::Ok));
+        assert_eq!(judged(Some([0.65, 2.0])), Some(Verdict::Undecided));
+        assert_eq!(judged(Some([0.65, 0.9])), Some(Verdict::BelowTarget));
+        assert_eq!(judged(Some([1.0, 1.0])), Some(Verdict::Undecided), "the same is no gain");
+        assert_eq!(judged(None), Some(Verdict::Undecided), "silence is no pass");
+    }
+
+    #[test]
+    fn rows_of_samples_have_intervals() {
+        let samples = Samples {
+            name: "a".into(),
+            value: vec![2.0, 4.0, 6.0],
+            baseline: vec![1.0, 2.0, 3.0],
+            ..Samples::default()
+        };
+        let row = |name: &str| Row::comparison(name, "s", Some(4.0), Some(2.0));
+        let other = Row::comparison("a", "s", Some(5.0), Some(2.0));
+        let mut rows =
+            [row("a median"), row("a mean"), row("b median"), samples.median_row(), other];
+        add_intervals(&mut rows, std::slice::from_ref(&samples), 1);
+        let found = rows.map(|row| row.interval.map(|interval| interval.holds(2.0)));
+        assert_eq!(found, [Some(true), Some(true), None, Some(true), None]);
     }
 
     #[test]
@@ -304,9 +458,9 @@ mod tests {
     }
 
     #[test]
-    fn a_report_survives_writing_and_reading_with_all_nine_fields() {
+    fn a_report_survives_writing_and_reading_with_all_its_fields() {
         let mut row = Row::value("idle", "%", Some(0.25));
-        row.judge(None, Some(1.0), None);
+        row.judge_by(&band(None, Some(1.0)));
         let report = Report {
             experiment: "t".into(),
             world: World::Real,
@@ -314,6 +468,7 @@ mod tests {
             host: BTreeMap::from([("cpus".into(), 2.into())]),
             rows: vec![row],
             notes: Vec::new(),
+            about: About::default(),
         };
         let dir = tempfile::tempdir().unwrap();
         report.write(dir.path()).unwrap();
@@ -323,7 +478,7 @@ mod tests {
             serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let keys: Vec<_> = json["rows"][0].as_object().unwrap().keys().collect();
         let mut expected = ["name", "unit", "value", "baseline", "ratio", "paper"].to_vec();
-        expected.extend(["low", "high", "verdict"]);
+        expected.extend(["interval", "low", "high", "verdict"]);
         expected.sort_unstable();
         assert_eq!(keys, expected);
         assert_eq!(json["rows"][0]["verdict"], "ok");

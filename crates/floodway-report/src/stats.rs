@@ -19,7 +19,8 @@ const RESAMPLES: usize = 2000;
 const ALPHA: f64 = 0.05;
 
 /// A 95 % confidence interval, in the unit of the samples.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Interval {
     /// 2.5 % quantile of the resampled statistic.
     pub low: f64,
@@ -55,12 +56,18 @@ pub fn mean(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// 95 % interval of the median. `None` with fewer than 3 samples, where resampling says nothing.
+/// 95 % interval of the median, as [`interval_of`].
 #[must_use]
 pub fn median_interval(samples: &[f64], seed: u64) -> Option<Interval> {
+    interval_of(Centre::Median, samples, seed)
+}
+
+/// 95 % interval of the centre. `None` with fewer than 3 samples, where resampling says nothing, or if one is not finite.
+#[must_use]
+pub fn interval_of(centre: Centre, samples: &[f64], seed: u64) -> Option<Interval> {
     let statistic = |picks: &[usize]| {
         let mut drawn: Vec<f64> = picks.iter().map(|&i| samples[i]).collect();
-        median_in_place(&mut drawn)
+        centre.of_drawn(&mut drawn)
     };
     median(samples)?;
     bootstrap(samples.len(), seed, statistic)

@@ -69,7 +69,7 @@ impl Bench {
         let port = &shared.port_at(0);
         port.pairs[0].tx().start(ring, features::tx(guest.config.features));
         port.pairs[0].tx().set_enabled(true);
-        let uplink = shared.uplinks[0].id;
+        let uplink = shared.uplinks()[0].id;
         shared.tables_mut().of_mut(NetworkId::DEFAULT).learn(mac(9), uplink, false, shared.now());
         let forwarder = Forwarder::new(Arc::clone(&shared));
         Self { forwarder, shared, batch: Batch::default(), guest }
@@ -88,8 +88,8 @@ impl Bench {
         self.forwarder.forward_batch(port, &mut self.batch, now);
         tx.complete(&mut self.batch);
         // What had to wait leaves when the worker looks again.
-        while self.shared.uplinks[0].next_timeout() < floodway_core::time::Instant::NEVER {
-            self.shared.uplinks[0].run_timer(self.shared.now());
+        while self.shared.uplinks()[0].next_timeout() < floodway_core::time::Instant::NEVER {
+            self.shared.uplinks()[0].run_timer(self.shared.now());
         }
         let took = start.elapsed();
         drop(tx);
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn left(&self) -> u64 {
-        self.shared.uplinks[0].sent.packets.get()
+        self.shared.uplinks()[0].sent.packets.get()
     }
 }
 

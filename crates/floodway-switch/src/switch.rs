@@ -1,5 +1,6 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
+mod brokered;
 mod hand_over;
 mod manager;
 mod operated;
@@ -38,9 +39,9 @@ use crate::queues::call;
 use crate::runtime::polling::Polling;
 use crate::runtime::vcpu::Slices;
 use crate::runtime::watchdog::{WatchdogThread, Watched, spawn_critical};
-use crate::runtime::worker::{Schedule, Worker};
+use crate::runtime::worker::Worker;
 use crate::state::port::Port;
-use crate::state::ports::Ports;
+use crate::state::ports::{Capacity, Ports};
 use crate::state::shared::{SettingsKeeper, Shared};
 use crate::state::supply::DeviceSupply;
 use crate::state::uplink::{DeviceSource, EgressDefaults, Uplink, UplinkError, UplinkReceiver};
@@ -49,6 +50,7 @@ use crate::stats::Removed;
 use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
+pub use brokered::{BrokerPort, BrokerUplink, Brokered};
 pub use hand_over::programs_status;
 pub use manager::drain::Drain;
 use manager::{Broker, Manager};
@@ -56,6 +58,8 @@ use operated::Operated;
 
 /// Ports that every switch can have.
 const MIN_CAPACITY: usize = 64;
+/// Uplinks that every switch can have.
+const MIN_UPLINK_CAPACITY: usize = 16;
 
 /// Why the switch did not start.
 #[derive(Debug, thiserror::Error)]
@@ -124,40 +128,6 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-/// A port whose socket a broker holds.
-#[derive(Debug)]
-pub struct BrokerPort {
-    /// Its number.
-    pub number: usize,
-    /// What tells it from others that have had the number.
-    pub instance: u64,
-    /// Its front-ends are at the other end.
-    pub channel: OwnedFd,
-    /// What was acknowledged for its guest; nothing is recorded if there is none.
-    pub journal: Option<KeptJournal>,
-}
-
-/// What a broker holds for a switch.
-#[derive(Debug)]
-pub struct Brokered {
-    /// Ports, by index: as many as the configuration has.
-    pub ports: BTreeMap<usize, BrokerPort>,
-    /// Numbers that ports can have.
-    pub numbers: usize,
-    /// Where devices of uplinks come from, in the order of the configuration.
-    pub devices: Vec<Arc<DeviceSupply>>,
-    /// Counters of earlier data planes; from zero if there are none.
-    pub counters: Option<KeptCounters>,
-    /// Who has sent to whom under earlier data planes; from zero if there are none.
-    pub pairs: Option<TrafficMatrix>,
-    /// Addresses that earlier data planes had learned.
-    pub addresses: Vec<KeptAddress>,
-    /// Where workers note whose turn it is, if anybody reads it.
-    pub turns: Option<KeptTurns>,
-    /// Another data plane has served the guests until now: frames for them wait until their rings are taken up.
-    pub awaits_guests: bool,
 }
 
 /// A running switch.
@@ -268,24 +238,10 @@ impl Switch {
         for uplink in &uplinks {
             waker.watch_uplink(uplink).map_err(failed)?;
         }
-        let mine = |port: &&Arc<Port>| port.config.worker == index;
-        let ports: Vec<_> = self.shared.ports().iter().filter(mine).cloned().collect();
-        let worker = Worker {
-            shared: Arc::clone(&self.shared),
-            waker: Arc::clone(&waker),
-            index,
-            generation: 0,
-            schedule: Schedule::of(&ports, &uplinks).timed(),
-            was_busy: false,
-            ports,
-            uplinks,
-            polling: Polling::new(config.poll),
-            stats: Arc::clone(&self.shared.workers[index].stats),
-            stop: Arc::clone(&self.stop),
-            housekeeper: index == 0,
-            next_completion: Instant::NEVER,
-            turn,
-        };
+        let polling = Polling::new(config.poll);
+        let mut worker = Worker::new(Arc::clone(&self.shared), index, Arc::clone(&waker), polling)
+            .with_uplinks(uplinks);
+        (worker.stop, worker.turn) = (Arc::clone(&self.stop), turn);
         let thread =
             spawn_critical(format!("worker-{index}"), move || worker.run()).map_err(failed)?;
         if let Some(core) = config.core {
@@ -330,7 +286,13 @@ impl Switch {
         kept.save(&self.shared.tables(), instances);
     }
 
-    /// Makes the switch what its broker has decided: `ports` are those that are new, by index. `answer` hears of it before an operator can make another
+    /// Returns `true` if there is an uplink with this number among uplinks.
+    #[must_use]
+    pub fn has_uplink(&self, number: usize) -> bool {
+        self.shared.uplink(Ports::id(self.shared.capacity + number)).is_some()
+    }
+
+    /// Makes the switch what its broker has decided: `ports` and `uplinks` are those that are new, by index. `answer` hears of it before an operator can make another
     /// setting: that nothing was changed and why, or that it is done.
     ///
     /// # Errors
@@ -339,9 +301,10 @@ impl Switch {
         &self,
         wanted: Config,
         ports: BTreeMap<usize, BrokerPort>,
+        uplinks: BTreeMap<usize, BrokerUplink>,
         answer: impl FnOnce(Result<(), String>),
     ) -> Result<(), String> {
-        self.manager.follow(wanted, ports, answer)
+        self.manager.follow(wanted, ports, uplinks, answer)
     }
 
     /// Notes what the process has given up.
@@ -438,8 +401,10 @@ struct Held {
     seats: BTreeMap<usize, (usize, u64)>,
     /// What was acknowledged for guests, by index.
     journals: BTreeMap<usize, KeptJournal>,
-    /// Numbers that ports can have.
-    numbers: Option<usize>,
+    /// Numbers that ports and uplinks can have.
+    numbers: Option<Capacity>,
+    /// Numbers of uplinks, by index; the index is the number if there is no broker.
+    uplinks: Vec<usize>,
     turns: Option<KeptTurns>,
     /// Frames for guests wait until their rings are taken up.
     awaits_guests: bool,
@@ -448,6 +413,10 @@ struct Held {
 impl Held {
     fn seat(&self, index: usize) -> (usize, u64) {
         self.seats.get(&index).copied().unwrap_or((index, 0))
+    }
+
+    fn uplink_number(&self, index: usize) -> usize {
+        self.uplinks.get(index).copied().unwrap_or(index)
     }
 }
 
@@ -458,14 +427,25 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
     let Some(brokered) = brokered else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
-    let Brokered { ports, numbers, devices, counters, pairs, addresses, turns, awaits_guests } =
+    let Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests } =
         brokered;
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let journals = ports.iter().filter_map(|(&index, port)| Some((index, port.journal?))).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
-    let (devices, numbers) = (Some(devices), Some(numbers));
-    let held = Held { devices, counters, pairs, seats, journals, numbers, turns, awaits_guests };
+    let (numbers, places) = (Some(numbers), uplinks.iter().map(|uplink| uplink.number).collect());
+    let devices = Some(uplinks.into_iter().map(|uplink| uplink.device).collect());
+    let held = Held {
+        devices,
+        counters,
+        pairs,
+        seats,
+        journals,
+        numbers,
+        uplinks: places,
+        turns,
+        awaits_guests,
+    };
     (channels, held, addresses)
 }
 
@@ -495,11 +475,14 @@ struct Opened {
     memory: Arc<Budget>,
 }
 
-/// Numbers for ports: twice as many as are configured, so that others can come at run time.
+/// Numbers for ports and uplinks: twice as many as are configured, so that others can come at run time.
 #[must_use]
-pub fn numbers(config: &Config) -> usize {
-    let wanted = (2 * config.ports.len()).next_power_of_two().max(MIN_CAPACITY);
-    wanted.min(MAX_PORTS - config.uplinks.len())
+pub fn numbers(config: &Config) -> Capacity {
+    let twice = |configured: usize, least| (2 * configured).next_power_of_two().max(least);
+    let uplinks = twice(config.uplinks.len(), MIN_UPLINK_CAPACITY);
+    let uplinks = uplinks.min(MAX_PORTS - config.ports.len());
+    let ports = twice(config.ports.len(), MIN_CAPACITY).min(MAX_PORTS - uplinks);
+    Capacity { ports, uplinks }
 }
 
 /// Makes the ports and opens the uplinks, or takes them from a broker.
@@ -512,7 +495,7 @@ fn open(
     let (devices, counters) = (held.devices.as_deref(), held.counters.as_ref());
     let tables = Arc::new(RwLock::new(MacTables::new(hash_seed(), config.l2.ageing)));
     let capacity = held.numbers.unwrap_or_else(|| numbers(config));
-    let memory = Budget::new(capacity);
+    let memory = Budget::new(capacity.ports);
     let events = Arc::<Events>::default();
     let port = |(i, c): (usize, &PortConfig)| {
         let waker = Arc::clone(&wakers[c.worker]);
@@ -534,7 +517,7 @@ fn open(
     let captures = Arc::new(Captures::new(config.workers.len()));
     let defaults = EgressDefaults {
         meter: &config.meter,
-        guests: capacity,
+        guests: capacity.ports,
         seed: hash_seed()[0],
         captures: &captures,
         events: &events,
@@ -542,11 +525,12 @@ fn open(
     let mut uplinks = Vec::new();
     for (i, c) in config.uplinks.iter().enumerate() {
         let failed = |source| StartError::Uplink { name: c.name.clone(), source };
-        let id = Ports::id(capacity + i);
+        let number = held.uplink_number(i);
+        let id = Ports::id(capacity.ports + number);
         let source =
             devices.map_or(DeviceSource::Own, |all| DeviceSource::Broker(Arc::clone(&all[i])));
         let waker = Arc::clone(&wakers[c.worker]);
-        let kept = counters.map(|all| all.uplink(i)).unwrap_or_default();
+        let kept = counters.map(|all| all.uplink(number)).unwrap_or_default();
         let (slot, receiver) =
             Uplink::open(id, c.clone(), &defaults, waker, source, kept).map_err(failed)?;
         receivers[c.worker].push(receiver);
@@ -575,15 +559,19 @@ fn fill_table(shared: &Shared) {
     for port in shared.ports().iter() {
         manager::add_to_table(&mut tables, port);
     }
-    for uplink in &shared.uplinks {
+    for uplink in shared.uplinks().iter() {
         for network in uplink.carried.networks() {
             add_uplink(tables.of_mut(network), uplink);
+            pin_gateways(tables.of_mut(network), uplink);
         }
     }
 }
 
 fn add_uplink(table: &mut MacTable, uplink: &Uplink) {
     table.add_port(uplink.id, PortKind::Uplink, MacTable::DEFAULT_UPLINK_LIMIT);
+}
+
+fn pin_gateways(table: &mut MacTable, uplink: &Uplink) {
     for &mac in &uplink.config.gateway_macs {
         if let Err(refusal) = table.pin(mac, uplink.id) {
             tracing::error!(uplink = uplink.config.name, %mac, ?refusal, "cannot pin the gateway's address");

@@ -1,6 +1,7 @@
 //! Commands and options.
 
 mod capture;
+mod change;
 mod events;
 #[cfg(test)]
 mod tests;
@@ -13,10 +14,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
+use floodway_switch::api::transmit::{Transmit, TransmitSetting};
 use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
 pub use capture::CaptureArgs;
+pub use change::{ChangeArgs, KeysArgs, NetworkCommand, PortCommand, UplinkCommand};
 pub use events::EventsArgs;
 pub use trace::TraceArgs;
 pub use upgrade::UpgradeArgs;
@@ -61,12 +64,20 @@ pub enum Command {
         #[command(subcommand)]
         command: PortCommand,
     },
-    /// Show networks of the running switch, and who is in them
+    /// Show, add, change or remove networks of the running switch
     Network {
         /// What to do
         #[command(subcommand)]
         command: NetworkCommand,
     },
+    /// Show, add, change or remove uplinks of the running switch
+    Uplink {
+        /// What to do
+        #[command(subcommand)]
+        command: UplinkCommand,
+    },
+    /// Print the OpenAPI document of the control socket and the manage socket
+    Openapi,
     /// Make the running switch what a configuration file says, and print what that changes
     Apply(ApplyArgs),
     /// Put another program in the place of the one that runs, without ending a connection
@@ -75,6 +86,8 @@ pub enum Command {
     LibvirtHook(HookArgs),
     /// Print metrics for Prometheus, or serve them to who may see and not touch
     Metrics(MetricsArgs),
+    /// Serve a web page that shows what the VMs of the running switch do, as it happens, and changes nothing
+    Web(WebArgs),
     /// Take a port's TCP connections off the offload, before its guest moves to another host
     Drain(DrainArgs),
     /// Move frames for the broker at the other end of standard input
@@ -115,6 +128,9 @@ pub struct RunArgs {
     /// Let the process that moves frames keep all its rights, for debuggers: a guest that takes it over then has them
     #[arg(long, conflicts_with = "single_process")]
     pub no_sandbox: bool,
+    /// End with this process, however it ends: no descriptor store keeps what the next `floodway run` could take over; for measurements and containers
+    #[arg(long, env = "FLOODWAY_NO_DESCRIPTOR_STORE")]
+    pub no_descriptor_store: bool,
     /// Longest pause, in milliseconds, before a data plane is replaced that did not live for long; for tests
     #[arg(long, value_name = "MS", default_value_t = 5000, hide = true)]
     pub longest_pause: u32,
@@ -245,9 +261,9 @@ pub struct FlowsArgs {
 pub struct OffloadArgs {
     /// The port
     pub port: String,
-    /// Run congestion control for what the guest sends
-    #[arg(long)]
-    pub transmit: Option<Toggle>,
+    /// Run congestion control for what the guest sends: on (module), off, agentless or auto
+    #[arg(long, value_name = "MODE", value_parser = transmit)]
+    pub transmit: Option<TransmitSetting>,
     /// Acknowledge for the guest what it receives
     #[arg(long)]
     pub receive: Option<Toggle>,
@@ -266,6 +282,12 @@ pub struct OffloadArgs {
     /// Segments of the first congestion window
     #[arg(long, value_name = "N")]
     pub initial_window: Option<u8>,
+    /// Acknowledge nothing early that takes the peer more milliseconds to acknowledge
+    #[arg(long, value_name = "MS")]
+    pub early_ack_delay: Option<u64>,
+    /// Seconds after which a silent peer that is owed bytes is dead
+    #[arg(long, value_name = "SECONDS")]
+    pub peer_timeout: Option<u64>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -332,80 +354,6 @@ pub struct DiagnoseArgs {
     pub control: ControlArgs,
 }
 
-/// What `floodway port` can do.
-#[derive(Debug, Subcommand)]
-pub enum PortCommand {
-    /// Show the keys of ports that do not have their defaults
-    Show {
-        /// The port; all of them if left out
-        name: Option<String>,
-        /// Print JSON instead of TOML
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-    /// Add a port
-    Add(PortChangeArgs),
-    /// Change keys of a port
-    Set(PortChangeArgs),
-    /// Remove a port
-    Del {
-        /// The port
-        name: String,
-        #[command(flatten)]
-        how: ChangeArgs,
-    },
-}
-
-/// What `floodway network` can do.
-#[derive(Debug, Subcommand)]
-pub enum NetworkCommand {
-    /// List the networks, their ports and uplinks
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-    /// Show a network, who is in it and its forwarding table
-    Show {
-        /// The network
-        name: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
-}
-
-/// Options of `floodway port add` and `set`.
-#[derive(Debug, Args)]
-pub struct PortChangeArgs {
-    /// The port
-    pub name: String,
-    /// Keys as in a port's table of the configuration, like socket=/run/floodway/vm3.sock mtu=9000 offload.transmit=true; without a value the default
-    #[arg(value_name = "KEY=VALUE", required = true)]
-    pub keys: Vec<String>,
-    #[command(flatten)]
-    pub how: ChangeArgs,
-}
-
-/// How a change is made.
-#[derive(Debug, Args)]
-pub struct ChangeArgs {
-    /// Print what would change, and change nothing
-    #[arg(long, conflicts_with = "save")]
-    pub dry_run: bool,
-    /// Make the change in this configuration file, too, so that it outlives a restart; comments stay
-    #[arg(long, value_name = "FILE")]
-    pub save: Option<PathBuf>,
-    #[command(flatten)]
-    pub control: ControlArgs,
-}
-
 /// Options of `floodway apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
@@ -454,6 +402,19 @@ pub struct MetricsArgs {
     pub control: ControlArgs,
 }
 
+/// Options of `floodway web`. Without an address or a socket it is served on 127.0.0.1:9469.
+#[derive(Debug, Args)]
+pub struct WebArgs {
+    /// Serve it on this loopback address, to who knows the token in the URL that is printed
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    pub listen: Option<SocketAddr>,
+    /// Serve it on this Unix socket, to who may connect to it
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
 /// Options of `floodway drain`.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
@@ -480,6 +441,15 @@ fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     let seconds = seconds.ok_or("must be a number of seconds from 0.1 to 3600")?;
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A mode of the transmit offload.
+fn transmit(text: &str) -> Result<TransmitSetting, String> {
+    match text {
+        "on" => Ok(TransmitSetting(Transmit::Module)),
+        "off" => Ok(TransmitSetting(Transmit::Off)),
+        mode => mode.parse().map_err(|_| "must be on, off, module, agentless or auto".to_owned()),
+    }
 }
 
 /// A number of bytes, perhaps in KiB, MiB or GiB.

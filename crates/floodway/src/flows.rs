@@ -31,7 +31,7 @@ fn render(flows: &[FlowStatus], more: bool) -> String {
     };
     let rtt =
         |flow: &FlowStatus| flow.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{us} us"));
-    let columns: [Column<'_, FlowStatus>; 13] = [
+    let columns: [Column<'_, FlowStatus>; 14] = [
         ("PORT", &|f| f.port.clone()),
         ("GUEST", &guest),
         ("PEER", &|f| f.peer.clone()),
@@ -44,6 +44,7 @@ fn render(flows: &[FlowStatus], more: bool) -> String {
         ("IN FLIGHT", &|f| f.in_flight.to_string()),
         ("GRANTED", &|f| f.granted.to_string()),
         ("KEPT", &|f| f.kept.to_string()),
+        ("OWED", &|f| f.owed.to_string()),
         ("RTT", &rtt),
     ];
     let table = table::columns(flows, 6, &columns);
@@ -71,12 +72,12 @@ mod tests {
             granted: 65_536,
             srtt_us: Some(93),
             kept: 0,
+            owed: 7,
         };
         let text = render(&[flow], true);
         let lines: Vec<_> = text.lines().collect();
         let words: Vec<_> = lines[1].split_whitespace().collect();
-        let expected =
-            "vm1 10.0.0.1:40000 10.0.0.9:80 ACTIVE opened OFFLINE 14480 - 1448 13032 65536 0 93 us";
+        let expected = "vm1 10.0.0.1:40000 10.0.0.9:80 ACTIVE opened OFFLINE 14480 - 1448 13032 65536 0 7 93 us";
         assert_eq!(words.join(" "), expected);
         assert_eq!((lines.len(), lines[0].split_whitespace().next()), (3, Some("PORT")));
         assert_eq!(render(&[], false), "no flows");

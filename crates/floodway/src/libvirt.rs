@@ -15,13 +15,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use floodway_switch::api::edit::PortDocument;
+use floodway_switch::api::edit::{self, Kind};
 use floodway_switch::control::ControlClient;
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
+use crate::change::change;
 use crate::cli::HookArgs;
-use crate::port::change;
 use crate::save::Edit;
 
 /// What names of ports begin with that are a domain's.
@@ -45,7 +45,7 @@ pub fn hook(args: &HookArgs) -> anyhow::Result<()> {
     }
 }
 
-fn add(args: &HookArgs, interfaces: &[PortDocument]) -> anyhow::Result<()> {
+fn add(args: &HookArgs, interfaces: &[edit::Document]) -> anyhow::Result<()> {
     if interfaces.is_empty() {
         return Ok(());
     }
@@ -56,8 +56,8 @@ fn add(args: &HookArgs, interfaces: &[PortDocument]) -> anyhow::Result<()> {
         .filter(|(_, keys)| !known.iter().any(|port| port.get("socket") == keys.get("socket")));
     for (number, keys) in missing {
         let name = name(&args.domain, number);
-        change(&args.how, &name, Edit::Replace(keys), |client, dry_run| {
-            Ok(client.put_port(&name, keys, dry_run)?)
+        change(&args.how, Kind::Port, &name, Edit::Replace(keys), |client, dry_run| {
+            Ok(client.put(Kind::Port, &name, keys, dry_run)?)
         })?;
     }
     Ok(())
@@ -67,8 +67,8 @@ fn remove(args: &HookArgs) -> anyhow::Result<()> {
     let known = ControlClient::new(&args.how.control.path)?.ports()?;
     let names = known.iter().filter_map(|port| port.get("name")?.as_str());
     for name in names.filter(|name| is_of(name, &args.domain)) {
-        change(&args.how, name, Edit::Remove, |client, dry_run| {
-            Ok(client.delete_port(name, dry_run)?)
+        change(&args.how, Kind::Port, name, Edit::Remove, |client, dry_run| {
+            Ok(client.delete(Kind::Port, name, dry_run)?)
         })?;
     }
     Ok(())
@@ -91,7 +91,7 @@ fn is_of(name: &str, domain: &str) -> bool {
 }
 
 /// The keys of ports for the vhost-user interfaces of a domain whose sockets are below a directory that begins with `sockets`.
-fn interfaces(xml: &str, sockets: &str) -> anyhow::Result<Vec<PortDocument>> {
+fn interfaces(xml: &str, sockets: &str) -> anyhow::Result<Vec<edit::Document>> {
     let document = Document::parse(xml).map_err(|error| anyhow!("the domain's XML: {error}"))?;
     let is_interface = |node: &Node<'_, '_>| {
         node.has_tag_name("interface") && node.attribute("type") == Some("vhostuser")
@@ -101,7 +101,7 @@ fn interfaces(xml: &str, sockets: &str) -> anyhow::Result<Vec<PortDocument>> {
 }
 
 /// The keys of the port for an interface; `None` if it is another switch's.
-fn keys(interface: Node<'_, '_>, sockets: &str) -> anyhow::Result<Option<PortDocument>> {
+fn keys(interface: Node<'_, '_>, sockets: &str) -> anyhow::Result<Option<edit::Document>> {
     let attribute = |element: &str, name: &str| {
         interface.children().find(|node| node.has_tag_name(element))?.attribute(name)
     };
@@ -111,7 +111,7 @@ fn keys(interface: Node<'_, '_>, sockets: &str) -> anyhow::Result<Option<PortDoc
     if Path::new(socket).components().any(|part| part.as_os_str() == "..") {
         bail!("the socket {socket} must not lead upwards");
     }
-    let mut keys = PortDocument::new();
+    let mut keys = edit::Document::new();
     keys.insert("socket".into(), socket.into());
     if attribute("source", "mode") == Some("server") {
         keys.insert("mode".into(), "client".into());

@@ -7,6 +7,7 @@
 mod apply;
 mod broker;
 mod capture;
+mod change;
 mod cli;
 mod data_plane;
 mod descriptor_store;
@@ -33,11 +34,13 @@ mod table;
 mod top;
 mod trace;
 mod upgrade;
+mod web;
 
 use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use floodway_switch::api::openapi;
 use floodway_switch::config::ConfigError;
 
 use cli::{Cli, Command};
@@ -46,6 +49,10 @@ use cli::{Cli, Command};
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    #[cfg(debug_assertions)]
+    if let Err(error) = floodway_process::fault::open() {
+        eprintln!("floodway: no points of faults: {error}");
+    }
     match execute(Cli::parse().command) {
         Ok(code) => code,
         // The reader of our output has seen enough, as in `floodway status | head`.
@@ -72,10 +79,13 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diagnose(args) => return diagnose::diagnose(&args),
         Command::Port { command } => port::port(&command)?,
         Command::Network { command } => network::network(&command)?,
+        Command::Uplink { command } => port::uplink(&command)?,
+        Command::Openapi => println!("{}", output::json(&openapi::document(), None)?),
         Command::Apply(args) => apply::apply(&args)?,
         Command::Upgrade(args) => upgrade::upgrade(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,
+        Command::Web(args) => web::web(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::DescriptorStore => descriptor_store::run()?,

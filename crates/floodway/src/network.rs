@@ -1,10 +1,12 @@
-//! `floodway network`: networks of the running switch, and who is in them.
+//! `floodway network`: networks of the running switch and who is in them, shown and changed.
 
 use std::io::{self, Write};
 
+use floodway_switch::api::edit::Kind;
 use floodway_switch::api::networks::{Member, Network, NetworkTable};
 use floodway_switch::control::ControlClient;
 
+use crate::change;
 use crate::cli::NetworkCommand;
 use crate::output;
 use crate::table::{Column, columns, entries};
@@ -12,10 +14,10 @@ use crate::table::{Column, columns, entries};
 /// Most members of a network that are shown in a list.
 const MAX_MEMBERS: usize = 6;
 
-/// Shows networks.
+/// Shows or changes networks.
 ///
 /// # Errors
-/// The switch does not answer, or has no such network.
+/// A key cannot be read, the switch does not answer or does not take the change, or the file cannot be saved.
 pub fn network(command: &NetworkCommand) -> anyhow::Result<()> {
     let text = match command {
         NetworkCommand::List { json, control } => {
@@ -26,6 +28,9 @@ pub fn network(command: &NetworkCommand) -> anyhow::Result<()> {
             let table = ControlClient::new(&control.path)?.network(name)?;
             if *json { output::json(&table, None)? } else { show(&table) }
         }
+        NetworkCommand::Add(args) => return change::add(Kind::Network, args),
+        NetworkCommand::Set(args) => return change::set(Kind::Network, args),
+        NetworkCommand::Del { name, how } => return change::remove(Kind::Network, name, how),
     };
     Ok(writeln!(io::stdout(), "{}", text.trim_end())?)
 }

@@ -1,6 +1,7 @@
 //! `floodway offload`: the settings of a port, shown and changed.
 
 use floodway_switch::api::control::{OffloadChange, OffloadSettings};
+use floodway_switch::api::transmit::{Transmit, TransmitSetting};
 use floodway_switch::control::ControlClient;
 
 use crate::cli::{OffloadArgs, Toggle};
@@ -27,20 +28,30 @@ pub fn offload(args: &OffloadArgs) -> anyhow::Result<()> {
 fn change(args: &OffloadArgs) -> OffloadChange {
     let is_on = |toggle| toggle == Toggle::On;
     OffloadChange {
-        transmit: args.transmit.map(is_on),
+        transmit: args.transmit,
         receive: args.receive.map(is_on),
         congestion: args.congestion.clone(),
         buffer: args.buffer.clone(),
         budget: args.budget,
         receive_budget: args.receive_budget,
         initial_window: args.initial_window,
+        early_ack_delay_ms: args.early_ack_delay,
+        peer_timeout_s: args.peer_timeout,
         ..OffloadChange::default()
+    }
+}
+
+/// `on` for the mode that was the only one.
+fn transmit(setting: TransmitSetting) -> String {
+    match setting.0 {
+        Transmit::Module => on_off(true).to_owned(),
+        mode => mode.name().to_owned(),
     }
 }
 
 fn render(settings: &OffloadSettings) -> String {
     let rows = [
-        ("transmit", on_off(settings.transmit).to_owned()),
+        ("transmit", transmit(settings.transmit)),
         ("receive", on_off(settings.receive).to_owned()),
         ("local", settings.local.clone()),
         ("congestion", settings.congestion.clone()),
@@ -51,6 +62,8 @@ fn render(settings: &OffloadSettings) -> String {
         ("max_flows", settings.max_flows.to_string()),
         ("idle_s", settings.idle_s.to_string()),
         ("min_rto_ms", settings.min_rto_ms.to_string()),
+        ("early_ack_delay_ms", settings.early_ack_delay_ms.to_string()),
+        ("peer_timeout_s", settings.peer_timeout_s.to_string()),
     ];
     let rows = rows.map(|(name, value)| [name.to_owned(), value]).to_vec();
     table(["SETTING", "VALUE"], 1, rows).unwrap_or_default()

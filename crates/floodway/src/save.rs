@@ -1,4 +1,4 @@
-//! Changes of ports in a configuration file, whose comments and order stay.
+//! Changes of networks, ports and uplinks in a configuration file, whose comments and order stay.
 //!
 //! The file is edited and checked before the switch is changed, and takes the old one's place at once: who reads it meanwhile sees one of both.
 
@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use floodway_switch::Config;
-use floodway_switch::api::edit::PortDocument;
+use floodway_switch::api::edit::{Document, Kind};
+use floodway_switch::config::DEFAULT_NETWORK;
 use serde_json::Value;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
 
-/// What is done to a port.
+/// What is done to a network, port or uplink.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit<'a> {
     /// It comes, with these keys.
-    Put(&'a PortDocument),
+    Put(&'a Document),
     /// It comes, or has these keys and no others from now on.
-    Replace(&'a PortDocument),
+    Replace(&'a Document),
     /// These keys change; `null` is left out.
-    Patch(&'a PortDocument),
+    Patch(&'a Document),
     /// It goes.
     Remove,
 }
@@ -34,14 +35,14 @@ pub struct File {
 }
 
 impl File {
-    /// The file at `path` with the port called `name` edited.
+    /// The file at `path` with what is called `name` edited.
     ///
     /// # Errors
-    /// It cannot be read, does not have such a port, or would not be valid.
-    pub fn edited(path: &Path, name: &str, edit: &Edit<'_>) -> anyhow::Result<Self> {
+    /// It cannot be read, does not have such a section, or would not be valid.
+    pub fn edited(path: &Path, kind: Kind, name: &str, edit: &Edit<'_>) -> anyhow::Result<Self> {
         let failed = |error: &dyn Display| anyhow!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-        let text = edited(&text, name, edit).map_err(|error| failed(&error))?;
+        let text = edited(&text, kind, name, edit).map_err(|error| failed(&error))?;
         let invalid = |error| anyhow!("the file would not be valid: {error}");
         Config::parse(&text, path).map_err(invalid)?;
         Ok(Self { path: path.to_owned(), text })
@@ -64,39 +65,47 @@ impl File {
     }
 }
 
-fn edited(text: &str, name: &str, edit: &Edit<'_>) -> anyhow::Result<String> {
+fn edited(text: &str, kind: Kind, name: &str, edit: &Edit<'_>) -> anyhow::Result<String> {
     let mut document: DocumentMut = text.parse()?;
     let none = || Item::ArrayOfTables(ArrayOfTables::new());
-    let ports = document.entry("port").or_insert_with(none);
-    let Some(ports) = ports.as_array_of_tables_mut() else {
-        bail!("ports are not written as [[port]] sections");
+    let kind = kind.name();
+    let sections = document.entry(kind).or_insert_with(none);
+    let Some(sections) = sections.as_array_of_tables_mut() else {
+        bail!("{kind}s are not written as [[{kind}]] sections");
     };
-    let is_named = |port: &Table| port.get("name").and_then(Item::as_str) == Some(name);
-    let position = ports.iter().position(is_named);
+    let is_named = |section: &Table| section.get("name").and_then(Item::as_str) == Some(name);
+    let position = sections.iter().position(is_named);
+    let is_implied = (kind, name) == (Kind::Network.name(), DEFAULT_NETWORK);
     match (edit, position) {
-        (Edit::Put(_), Some(_)) => bail!("there is a port \"{name}\" already"),
+        (Edit::Put(_), Some(_)) => bail!("{kind} \"{name}\" is there already"),
         (Edit::Put(keys) | Edit::Replace(keys), at) => {
             if let Some(at) = at {
-                ports.remove(at);
+                sections.remove(at);
             }
-            let mut port = Table::new();
-            port.insert("name", value(name));
-            merge(&mut port, keys)?;
-            ports.push(port);
+            sections.push(section(name, keys)?);
         }
-        (_, None) => bail!("there is no port \"{name}\""),
+        (Edit::Patch(keys), None) if is_implied => sections.push(section(name, keys)?),
+        (_, None) => bail!("{kind} \"{name}\" is not there"),
         (Edit::Patch(keys), Some(at)) => {
-            if let Some(port) = ports.get_mut(at) {
-                merge(port, keys)?;
+            if let Some(section) = sections.get_mut(at) {
+                merge(section, keys)?;
             }
         }
-        (Edit::Remove, Some(at)) => drop(ports.remove(at)),
+        (Edit::Remove, Some(at)) => drop(sections.remove(at)),
     }
     Ok(document.to_string())
 }
 
+/// A new section.
+fn section(name: &str, keys: &Document) -> anyhow::Result<Table> {
+    let mut section = Table::new();
+    section.insert("name", value(name));
+    merge(&mut section, keys)?;
+    Ok(section)
+}
+
 /// Changes the keys of a section, those of sections below it one by one.
-fn merge(section: &mut dyn TableLike, keys: &PortDocument) -> anyhow::Result<()> {
+fn merge(section: &mut dyn TableLike, keys: &Document) -> anyhow::Result<()> {
     for (key, new) in keys {
         match (section.get_mut(key), new) {
             (_, Value::Null) => drop(section.remove(key)),
@@ -140,7 +149,7 @@ mod tests {
     const FILE: &str = "# Ours.\n[[port]] # the first\nname = \"vm1\"\nsocket = \"/tmp/1\" # here\nmtu = 9000 # jumbo\n\n\
         [port.offload]\ntransmit = true\n\n# The second.\n[[port]]\nname = \"vm2\"\nsocket = \"/tmp/2\"\n";
 
-    fn keys(value: Value) -> PortDocument {
+    fn keys(value: Value) -> Document {
         match value {
             Value::Object(keys) => keys,
             other => panic!("{other}"),
@@ -148,7 +157,7 @@ mod tests {
     }
 
     fn edit(name: &str, edit: &Edit<'_>) -> String {
-        edited(FILE, name, edit).unwrap()
+        edited(FILE, Kind::Port, name, edit).unwrap()
     }
 
     #[test]
@@ -174,11 +183,25 @@ mod tests {
 
     #[test]
     fn a_port_that_is_not_in_the_file_is_named() {
-        let error = |name: &str, edit: &Edit<'_>| edited(FILE, name, edit).unwrap_err().to_string();
-        assert_eq!(error("vm9", &Edit::Remove), "there is no port \"vm9\"");
-        assert_eq!(
-            error("vm1", &Edit::Put(&PortDocument::new())),
-            "there is a port \"vm1\" already"
+        let error = |name: &str, edit: &Edit<'_>| {
+            edited(FILE, Kind::Port, name, edit).unwrap_err().to_string()
+        };
+        assert_eq!(error("vm9", &Edit::Remove), "port \"vm9\" is not there");
+        assert_eq!(error("vm1", &Edit::Put(&Document::new())), "port \"vm1\" is there already");
+    }
+
+    #[test]
+    fn networks_and_uplinks_are_sections_like_ports() {
+        let red = edited(FILE, Kind::Network, "red", &Edit::Put(&keys(json!({ "vid": 10 }))));
+        let up0 = keys(json!({ "kind": "tap", "device": "fw0", "tagged": ["red"] }));
+        let both = edited(&red.unwrap(), Kind::Uplink, "up0", &Edit::Put(&up0)).unwrap();
+        let expected = format!(
+            "{FILE}\n[[network]]\nname = \"red\"\nvid = 10\n\n\
+             [[uplink]]\nname = \"up0\"\ndevice = \"fw0\"\nkind = \"tap\"\ntagged = [\"red\"]\n"
         );
+        assert_eq!(both, expected);
+        let jumbo = keys(json!({ "mtu": 9000 }));
+        let default = edited(FILE, Kind::Network, "default", &Edit::Patch(&jumbo)).unwrap();
+        assert!(default.ends_with("\n[[network]]\nname = \"default\"\nmtu = 9000\n"), "{default}");
     }
 }

@@ -232,7 +232,8 @@ fn queue_row(
     ]
 }
 
-fn uplinks(status: &Status) -> Option<String> {
+/// A table of the uplinks; `None` if there are none.
+pub fn uplinks(status: &Status) -> Option<String> {
     let mut table: Vec<Column<'_, UplinkStatus>> = vec![
         ("UPLINK", &|u| u.name.clone()),
         ("DEVICE", &|u| u.device.clone()),
@@ -306,13 +307,22 @@ fn vcpus(status: &Status) -> Option<String> {
 
 /// Ports that use TCP offload, or did.
 fn offloads(status: &Status) -> Option<String> {
-    let header =
-        ["OFFLOAD", "TRANSMIT", "RECEIVE", "FLOWS", "ONLINE", "BUDGET USED", "STORED BYTES"];
+    let header = [
+        "OFFLOAD",
+        "TRANSMIT",
+        "RECEIVE",
+        "FLOWS",
+        "ONLINE",
+        "BUDGET USED",
+        "OWED",
+        "STORED BYTES",
+    ];
     let row = |port: &PortStatus| {
         let offload = &port.offload;
-        let transmit = match (offload.transmit, offload.draining) {
-            (true, true) => "draining",
-            (on, _) => on_off(on),
+        let transmit = match (offload.transmit, offload.draining, offload.mode.as_str()) {
+            (true, true, _) => "draining",
+            (true, false, mode @ ("agentless" | "auto")) => mode,
+            (on, ..) => on_off(on),
         };
         [
             port.name.clone(),
@@ -321,6 +331,7 @@ fn offloads(status: &Status) -> Option<String> {
             offload.flows.to_string(),
             offload.online.to_string(),
             offload.budget_used.to_string(),
+            offload.owed.to_string(),
             offload.stored_bytes.to_string(),
         ]
     };

@@ -161,6 +161,23 @@ fn a_switch_of_a_single_process_says_that_it_has_no_sandbox() {
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
 }
 
+/// Nothing would outlive the process.
+#[test]
+fn a_switch_of_a_single_process_acknowledges_nothing_early() {
+    const WHY: &str = "needs a switch of two processes";
+    let scene = Scene::new();
+    scene.configure("[port.offload]\ntransmit = \"auto\"");
+    let refused = scene.output(&["run", "--config", "switch.toml", "--single-process"]);
+    assert!(stderr(&refused).contains(WHY), "{refused:?}");
+    assert_eq!(refused.status.code(), Some(1));
+    scene.configure("[port.offload]\ntransmit = true");
+    let _running = scene.start_as(Processes::One);
+    let refused = scene.output(&["offload", "vm1", "--transmit", "agentless"]);
+    assert!(!refused.status.success() && stderr(&refused).contains(WHY), "{refused:?}");
+    let shown = scene.output(&["offload", "vm1", "--json"]);
+    assert!(stdout(&shown).contains("\"transmit\": true"), "{shown:?}");
+}
+
 #[test]
 fn a_killed_switch_is_replaced() {
     let scene = Scene::new();
@@ -304,7 +321,7 @@ fn ports_are_changed_and_saved(processes: Processes) {
     assert_eq!(done(&["port", "add", "vm2", &key, "mtu=9000", "--save", "switch.toml"]), plan);
     assert!(socket.exists());
     let error = failed(&["port", "add", "vm2", &key]);
-    assert_eq!(error, "floodway: there is a port \"vm2\" already; use floodway port set\n");
+    assert_eq!(error, "floodway: port \"vm2\" is there already; use floodway port set\n");
     let change = ["port", "set", "vm2", "mtu=", "storm_pps=7", "--save", "switch.toml"];
     let plan = "~ port vm2: mtu = 9000 -> default, storm_pps = default -> 7 (its front-end connects again)\n";
     assert_eq!(done(&change), plan);
@@ -417,4 +434,16 @@ fn offload_is_shown_and_changed_and_drained() {
     let message = refused(&["offload", "vm1", "--congestion", "best"]);
     assert!(message.starts_with("floodway: congestion = \"best\": must be \"reno\""), "{message}");
     assert!(refused(&["drain", "vm9"]).contains("no port"));
+}
+
+#[test]
+fn the_openapi_document_is_the_one_in_the_guide() {
+    let output = Scene::new().output(&["openapi"]);
+    assert!(output.status.success());
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guide/openapi.json");
+    let known = fs::read(path).unwrap_or_default();
+    assert!(
+        output.stdout == known,
+        "write it anew: cargo run -q -p floodway openapi > docs/src/guide/openapi.json"
+    );
 }

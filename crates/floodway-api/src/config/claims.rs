@@ -1,5 +1,7 @@
 //! Names and other values that only one section may have.
 
+use std::collections::BTreeMap;
+
 use super::error::Fault;
 use super::section::Section;
 
@@ -28,9 +30,9 @@ pub(super) struct Taken {
     pub(super) vids: Claims,
 }
 
-/// Who has which value. The lists are short: sections of one file.
+/// Who has which value.
 #[derive(Default)]
-pub(super) struct Claims(Vec<(String, String)>);
+pub(super) struct Claims(BTreeMap<String, String>);
 
 impl Claims {
     /// Gives `value` of `key` to `section`, unless another one has it.
@@ -40,14 +42,14 @@ impl Claims {
         key: &str,
         value: String,
     ) -> Result<(), Fault> {
-        if let Some((_, owner)) = self.0.iter().find(|(taken, _)| *taken == value) {
+        if let Some(owner) = self.0.get(&value) {
             return Err(section.fault(key, format!("already used by {owner}; choose another one")));
         }
         let owner = match section.path() {
             "" => key.to_owned(),
             path => path.to_owned(),
         };
-        self.0.push((value, owner));
+        self.0.insert(value, owner);
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ pub mod offload;
 mod parse;
 mod permissions;
 mod queue;
+mod schema;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,7 @@ pub use meter::MeterConfig;
 pub use network::{DEFAULT_NETWORK, NetworkConfig};
 pub use permissions::Permissions;
 pub use queue::QueueConfig;
+pub use schema::{NetworkKeys, PortKeys, UplinkKeys};
 pub use vcpu::{Policy, SLICES, Slices, VcpuConfig, Vm};
 pub use watchdog::WatchdogConfig;
 
@@ -190,6 +192,14 @@ pub struct PortConfig {
     pub offload: OffloadConfig,
     /// How the VM's CPUs are scheduled: the section `[port.vcpu]`. `None` leaves them alone.
     pub vcpu: Option<VcpuConfig>,
+}
+
+impl Config {
+    /// The first port on which bytes may be acknowledged to the guest that its peer has not acknowledged: they have to outlive the process that moves frames.
+    #[must_use]
+    pub fn port_that_may_owe(&self) -> Option<&PortConfig> {
+        self.ports.iter().find(|port| port.offload.transmit_mode().may_owe())
+    }
 }
 
 impl PortConfig {

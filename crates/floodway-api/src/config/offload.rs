@@ -7,11 +7,13 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::{BufferPolicy, Config, LocalFlows};
+use floodway_core::offload::{BufferPolicy, Config, LocalFlows, Transmit};
+use toml::Value;
 
 use super::error::Fault;
 use super::keys::{Keys, integer, millis};
 use super::section::Section;
+use crate::transmit::{self, TransmitSetting};
 
 /// Keys of the section, in the order in which errors list them.
 pub(super) const KEYS: &[&str] = &[
@@ -26,6 +28,8 @@ pub(super) const KEYS: &[&str] = &[
     "max_flows",
     "idle_s",
     "min_rto_ms",
+    "early_ack_delay_ms",
+    "peer_timeout_s",
 ];
 
 /// Segments of the first congestion window.
@@ -39,6 +43,15 @@ pub const IDLE_S: RangeInclusive<u64> = 1..=7 * 86_400;
 /// Milliseconds of the smallest retransmission time-out.
 pub const MIN_RTO_MS: RangeInclusive<u64> = 1..=10_000;
 
+/// Milliseconds within which the peer must be expected to acknowledge what is acknowledged early.
+pub const EARLY_ACK_DELAY_MS: RangeInclusive<u64> = 10..=1000;
+/// Seconds after which a silent peer that is owed bytes is dead: from RFC 1122's least of `R2` for data, 100 s, but for tests, to a day.
+pub const PEER_TIMEOUT_S: RangeInclusive<u64> = 10..=86_400;
+
+/// Why a switch of one process acknowledges nothing early.
+pub const NO_JOURNAL: &str = "transmit = \"agentless\" or \"auto\" needs a switch of two processes, since what is acknowledged early must outlive the one that moves \
+                              frames: run it without --single-process, or write transmit = \"module\"";
+
 /// The settings of the port `port`.
 pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     let mut config = Config::default();
@@ -49,7 +62,9 @@ pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     let congestion: Vec<_> = Algorithm::ALL.map(|a| (a.name(), a)).into();
     let local: Vec<_> = LocalFlows::ALL.map(|l| (l.name(), l)).into();
     let buffer: Vec<_> = BufferPolicy::ALL.map(|p| (p.name(), p)).into();
-    set(&mut config.transmit, section.boolean("transmit")?);
+    if let Some(TransmitSetting(mode)) = transmit(&section)? {
+        config.set_transmit(mode);
+    }
     set(&mut config.receive, section.boolean("receive")?);
     set(&mut config.local, section.choice("local", &local)?);
     set(&mut config.congestion, section.choice("congestion", &congestion)?);
@@ -61,13 +76,40 @@ pub(super) fn section(port: &Section<'_, '_>) -> Result<Config, Fault> {
     set(&mut config.idle, section.integer("idle_s", IDLE_S)?.map(Duration::from_secs));
     let min_rto = section.integer("min_rto_ms", MIN_RTO_MS)?;
     set(&mut config.min_rto, min_rto.map(Duration::from_millis));
+    let delay = section.integer("early_ack_delay_ms", EARLY_ACK_DELAY_MS)?;
+    set(&mut config.early_ack_delay, delay.map(Duration::from_millis));
+    let timeout = section.integer("peer_timeout_s", PEER_TIMEOUT_S)?;
+    set(&mut config.peer_timeout, timeout.map(Duration::from_secs));
     Ok(config)
+}
+
+/// The key `transmit`, which is a boolean or the name of a mode.
+fn transmit(section: &Section<'_, '_>) -> Result<Option<TransmitSetting>, Fault> {
+    const KEY: &str = "transmit";
+    let fault = || section.fault(KEY, transmit::MUST);
+    match section.boolean(KEY) {
+        Ok(on) => Ok(on.map(TransmitSetting::from)),
+        Err(_) => {
+            let name = section.string(KEY).map_err(|_| fault())?.unwrap_or_default();
+            name.parse().map(Some).map_err(|_| fault())
+        }
+    }
+}
+
+/// [`TransmitSetting`] as it is written in a file.
+fn written(mode: Transmit) -> Value {
+    match mode {
+        Transmit::Off => false.into(),
+        Transmit::Module => true.into(),
+        Transmit::Agentless | Transmit::Auto => mode.name().into(),
+    }
 }
 
 /// The section that says `config`.
 pub(super) fn keys(config: &Config) -> Keys {
     let Config {
-        transmit,
+        transmit: _,
+        early_ack: _,
         receive,
         local,
         congestion,
@@ -78,14 +120,12 @@ pub(super) fn keys(config: &Config) -> Keys {
         max_flows,
         idle,
         min_rto,
-        // There are no keys for these.
-        early_ack: _,
-        early_ack_delay: _,
-        peer_timeout: _,
+        early_ack_delay,
+        peer_timeout,
     } = config;
     let default = Config::default();
     Keys::default()
-        .changed("transmit", *transmit, default.transmit)
+        .changed("transmit", written(config.transmit_mode()), false.into())
         .changed("receive", *receive, default.receive)
         .changed("local", local.name(), default.local.name())
         .changed("congestion", congestion.name(), default.congestion.name())
@@ -96,6 +136,12 @@ pub(super) fn keys(config: &Config) -> Keys {
         .changed("max_flows", integer(*max_flows), integer(default.max_flows))
         .changed("idle_s", integer(idle.as_secs()), integer(default.idle.as_secs()))
         .changed("min_rto_ms", millis(*min_rto), millis(default.min_rto))
+        .changed("early_ack_delay_ms", millis(*early_ack_delay), millis(default.early_ack_delay))
+        .changed(
+            "peer_timeout_s",
+            integer(peer_timeout.as_secs()),
+            integer(default.peer_timeout.as_secs()),
+        )
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {

@@ -69,6 +69,9 @@ fn every_key_reaches_the_configuration() {
     assert_eq!((port.storm_pps, port.worker), (0, 1));
     let offload = floodway_core::offload::Config {
         transmit: true,
+        early_ack: floodway_core::offload::EarlyAck::WithoutModule,
+        early_ack_delay: Duration::from_millis(120),
+        peer_timeout: Duration::from_secs(600),
         receive: true,
         congestion: Algorithm::Vegas,
         initial_window: 64,
@@ -79,7 +82,6 @@ fn every_key_reaches_the_configuration() {
         max_flows: 7,
         idle: Duration::from_secs(30),
         min_rto: Duration::from_millis(5),
-        ..floodway_core::offload::Config::default()
     };
     assert_eq!(port.offload, offload);
 }
@@ -530,7 +532,17 @@ fn faults_of_queue_and_meter_name_key_value_and_fix() {
 fn faults_of_an_offload_name_key_value_and_fix() {
     let integer = "must be an integer from";
     let cases = [
-        ("transmit = 1", "transmit = 1: must be true or false".to_owned()),
+        (
+            "transmit = 1",
+            "transmit = 1: must be true, false, \"module\", \"agentless\" or \"auto\"".to_owned(),
+        ),
+        (
+            "transmit = \"agent\"",
+            "transmit = \"agent\": must be true, false, \"module\", \"agentless\" or \"auto\""
+                .into(),
+        ),
+        ("early_ack_delay_ms = 9", format!("early_ack_delay_ms = 9: {integer} 10 to 1000")),
+        ("peer_timeout_s = 0", format!("peer_timeout_s = 0: {integer} 10 to 86400")),
         ("receive = \"on\"", "receive = \"on\": must be true or false".into()),
         (
             "congestion = \"cubik\"",

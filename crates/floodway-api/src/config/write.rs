@@ -7,7 +7,10 @@ use serde::{Serialize, Serializer};
 use toml::Table;
 
 use super::keys::{Keys, integer, micros};
-use super::{Config, L2Config, Permissions, PortConfig, SocketMode, UplinkConfig, WorkerConfig};
+use super::{
+    Config, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode, UplinkConfig,
+    WorkerConfig,
+};
 use super::{inbound, limit, meter, network, offload, permissions, queue, vcpu, watchdog};
 
 impl Config {
@@ -23,6 +26,22 @@ impl PortConfig {
     #[must_use]
     pub fn to_table(&self, for_all: &Permissions) -> Table {
         port(self, for_all).into_table()
+    }
+}
+
+impl NetworkConfig {
+    /// The section of this network.
+    #[must_use]
+    pub fn to_table(&self) -> Table {
+        network::keys(self).into_table()
+    }
+}
+
+impl UplinkConfig {
+    /// The section of this uplink.
+    #[must_use]
+    pub fn to_table(&self) -> Table {
+        uplink(self).into_table()
     }
 }
 

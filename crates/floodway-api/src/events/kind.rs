@@ -3,12 +3,15 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Severity;
 
 /// Which way frames go, as a port's guest or an uplink's interface sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// To it.
@@ -29,7 +32,7 @@ impl Direction {
 }
 
 /// What has happened. In documents the name of the kind is the key `event`, in snake case; fields are keys beside it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "fields are named for what they are; `text` says the rest")]
 pub enum EventKind {
@@ -286,15 +289,15 @@ impl EventKind {
             }
             Self::OffloadRestored { connections, .. } => write!(
                 f,
-                "an earlier process owed the guest bytes of {connections} connections; they are there"
+                "an earlier process had acknowledged bytes of {connections} connections; they are there"
             ),
             Self::OffloadLost { connections, .. } => write!(
                 f,
-                "bytes of {connections} connections that were acknowledged for the guest are lost; both ends are reset"
+                "bytes of {connections} connections that were acknowledged are lost; both ends are reset"
             ),
             Self::OffloadDamaged { records, .. } => write!(
                 f,
-                "{records} records of what was acknowledged for the guest are damaged; all connections from before are reset"
+                "{records} records of what was acknowledged are damaged; all connections from before are reset"
             ),
             Self::InboundChanged { changes } => write!(f, "inbound settings changed: {changes}"),
             Self::CaptureBegan { capture, uid, .. } => {

@@ -8,6 +8,7 @@ mod kind;
 #[cfg(test)]
 mod tests;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use id::{BadEventId, EventId};
@@ -19,7 +20,9 @@ pub const HISTORY: usize = 1024;
 pub const MAX_READERS: usize = 64;
 
 /// How much an event matters; the level of its line in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// As it should be.
@@ -43,7 +46,7 @@ impl Severity {
 }
 
 /// Something that has happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Its number.
     pub id: EventId,
@@ -67,7 +70,7 @@ const fn is_zero(n: &u64) -> bool {
 }
 
 /// Which events are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventQuery {
     /// Only those of this port or uplink.

@@ -7,7 +7,9 @@ use floodway_process::message::ToDataPlane;
 use floodway_process::store::{Item, Key};
 
 use super::ends::{NewEnd, new_ends};
-use super::{Broker, CHANGE, DataPlane, HearError, OpenChange, seal};
+use super::equip::seal;
+use super::left::send_uplink;
+use super::{Broker, CHANGE, DataPlane, HearError, OpenChange};
 use crate::layout::{NotChanged, Request};
 use crate::transaction::NotAsked;
 
@@ -42,6 +44,8 @@ impl Broker<'_> {
         };
         // None is open: the data plane has none.
         self.store.keep(Item::Change, &[]);
+        let uplinks = layout.uplink_numbers();
+        let new = layout.new_uplinks(self.layout.in_force());
         let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
         self.leave_layout(None);
         let (ours, theirs): (Vec<_>, Vec<_>) = ends
@@ -55,7 +59,11 @@ impl Broker<'_> {
         for (says, theirs, journal) in &theirs {
             plane.channel.send(says, &[theirs.as_fd(), journal.file.as_fd()])?;
         }
-        Ok(plane.channel.send(&ToDataPlane::Change { number, bytes }, &[file.as_fd()])?)
+        for place in &new {
+            send_uplink(&plane.channel, place)?;
+        }
+        let says = ToDataPlane::Change { number, bytes, uplinks };
+        Ok(plane.channel.send(&says, &[file.as_fd()])?)
     }
 
     /// The data plane has answered a change.
@@ -81,7 +89,7 @@ impl Broker<'_> {
                     let place =
                         self.layout.in_force().ports.iter().find(|p| p.instance == instance);
                     if let Some(place) = place {
-                        place.thread.attach(end);
+                        place.thread.attach(end, plane.number);
                     }
                 }
                 Ok(())

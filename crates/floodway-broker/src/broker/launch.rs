@@ -1,17 +1,10 @@
-//! How data planes start, and what they are given.
+//! How data planes start.
 
-use std::os::fd::AsFd;
-
-use floodway_process::channel::ChannelError;
-use floodway_process::message::{ToDataPlane, VERSION, shorten};
+use floodway_process::fault::{self, Point};
+use floodway_process::message::ToDataPlane;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::ends::announcement;
-use super::left::leave_uplink;
-use super::{
-    Broker, BrokerError, DataPlane, Event, MainChannel, ORDERLY, State, failed, seal, send_uplink,
-};
-use crate::port::PortChannel;
+use super::{Broker, BrokerError, DataPlane, Event, MainChannel, ORDERLY, failed};
 use crate::process::Process;
 use crate::store::taken::TakenDataPlane;
 use crate::upgrade::Candidate;
@@ -21,7 +14,7 @@ impl Broker<'_> {
     pub(super) fn adopt(&mut self, taken: TakenDataPlane, restarts: u32) -> Option<DataPlane> {
         let channel = MainChannel::from(taken.channel);
         let process = Process::new(taken.pidfd);
-        let mut plane = DataPlane::new(channel, process, restarts);
+        let mut plane = DataPlane::new(channel, process, restarts, taken.number);
         plane.pulse.on_ready();
         let pid = std::process::id();
         let programs = ToDataPlane::Programs(self.upgrades.state().programs);
@@ -44,12 +37,12 @@ impl Broker<'_> {
         self.change_without_data_plane();
         self.forget_faults();
         let (channel, process) = self.start_process(None)?;
-        let plane = DataPlane::new(channel, process, restarts);
+        let plane = DataPlane::new(channel, process, restarts, self.progress.next_number());
         self.upgrades.update(|programs| programs.data_plane = programs.broker.clone());
-        self.leave_data_plane(&plane, restarts);
-        let given = self
-            .introduce(&plane.channel, restarts, last_end)
-            .and_then(|()| self.equip(&plane.channel));
+        self.leave_data_plane(&plane);
+        fault::pass(Point::PlaneKept);
+        let given =
+            self.introduce(&plane.channel, restarts, last_end).and_then(|()| self.equip(&plane));
         if let Err(error) = given {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");
@@ -65,6 +58,7 @@ impl Broker<'_> {
         let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
         channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
         let child = (self.start)(theirs.into(), candidate).map_err(failed("start a data plane"))?;
+        fault::pass(Point::PlaneStarted);
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(std::io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
@@ -74,46 +68,5 @@ impl Broker<'_> {
     /// What data planes of before have done wrong is of no interest any more.
     pub(super) fn forget_faults(&self) {
         while self.faults.try_recv().is_ok() {}
-    }
-
-    /// Tells a data plane what it is to serve. That does not change until it is given the rest.
-    pub(super) fn introduce(
-        &self,
-        channel: &MainChannel,
-        restarts: u32,
-        last_end: Option<&str>,
-    ) -> Result<(), ChannelError> {
-        let last_end = last_end.map(shorten);
-        channel.send(&ToDataPlane::Hello { version: VERSION, restarts, last_end }, &[])?;
-        let (file, bytes) = seal(&self.layout.in_force().configuration)?;
-        let numbers = self.numbers;
-        channel.send(&ToDataPlane::Configuration { bytes, numbers }, &[file.as_fd()])?;
-        channel.send(&ToDataPlane::Control, &[self.control])
-    }
-
-    /// Gives a data plane everything that only one can have, and lets it start.
-    pub(super) fn equip(&mut self, channel: &MainChannel) -> Result<(), ChannelError> {
-        for (index, uplink) in (0..).zip(&mut self.uplinks) {
-            uplink.refresh();
-            send_uplink(channel, uplink, index)?;
-            leave_uplink(&self.store, uplink, index);
-        }
-        for (index, place) in (0..).zip(&self.layout.in_force().ports) {
-            let (ours, theirs) = PortChannel::pair()?;
-            let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
-            channel.send(&announcement(index, place), &descriptors)?;
-            place.thread.attach(ours);
-        }
-        for State { part, file, bytes } in &self.state {
-            channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
-        }
-        for setting in self.settings.all() {
-            channel.send(&ToDataPlane::Setting(setting), &[])?;
-        }
-        for notice in self.notices.all() {
-            channel.send(&notice, &[])?;
-        }
-        channel.send(&ToDataPlane::Programs(self.upgrades.state().programs), &[])?;
-        channel.send(&ToDataPlane::Start, &[])
     }
 }

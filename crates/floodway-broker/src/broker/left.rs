@@ -2,14 +2,15 @@
 
 use std::os::fd::AsFd;
 
+use floodway_process::channel::ChannelError;
 use floodway_process::message::{ToDataPlane, VERSION};
 use floodway_process::store::{Item, KeptLayout, Key};
 use floodway_process::upgrade::Programs;
 
-use super::{Broker, DataPlane, State};
+use super::{Broker, DataPlane, MainChannel, State};
 use crate::layout::Layout;
 use crate::store::Store;
-use crate::uplink::Uplink;
+use crate::uplink::UplinkPlace;
 
 impl Broker<'_> {
     /// Leaves what there is before the first data plane.
@@ -18,9 +19,6 @@ impl Broker<'_> {
         for State { part, file, bytes } in &self.state {
             let (part, bytes) = (*part, *bytes);
             self.store.keep(Item::State { part, bytes }, &[file.as_fd()]);
-        }
-        for (index, uplink) in (0..).zip(&self.uplinks) {
-            leave_uplink(&self.store, uplink, index);
         }
         for setting in self.settings.all() {
             self.store.keep(Item::Setting(setting), &[]);
@@ -37,13 +35,14 @@ impl Broker<'_> {
         self.store.keep(Item::Programs { programs, replacing }, &[]);
     }
 
-    pub(super) fn leave_data_plane(&self, plane: &DataPlane, restarts: u32) {
+    pub(super) fn leave_data_plane(&self, plane: &DataPlane) {
+        let DataPlane { restarts, number, .. } = *plane;
         let ready = plane.pulse.is_ready();
-        let item = Item::DataPlane { version: VERSION, ready, restarts };
+        let item = Item::DataPlane { version: VERSION, ready, restarts, number };
         self.store.keep(item, &[plane.channel.as_fd(), plane.process.as_fd()]);
     }
 
-    /// Leaves the layout in force. With the one before, lets go of ports that only that one has.
+    /// Leaves the layout in force. With the one before, lets go of ports and uplinks that only that one has.
     pub(super) fn leave_layout(&self, before: Option<&Layout>) {
         let layout = self.layout.in_force();
         for place in &layout.ports {
@@ -52,9 +51,16 @@ impl Broker<'_> {
                 self.store.keep(Item::Port { port, budget }, &[place.journal.file.as_fd()]);
             }
         }
+        for place in &layout.uplinks {
+            if before.is_none_or(|before| before.uplink(place.number).is_none()) {
+                leave_uplink(&self.store, place);
+            }
+        }
         let kept = KeptLayout {
             configuration: layout.configuration.as_ref().to_owned(),
             numbers: self.numbers,
+            uplink_numbers: self.uplink_numbers,
+            uplinks: layout.uplink_numbers(),
             ports: layout.ports.iter().map(|place| (place.instance, place.number)).collect(),
         };
         match kept.seal() {
@@ -69,6 +75,11 @@ impl Broker<'_> {
                 self.store.forget(Key::Port(place.instance));
             }
         }
+        for place in before.iter().flat_map(|before| &before.uplinks) {
+            if layout.uplink(place.number).is_none() {
+                self.store.forget(Key::Uplink(place.number));
+            }
+        }
     }
 
     /// Forgets settings with these keys.
@@ -80,11 +91,21 @@ impl Broker<'_> {
     }
 }
 
-/// Leaves the device of `uplink`, if it has one.
-pub(super) fn leave_uplink(store: &Store, uplink: &Uplink, index: u16) {
-    if let Some((ToDataPlane::Uplink { index, kind, link_rate }, descriptors)) =
-        uplink.message(index)
-    {
-        store.keep(Item::Uplink { index, kind, link_rate }, &descriptors);
-    }
+/// Leaves the device of an uplink, if it has one.
+pub(super) fn leave_uplink(store: &Store, place: &UplinkPlace) {
+    place.with(|uplink| {
+        if let Some((ToDataPlane::Uplink { number, kind, link_rate }, descriptors)) =
+            uplink.message(place.number)
+        {
+            store.keep(Item::Uplink { number, kind, link_rate }, &descriptors);
+        }
+    });
+}
+
+/// Hands the device of an uplink over, if it has one.
+pub(super) fn send_uplink(channel: &MainChannel, place: &UplinkPlace) -> Result<(), ChannelError> {
+    place.with(|uplink| match uplink.message(place.number) {
+        Some((message, descriptors)) => channel.send(&message, &descriptors),
+        None => Ok(()),
+    })
 }

@@ -49,7 +49,11 @@ fn layout(name: &str, ports: &[u64]) -> Layout {
         let journal = Arc::new(Journal::new(7, 64).unwrap());
         Place { number: instance as u16, instance, thread: Arc::new(thread), journal }
     };
-    Layout { configuration: name.into(), ports: ports.iter().map(place).collect() }
+    Layout {
+        configuration: name.into(),
+        ports: ports.iter().map(place).collect(),
+        uplinks: Vec::new(),
+    }
 }
 
 impl Scene {
@@ -79,7 +83,7 @@ impl Scene {
                 layout: Transaction::new(layout("old", &[1])),
                 numbers: 9,
                 control: control.as_fd(),
-                uplinks: Vec::new(),
+                uplink_numbers: 4,
                 notices: &Notices::new().unwrap(),
                 faults: &heard,
                 on_event: &|_| {},
@@ -130,7 +134,7 @@ impl Plane {
         let (mut configuration, mut instances) = (String::new(), Vec::new());
         loop {
             match recv(self) {
-                (ToDataPlane::Configuration { bytes, numbers: 9 }, mut files) => {
+                (ToDataPlane::Configuration { bytes, numbers: 9, .. }, mut files) => {
                     configuration = text(files.pop().unwrap(), bytes);
                 }
                 (ToDataPlane::Port { instance, .. }, _) => instances.push(instance),
@@ -209,7 +213,7 @@ fn take_change(plane: &Plane) -> u64 {
     let expected = ToDataPlane::Port { index: 1, number: 2, instance: 2, journal: 7 };
     assert_eq!((port, channel.len()), (expected, 2));
     match recv(plane) {
-        (ToDataPlane::Change { number, bytes }, mut files) => {
+        (ToDataPlane::Change { number, bytes, .. }, mut files) => {
             assert_eq!(text(files.pop().unwrap(), bytes), "new");
             number
         }

@@ -231,13 +231,13 @@ impl Broker<'_> {
         self.progress
             .retired
             .push(Retired { process: retired, deadline: Instant::now() + RETIREMENT });
-        let mut next = DataPlane::new(channel, process, restarts);
+        let mut next = DataPlane::new(channel, process, restarts, self.progress.next_number());
         let program = candidate.program.clone();
         next.promotion = Some(Promotion { candidate, since });
         self.forget_faults();
         self.upgrades.update(|programs| programs.data_plane = program);
-        self.leave_data_plane(&next, restarts);
-        if let Err(error) = self.equip(&next.channel) {
+        self.leave_data_plane(&next);
+        if let Err(error) = self.equip(&next) {
             tracing::debug!(%error, "the successor takes nothing");
         }
         next
@@ -302,6 +302,12 @@ impl Broker<'_> {
 }
 
 impl Progress {
+    /// The number of a new data plane.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.planes = self.planes.wrapping_add(1);
+        self.planes
+    }
+
     /// Returns `true` once the broker's program is to be replaced.
     pub(super) fn is_replacing(&self) -> bool {
         self.replacement.is_some()

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use floodway_process::fault::{self, Point};
 use floodway_process::message::Change;
 use floodway_process::store::{Item, Key};
 
@@ -45,9 +46,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// There is another data plane.
-    pub(super) fn channel(&self, channel: &PortChannel) {
-        self.store.keep(Item::Channel { port: self.port }, &[channel.as_fd()]);
+    /// There is another data plane, number `data_plane`.
+    pub(super) fn channel(&self, channel: &PortChannel, data_plane: u32) {
+        self.store.keep(Item::Channel { port: self.port, data_plane }, &[channel.as_fd()]);
     }
 
     /// A front-end is there, or has had a message handled.
@@ -56,6 +57,7 @@ impl Kept {
         let (port, number) = (self.port, session.number());
         let item = Item::Session { port, id: *id, number, peer: *peer };
         self.store.keep(item, &[stream.as_fd()]);
+        fault::pass(Point::SessionKept);
     }
 
     /// Front-end `id`, the last one, has gone.
@@ -94,5 +96,6 @@ impl Kept {
             true => self.store.keep(Item::Busy { port: self.port }, &[]),
             false => self.store.forget(Key::Busy(self.port)),
         }
+        fault::pass(if busy { Point::MarkSet } else { Point::MarkRemoved });
     }
 }

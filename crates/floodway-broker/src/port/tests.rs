@@ -2,8 +2,10 @@ use std::io::Read;
 use std::sync::mpsc::{Receiver, channel};
 
 use floodway_process::message::{Change, Handled};
+use floodway_process::store::{FromStore, Item, Key, ToStore};
 
 use super::*;
+use crate::store::Store;
 
 /// Only a failed test waits this long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,6 +30,10 @@ impl Drop for Directory {
 
 impl Scene {
     fn new(name: &str) -> Self {
+        Self::with_past(name, Past::none())
+    }
+
+    fn with_past(name: &str, past: Past) -> Self {
         let directory =
             std::env::temp_dir().join(format!("floodway-port-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -36,8 +42,7 @@ impl Scene {
         let listener = UnixListener::bind(&path).unwrap();
         let (sender, faults) = channel();
         let limits = Limits::of_port(2);
-        let port = PortThread::start(name, Source::Listen(listener), limits, sender, Past::none())
-            .unwrap();
+        let port = PortThread::start(name, Source::Listen(listener), limits, sender, past).unwrap();
         Self { _directory: Directory(directory), path, port, faults }
     }
 
@@ -45,7 +50,7 @@ impl Scene {
     fn data_plane(&self) -> PlaneEnd {
         let (broker, plane) = PortChannel::pair().unwrap();
         plane.set_time_limit(Some(PATIENCE)).unwrap();
-        self.port.attach(broker);
+        self.port.attach(broker, 0);
         plane
     }
 
@@ -227,4 +232,39 @@ fn a_front_end_that_is_cut_off_again_is_kept_away() {
     assert_eq!(quarantined(&next), "it kills; no other is let in for 10 s");
     next.set_time_limit(Some(Duration::from_millis(300))).unwrap();
     assert!(matches!(next.recv(), Ok(Received::Nothing) | Err(_)), "nobody comes");
+}
+
+/// What the store is told, up to the first that `is_last`.
+fn told(store: &Channel<FromStore, ToStore>, is_last: impl Fn(&Item) -> bool) -> Vec<Item> {
+    let mut items = Vec::new();
+    loop {
+        match store.recv().unwrap() {
+            Received::Message(ToStore::Keep(item), _) => items.push(item),
+            Received::Message(..) => continue,
+            other => panic!("{other:?} after {items:?}"),
+        }
+        if items.last().is_some_and(&is_last) {
+            return items;
+        }
+    }
+}
+
+#[test]
+fn the_mark_comes_before_what_the_next_broker_would_rely_on() {
+    let (ours, store) = Channel::pair().unwrap();
+    store.set_time_limit(Some(PATIENCE)).unwrap();
+    let scene = Scene::with_past("mark", Past::new(Store::of_test(ours), 7, None));
+    let plane = scene.data_plane();
+    told(&store, |item| matches!(item, Item::Channel { .. }));
+    let _front_end = UnixStream::connect(&scene.path).unwrap();
+    let items = told(&store, |item| matches!(item, Item::Session { .. }));
+    assert!(items.contains(&Item::Busy { port: 7 }), "a new connection: {items:?}");
+    while !matches!(plane.recv().unwrap(), Received::Message(ToPort::Replayed { .. }, _)) {}
+    plane.send(&FromPort::Resumed { session: 1 }, &[]).unwrap();
+    let is_settled = |message: &ToStore| matches!(message, ToStore::Forget(Key::Busy(7)));
+    while !matches!(store.recv().unwrap(), Received::Message(message, _) if is_settled(&message)) {}
+    drop(plane);
+    let _next = scene.data_plane();
+    let items = told(&store, |item| matches!(item, Item::Channel { .. }));
+    assert!(items.contains(&Item::Busy { port: 7 }), "a new data plane: {items:?}");
 }

@@ -160,6 +160,12 @@ impl Store {
         Self(Some(Arc::new(Inner { channel, process: Mutex::new(Some(process)) })))
     }
 
+    /// One whose messages a test receives.
+    #[cfg(test)]
+    pub(crate) fn of_test(channel: StoreChannel) -> Self {
+        Self::with(channel, fs::File::open("/dev/null").expect("a file").into())
+    }
+
     /// Takes what a broker that has died has left at `path`; `None` if none has, or there is one that lives. What the broker before this one has left in an upgrade
     /// is from then on in a store that `start` runs.
     ///

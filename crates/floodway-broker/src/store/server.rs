@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromDataPlane, ToDataPlane};
 use floodway_process::peer::Peer;
 use floodway_process::store::{FromStore, Item, Key, STORE_VERSION, ToStore};
@@ -75,9 +76,13 @@ impl Server {
                     let away = if self.items.is_replacing() { REPLACEMENT } else { Duration::ZERO };
                     self.tell_at = Some(Instant::now() + away);
                     self.tell_data_plane();
+                    fault::pass(Point::BrokerLost);
                 }
                 Received::Message(ToStore::Close, _) => return Ok(true),
-                Received::Message(message, descriptors) => self.items.take(message, descriptors),
+                Received::Message(message, descriptors) => {
+                    self.items.take(message, descriptors);
+                    fault::pass(Point::ItemKept);
+                }
             }
         }
         Ok(false)
@@ -100,6 +105,7 @@ impl Server {
         // One that does not read, or has gone, is not the next one.
         if channel.set_time_limit(Some(PATIENCE)).is_ok() && self.items.give(&channel).is_ok() {
             self.broker = Some(channel);
+            fault::pass(Point::ItemsGiven);
         }
     }
 }

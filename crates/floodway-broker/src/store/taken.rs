@@ -1,7 +1,7 @@
 //! What a broker that has died has left, put in order for the next one.
 //!
 //! The store returns what was kept last under each key, so the parts belong together but for one case: a broker that died over a change. The data plane may have made it or not; it is
-//! ended then, and the next one starts with the layout that was in force.
+//! ended then, and the next one starts with the layout that was in force. So is one that not all ports' threads have taken up yet: it would serve the others for ever.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ pub struct Taken {
     pub control: Option<OwnedFd>,
     /// Configuration and ports.
     pub layout: Option<KeptLayout>,
-    /// Devices of uplinks, by position: kind, bits per second, descriptors.
+    /// Devices of uplinks, by number: kind, bits per second, descriptors.
     pub uplinks: BTreeMap<u16, (UplinkKind, Option<u64>, Vec<OwnedFd>)>,
     /// State of data planes.
     pub state: Vec<(StatePart, u64, OwnedFd)>,
@@ -37,6 +37,8 @@ pub struct Taken {
     pub data_plane: Option<TakenDataPlane>,
     /// Data planes that ended before the last one.
     pub restarts: u32,
+    /// Number of the last one.
+    pub number: u32,
     /// The programs that ran.
     pub programs: Programs,
     /// The broker has replaced itself, in an upgrade: nobody has died.
@@ -47,6 +49,7 @@ pub struct Taken {
 /// A data plane that runs.
 #[derive(Debug)]
 pub struct TakenDataPlane {
+    pub(crate) number: u32,
     pub(crate) channel: OwnedFd,
     pub(crate) pidfd: OwnedFd,
 }
@@ -57,6 +60,8 @@ pub struct TakenPort {
     /// Its journal.
     pub journal: Option<Journal>,
     pub(crate) channel: Option<Channel<ToPort, FromPort>>,
+    /// Of which data plane that is.
+    data_plane: u32,
     /// Number of the last connection.
     pub(crate) sessions: u32,
     pub(crate) front_end: Option<TakenFrontEnd>,
@@ -82,10 +87,10 @@ impl Taken {
         for (item, files) in items {
             taken.take(item, files);
         }
-        if taken.change
+        if (taken.change || !taken.has_all_ports())
             && let Some(data_plane) = taken.data_plane.take()
         {
-            // Nobody knows how far it has come.
+            // Nobody knows how far it has come, or nobody could give it the ports that it lacks.
             drop(Process::new(data_plane.pidfd));
         }
         let lives = taken.data_plane.is_some();
@@ -95,17 +100,24 @@ impl Taken {
         taken
     }
 
+    /// The broker's end of each port's channel to the last data plane is there. The port's thread leaves it there, and may have been late.
+    fn has_all_ports(&self) -> bool {
+        let is_there = |port: &TakenPort| port.channel.is_some() && port.data_plane == self.number;
+        let mut ports = self.layout.iter().flat_map(|layout| &layout.ports);
+        ports.all(|(instance, _)| self.ports.get(instance).is_some_and(is_there))
+    }
+
     fn take(&mut self, item: Item, mut files: Vec<OwnedFd>) {
         match item {
             Item::Store => {}
-            Item::DataPlane { version, ready, restarts } => {
-                self.restarts = restarts;
+            Item::DataPlane { version, ready, restarts, number } => {
+                (self.restarts, self.number) = (restarts, number);
                 let (Some(pidfd), Some(channel)) = (files.pop(), files.pop()) else { return };
                 if !ready || version != VERSION {
                     // This broker cannot go on with it.
                     drop(Process::new(pidfd));
                 } else if !is_readable(pidfd.as_fd()) {
-                    self.data_plane = Some(TakenDataPlane { channel, pidfd });
+                    self.data_plane = Some(TakenDataPlane { number, channel, pidfd });
                 }
             }
             Item::Change => self.change = true,
@@ -117,8 +129,8 @@ impl Taken {
                 let layout = files.pop().map(|file| KeptLayout::read(file, bytes));
                 self.layout = layout.and_then(Result::ok);
             }
-            Item::Uplink { index, kind, link_rate } => {
-                self.uplinks.insert(index, (kind, link_rate, files));
+            Item::Uplink { number, kind, link_rate } => {
+                self.uplinks.insert(number, (kind, link_rate, files));
             }
             Item::State { part, bytes } => {
                 self.state.extend(files.pop().map(|file| (part, bytes, file)));
@@ -128,8 +140,9 @@ impl Taken {
                 let journal = files.pop().map(|file| Journal { file, budget });
                 self.port(port).journal = journal;
             }
-            Item::Channel { port } => {
-                self.port(port).channel = files.pop().map(Channel::from);
+            Item::Channel { port, data_plane } => {
+                let port = self.port(port);
+                (port.channel, port.data_plane) = (files.pop().map(Channel::from), data_plane);
             }
             Item::Session { port, id, number, peer } => {
                 let entries = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-use floodway_process::message::Setting;
+use floodway_process::message::{FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::store::KeptLayout;
 use floodway_process::upgrade::Programs;
 
@@ -58,7 +58,13 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     }
     store.forget(Key::Port(2));
     store.forget_entries(1, 2, 2);
-    let layout = KeptLayout { configuration: "x".to_owned(), numbers: 3, ports: vec![(1, 0)] };
+    let layout = KeptLayout {
+        configuration: "x".to_owned(),
+        numbers: 3,
+        uplink_numbers: 2,
+        ports: vec![(1, 0)],
+        uplinks: vec![1],
+    };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
     assert!(Store::find(&path, &nobody).unwrap().is_none(), "this one lives");
@@ -158,5 +164,57 @@ fn a_store_that_was_to_replace_another_one_ends_with_its_broker() {
         end.recv().unwrap().unwrap();
         super::end(&process);
     });
+    fs::remove_dir_all(directory).unwrap();
+}
+
+/// A process that can stand for a data plane, with its end of a channel.
+fn data_plane() -> (Child, [OwnedFd; 2]) {
+    let child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    let (channel, _) = Channel::<ToDataPlane, FromDataPlane>::pair().unwrap();
+    (child, [channel.into(), pidfd_open(pid, PidfdFlags::empty()).unwrap()])
+}
+
+#[test]
+fn a_data_plane_that_does_not_have_all_ports_is_ended() {
+    let directory = directory("ports");
+    let path = directory.join("store");
+    let (mut store, end) = start(&path, &Arc::default());
+    let file = File::open("/dev/null").unwrap();
+    let layout = KeptLayout {
+        configuration: String::new(),
+        numbers: 3,
+        uplink_numbers: 0,
+        uplinks: vec![],
+        ports: vec![(7, 0)],
+    };
+    let (sealed, bytes) = layout.seal().unwrap();
+    store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
+    store.keep(Item::Port { port: 7, budget: 5 }, &[file.as_fd()]);
+    // The first has never had the port's channel, the second one is not the one whose channel that is.
+    // None has ended by itself: each has handed over to the next one.
+    for (number, channel_of, is_usable) in
+        [(0, None, false), (1, Some(0), false), (2, Some(2), true)]
+    {
+        let (mut child, files) = data_plane();
+        let files = files.each_ref().map(AsFd::as_fd);
+        let item = Item::DataPlane { version: VERSION, ready: true, restarts: 0, number };
+        store.keep(item, &files);
+        if let Some(data_plane) = channel_of {
+            let (ours, _theirs) = crate::port::PortChannel::pair().unwrap();
+            store.keep(Item::Channel { port: 7, data_plane }, &[ours.as_fd()]);
+        }
+        drop(store);
+        let (next, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+        assert_eq!(taken.data_plane.is_some(), is_usable, "data plane {number}");
+        assert_eq!(taken.ports[&7].channel.is_some(), is_usable, "the channel");
+        assert_eq!(!crate::poll::is_readable(files[1]), is_usable, "its process");
+        // Fails for one that has ended, which whoever ended it has waited for.
+        let _ = (child.kill(), child.wait());
+        store = next;
+    }
+    store.send(&ToStore::Close, &[]);
+    end.recv().unwrap().unwrap();
+    store.close();
     fs::remove_dir_all(directory).unwrap();
 }

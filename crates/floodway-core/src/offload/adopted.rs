@@ -4,9 +4,10 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Retained};
 use super::receiver::Receiver;
-use super::recording::Recorder;
+use super::sender::owed::Left;
 use super::sink::{Link, SynthesizedSegment};
 use crate::seq::Seq;
 use crate::tcp::{Edit, Segment};
@@ -16,7 +17,8 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub(super) struct Adopted<B> {
     pub rx: Receiver<B>,
-    place: FlowPlace,
+    /// Where the journal has what is owed to the guest and to the peer.
+    places: [Option<FlowPlace>; 2],
     /// The latest word of the peer on what it expects next of the guest, and on its window.
     peer: Option<(Seq, u16)>,
     /// The latest clock of the peer, if the connection has timestamps.
@@ -48,11 +50,12 @@ impl<B: 'static> Adopted<B> {
         now: Instant,
         revive: &mut impl FnMut(&Retained) -> Option<(B, Segment)>,
     ) -> Self {
-        let mut rx = Receiver::new(flow.guest_ack, 0, false);
+        let mut rx = Receiver::new(flow.creditor_ack, 0, false);
         rx.adopt_numbers(flow.acked);
         let broken = frames.is_none().then_some(Resets::FIRST);
         let (peer, clock, guest) = (None, None, None);
-        let mut adopted = Self { rx, place: flow.place, peer, clock, guest, broken };
+        let places = [Some(flow.place), None];
+        let mut adopted = Self { rx, places, peer, clock, guest, broken };
         for retained in frames.unwrap_or_default() {
             match revive(&retained) {
                 Some((frame, segment)) if is_of(&retained, &segment) => {
@@ -64,6 +67,23 @@ impl<B: 'static> Adopted<B> {
             }
         }
         adopted
+    }
+
+    /// The receive side, if it lacks nothing, with its place in the journal.
+    pub fn into_receiver(self) -> Option<Receiver<B>> {
+        let Self { mut rx, places: [place, None], broken: None, .. } = self else { return None };
+        rx.keeping.place = place;
+        Some(rx)
+    }
+
+    /// The connection that owes to its peer by `peer`, which lacks bytes, and perhaps to its guest by `guest`.
+    pub fn broken(peer: &journal::Adopted, guest: Option<&journal::Adopted>) -> Self {
+        let (by_peer, by_guest) = (peer.creditor_ack, Left::of(peer).ack);
+        let mut rx = Receiver::new(guest.map_or(by_guest, |flow| flow.creditor_ack), 0, false);
+        rx.adopt_numbers(guest.map_or(by_guest, |flow| flow.acked));
+        let places = [guest.map(|flow| flow.place), Some(peer.place)];
+        let (clock, said, broken) = (None, None, Some(Resets::FIRST));
+        Self { rx, places, peer: Some((by_peer, 0)), clock, guest: said, broken }
     }
 
     /// What the peer expects next of the guest, as far as is known.
@@ -117,7 +137,7 @@ impl<B: 'static> Adopted<B> {
 
     pub fn leave_journal(&self, journal: &mut Recorder) {
         if let Some(journal) = journal {
-            journal.close(self.place);
+            self.places.into_iter().flatten().for_each(|place| journal.close(place));
         }
     }
 
@@ -125,8 +145,9 @@ impl<B: 'static> Adopted<B> {
     pub fn note_in(&self, journal: &mut Recorder) {
         if let Some(journal) = journal
             && self.broken.is_none()
+            && let [Some(place), _] = self.places
         {
-            journal.acknowledged(self.place, self.rx.guest_ack());
+            journal.acknowledged(place, self.rx.guest_ack());
         }
     }
 

@@ -1,9 +1,12 @@
-//! Connections that an earlier process acknowledged bytes for, as the next one finds them in its [journal](super::journal).
+//! Connections of which an earlier process acknowledged bytes, as the next one finds them in its [journal](super::journal).
 //!
 //! # Theory of operation
-//! **Goal.** The guest gets what was acknowledged for it, or both ends hear that the connection is over.
+//! **Goal.** The guest and its peer get what was acknowledged for them, or both ends hear that the connection is over.
 //!
-//! The connection is met in mid-stream: what its ends agreed on, and how far the guest's own bytes have come, is not known. So it is offline: everything
+//! A connection that owes to its *peer* goes on: its record says what the SYNs agreed on and where both sides are ([`sender`](super::sender), `owed`). It is established and
+//! online, repairs what it owes, and may owe to its guest as well.
+//!
+//! One that owes to its *guest* alone is met in mid-stream: what its ends agreed on, and how far the guest's own bytes have come, is not known. So it is offline: everything
 //! passes as it came, and nothing is acknowledged for the guest any more. States:
 //! - *Owed*: what is kept is delivered when the guest's rings run, and again as [`redelivery`](super::redelivery) says. The guest's ACKs, which pass, say when
 //!   it has all; then the connection is forgotten, with its place in the journal. An ACK below what the peer has heard says nothing to the peer (RFC 9293 section
@@ -25,17 +28,19 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
-use super::adopted::{Adopted, Resets};
+use super::adopted::Resets;
+use super::connection::Connection;
+use super::debts;
 use super::engine::Offload;
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::guest::GuestState;
-use super::journal::{self, Journal, Lost, Retained, Words};
+use super::journal::{self, Creditor, Journal, Lost, Retained, Words};
 use super::keeping::REDELIVERY;
 use super::packet::Packet;
-use super::port::{CERTAIN, Call, Holdings};
-use super::recording::unpack;
+use super::port::{CERTAIN, Call, Holdings, OffloadShared};
 use super::sink::{Link, Sink, SynthesizedSegment, Verdict};
 use super::stopped::rst;
+use super::summary::{Reason, TxState};
 use crate::seq::Seq;
 use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
@@ -68,28 +73,27 @@ impl<B: 'static> Offload<B> {
         self.port.journal.is_some()
     }
 
-    /// Takes over what an earlier process owed its guest, and records what it acknowledges in the same `journal`. `revive` makes a frame, and what its headers say, of what was
+    /// Takes over what an earlier process owed its guest and the guest's peers, and records what it acknowledges in the same `journal`. `revive` makes a frame, and what its headers say, of what was
     /// kept. The guest counts as stopped until [`Offload::resume`].
     pub fn adopt<W: Words + Send + 'static>(
         &mut self,
         (journal, verdicts, lost): (Journal<W>, Vec<journal::Verdict>, Lost),
         now: Instant,
-        mut revive: impl FnMut(&Retained) -> Option<(B, Segment)>,
+        mut revive: impl FnMut(Creditor, &Retained) -> Option<(B, Segment)>,
     ) -> Adoption {
         self.record_in(journal);
         self.suspend();
-        let mut found = Adoption { unknown: lost.flows as u64, ..Adoption::default() };
-        for verdict in verdicts {
-            let (flow, frames) = match verdict {
-                journal::Verdict::Whole(flow, frames) => (flow, Some(frames)),
-                journal::Verdict::Broken(flow) => (flow, None),
-            };
-            let adopted = Adopted::new(&flow, frames, now, &mut revive);
-            let count = if adopted.broken.is_some() { &mut found.broken } else { &mut found.whole };
-            *count += 1;
-            if !self.insert_adopted(&flow.tuple, unpack(flow.about), adopted, now) {
-                *count -= 1;
+        let (connections, twice) = debts::by_connection(verdicts);
+        let mut found = Adoption { unknown: lost.flows as u64 + twice, ..Adoption::default() };
+        for (tuple, debts) in connections {
+            let flow = debts.into_flow(now, &self.port.config, &mut revive);
+            let is_broken = matches!(&flow.phase, Phase::Adopted(old) if old.broken.is_some());
+            if !self.insert_adopted(&tuple, flow, now) {
                 found.unknown += 1;
+            } else if is_broken {
+                found.broken += 1;
+            } else {
+                found.whole += 1;
             }
         }
         let Adoption { whole, broken, unknown } = found;
@@ -104,22 +108,15 @@ impl<B: 'static> Offload<B> {
     }
 
     /// Returns `false` if the table takes no such flow.
-    fn insert_adopted(
-        &mut self,
-        tuple: &FiveTuple,
-        link: Link,
-        adopted: Adopted<B>,
-        now: Instant,
-    ) -> bool {
-        let mut flow = Flow::new(link);
-        flow.phase = Phase::Adopted(Box::new(adopted));
+    fn insert_adopted(&mut self, tuple: &FiveTuple, flow: Flow<B>, now: Instant) -> bool {
         let held = flow.holdings();
-        // Two records of one connection are one too many.
-        if self.flows.find(tuple).is_some() || self.flows.insert(tuple, now, flow).is_err() {
-            return false;
-        }
+        let Ok(id) = self.flows.insert(tuple, now, flow) else { return false };
         self.port.counters.flows_opened().add(1);
         self.port.recount(Holdings::default(), held);
+        let Some(flow) = self.flows.get_mut(id) else { return false };
+        flow.enter_adopted(&mut self.port);
+        flow.set_timer(id, now, &mut self.timers);
+        self.upkeep_at = self.upkeep_at.min(now);
         true
     }
 
@@ -178,6 +175,19 @@ fn reset_both<B>(
 }
 
 impl<B: 'static> Flow<B> {
+    /// A flow that owes to its peer is online: it is being repaired, or leaves if the port wants no such flows.
+    fn enter_adopted(&mut self, port: &mut OffloadShared) {
+        let held = self.holdings();
+        let Phase::Established(Connection { tx, .. }) = &mut self.phase else { return };
+        let wanted = port.wants_transmit();
+        let state = if wanted { TxState::PacketLoss } else { TxState::Leaving };
+        tx.enter(state, Reason::Adopted, &port.counters);
+        port.counters.went_online().add(1);
+        port.pool.enter();
+        tx.charge(&mut self.charged, &mut port.pool);
+        self.settle(held, port);
+    }
+
     /// A segment of the guest, if the connection is an earlier process's.
     pub(super) fn guest_of_adopted<S: Sink<B>>(
         &mut self,

@@ -29,6 +29,54 @@ impl LocalFlows {
     }
 }
 
+/// When bytes are acknowledged to the guest that its peer has not acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyAck {
+    /// Never: the guest's module lets it send further than its own window.
+    #[default]
+    Never,
+    /// As long as no module of the guest is heard ([`Offload::hear_module`](super::Offload::hear_module)).
+    WithoutModule,
+    /// Always. The guest gets no notices.
+    Always,
+}
+
+/// How what the guest sends is offloaded: [`Config::transmit`] and [`Config::early_ack`] under one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transmit {
+    /// It is not.
+    #[default]
+    Off,
+    /// By grants, for guests with the module.
+    Module,
+    /// By early acknowledgement, for guests without it.
+    Agentless,
+    /// By grants where the module is heard, and by early acknowledgement elsewhere.
+    Auto,
+}
+
+impl Transmit {
+    /// Every mode.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Module, Self::Agentless, Self::Auto];
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Module => "module",
+            Self::Agentless => "agentless",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// Returns `true` if bytes may be acknowledged to a guest that its peer has not acknowledged.
+    #[must_use]
+    pub const fn may_owe(self) -> bool {
+        matches!(self, Self::Agentless | Self::Auto)
+    }
+}
+
 /// A kept frame counts for this many bytes at least: a peer that sends bytes one by one must not make us
 /// keep millions of frames.
 pub(super) const LEAST_FRAME: u32 = 512;
@@ -59,15 +107,38 @@ pub struct Config {
     /// Smallest retransmission time-out towards the network. Well under the 200 ms of the guest's, so that a
     /// loss is repaired before the guest's own timer runs out (I7).
     pub min_rto: Duration,
-    /// What is stored is acknowledged to the guest before its peer has acknowledged it, as far as the rules of
+    /// Whether what is stored is acknowledged to the guest before its peer has acknowledged it, as far as the rules of
     /// [early acknowledgement](super) allow. Guests without the module gain by it.
-    pub early_ack: bool,
+    pub early_ack: EarlyAck,
     /// Nothing is acknowledged early that takes longer than this to be acknowledged by the peer: the guest's smallest
     /// retransmission time-out (Linux: 200 ms), with a margin.
     pub early_ack_delay: Duration,
     /// A peer that is owed what was acknowledged early, and has not answered for this long, is dead: both ends are
-    /// reset. Linux's time for 15 time-outs (`tcp_retries2`).
+    /// reset. Linux's time for 15 time-outs (`tcp_retries2`: 924.6 s), rounded up.
     pub peer_timeout: Duration,
+}
+
+impl Config {
+    /// How what the guest sends is offloaded.
+    #[must_use]
+    pub const fn transmit_mode(&self) -> Transmit {
+        match (self.transmit, self.early_ack) {
+            (false, _) => Transmit::Off,
+            (true, EarlyAck::Never) => Transmit::Module,
+            (true, EarlyAck::Always) => Transmit::Agentless,
+            (true, EarlyAck::WithoutModule) => Transmit::Auto,
+        }
+    }
+
+    /// Changes how what the guest sends is offloaded.
+    pub const fn set_transmit(&mut self, mode: Transmit) {
+        (self.transmit, self.early_ack) = match mode {
+            Transmit::Off => (false, EarlyAck::Never),
+            Transmit::Module => (true, EarlyAck::Never),
+            Transmit::Agentless => (true, EarlyAck::Always),
+            Transmit::Auto => (true, EarlyAck::WithoutModule),
+        };
+    }
 }
 
 impl Default for Config {
@@ -84,9 +155,9 @@ impl Default for Config {
             max_flows: 65_536,
             idle: Duration::from_secs(600),
             min_rto: Duration::from_millis(100),
-            early_ack: false,
+            early_ack: EarlyAck::Never,
             early_ack_delay: Duration::from_millis(150),
-            peer_timeout: Duration::from_millis(924_600),
+            peer_timeout: Duration::from_secs(925),
         }
     }
 }

@@ -37,7 +37,7 @@ const UNUSED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Offload<B> {
     pub(super) flows: FlowTable<Flow<B>>,
-    timers: TimerQueue,
+    pub(super) timers: TimerQueue,
     pub(super) port: OffloadShared,
     state_pool: StatePool<B>,
     pub(super) upkeep_at: Instant,
@@ -74,6 +74,7 @@ impl<B: 'static> Offload<B> {
     pub fn configure(&mut self, config: Config, now: Instant, sink: &mut impl Sink<B>) {
         self.port.pool.resize(config.budget);
         self.port.config = config;
+        self.port.choose_early_acks();
         self.reconfigure_all(Reason::Disabled, now, sink);
     }
 
@@ -562,6 +563,12 @@ impl<B: 'static> Offload<B> {
     #[must_use]
     pub const fn used(&self) -> (u32, u32) {
         (self.port.pool.budget.used(), self.port.kept)
+    }
+
+    /// Bytes acknowledged to the guest that their peers have not acknowledged, of all flows.
+    #[must_use]
+    pub const fn owed(&self) -> u64 {
+        self.port.owed
     }
 
     /// The flow with these addresses and ports in the guest's direction, if it is known.

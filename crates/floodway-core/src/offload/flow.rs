@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::handshake::{Exclusion, Handshake};
 use super::keeping::Keeping;
 use super::port::{Holdings, OffloadShared};
-use super::sender::Recovery;
+use super::sender::{Recovery, Sender};
 use super::sink::{Link, Verdict};
 use super::state_pool::FreeList;
 use super::store::Lists;
@@ -162,7 +162,10 @@ impl<B: 'static> Flow<B> {
     #[inline]
     pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
         match &mut self.phase {
-            Phase::Established(connection) => connection.rx.note_in(&mut port.journal),
+            Phase::Established(connection) => {
+                connection.rx.note_in(&mut port.journal);
+                connection.note_owed(port);
+            }
             Phase::Adopted(adopted) => adopted.note_in(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}
         }
@@ -277,7 +280,10 @@ impl<B: 'static> Flow<B> {
     /// Gives back to the port what it used.
     pub fn release(&mut self, port: &mut OffloadShared) {
         match &mut self.phase {
-            Phase::Established(connection) => connection.rx.leave_journal(&mut port.journal),
+            Phase::Established(Connection { tx, rx }) => {
+                rx.leave_journal(&mut port.journal);
+                tx.close_debt(port);
+            }
             Phase::Adopted(adopted) => adopted.leave_journal(&mut port.journal),
             Phase::Opening(_) | Phase::Excluded(_) => {}
         }
@@ -341,6 +347,14 @@ impl<B: 'static> Flow<B> {
         if segment.has(Flags::FIN) {
             self.fin[side as usize] = segment.end();
             self.marks.0 |= Marks::fin(side);
+        }
+    }
+
+    /// Notes the guest's FIN if it is in what an earlier process has left.
+    pub fn adopt_fin_of(&mut self, tx: &Sender<B>) {
+        if tx.store.last().is_some_and(|last| last.fin) {
+            self.fin[Side::Guest as usize] = tx.snd_max;
+            self.marks.0 |= Marks::GUEST_FIN;
         }
     }
 
@@ -408,7 +422,7 @@ impl<B: 'static> Flow<B> {
 mod tests {
     use super::super::config::Config;
     use super::super::receiver::Receiver;
-    use super::super::sender::{Agreed, Sender};
+    use super::super::sender::Agreed;
     use super::*;
 
     #[test]

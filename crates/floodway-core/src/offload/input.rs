@@ -70,7 +70,7 @@ impl<B: 'static> Flow<B> {
         if tx.wants_more(pool) {
             self.grant_next(call);
         }
-        if call.port.config.early_ack {
+        if call.port.acks_early {
             self.flag(call.id, call.port);
         }
         Verdict::Absorb
@@ -207,7 +207,7 @@ impl<B: 'static> Flow<B> {
             Stored::New => {}
         }
         tx.charge(&mut self.charged, &mut call.port.pool);
-        if self.update_due || rx.ack_due || call.port.config.early_ack {
+        if self.update_due || rx.ack_due || call.port.acks_early {
             self.flag(call.id, call.port);
         }
         self.note_waiting(call);
@@ -346,7 +346,7 @@ impl<B: 'static> Flow<B> {
         if self.tell_of_repeat(call) && absorbable {
             return Verdict::Absorb;
         }
-        if call.port.config.early_ack {
+        if call.port.acks_early {
             // There may be room for more.
             self.flag(call.id, call.port);
         }
@@ -379,6 +379,10 @@ impl<B: 'static> Flow<B> {
     /// past us. We are not its only way, so it goes on alone.
     fn on_unsent<S: Sink<B>>(&mut self, segment: &Segment, call: &mut Call<'_, S>) {
         call.port.counters.acks_unseen().add(1);
+        if let Phase::Established(connection) = &mut self.phase {
+            // The peer has all that it was owed.
+            connection.tx.forget_owed();
+        }
         self.give_up(Reason::Gap, call);
         let Phase::Established(connection) = &mut self.phase else { return };
         let edge = connection.tx.edge_of(segment.ack, segment.window);

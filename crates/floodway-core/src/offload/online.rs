@@ -18,14 +18,19 @@
 //!
 //! A flow that leaves because nobody used it stays when it is used again, if there is room.
 //!
+//! With [early acknowledgement](super::sender) there are no notices. Where that ends when a module is heard ([`Offload::hear_module`]), a heartbeat looks for one
+//! when a flow comes online, every 10 s at most: a module that has not been answered yet does so.
+//!
 //! While flows are online, *heartbeat* notices are sent every [`HEARTBEAT_INTERVAL`]; the module falls back when they
 //! stay away for [`HEARTBEAT_LIFETIME_MS`] (invariant I6). A managed notice is a heartbeat as well, since every
 //! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's time slice.
 
+use super::engine::Offload;
 use super::flow::{Flow, Phase};
 use super::grant::LEAST_GRANT;
 use super::guest::GuestState;
 use super::port::{Call, HEARTBEAT_INTERVAL, OffloadShared};
+use super::sender::owed::Ledger;
 use super::sink::{FlowNotice, Sink, SynthesizedSegment};
 use super::summary::{Reason, TxState};
 use crate::tables::flow_table::FlowId;
@@ -41,7 +46,35 @@ const QUICK_NAMES: u8 = 4;
 /// Doublings of the interval: 51 s at most.
 const MAX_NAME_SHIFT: u8 = 10;
 
+impl<B: 'static> Offload<B> {
+    /// The guest's module has answered (`heard`), or what answered is gone. Where that decides ([`Config::early_ack`](super::Config::early_ack)), nothing more is
+    /// acknowledged early from now on, and the module is told of each flow that is online; or the other way round. What is owed stays owed.
+    pub fn hear_module(&mut self, heard: bool, now: Instant, sink: &mut impl Sink<B>) {
+        self.port.module_heard = heard;
+        let before = self.port.acks_early;
+        self.port.choose_early_acks();
+        if before && !self.port.acks_early {
+            self.with_each_flow(now, sink, Flow::introduce);
+        }
+    }
+
+    /// The guest's module has answered.
+    #[must_use]
+    pub const fn hears_module(&self) -> bool {
+        self.port.module_heard
+    }
+}
+
 impl<B: 'static> Flow<B> {
+    /// Tells a module that has just been heard of the flow, if it is online.
+    fn introduce<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let state = self.connection().map_or(TxState::Offline, |c| c.tx.state);
+        if !matches!(state, TxState::Offline | TxState::Leaving) {
+            self.names = 0;
+            self.name(call);
+        }
+    }
+
     /// Puts the flow on the list for the end of the batch.
     pub fn flag(&mut self, id: FlowId, port: &mut OffloadShared) {
         if !self.flagged {
@@ -75,8 +108,9 @@ impl<B: 'static> Flow<B> {
 
     /// Tells the module that the flow is managed.
     pub fn name<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        if call.port.config.early_ack {
-            // There is no module that needs to know.
+        if call.port.acks_early {
+            // No module is known that needs to be told.
+            call.port.look_for_module(call.now);
             (self.names, self.notice_at) = (u8::MAX, ShortTime::NEVER);
             return;
         }
@@ -169,6 +203,7 @@ impl<B: 'static> Flow<B> {
     pub fn give_up<S: Sink<B>>(&mut self, reason: Reason, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, port) = (&mut connection.tx, &mut *call.port);
+        tx.close_debt(port);
         tx.abandon();
         tx.enter(TxState::Offline, reason, &port.counters);
         port.pool.leave();
@@ -179,7 +214,7 @@ impl<B: 'static> Flow<B> {
 
     /// Tells the module, if there is one, that the flow is not managed any more.
     fn notify_offline<S: Sink<B>>(&self, call: &mut Call<'_, S>) {
-        if !call.port.config.early_ack {
+        if !call.port.acks_early {
             call.sink.notify_flow(call.tuple, &self.link, FlowNotice::Offline);
             call.port.counters.offline_notices().add(1);
         }
@@ -188,12 +223,11 @@ impl<B: 'static> Flow<B> {
     /// Sends what is due at the end of a batch.
     pub fn flush<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         self.flagged = false;
+        if call.port.acks_early {
+            self.acknowledge_early(call);
+        }
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx, port) = (&mut connection.tx, &mut connection.rx, &mut *call.port);
-        if port.config.early_ack && tx.acknowledge_early(&port.config) {
-            port.counters.early_acks().add(1);
-            self.update_due = true;
-        }
         if std::mem::take(&mut self.update_due) {
             self.ack_at = ShortTime::NEVER;
             if tx.is_online() {
@@ -206,6 +240,19 @@ impl<B: 'static> Flow<B> {
         }
         if rx.ack_due {
             self.acknowledge(call);
+        }
+    }
+
+    /// Acknowledges to the guest what is stored, as far as the rules allow.
+    fn acknowledge_early<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
+        let Phase::Established(connection) = &mut self.phase else { return };
+        let guest = connection.guest_side();
+        let port = &mut *call.port;
+        let (flow, link, sink) = (call.tuple, &self.link, &*call.sink);
+        let mut ledger = Ledger { journal: &mut port.journal, flow, link, sink, guest };
+        if connection.tx.acknowledge_early(&port.config, &mut ledger) {
+            port.counters.early_acks().add(1);
+            self.update_due = true;
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use floodway_wire::FiveTuple;
 
-use super::config::Config;
+use super::config::{Config, EarlyAck};
 use super::counters::CounterCells;
 use super::grant::Pool;
 use super::guest::GuestState;
-use super::recording::Recorder;
+use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::histogram::DurationHistogram;
@@ -18,6 +18,9 @@ use crate::time::{Duration, Instant};
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a heartbeat, or the one in a managed notice, is valid.
 pub const HEARTBEAT_LIFETIME_MS: u16 = 300;
+
+/// How often a guest whose module is not heard gets a heartbeat while flows are online: a module answers it.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Until when connections are doubted where none is.
 pub(super) const CERTAIN: Instant = Instant::ZERO;
@@ -40,13 +43,21 @@ pub(super) struct OffloadShared {
     pub pool: Pool,
     /// Bytes kept of what was acknowledged for the guest.
     pub kept: u32,
+    /// Bytes acknowledged to the guest that their peers have not acknowledged.
+    pub owed: u64,
     /// Flows with something to send at the end of the batch.
     pub flagged: Vec<FlowId>,
     /// Flows that wait for room in the budget.
     pub waiting: VecDeque<FlowId>,
     pub heartbeat_at: Instant,
     pub heartbeat_link: Link,
+    /// When a module was last asked for an answer.
+    looked_for_module: Option<Instant>,
     pub draining: bool,
+    /// The guest's module has answered a notice.
+    pub module_heard: bool,
+    /// Bytes are acknowledged to the guest early: as the configuration and [`module_heard`](Self::module_heard) have it.
+    pub acks_early: bool,
     /// Whether the guest runs.
     pub guest: GuestState,
     /// Some flow could not come online for lack of room.
@@ -89,11 +100,15 @@ impl OffloadShared {
             counters: CounterCells::default(),
             rtts: DurationHistogram::default(),
             kept: 0,
+            owed: 0,
             flagged: Vec::new(),
             waiting: VecDeque::new(),
             heartbeat_at: Instant::NEVER,
             heartbeat_link: Link::default(),
+            looked_for_module: None,
             draining: false,
+            module_heard: false,
+            acks_early: acks_early(&config, false),
             guest: GuestState::Running,
             short_of_room: false,
             journal: None,
@@ -125,15 +140,41 @@ impl OffloadShared {
         self.kept = self.kept - before.kept + now.kept;
     }
 
+    /// Follows a change of the configuration or of what is heard of a module.
+    pub fn choose_early_acks(&mut self) {
+        self.acks_early = acks_early(&self.config, self.module_heard);
+    }
+
+    /// Looks for a module, if it is not known whether the guest has one.
+    pub fn look_for_module(&mut self, now: Instant) {
+        let wanted = self.acks_early && self.config.early_ack == EarlyAck::WithoutModule;
+        if wanted && self.heartbeat_at == Instant::NEVER {
+            let next = self.looked_for_module.map_or(now, |last| last + SEARCH_INTERVAL);
+            self.heartbeat_at = now.max(next);
+        }
+    }
+
     pub fn send_heartbeat<B, S: Sink<B>>(&mut self, now: Instant, sink: &mut S) {
         if self.heartbeat_at > now {
             return;
         }
-        if self.pool.online == 0 || self.guest != GuestState::Running || self.config.early_ack {
+        let never = self.acks_early && self.config.early_ack == EarlyAck::Always;
+        if self.pool.online == 0 || self.guest != GuestState::Running || never {
             self.heartbeat_at = Instant::NEVER;
             return;
         }
         sink.heartbeat(&self.heartbeat_link, HEARTBEAT_LIFETIME_MS);
-        self.heartbeat_at = now + HEARTBEAT_INTERVAL;
+        self.looked_for_module = Some(now);
+        let interval = if self.acks_early { SEARCH_INTERVAL } else { HEARTBEAT_INTERVAL };
+        self.heartbeat_at = now + interval;
+    }
+}
+
+/// Returns `true` if bytes are acknowledged early to a guest whose module is `heard`, or is not.
+const fn acks_early(config: &Config, heard: bool) -> bool {
+    match config.early_ack {
+        EarlyAck::Never => false,
+        EarlyAck::WithoutModule => !heard,
+        EarlyAck::Always => true,
     }
 }

@@ -126,6 +126,23 @@ impl<B: 'static> Receiver<B> {
         (self.acked, self.rcv_nxt, self.highest, self.peer.nxt) = (acked, acked, acked, acked);
     }
 
+    /// The guest's window ended at `edge` when an earlier process was told.
+    pub fn adopt_window(&mut self, edge: Seq) {
+        (self.guest_edge, self.advertised_edge) = (edge, edge);
+    }
+
+    /// Shift of the guest's windows.
+    pub fn guest_scale(&self) -> u8 {
+        self.guest_scale
+    }
+
+    /// Takes over what `other` keeps.
+    pub fn take_over(&mut self, other: Self) {
+        self.guest_ack = other.guest_ack;
+        self.adopt_numbers(other.acked);
+        self.keeping = other.keeping;
+    }
+
     /// The guest's SYN-ACK advertised this much, unscaled.
     pub fn first_window(&mut self, window: u16) {
         self.guest_edge = self.guest_ack + u32::from(window);

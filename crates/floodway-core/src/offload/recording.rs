@@ -1,4 +1,4 @@
-//! How receive offload uses a [journal](super::journal), if the port has one.
+//! How receive offload uses a [journal](super::journal), if the port has one. `sender::owed` has the other direction.
 //!
 //! # Theory of operation
 //! A flow has a place in the journal exactly while something is kept for it: the place is opened for the first frame, before that is acknowledged, and
@@ -11,37 +11,12 @@
 //! Beside the addresses of a flow it has its Ethernet header ([`Link`]): whoever resets a connection needs that.
 
 use floodway_wire::FiveTuple;
-use floodway_wire::ethernet::MacAddr;
 
-use super::journal::{FlowPlace, Image, Keeper};
+use super::journal::{Creditor, Debtor, FlowPlace, Image, Keeper, Recorder};
+use super::packed_link::pack;
 use super::receiver::Receiver;
 use super::sink::Link;
 use crate::tcp::Segment;
-
-/// The port's journal.
-pub(super) type Recorder = Option<Box<dyn Keeper + Send>>;
-
-/// Bits beside an address in a word.
-const BESIDE: u32 = 16;
-/// Beside the peer's address: there is a VLAN tag.
-const TAGGED: u64 = 1;
-
-/// Two words that say what `link` says.
-pub(super) fn pack(link: &Link) -> [u64; 2] {
-    let tag = link.vlan.map_or(0, u64::from);
-    let tagged = if link.vlan.is_some() { TAGGED } else { 0 };
-    [link.guest.to_u64() << BESIDE | tag, link.peer.to_u64() << BESIDE | tagged]
-}
-
-/// The reverse of [`pack`].
-pub(super) fn unpack([guest, peer]: [u64; 2]) -> Link {
-    let address = |word: u64| {
-        let [a, b, c, d, e, f, ..] = word.to_be_bytes();
-        MacAddr([a, b, c, d, e, f])
-    };
-    let vlan = (peer & TAGGED != 0).then_some(guest as u16);
-    Link { guest: address(guest), peer: address(peer), vlan }
-}
 
 /// Records the frame of `segment`, the next in order, for the flow that has `place` or gets it. Returns `true` if it may be acknowledged.
 pub(super) fn record(
@@ -52,9 +27,9 @@ pub(super) fn record(
     image: Image<'_>,
 ) -> bool {
     let known = *place;
-    let Some(at) = known.or_else(|| journal.open(tuple, segment.seq, pack(link))) else {
-        return false;
-    };
+    let [guest, peer] = pack(link);
+    let debtor = || Debtor { tuple, creditor: Creditor::Guest, about: [guest, peer, 0] };
+    let Some(at) = known.or_else(|| journal.open(&debtor(), segment.seq)) else { return false };
     let kept = journal.keep(at, segment.seq_len(), image);
     if kept {
         *place = Some(at);
@@ -88,19 +63,6 @@ impl<B: 'static> Receiver<B> {
         let place = self.keeping.get_mut().and_then(|keeping| keeping.place.take());
         if let Some((place, journal)) = place.zip(journal.as_mut()) {
             journal.close(place);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_is_what_it_was() {
-        for vlan in [None, Some(0), Some(0xefff)] {
-            let link = Link { guest: MacAddr([2, 1, 3, 4, 5, 255]), peer: MacAddr([254; 6]), vlan };
-            assert_eq!(unpack(pack(&link)), link);
         }
     }
 }

@@ -99,6 +99,18 @@ impl<B: 'static> Offload<B> {
         self.reset();
     }
 
+    /// The switch stops, and its journals with it. Resets both ends of each connection that owes its peer bytes which were acknowledged to the guest early; nobody
+    /// else would send them. Whatever else it has to say, it says with the next call.
+    pub fn reset_owing(&mut self, now: Instant, sink: &mut impl Sink<B>) {
+        for index in 0..self.flows.slots() {
+            if let Some(id) = self.id_at(index)
+                && self.with_flow(id, now, sink, Flow::end_if_owing) == Some(true)
+            {
+                self.forget(id);
+            }
+        }
+    }
+
     /// The guest's Ethernet address on the first connection with bytes that were acknowledged for the guest and not by it;
     /// `None` if there is no such connection.
     #[must_use]
@@ -148,6 +160,7 @@ impl<B: 'static> Flow<B> {
         rx.stop(&call.port.counters);
         if tx.is_online() {
             let reason = tx.reason;
+            tx.close_debt(call.port);
             tx.abandon();
             tx.enter(TxState::Offline, reason, &call.port.counters);
             call.port.pool.leave();
@@ -212,16 +225,19 @@ impl<B: 'static> Flow<B> {
         self.reset_guest(call);
         if let Phase::Established(Connection { tx, rx }) = &mut self.phase {
             tx.forget_owed();
+            tx.close_debt(call.port);
             rx.leave_journal(&mut call.port.journal);
             rx.abandon(&call.port.counters);
         }
     }
 
-    /// [`end_owing`](Self::end_owing), if bytes are owed.
-    fn end_if_owing<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
-        if self.owes_peer() {
+    /// [`end_owing`](Self::end_owing), if bytes are owed. Returns `true` if they were.
+    fn end_if_owing<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) -> bool {
+        let owes = self.owes_peer();
+        if owes {
             self.end_owing(call);
         }
+        owes
     }
 }
 

@@ -81,6 +81,14 @@ impl Turns {
         }
     }
 
+    /// Lets a member pay what it owes in `rounds` rounds that have passed without it, in which it had nothing to do.
+    pub fn sit_out(&mut self, member: usize, rounds: u64) {
+        if let Some(credit) = self.credits.get_mut(member) {
+            let paid = i64::try_from(rounds).unwrap_or(i64::MAX).saturating_mul(self.quantum);
+            *credit = credit.saturating_add(paid).min(0);
+        }
+    }
+
     /// To be called when a round has served nobody. Lets rounds pass until some member that is in debt has its turn in the next
     /// one. Returns `false` if none is in debt.
     #[inline]
@@ -124,6 +132,24 @@ mod tests {
         turns.charge(0, 350);
         turns.end(0);
         assert_eq!([turns.begin(0), turns.begin(0), turns.begin(0)], [None, None, Some(50)]);
+    }
+
+    #[test]
+    fn who_was_left_out_of_rounds_is_where_it_would_be_without() {
+        let mut turns = [(); 2].map(|()| Turns::new(1, 100));
+        for cost in [0, 30, 1050] {
+            for rounds in 0..15 {
+                turns.iter_mut().for_each(|turns| turns.charge(0, cost));
+                for _ in 0..rounds {
+                    turns[0].begin(0);
+                    turns[0].end(0);
+                }
+                turns[1].sit_out(0, rounds);
+                turns[0].end(0);
+                let credits = turns.each_ref().map(|turns| turns.credits[0]);
+                assert_eq!(credits[0], credits[1], "{cost} and {rounds} rounds");
+            }
+        }
     }
 
     #[test]

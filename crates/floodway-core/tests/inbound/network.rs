@@ -101,7 +101,7 @@ pub struct Network {
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     order: u64,
     pub connections: Vec<Connection>,
-    pub ports: Vec<WindowClamp<Segment>>,
+    pub ports: Vec<WindowClamp<Frame>>,
     pub allocator: Allocator,
     /// When the clamp's timer of each VM runs out.
     armed: Vec<Instant>,
@@ -112,13 +112,16 @@ pub struct Network {
     random: u64,
 }
 
-/// ACKs that the clamp sends by itself.
-#[derive(Default)]
-struct Sent(Vec<(Segment, Edit)>);
+/// What the clamp keeps: a segment and the number of its connection.
+type Frame = (usize, Segment);
 
-impl Sink<Segment> for Sent {
-    fn send(&mut self, frame: &Segment, edit: &Edit) {
-        self.0.push((*frame, *edit));
+/// ACKs that the clamp sends by itself, with the numbers of their connections.
+#[derive(Default)]
+struct Sent(Vec<Frame>);
+
+impl Sink<Frame> for Sent {
+    fn send(&mut self, (number, segment): &Frame, edit: &Edit) {
+        self.0.push((*number, edited(segment, edit)));
     }
 }
 
@@ -294,7 +297,7 @@ impl Network {
         let port = &mut self.ports[vm];
         port.tcp_from_network(now, &tuple.reversed(), &syn, 64);
         let mut sent = Sent::default();
-        let verdict = port.from_vm(now, &tuple, &syn_ack, || Some(syn_ack), &mut sent);
+        let verdict = port.from_vm(now, &tuple, &syn_ack, || Some((number, syn_ack)), &mut sent);
         self.connections[number].open = true;
         self.after(vm, &sent);
         if let Verdict::Pass(edit) = verdict {
@@ -327,7 +330,8 @@ impl Network {
         connection.answer = answer;
         let mut sent = Sent::default();
         let now = self.now;
-        let verdict = self.ports[vm].from_vm(now, &tuple, &segment, || Some(segment), &mut sent);
+        let verdict =
+            self.ports[vm].from_vm(now, &tuple, &segment, || Some((number, segment)), &mut sent);
         self.after(vm, &sent);
         if let Verdict::Pass(edit) = verdict {
             self.leave(number, &edited(&segment, &edit));
@@ -419,7 +423,7 @@ impl Network {
             Segment { seq: guest_seq, ack: rcv_nxt, window, ..self.segment(number, Flags::ACK) };
         let mut sent = Sent::default();
         let now = self.now;
-        let verdict = self.ports[vm].from_vm(now, &tuple, &ack, || Some(ack), &mut sent);
+        let verdict = self.ports[vm].from_vm(now, &tuple, &ack, || Some((number, ack)), &mut sent);
         self.after(vm, &sent);
         if let Verdict::Pass(edit) = verdict {
             self.leave(number, &edited(&ack, &edit));
@@ -451,9 +455,8 @@ impl Network {
 
     /// Frames that the clamp sent, a changed weight, and its timer.
     fn after(&mut self, vm: usize, sent: &Sent) {
-        for (frame, edit) in &sent.0 {
-            let number = self.of_frame(vm, frame);
-            self.leave(number, &edited(frame, edit));
+        for (number, segment) in &sent.0 {
+            self.leave(*number, segment);
         }
         let config = &self.scene.config;
         let active = self.ports[vm].active();
@@ -472,14 +475,6 @@ impl Network {
         for (port, &rate) in self.ports.iter_mut().zip(self.allocator.rates()) {
             port.set_rate(rate, self.now);
         }
-    }
-
-    /// Frames carry no ports: ISNs are far apart, so the ACK number tells.
-    fn of_frame(&self, vm: usize, frame: &Segment) -> usize {
-        let mine = |(_, c): &(usize, &Connection)| c.vm == vm && c.open;
-        let distance = |c: &Connection| frame.ack.0.wrapping_sub(c.isn.0);
-        let found = self.connections.iter().enumerate().filter(mine);
-        found.min_by_key(|(_, c)| distance(c)).map(|(number, _)| number).expect("a connection")
     }
 
     /// Payload received by each connection since it was last asked.

@@ -1,6 +1,6 @@
 //! Early acknowledgement, T1 to T5. The harness's monitor checks the rules at every segment that the guest gets.
 
-use floodway_core::offload::{Counters, TxState};
+use floodway_core::offload::{Counters, EarlyAck, TxState};
 use floodway_core::time::Duration;
 use floodway_wire::tcp::Flags;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(20_000);
 /// A guest without the module whose bytes are acknowledged early.
 fn agentless(name: &'static str, change: impl FnOnce(&mut Setup)) -> World {
     let mut setup = Setup { name, module: false, ..Setup::default() };
-    setup.offload.early_ack = true;
+    setup.offload.early_ack = EarlyAck::Always;
     change(&mut setup);
     World::new(setup)
 }
@@ -44,6 +44,72 @@ fn owed(world: &World) -> u32 {
     world.switch.summary(&world.flow).map_or(0, |summary| summary.owed)
 }
 
+/// Where a module is heard nothing is acknowledged early, and it is told of the flows.
+#[test]
+fn where_a_module_is_heard_it_gets_grants() {
+    let mut world = agentless("early-auto", |setup| {
+        setup.offload.early_ack = EarlyAck::WithoutModule;
+        setup.module = true;
+    });
+    world.connect();
+    world.transfer_some(200_000, 0);
+    let early = counters(&world).early_acks;
+    assert!(early > 0 && (world.heartbeats, world.named.len()) == (1, 0), "it is asked once");
+    world.hear_module(true);
+    assert_eq!(world.named.len(), 1);
+    world.transfer_some(200_000, 0);
+    assert_eq!(counters(&world).early_acks, early);
+    world.run_for(SECONDS(1));
+    assert!(world.heartbeats >= 10);
+    world.hear_module(false);
+    world.transfer_some(200_000, 0);
+    assert!(counters(&world).early_acks > early);
+    world.transfer(1_000, 1_000, LONG);
+}
+
+/// A guest without the module is asked for it now and then, and not for each connection.
+#[test]
+fn a_module_is_looked_for_every_ten_seconds_at_most() {
+    let mut world = agentless("early-search", |setup| {
+        setup.offload.early_ack = EarlyAck::WithoutModule;
+    });
+    for round in 1..=4 {
+        world.connect();
+        world.transfer(10_000, 1_000, LONG);
+        world.restart(round);
+    }
+    assert_eq!((world.heartbeats, world.named.len()), (1, 0));
+    world.connect();
+    world.run_for(SECONDS(25));
+    assert_eq!(world.heartbeats, 3);
+}
+
+/// T1: what the guest believes to have arrived, nobody sends any more once the switch has stopped.
+#[test]
+fn a_switch_that_stops_resets_the_connections_that_it_owes_bytes() {
+    let mut world = owing("early-stops", 300_000, |_| ());
+    world.monitor.off = true;
+    world.to_peer.config.loss = 0;
+    world.reset_owing();
+    assert_eq!((counters(&world).early_acks_aborted, world.switch.offload.owed()), (1, 0));
+    world.run_for(MS(500));
+    assert_eq!((world.guest.state, world.peer.state), (State::Reset, State::Reset));
+}
+
+/// A connection that owes nothing goes on without the switch.
+#[test]
+fn a_switch_that_stops_leaves_others_alone() {
+    let mut world = connected("early-stops-paid", |_| ());
+    world.run_for(SECONDS(1));
+    assert_eq!(owed(&world), 0);
+    world.reset_owing();
+    assert_eq!((resets(&world), counters(&world).early_acks_aborted), (0, 0));
+}
+
+fn early_acks(on: bool) -> EarlyAck {
+    if on { EarlyAck::Always } else { EarlyAck::Never }
+}
+
 fn counters(world: &World) -> Counters {
     world.switch.offload.counters()
 }
@@ -56,7 +122,7 @@ fn resets(world: &World) -> u64 {
 fn a_guest_without_the_module_does_not_wait_for_the_network() {
     let take = |early| {
         let mut world = agentless("agentless", |setup| {
-            setup.offload.early_ack = early;
+            setup.offload.early_ack = early_acks(early);
             (setup.to_peer.delay, setup.to_guest.delay) = (MS(10), MS(10));
         });
         world.connect();
@@ -66,8 +132,8 @@ fn a_guest_without_the_module_does_not_wait_for_the_network() {
         let time = world.now.since(from);
         world.transfer(0, 10_000, LONG);
         world.check_i7();
-        let notices = world.named.len() as u64 + world.heartbeats;
-        assert_eq!(notices == 0, early, "there is no module to tell, {notices} notices");
+        let is_told = world.named.len() as u64 + world.heartbeats > 0;
+        assert_ne!(is_told, early, "there is no module to tell");
         (time, counters(&world).early_acks)
     };
     let ((waits, never), (goes_on, early)) = (take(false), take(true));
@@ -286,12 +352,13 @@ fn every_byte_arrives_and_every_promise_is_kept() {
     let case = (setup(50), any::<bool>(), 0..300_000_i64, 0..300_000_i64, 1..200_u64);
     check(case, |(mut setup, module, up, down, delay)| {
         (setup.name, setup.module) = ("promises", module);
-        (setup.offload.early_ack, setup.offload.early_ack_delay) = (true, MS(delay));
+        setup.offload.early_ack = EarlyAck::Always;
+        setup.offload.early_ack_delay = MS(delay);
         let mut world = World::new(setup);
         world.connect();
         world.transfer(up, down, LONG);
         world.run_for(SECONDS(400));
-        assert_eq!(world.switch.offload.used(), (0, 0));
+        assert_eq!((world.switch.offload.used(), world.switch.offload.owed()), ((0, 0), 0));
         assert_eq!(counters(&world).early_acks_aborted, 0);
     });
 }
@@ -302,7 +369,7 @@ fn promises_outlast_drains_and_lost_frames() {
     let steps = prop::collection::vec((0..100_u64, 0..100_000_i64, any::<bool>()), 1..10);
     check((setup(30), 0..50_u32, steps), |(mut setup, drops, steps)| {
         (setup.name, setup.module, setup.queue_drops) = ("promises-drained", false, drops);
-        setup.offload.early_ack = true;
+        setup.offload.early_ack = EarlyAck::Always;
         let mut world = World::new(setup);
         world.connect();
         for (wait, bytes, drain) in steps {
@@ -313,7 +380,10 @@ fn promises_outlast_drains_and_lost_frames() {
                 world.run_for(MS(wait));
                 world.drain(false);
             } else {
-                world.configure(|config| config.early_ack = !config.early_ack);
+                world.configure(|config| {
+                    let on = config.early_ack == EarlyAck::Always;
+                    config.early_ack = if on { EarlyAck::Never } else { EarlyAck::Always };
+                });
             }
         }
         world.transfer(1_000, 1_000, LONG);

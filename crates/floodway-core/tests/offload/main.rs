@@ -5,7 +5,9 @@
 mod acceptance;
 mod black_hole;
 mod dying;
+mod dying_owing;
 mod early_ack;
+mod early_ack_hostile;
 mod found;
 mod guest_repairs;
 mod handshake;

@@ -66,9 +66,8 @@ pub struct Transfer {
     pub guest_receive_buffer: Option<u32>,
     /// What the switch may hold of what the contended VM sends, in bytes; none: the switch's default.
     pub budget: Option<u32>,
-    /// Where QEMU's main loop runs.
-    #[serde(default)]
-    pub emulator: Emulator,
+    /// Where QEMU's main loop runs, if not where the profile has it.
+    pub emulator: Option<Emulator>,
     /// Period of the load in each VM, in ms.
     #[serde(default = "paper_period")]
     pub period_ms: u64,
@@ -186,6 +185,12 @@ impl Transfer {
         variants.map(|variant| [variant, first]).collect()
     }
 
+    /// Where QEMU's main loop runs in a profile.
+    #[must_use]
+    pub fn emulator(&self, profile: Profile) -> Emulator {
+        self.emulator.unwrap_or_else(|| profile.emulator())
+    }
+
     /// Looks whether it makes sense.
     ///
     /// # Errors
@@ -249,6 +254,18 @@ mod tests {
 
     fn parse(change: impl FnOnce(String) -> String) -> Result<Transfer> {
         Ok(toml::from_str(&change(TEXT.to_owned()))?)
+    }
+
+    #[test]
+    fn a_profile_says_where_the_emulator_runs_and_a_file_may_say_otherwise() {
+        let transfer = parse(|text| text).unwrap();
+        let places = [Profile::Era2011, Profile::Era2011Apart, Profile::Today];
+        let places = places.map(|profile| transfer.emulator(profile));
+        assert_eq!(places, [Emulator::Above, Emulator::Apart, Emulator::Apart]);
+        let apart = parse(|text| text.replace("= 100\n", "= 100\nemulator = \"apart\"\n")).unwrap();
+        assert_eq!(apart.emulator(Profile::Era2011), Emulator::Apart);
+        let text = Profile::Era2011.describe(Emulator::Apart);
+        assert!(text.contains("30 ms") && text.ends_with("on another core"), "{text}");
     }
 
     #[test]

@@ -33,10 +33,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use floodway_report::Provenance;
 use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
+use floodway_report::{About, Provenance};
 use serde::Serialize;
 
 use crate::cleanup;
@@ -312,6 +312,7 @@ fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> 
     let compared = !args.without_floodway;
     let samples = figures::samples(cases, &switches(args), &results.rounds);
     let report = Report {
+        about: About::default(),
         experiment: EXPERIMENT.into(),
         world: World::Real,
         seed: 0,

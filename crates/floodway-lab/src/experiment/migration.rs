@@ -134,7 +134,9 @@ impl RealScenario for Migration {
             });
         };
         add("gap at the move", "ms", &|outcome| milliseconds(outcome.watched.move_gap));
-        add("gap of the stream", "ms", &|outcome| milliseconds(outcome.watched.longest));
+        add("gap between frames of any kind", "ms", &|outcome| {
+            milliseconds(outcome.watched.longest)
+        });
         add("downtime of the VM", "ms", &|outcome| outcome.downtime_ms);
         add("retransmissions", "segments", &|outcome| outcome.retransmits);
         add("most frames that waited", "frames", &|outcome| outcome.watched.waited as f64);

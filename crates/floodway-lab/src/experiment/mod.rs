@@ -31,8 +31,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use floodway_experiment::File;
 use floodway_report::progress::Progress;
-use floodway_report::{Band, Measured, Report, Samples, World, host, judge};
+use floodway_report::report::add_intervals;
+use floodway_report::{About, Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
+
+use crate::noise::Quiet;
 
 pub use all_pairs::AllPairs;
 pub use friendliness::Friendliness;
@@ -60,6 +63,8 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// Which figures are accepted.
     pub band: Vec<Band>,
+    /// What it says to readers of its reports.
+    about: About,
     /// What a reader of the report must know of the run.
     notes: Vec<String>,
     /// Where an interrupted run has left what it measured.
@@ -68,8 +73,9 @@ pub struct Experiment {
 
 impl From<File<Scenario>> for Experiment {
     fn from(file: File<Scenario>) -> Self {
+        let about = file.about();
         let File { name, title, scenario, band, .. } = file;
-        Self { name, title, scenario, band, notes: Vec::new(), resume: None }
+        Self { name, title, scenario, band, about, notes: Vec::new(), resume: None }
     }
 }
 
@@ -235,21 +241,27 @@ impl Experiment {
     /// When the machine lacks something, or a part of the testbed fails; a figure out of its band is no
     /// error, but a verdict.
     pub fn run_real(&self, seed: u64) -> Result<(Report, Vec<Samples>)> {
+        let before = Quiet::measure();
         let progress = Progress::start(self.scenario.steps());
         let run = Run { seed, progress, resume: self.resume.clone() };
         let mut measured = self.scenario.run(&run)?;
         let mut notes = [self.notes.clone(), measured.notes].concat();
+        add_intervals(&mut measured.rows, &measured.samples, seed);
         // Hours of measurements are not thrown away for a band that is wrong.
         if let Err(error) = judge(&mut measured.rows, &self.band) {
             notes.push(format!("{error:#}"));
         }
+        let mut host = host::facts();
+        host.insert("noise_before".into(), before.to_string().into());
+        host.insert("noise_after".into(), Quiet::measure().to_string().into());
         let report = Report {
             experiment: self.name.clone(),
             world: World::Real,
             seed,
-            host: host::facts(),
+            host,
             rows: measured.rows,
             notes,
+            about: About { terms: measured.terms, ..self.about.clone() },
         };
         Ok((report, measured.samples))
     }

@@ -83,7 +83,7 @@ fn a_bound_that_is_exceeded_is_named() {
 
 #[test]
 fn a_message_has_the_descriptors_that_it_is_about() {
-    let packet = ToDataPlane::Uplink { index: 0, kind: UplinkKind::Packet, link_rate: None };
+    let packet = ToDataPlane::Uplink { number: 0, kind: UplinkKind::Packet, link_rate: None };
     let bytes = encode(&packet).unwrap();
     assert_eq!(decode(&bytes, 2), Ok(packet));
     for wrong in [0, 1, 3] {

@@ -110,12 +110,14 @@ pub fn read(directory: &Path) -> Result<Runs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::about::About;
+    use crate::band::Band;
     use crate::report::{Row, World};
 
     /// A run of one comparison with this ratio.
     pub fn run(ratio: f64) -> Run {
         let mut row = Row::comparison("a/b", "Mbit/s", Some(ratio * 10.0), Some(10.0));
-        row.judge(Some(0.8), Some(1.25), None);
+        row.judge_by(&Band { low: Some(0.8), high: Some(1.25), ..Band::default() });
         let report = Report {
             experiment: "e".into(),
             world: World::Real,
@@ -123,6 +125,7 @@ mod tests {
             host: BTreeMap::from([("cpu_model".into(), "x".into())]),
             rows: vec![row, Row::value("a/c", "ms", Some(2.5))],
             notes: Vec::new(),
+            about: About::default(),
         };
         let provenance = Provenance {
             commit: Some("0123456789abcdef".into()),

@@ -6,7 +6,7 @@ use super::Run;
 use crate::band;
 use crate::report::{Row, Verdict};
 use crate::stats;
-use crate::table::{band as accepted, number};
+use crate::table::{band as accepted, interval, number};
 
 /// Digits of a commit that name it.
 const SHORT: usize = 12;
@@ -28,24 +28,24 @@ pub fn render(runs: &[(&str, &Run)], patterns: &[&str]) -> Result<String> {
     Ok(format!("{table}\n{}\n", sources.join("<br>\n")))
 }
 
-/// With Floodway, without, their ratio, and what was accepted.
+/// With Floodway, without, their ratio, its interval if a row has one, and what was accepted.
 fn one(rows: &[&Row]) -> String {
     let figure = |figure: Option<f64>| figure.map_or_else(String::new, number);
     let ratio =
         |row: &Row| row.ratio.map_or_else(String::new, |ratio| format!("{}x", number(ratio)));
+    let are_sure = rows.iter().any(|row| row.interval.is_some());
     let lines = rows.iter().map(|row| {
-        [
-            row.name.clone(),
-            row.unit.clone(),
-            figure(row.value),
-            figure(row.baseline),
-            ratio(row),
-            accepted(row),
-            row.verdict.map_or_else(String::new, verdict),
-        ]
+        let mut line = vec![row.name.clone(), row.unit.clone()];
+        line.extend([figure(row.value), figure(row.baseline), ratio(row)]);
+        line.extend(are_sure.then(|| interval(row)));
+        line.extend([accepted(row), row.verdict.map_or_else(String::new, verdict)]);
+        line
     });
-    let header = ["figure", "unit", "Floodway", "without", "ratio", "accepted", "verdict"];
-    markdown(&header.map(str::to_owned), lines)
+    let mut header = vec!["figure", "unit", "Floodway", "without", "ratio"];
+    header.extend(are_sure.then_some("95 %"));
+    header.extend(["accepted", "verdict"]);
+    let header: Vec<_> = header.into_iter().map(str::to_owned).collect();
+    markdown(&header, lines)
 }
 
 /// The headline of each run, and their mean.
@@ -75,7 +75,7 @@ fn several(runs: &[(&str, &Run)], rows: &[&Row]) -> Result<String> {
 fn verdict(verdict: Verdict) -> String {
     match verdict {
         Verdict::Ok => "ok".into(),
-        Verdict::BelowTarget => "**below target**".into(),
+        other => format!("**{}**", other.name()),
     }
 }
 
@@ -127,6 +127,15 @@ mod tests {
              | a/c | ms | 2.50 |  |  |  |  |\n\n\
              `e`: commit 0123456789ab, 2026-11-23, x; `floodway-lab real`\n"
         );
+    }
+
+    #[test]
+    fn a_run_whose_rows_have_intervals_shows_them() {
+        let mut run = run(0.5);
+        run.report.rows[0].interval = Some(stats::Interval { low: 0.4, high: 0.6 });
+        let text = render(&[("e", &run)], &["a/*"]).unwrap();
+        let line = "| a/b | Mbit/s | 5 | 10 | 0.50x | 0.40 to 0.60 | 0.80x to 1.25x |";
+        assert!(text.contains("| ratio | 95 % | accepted |") && text.contains(line), "{text}");
     }
 
     #[test]

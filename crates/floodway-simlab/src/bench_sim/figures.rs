@@ -2,7 +2,7 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Table};
-use floodway_report::{Report, Row, Samples, Verdict, stats, table};
+use floodway_report::{Report, Row, Samples, stats, table};
 
 use super::Round;
 use super::case::Case;
@@ -76,8 +76,7 @@ pub fn render(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or_else(|| "-".into(), table::number);
     for row in &report.rows {
         let verdict = match row.verdict {
-            Some(Verdict::Ok) => "ok",
-            Some(Verdict::BelowTarget) => "SHORT",
+            Some(verdict) => verdict.name(),
             None => "",
         };
         shown.add_row([

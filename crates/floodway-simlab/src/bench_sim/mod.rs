@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use floodway_report::About;
 use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, Row, World};
@@ -92,6 +93,7 @@ pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
         rows.extend(large(args, &contenders[0])?);
     }
     let report = Report {
+        about: About::default(),
         experiment: EXPERIMENT.into(),
         world: World::Sim,
         seed: args.seed,

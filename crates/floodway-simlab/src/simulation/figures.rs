@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use floodway_experiment::transfer::Variant;
+use floodway_report::report;
 use floodway_report::stats::{self, Centre};
-use floodway_report::{Band, Bar, Report, Row, Samples, World, judge, table};
+use floodway_report::{About, Band, Bar, Report, Row, Samples, World, judge};
 
 use super::{Cell, Measurement, Parameters, Transfers};
 
@@ -59,13 +60,15 @@ pub(super) fn report(
     for reference in &experiment.measured {
         reference.compare(&mut page.rows, &mut page.notes);
     }
-    let rows = page.rows;
+    let mut rows = page.rows;
+    report::add_intervals(&mut rows, &page.samples, experiment.seed);
     let rows = judge_apart(rows, &experiment.labels()?, &experiment.settings.band)?;
     let host = [
         ("simulator", env!("CARGO_PKG_VERSION").into()),
         ("parameters", serde_json::to_value(&experiment.hosts)?),
     ];
     let report = Report {
+        about: About::default(),
         experiment: experiment.name.clone(),
         world: World::Sim,
         seed: experiment.seed,
@@ -191,16 +194,6 @@ impl Page<'_> {
         }
         let deciles = stats::deciles_above(&one.value, &one.baseline).map(f64::from);
         self.rows.push(Row::value(format!("{name} deciles to the right"), "of 9", deciles));
-        if let Some(interval) =
-            stats::ratio_interval(&one.value, &one.baseline, self.experiment.seed)
-            && interval.holds(1.0)
-        {
-            self.notes.push(format!(
-                "{name} median: 95 % interval {} to {}: no difference shown",
-                table::number(interval.low),
-                table::number(interval.high)
-            ));
-        }
         self.samples.push(Samples {
             name,
             unit: "Mbit/s".into(),

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use floodway_experiment::friendliness::Friendliness as FriendlinessForm;
 use floodway_experiment::transfer::Transfer;
-use floodway_report::{Report, Samples};
+use floodway_report::{About, Report, Samples};
 use serde::Deserialize;
 
 use super::grid::Grid;
@@ -34,6 +34,7 @@ pub struct Experiment {
     pub name: String,
     /// One line for people.
     pub title: String,
+    about: About,
     form: Form,
 }
 
@@ -67,7 +68,8 @@ impl Experiment {
             }
             false => Form::Transfers(Box::new(Transfers::load(path)?)),
         };
-        Ok(Self { name: experiment.name, title: experiment.title, form })
+        let about = experiment.about();
+        Ok(Self { name: experiment.name, title: experiment.title, about, form })
     }
 
     /// It takes many minutes, and is no part of `all`.
@@ -115,11 +117,13 @@ impl Experiment {
     /// # Errors
     /// When measurements are missing, or a band meets no row.
     pub fn report(&self, measurements: &[Measurement]) -> Result<(Report, Vec<Samples>)> {
-        match &self.form {
+        let (mut report, samples) = match &self.form {
             Form::Transfers(form) => form.report(measurements),
             Form::Grid(form) => grid_figures::report(form, measurements),
             Form::Friendliness(form) => form.report(measurements),
-        }
+        }?;
+        report.about = self.about.clone();
+        Ok((report, samples))
     }
 }
 
@@ -127,6 +131,6 @@ impl Experiment {
 impl From<Transfers> for Experiment {
     fn from(form: Transfers) -> Self {
         let (name, title) = (form.name.clone(), form.title.clone());
-        Self { name, title, form: Form::Transfers(Box::new(form)) }
+        Self { name, title, about: About::default(), form: Form::Transfers(Box::new(form)) }
     }
 }

@@ -141,9 +141,9 @@ impl Case {
         sender: Sender,
         seed: u64,
     ) -> Result<(MachineId, Address)> {
-        let transmit =
-            Halves { transmit: sender == Sender::Offloaded, receive: false, policy: None };
-        let halves = transmit.transmit.then_some(&transmit);
+        let (transmit, receive, policy, early_ack) = (true, false, None, false);
+        let offloaded = Halves { transmit, receive, policy, early_ack };
+        let halves = (sender == Sender::Offloaded).then_some(&offloaded);
         let hook = hook::make(&self.host, halves, seed)?;
         let machine = world.add_machine(host, self.host.machine(), hook);
         let idle = self.host.vm(0, Duration::from_secs(1), Duration::ZERO);

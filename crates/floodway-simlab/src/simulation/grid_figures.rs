@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use floodway_report::{Bar, Drawn, Report, Samples, World, judge};
+use floodway_report::report;
+use floodway_report::{About, Bar, Drawn, Report, Samples, World, judge};
 
 use super::Measurement;
 use super::grid::{Along, Change, Grid};
@@ -89,12 +90,14 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
             samples.extend(distributions(one, against));
         }
     }
+    report::add_intervals(&mut rows, &samples, grid.seed);
     judge(&mut rows, &grid.settings.band)?;
     let host = [
         ("simulator", env!("CARGO_PKG_VERSION").into()),
         ("parameters", serde_json::to_value(&grid.parameters)?),
     ];
     let report = Report {
+        about: About::default(),
         experiment: grid.name.clone(),
         world: World::Sim,
         seed: grid.seed,

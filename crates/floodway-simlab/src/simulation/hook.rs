@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use floodway_core::offload::Config;
+use floodway_core::offload::{Config, EarlyAck};
 use floodway_sim::hooks::offload::{OffloadConfig, SwitchOffload};
 use floodway_sim::machine::{Hook, PassThrough};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ pub struct Halves {
     pub receive: bool,
     /// Buffer policy, if not the host's.
     pub policy: Option<String>,
+    /// What the VM sends is acknowledged to it early, and its TCP hears no notices.
+    #[serde(default)]
+    pub early_ack: bool,
 }
 
 /// The offload with the host's settings; without halves, everything passes.
@@ -29,6 +32,7 @@ pub(super) fn make(host: &Host, halves: Option<&Halves>, seed: u64) -> Result<Bo
     let port = Config {
         transmit: halves.transmit,
         receive: halves.receive,
+        early_ack: if halves.early_ack { EarlyAck::Always } else { EarlyAck::Never },
         congestion: host.algorithm()?,
         initial_window: host.tcp.initial_window,
         buffer: match &halves.policy {

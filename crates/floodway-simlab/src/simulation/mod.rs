@@ -367,9 +367,12 @@ fn halves(variant: Variant) -> Result<Option<Halves>> {
         Variant::Transmit => (true, false, None),
         Variant::Receive => (false, true, None),
         Variant::Offload => (true, true, None),
+        // No simulated guest has a module that could be heard and is not used.
+        Variant::Agentless | Variant::Auto => (true, false, None),
         Variant::NoPolicy | Variant::Fair | Variant::Prioritised => {
             (true, false, Some(variant.name()))
         }
     };
-    Ok(Some(Halves { transmit, receive, policy: policy.map(str::to_owned) }))
+    let early_ack = transmit && !variant.needs_module();
+    Ok(Some(Halves { transmit, receive, policy: policy.map(str::to_owned), early_ack }))
 }

@@ -72,7 +72,7 @@ fn each_round_is_measured_and_all_columns_meet_the_same_seeds() {
 #[test]
 fn bands_speak_of_the_host_as_it_is_unless_they_name_a_parameter() {
     let mut experiment = fig6();
-    let band = |rows: &str| Band { rows: rows.into(), low: Some(1e9), high: None, paper: None };
+    let band = |rows: &str| Band { rows: rows.into(), low: Some(1e9), ..Band::default() };
     experiment.settings.sweep = [("guest.ring_slots".into(), vec![Value::Integer(30)])].into();
     experiment.settings.band =
         vec![band("*data-phase xen-2011 median"), band("guest.ring_slots = 30/whole * median")];

@@ -92,6 +92,7 @@ mod tests {
             Row::value("transfers failed", "transfers", Some(0.0)),
         ];
         let report = Report {
+            about: floodway_report::About::default(),
             experiment: "fig".into(),
             world: World::Real,
             seed: 1,

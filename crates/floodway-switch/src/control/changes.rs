@@ -1,4 +1,4 @@
-//! Routes that change the switch: ports, and the whole configuration.
+//! Routes that change the switch: networks, ports, uplinks, and the whole configuration.
 //!
 //! They are part of the control socket of a switch of one process, and all that a broker's manage socket has.
 //!
@@ -9,71 +9,120 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::failure::Failure;
-use crate::api::control::{ControlError, PageQuery, PortPage};
-use crate::api::edit::{self, PortDocument};
+use super::table::Routes;
+use crate::api::control::{ChangeQuery, ControlError, PageQuery, PortPage, UplinkPage};
+use crate::api::edit::{self, Document, Kind};
+use crate::api::openapi;
 use crate::api::plan::Plan;
 use crate::config::{Config, ConfigError};
 use crate::operator::ConfigApi;
 
-/// How a change is to be made.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct How {
-    /// Only say what would change.
-    dry_run: bool,
-}
-
-type HowQuery = Result<Query<How>, QueryRejection>;
-type Body = Result<Json<PortDocument>, JsonRejection>;
+type HowQuery = Result<Query<ChangeQuery>, QueryRejection>;
+type Body = Result<Json<Document>, JsonRejection>;
 
 /// What answers.
 type Source = Arc<dyn ConfigApi>;
 
-/// What there is.
-pub(super) const ROUTES: &str = "/v1/config, /v1/ports, /v1/ports/NAME";
-
 /// The routes, answered by `source`.
-pub(super) fn router(source: Source) -> Router {
-    let port_routes = get(port).put(put_port).patch(patch_port).delete(delete_port);
-    Router::new()
-        .route("/v1/ports", get(ports))
-        .route("/v1/ports/{name}", port_routes)
-        .route("/v1/config", get(config).put(put_config))
-        .with_state(source)
+pub(super) fn routes(source: Source) -> Routes<()> {
+    Routes::new()
+        .on("GET", "/v1/openapi.json", openapi)
+        .on("GET", "/v1/ports", ports)
+        .on("GET", "/v1/uplinks", uplinks)
+        .on("GET", "/v1/config", config)
+        .on("PUT", "/v1/config", put_config)
+        .with_state(Arc::clone(&source))
+        .merge(named(&source, Kind::Network, "/v1/networks/{name}"))
+        .merge(named(&source, Kind::Port, "/v1/ports/{name}").merge(shown(
+            &source,
+            Kind::Port,
+            "/v1/ports/{name}",
+        )))
+        .merge(named(&source, Kind::Uplink, "/v1/uplinks/{name}").merge(shown(
+            &source,
+            Kind::Uplink,
+            "/v1/uplinks/{name}",
+        )))
+}
+
+/// Changes of what is called by the path's name.
+fn named(source: &Source, kind: Kind, path: &'static str) -> Routes<()> {
+    let state = Named { source: Arc::clone(source), kind };
+    Routes::new()
+        .on("PUT", path, put)
+        .on("PATCH", path, patch)
+        .on("DELETE", path, delete)
+        .with_state(state)
+}
+
+/// The keys of what is called by the path's name.
+fn shown(source: &Source, kind: Kind, path: &'static str) -> Routes<()> {
+    let state = Named { source: Arc::clone(source), kind };
+    Routes::new().on("GET", path, show).with_state(state)
+}
+
+/// What answers, and what kind of thing is asked for.
+#[derive(Clone)]
+struct Named {
+    source: Source,
+    kind: Kind,
+}
+
+async fn openapi() -> Json<Value> {
+    Json(openapi::document())
 }
 
 async fn ports(
     State(source): State<Source>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<PortPage>, Failure> {
+    let (ports, next) = page(source, Kind::Port, query).await?;
+    Ok(Json(PortPage { ports, next }))
+}
+
+async fn uplinks(
+    State(source): State<Source>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Json<UplinkPage>, Failure> {
+    let (uplinks, next) = page(source, Kind::Uplink, query).await?;
+    Ok(Json(UplinkPage { uplinks, next }))
+}
+
+/// The keys of those after the one whose name is the cursor, and the cursor of the next page.
+async fn page(
+    source: Source,
+    kind: Kind,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<(Vec<Document>, Option<String>), Failure> {
     let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(Json(aside(move || page(&source.configuration()?, &query)).await?))
+    let page = move || {
+        let config = source.configuration()?;
+        let names = kind.names(&config);
+        let (range, next) = query.select(&names)?;
+        let keys = names[range].iter().map(|name| edit::document(&config, kind, name));
+        Ok((keys.collect::<Result<_, _>>()?, next))
+    };
+    Ok(aside(page).await?)
 }
 
-/// The ports after that whose name is the cursor.
-fn page(config: &Config, query: &PageQuery) -> Result<PortPage, ControlError> {
-    let names: Vec<_> = config.ports.iter().map(|port| port.name.as_str()).collect();
-    let (range, next) = query.select(&names)?;
-    let ports = names[range].iter().map(|name| edit::port(config, name));
-    Ok(PortPage { ports: ports.collect::<Result<_, _>>()?, next })
+async fn show(
+    State(Named { source, kind }): State<Named>,
+    Path(name): Path<String>,
+) -> Result<Response, Failure> {
+    let keys = aside(move || edit::document(&source.configuration()?, kind, &name)).await?;
+    Ok((tagged(&tag_of(&keys)), Json(keys)).into_response())
 }
 
-async fn port(State(source): State<Source>, Path(name): Path<String>) -> Result<Response, Failure> {
-    let port = aside(move || edit::port(&source.configuration()?, &name)).await?;
-    Ok((tagged(&port_tag(&port)), Json(port)).into_response())
-}
-
-async fn put_port(
-    State(source): State<Source>,
+async fn put(
+    State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
     how: HowQuery,
     headers: HeaderMap,
@@ -81,14 +130,14 @@ async fn put_port(
 ) -> Result<Json<Plan>, Failure> {
     let keys = document(body)?;
     change(source, how, move |running| {
-        check_port(&headers, running, &name)?;
-        edit::put_port(running, &name, &keys)
+        check_named(&headers, running, kind, &name)?;
+        edit::put(running, kind, &name, &keys)
     })
     .await
 }
 
-async fn patch_port(
-    State(source): State<Source>,
+async fn patch(
+    State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
     how: HowQuery,
     headers: HeaderMap,
@@ -96,21 +145,21 @@ async fn patch_port(
 ) -> Result<Json<Plan>, Failure> {
     let keys = document(body)?;
     change(source, how, move |running| {
-        check_port(&headers, running, &name)?;
-        edit::patch_port(running, &name, &keys)
+        check_named(&headers, running, kind, &name)?;
+        edit::patch(running, kind, &name, &keys)
     })
     .await
 }
 
-async fn delete_port(
-    State(source): State<Source>,
+async fn delete(
+    State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
     how: HowQuery,
     headers: HeaderMap,
 ) -> Result<Json<Plan>, Failure> {
     change(source, how, move |running| {
-        check_port(&headers, running, &name)?;
-        edit::remove_port(running, &name)
+        check_named(&headers, running, kind, &name)?;
+        edit::remove(running, kind, &name)
     })
     .await
 }
@@ -159,7 +208,7 @@ pub(super) async fn aside<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(ControlError::Failed(error.to_string())))
 }
 
-fn document(body: Body) -> Result<PortDocument, Failure> {
+fn document(body: Body) -> Result<Document, Failure> {
     let Json(keys) = body.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(keys)
 }
@@ -175,18 +224,25 @@ fn tag(text: &str) -> String {
     format!("\"{:016x}\"", hasher.finish())
 }
 
-fn port_tag(port: &PortDocument) -> String {
-    tag(&serde_json::Value::Object(port.clone()).to_string())
+/// The entity tag of a network, port or uplink.
+pub(super) fn tag_of(keys: &Document) -> String {
+    tag(&Value::Object(keys.clone()).to_string())
 }
 
-fn tagged(tag: &str) -> HeaderMap {
+/// A header with an entity tag.
+pub(super) fn tagged(tag: &str) -> HeaderMap {
     let value = HeaderValue::from_str(tag).ok();
     value.map(|value| (header::ETAG, value)).into_iter().collect()
 }
 
-/// Refuses a change of a port that is not as its sender knows it.
-fn check_port(headers: &HeaderMap, running: &Config, name: &str) -> Result<(), ControlError> {
-    let known = edit::port(running, name).map(|port| port_tag(&port));
+/// Refuses a change of something that is not as its sender knows it.
+fn check_named(
+    headers: &HeaderMap,
+    running: &Config,
+    kind: Kind,
+    name: &str,
+) -> Result<(), ControlError> {
+    let known = edit::document(running, kind, name).map(|keys| tag_of(&keys));
     check_tag(headers, &known.unwrap_or_default())
 }
 

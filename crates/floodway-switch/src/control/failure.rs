@@ -30,7 +30,9 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
             ControlError::UnknownPort { .. }
+            | ControlError::UnknownFlow { .. }
             | ControlError::UnknownNetwork { .. }
+            | ControlError::UnknownUplink { .. }
             | ControlError::UnknownInterface { .. }
             | ControlError::UnknownCapture(_) => StatusCode::NOT_FOUND,
             ControlError::TooManyCaptures(_) | ControlError::TooManyReaders(_) => {

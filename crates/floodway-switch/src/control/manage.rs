@@ -17,20 +17,28 @@ use axum::response::{IntoResponse, Response};
 
 use super::failure::{Failure, error};
 use super::peer::{Peer, may};
-use super::{changes, routes, upgrade};
+use super::routes::wrong_method;
+use super::table::Routes;
+use super::{changes, upgrade};
 use crate::api::control::ControlError;
+use crate::api::openapi::{self, Sockets};
 use crate::operator::{ConfigApi, UpgradeApi};
 
-/// The routes, answered by `source` and `upgrades`, for root and the user `owner`.
+/// The routes, answered by `source` and `upgrades`.
+pub(super) fn routes(source: Arc<dyn ConfigApi>, upgrades: Arc<dyn UpgradeApi>) -> Routes<()> {
+    changes::routes(source).merge(upgrade::routes(upgrades))
+}
+
+/// A router of these routes, for root and the user `owner`.
 pub(super) fn router(
     source: Arc<dyn ConfigApi>,
     upgrades: Arc<dyn UpgradeApi>,
     owner: u32,
 ) -> Router {
-    changes::router(source)
-        .merge(upgrade::router(upgrades))
+    routes(source, upgrades)
+        .into_router()
         .fallback(unknown)
-        .method_not_allowed_fallback(routes::wrong_method)
+        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(owner, check_rights))
 }
 
@@ -49,10 +57,16 @@ async fn check_rights(
 }
 
 async fn unknown(uri: Uri) -> Response {
-    let (routes, upgrade) = (changes::ROUTES, upgrade::ROUTE);
+    let mut here: Vec<_> = openapi::OPERATIONS
+        .iter()
+        .filter(|operation| operation.sockets != Sockets::Control)
+        .map(|operation| operation.path)
+        .collect();
+    here.dedup();
     let message = format!(
-        "no route {}; there are {routes}, {upgrade}, and the others are on the control socket",
-        uri.path()
+        "no route {}; there are {}, and the others are on the control socket",
+        uri.path(),
+        here.join(", ")
     );
     error(axum::http::StatusCode::NOT_FOUND, message)
 }

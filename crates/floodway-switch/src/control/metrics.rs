@@ -24,9 +24,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use serde::Deserialize;
 
-use crate::api::control::{InboundPort, InboundStatus};
+use crate::api::control::{InboundPort, InboundStatus, MetricsQuery};
 use crate::api::histogram::{Histogram, bounds_s};
 use crate::api::status::{
     ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
@@ -55,14 +54,6 @@ impl Format {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
-}
-
-/// Which metrics are asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct MetricsQuery {
-    /// Also who has sent to whom.
-    pub(super) pairs: bool,
 }
 
 /// Labels of one sample.
@@ -324,6 +315,8 @@ impl Snapshot {
         )?;
         let help = "Bytes acknowledged for the guest and not by it yet";
         metrics.gauge("offload_kept_bytes", help, of(|offload| offload.kept as f64))?;
+        let help = "Bytes acknowledged to the guest and not yet by its peers";
+        metrics.gauge("offload_owed_bytes", help, of(|offload| offload.owed as f64))?;
         let help = "Bytes of memory that frames stored by the TCP offload take";
         metrics.gauge("offload_stored_bytes", help, of(|offload| offload.stored_bytes as f64))?;
         let help = "What the TCP offload has done";

@@ -1,4 +1,4 @@
-//! What the control socket answers. A new route is a line in [`router`] and a handler.
+//! What the control socket answers. A new route is a line in [`routes`], a handler, and a line in [`openapi::OPERATIONS`].
 
 use std::sync::Arc;
 
@@ -6,54 +6,65 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 
 use super::changes::aside;
 use super::failure::{Failure, Source, error};
-use super::metrics::{Format, MetricsQuery};
+use super::metrics::Format;
+use super::table::Routes;
 use super::{captures, changes, events, metrics};
 use crate::api::activity::Activity;
 use crate::api::control::{
-    DrainRequest, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PageQuery, PairPage, PairQuery,
+    DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, MetricsQuery, OffloadChange, OffloadSettings, PageQuery, PairPage, PairQuery,
+    WorkerPage,
 };
 use crate::api::diagnosis::Diagnosis;
-use crate::api::networks::{self, NetworkPage, NetworkTable};
-use crate::api::status::{Status, Version};
+use crate::api::edit::{self, Kind};
+use crate::api::networks::{self, NetworkPage};
+use crate::api::openapi;
+use crate::api::status::{PortStatus, Status, Version};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::operator::ConfigApi;
 
-/// What there is beside the configuration, for who asks for something else.
-const ROUTES: &str = "/v1/status, /v1/activity, /v1/version, /v1/flows, /v1/pairs, /v1/inbound, /v1/ports/NAME/offload, /v1/ports/NAME/drain, /v1/ports/NAME/diagnosis, /v1/networks, /v1/networks/NAME, /v1/trace, /v1/captures, /v1/events, /metrics";
-
 /// The routes, answered by `source`; captures are for root and the user `owner`.
-pub(super) fn router(source: Source, owner: u32) -> Router {
-    let of_captures = Router::new()
-        .route("/v1/captures", get(captures::list).post(captures::begin))
-        .route("/v1/captures/{id}", delete(captures::end))
+pub(super) fn routes(source: Source, owner: u32) -> Routes<()> {
+    let of_captures = Routes::new()
+        .on("GET", "/v1/captures", captures::list)
+        .on("POST", "/v1/captures", captures::begin)
+        .on("DELETE", "/v1/captures/{id}", captures::end)
         .with_state(captures::Owned { source: Arc::clone(&source), owner });
-    let configuration = changes::router(Arc::clone(&source) as Arc<dyn ConfigApi>);
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/activity", get(activity))
-        .route("/v1/version", get(version))
-        .route("/v1/flows", get(flows))
-        .route("/v1/pairs", get(pairs))
-        .route("/v1/inbound", put(set_inbound).get(inbound))
-        .route("/v1/ports/{name}/offload", put(set_offload).get(offload))
-        .route("/v1/ports/{name}/drain", get(drain_status).post(drain))
-        .route("/v1/ports/{name}/diagnosis", get(diagnosis))
-        .route("/v1/networks", get(networks))
-        .route("/v1/networks/{name}", get(network))
-        .route("/v1/trace", post(trace))
-        .route("/v1/events", get(events::follow))
-        .route("/metrics", get(prometheus))
-        .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method)
+    let configuration = changes::routes(Arc::clone(&source) as Arc<dyn ConfigApi>);
+    Routes::new()
+        .on("GET", "/v1/status", status)
+        .on("GET", "/v1/activity", activity)
+        .on("GET", "/v1/version", version)
+        .on("GET", "/v1/flows", flows)
+        .on("GET", "/v1/pairs", pairs)
+        .on("GET", "/v1/inbound", inbound)
+        .on("PUT", "/v1/inbound", set_inbound)
+        .on("GET", "/v1/workers", workers)
+        .on("GET", "/v1/ports/{name}/offload", offload)
+        .on("PUT", "/v1/ports/{name}/offload", set_offload)
+        .on("GET", "/v1/ports/{name}/drain", drain_status)
+        .on("POST", "/v1/ports/{name}/drain", drain)
+        .on("GET", "/v1/ports/{name}/diagnosis", diagnosis)
+        .on("GET", "/v1/ports/{name}/status", port_status)
+        .on("GET", "/v1/ports/{name}/flow", flow)
+        .on("GET", "/v1/networks", networks)
+        .on("GET", "/v1/networks/{name}", network)
+        .on("POST", "/v1/trace", trace)
+        .on("GET", "/v1/events", events::follow)
+        .on("GET", "/metrics", prometheus)
         .with_state(source)
         .merge(configuration)
         .merge(of_captures)
+}
+
+/// A router of these routes.
+pub(super) fn router(source: Source, owner: u32) -> Router {
+    let router = routes(source, owner).into_router();
+    router.fallback(unknown).method_not_allowed_fallback(wrong_method)
 }
 
 async fn status(State(source): State<Source>) -> Json<Status> {
@@ -119,6 +130,22 @@ async fn diagnosis(
     Ok(Json(source.diagnose(&port)?))
 }
 
+async fn port_status(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+) -> Result<Json<PortStatus>, Failure> {
+    Ok(Json(source.port_status(&port)?))
+}
+
+async fn flow(
+    State(source): State<Source>,
+    Path(port): Path<String>,
+    query: Result<Query<FlowKey>, QueryRejection>,
+) -> Result<Json<FlowStatus>, Failure> {
+    let Query(key) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    Ok(Json(source.flow(&port, &key)?))
+}
+
 async fn networks(
     State(source): State<Source>,
     query: Result<Query<PageQuery>, QueryRejection>,
@@ -131,9 +158,26 @@ async fn networks(
 async fn network(
     State(source): State<Source>,
     Path(name): Path<String>,
-) -> Result<Json<NetworkTable>, Failure> {
-    let table = move || networks::table(&source.configuration()?, &source.status(), &name);
-    Ok(Json(aside(table).await?))
+) -> Result<Response, Failure> {
+    let table = move || {
+        let config = source.configuration()?;
+        let tag = changes::tag_of(&edit::document(&config, Kind::Network, &name)?);
+        Ok((tag, networks::table(&config, &source.status(), &name)?))
+    };
+    let (tag, table) = aside(table).await?;
+    Ok((changes::tagged(&tag), Json(table)).into_response())
+}
+
+async fn workers(
+    State(source): State<Source>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<Json<WorkerPage>, Failure> {
+    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    let mut workers = source.status().workers;
+    let names: Vec<_> = workers.iter().map(|worker| worker.index.to_string()).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let (range, next) = query.select(&names)?;
+    Ok(Json(WorkerPage { workers: workers.drain(range).collect(), next }))
 }
 
 async fn trace(
@@ -176,7 +220,8 @@ async fn prometheus(
 }
 
 pub(super) async fn unknown(uri: Uri) -> Response {
-    let message = format!("no route {}; there are {ROUTES}, {}", uri.path(), changes::ROUTES);
+    let routes = openapi::paths().join(", ");
+    let message = format!("no route {}; there are {routes}", uri.path());
     error(StatusCode::NOT_FOUND, message)
 }
 

@@ -19,6 +19,15 @@ use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
 use crate::operator::{ConfigApi, ControlApi, UpgradeApi};
 
+#[cfg(any(test, feature = "checked-answers"))]
+use super::checked::checked;
+
+/// Only tests check answers.
+#[cfg(not(any(test, feature = "checked-answers")))]
+fn checked(router: axum::Router) -> axum::Router {
+    router
+}
+
 /// A running control server. Dropping it removes the socket's file, if it is this process's, and stops the thread, and with it lets
 /// go of the operator.
 #[derive(Debug)]
@@ -50,7 +59,7 @@ impl ControlServer {
         owner: u32,
     ) -> Result<Self, BindError> {
         let serve = move |listener| -> Serving {
-            let router = routes::router(operator, owner);
+            let router = checked(routes::router(operator, owner));
             let service = router.into_make_service_with_connect_info::<Peer>();
             Box::pin(axum::serve(listener, service).into_future())
         };
@@ -68,7 +77,7 @@ impl ControlServer {
     ) -> Result<Self, BindError> {
         let owner = rustix::process::geteuid().as_raw();
         let serve = move |listener| -> Serving {
-            let router = manage::router(configuration, upgrades, owner);
+            let router = checked(manage::router(configuration, upgrades, owner));
             let service = router.into_make_service_with_connect_info::<Peer>();
             Box::pin(axum::serve(listener, service).into_future())
         };

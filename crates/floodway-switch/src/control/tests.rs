@@ -1,5 +1,6 @@
 //! Server and client over a real socket, with a status of our own making.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,12 +13,15 @@ use std::time::Duration;
 
 use floodway_core::histogram::DurationHistogram;
 
-use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer};
+use super::failure::Source;
+use super::routes::routes;
+use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer, manage};
 use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundPort,
-    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundPort, InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
+    UpgradeRequest, UpgradeStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
@@ -30,7 +34,7 @@ use crate::api::trace::{Trace, TraceRequest};
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
 use crate::events::{EventReader, Events};
-use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
+use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, UpgradeApi, drops};
 use crate::stats::{DropReason, Traffic};
 
 mod events;
@@ -64,6 +68,16 @@ impl StatusSource for Fixed {
 
 impl ConfigApi for Fixed {}
 
+impl UpgradeApi for Fixed {
+    fn upgrade(&self, _: &UpgradeRequest) -> Result<UpgradeStatus, ControlError> {
+        Ok(self.upgrades())
+    }
+
+    fn upgrades(&self) -> UpgradeStatus {
+        UpgradeStatus::default()
+    }
+}
+
 /// Answers with what it was asked, where the documents have room for it.
 impl ControlApi for Fixed {
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
@@ -71,6 +85,21 @@ impl ControlApi for Fixed {
         let cwnd = query.limit.unwrap_or(0) as u32;
         let flow = FlowStatus { port, cwnd, srtt_us: Some(90), ..FlowStatus::default() };
         Ok(FlowPage { flows: vec![flow], next: query.cursor.clone() })
+    }
+
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError> {
+        let FlowKey { guest, peer, vlan } = *key;
+        let port = port.to_owned();
+        if peer.port() == 1 {
+            return Err(ControlError::UnknownFlow { port, guest, peer });
+        }
+        let (guest, peer) = (guest.to_string(), peer.to_string());
+        Ok(FlowStatus { port, guest, peer, vlan, ..FlowStatus::default() })
+    }
+
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError> {
+        let found = self.status.ports.iter().find(|status| status.name == port);
+        found.cloned().ok_or_else(|| ControlError::UnknownPort { name: port.into(), ports: vec![] })
     }
 
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
@@ -97,6 +126,8 @@ impl ControlApi for Fixed {
             max_flows: 3,
             idle_s: 4,
             min_rto_ms: 5,
+            early_ack_delay_ms: 6,
+            peer_timeout_s: 7,
         })
     }
 
@@ -381,15 +412,47 @@ fn flows_are_asked_for_by_port_limit_and_cursor() {
 }
 
 #[test]
+fn one_connection_is_asked_for_by_its_ends() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let key = |peer: &str, vlan| FlowKey {
+        guest: "[fd00::1]:40000".parse().unwrap(),
+        peer: peer.parse().unwrap(),
+        vlan,
+    };
+    let flow = client.flow("a b", &key("[fd00::2]:80", Some(7))).unwrap().unwrap();
+    assert_eq!(
+        (&*flow.port, &*flow.guest, &*flow.peer),
+        ("a b", "[fd00::1]:40000", "[fd00::2]:80")
+    );
+    assert_eq!(flow.vlan, Some(7));
+    assert_eq!(client.flow("a b", &key("[fd00::2]:1", None)).unwrap(), None, "it has ended");
+    for query in ["", "?guest=10.0.0.1:1&peer=10.0.0.2", "?guest=10.0.0.1:1&peer=10.0.0.2:2&x=1"] {
+        assert!(client.get_bytes(&format!("/v1/ports/vm1/flow{query}")).is_err(), "{query}");
+    }
+}
+
+#[test]
+fn the_status_of_one_port_is_that_of_all_ports() {
+    let (_directory, path) = socket();
+    let _server = start(&path).unwrap();
+    let client = ControlClient::new(&path).unwrap();
+    let all = client.status().unwrap();
+    assert_eq!(client.port_status(&all.ports[0].name).unwrap(), all.ports[0]);
+    assert!(client.port_status("none").unwrap_err().to_string().contains("no port \"none\""));
+}
+
+#[test]
 fn offload_settings_are_shown_and_changed() {
     let (_directory, path) = socket();
     let _server = start(&path).unwrap();
     let client = ControlClient::new(&path).unwrap();
     assert_eq!(client.offload("vm1").unwrap().budget, 1);
     let congestion = Some("vegas".to_owned());
-    let change = OffloadChange { transmit: Some(true), congestion, ..Default::default() };
+    let change = OffloadChange { transmit: Some(true.into()), congestion, ..Default::default() };
     let settings = client.set_offload("vm1", &change).unwrap();
-    assert_eq!((settings.transmit, settings.congestion.as_str()), (true, "vegas"));
+    assert_eq!((settings.transmit, settings.congestion.as_str()), (true.into(), "vegas"));
     let refused = |port, change| client.set_offload(port, &change).unwrap_err().to_string();
     let error = refused("vm1", OffloadChange { budget: Some(9), ..Default::default() });
     assert_eq!(error, "budget = 9: must be an integer from 65536 to 1073741824");
@@ -493,4 +556,20 @@ fn a_stop_removes_the_socket_and_waits_for_no_client() {
             path.display()
         )
     );
+}
+
+#[test]
+fn the_document_has_every_route_and_no_other() {
+    use crate::api::openapi::{OPERATIONS, Sockets};
+    let source = Arc::new(Fixed::new(sample()));
+    let described = |meant: &dyn Fn(Sockets) -> bool| -> BTreeSet<_> {
+        let meant = OPERATIONS.iter().filter(|operation| meant(operation.sockets));
+        meant.map(|operation| (operation.method, operation.path)).collect()
+    };
+    let all: BTreeSet<_> =
+        routes(Arc::clone(&source) as Source, 0).listed().iter().copied().collect();
+    assert_eq!(all, described(&|sockets| sockets != Sockets::Broker));
+    let manage: BTreeSet<_> =
+        manage::routes(source.clone(), source).listed().iter().copied().collect();
+    assert_eq!(manage, described(&|sockets| sockets != Sockets::Control));
 }

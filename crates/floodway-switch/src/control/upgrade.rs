@@ -5,24 +5,24 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::routing::get;
-use axum::{Json, Router};
 
 use super::changes::aside;
 use super::failure::Failure;
+use super::table::Routes;
 use crate::api::control::{UpgradeRequest, UpgradeStatus};
 use crate::operator::UpgradeApi;
 
 type Source = Arc<dyn UpgradeApi>;
 
-/// What there is.
-pub(super) const ROUTE: &str = "/v1/upgrade";
-
-/// The route, answered by `source`.
-pub(super) fn router(source: Source) -> Router {
-    Router::new().route(ROUTE, get(state).post(begin)).with_state(source)
+/// The routes, answered by `source`.
+pub(super) fn routes(source: Source) -> Routes<()> {
+    Routes::new()
+        .on("GET", "/v1/upgrade", state)
+        .on("POST", "/v1/upgrade", begin)
+        .with_state(source)
 }
 
 async fn state(State(source): State<Source>) -> Json<UpgradeStatus> {

@@ -46,6 +46,7 @@ use floodway_core::time::Instant;
 
 use crate::config::{MeterConfig, QueueConfig};
 use crate::frame::{self, Frame, PREFIX_LEN};
+use crate::stats::DropReason;
 use crate::uplink::Sender;
 use device::{Device, Offered};
 use queue::{Owned, Queue};
@@ -214,6 +215,21 @@ impl Egress {
                 Offered::Refused => self.queue.refuse(waiting, now, sent),
             }
         }
+    }
+
+    /// Hands some of what waits to the device, whatever its rate, and drops and counts what that does not take. Returns `true` if more waits.
+    fn retire(&mut self, now: Instant, sent: &Outbox) -> bool {
+        let now = self.tick(now);
+        self.queue.drop_refused(now, sent);
+        for _ in 0..BATCH {
+            let Some(waiting) = self.queue.next(now, sent) else { return false };
+            waiting.owned.with_frame(|frame| {
+                if !matches!(self.device.send(frame, now, sent), Offered::Done) {
+                    sent.count_dropped(frame, DropReason::UplinkError, now);
+                }
+            });
+        }
+        true
     }
 
     /// When [`pump`](Self::pump) has something to do, if nothing is sent before; [`Instant::NEVER`] while nothing waits.

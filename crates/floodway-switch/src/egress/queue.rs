@@ -211,6 +211,16 @@ impl Queue {
         self.refused.push(waiting);
     }
 
+    /// Drops and counts what the device has refused.
+    pub(super) fn drop_refused(&mut self, now: Instant, sent: &Outbox) {
+        for waiting in std::mem::take(&mut self.refused) {
+            self.scheduler.resume(waiting.class, waiting.source);
+            let dropped =
+                |frame: &Frame<'_>| sent.count_dropped(frame, DropReason::UplinkRefused, now);
+            waiting.owned.with_frame(dropped);
+        }
+    }
+
     /// Bytes that may wait until more can leave with the first of them: none while something urgent waits.
     pub(super) fn patient(&self) -> u64 {
         if self.first.is_some() || self.scheduler.backlog(Class::High).packets > 0 {

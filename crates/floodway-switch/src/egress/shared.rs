@@ -76,6 +76,16 @@ impl SharedEgress {
         self.is_uncut(source)
     }
 
+    /// Hands what waits to the device as far as that takes it, and drops and counts the rest. Nothing is sent afterwards.
+    pub fn retire(&self, now: Instant, sent: &Outbox) {
+        for Whole { vnet, bytes, .. } in self.backlog.clear() {
+            frame::with_slice(vnet, &bytes, |frame| {
+                self.with(|_| sent.count_dropped(frame, DropReason::UplinkError, now));
+            });
+        }
+        while self.with(|egress| egress.retire(now, sent)) {}
+    }
+
     /// Returns `true` if something of `source` is left to be cut.
     #[inline]
     #[must_use]

@@ -109,6 +109,13 @@ impl Backlog {
         }
     }
 
+    /// Takes out all that waits.
+    pub(super) fn clear(&self) -> Vec<Whole> {
+        let mut sources = lock(&self.sources);
+        self.listed.store(0, Ordering::Release);
+        sources.drain(..).flat_map(|source| source.frames).collect()
+    }
+
     /// The first frame of `id`, of `len` bytes, has left.
     pub(super) fn done(&self, id: PortId, len: usize) {
         let mut sources = lock(&self.sources);

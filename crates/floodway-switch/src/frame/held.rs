@@ -59,12 +59,16 @@ impl Held {
 
     /// The frame that a journal has kept, and what its headers say. `None` if they contradict themselves, or there is no memory. Who
     /// wrote the journal may have been taken over: nothing is believed that is not believed of a guest.
-    pub(crate) fn revive(pool: &Arc<Pool>, kept: &Retained) -> Option<(Self, Segment)> {
+    pub(crate) fn revive(
+        pool: &Arc<Pool>,
+        direction: Direction,
+        kept: &Retained,
+    ) -> Option<(Self, Segment)> {
         let bytes = &kept.bytes[..];
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
         let vnet = Offloads::ALL.check(unpack(kept.about), prefix, bytes.len() as u32).ok()?;
         frame::with_slice(vnet, bytes, |frame| {
-            let described = describe(frame, Direction::FromNetwork)?;
+            let described = describe(frame, direction)?;
             Some((Self::copy(pool, frame, &described.meta)?, described.segment))
         })
     }
@@ -116,7 +120,8 @@ mod tests {
             let claims = [partial(&bytes, gso_size), VnetHdr::default()];
             for vnet in claims.into_iter().take(if gso_size > 0 { 1 } else { 2 }) {
                 let (held, segment) = keep(&pool, vnet, &bytes);
-                let (again, same) = Held::revive(&pool, &retained(&held, &segment)).unwrap();
+                let kept = retained(&held, &segment);
+                let (again, same) = Held::revive(&pool, Direction::FromNetwork, &kept).unwrap();
                 assert_eq!((again.bytes(), again.vnet), (held.bytes(), vnet));
                 assert_eq!((same, again.meta.payload_offset), (segment, held.meta.payload_offset));
             }
@@ -140,7 +145,7 @@ mod tests {
             frame[at..end].copy_from_slice(&bytes[..end - at]);
             let about = if believed { kept.about } else { about };
             for bytes in [frame, bytes] {
-                if let Some((held, segment)) = Held::revive(&pool, &Retained { about, bytes, ..kept.clone() }) {
+                if let Some((held, segment)) = Held::revive(&pool, Direction::FromGuest, &Retained { about, bytes, ..kept.clone() }) {
                     prop_assert_eq!(held.payload(0, segment.len).len(), segment.len as usize);
                 }
             }

@@ -27,6 +27,7 @@ impl<'a> GuestIoVec<'a> {
     ///
     /// # Safety
     /// The range must stay mapped and readable for `'a`.
+    #[inline]
     #[must_use]
     pub unsafe fn from_raw(ptr: *const u8, len: usize) -> Self {
         Self {
@@ -36,6 +37,7 @@ impl<'a> GuestIoVec<'a> {
     }
 
     /// Names bytes of our own.
+    #[inline]
     #[must_use]
     pub fn from_slice(bytes: &'a [u8]) -> Self {
         // SAFETY: the slice is readable for 'a.
@@ -43,18 +45,21 @@ impl<'a> GuestIoVec<'a> {
     }
 
     /// Where the bytes start.
+    #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.iov.iov_base.cast_const().cast()
     }
 
     /// Where the bytes start, for writing. Only segments of write-only descriptors are written to.
+    #[inline]
     #[must_use]
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.iov.iov_base.cast()
     }
 
     /// The segment without its first `n` bytes (all of them if it is shorter).
+    #[inline]
     #[must_use]
     pub fn skip(self, n: usize) -> Self {
         let n = n.min(self.len());
@@ -63,12 +68,14 @@ impl<'a> GuestIoVec<'a> {
     }
 
     /// Length in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.iov.iov_len
     }
 
     /// No bytes at all.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iov.iov_len == 0
@@ -164,6 +171,17 @@ impl GuestIoVecs {
     pub(crate) unsafe fn push(&mut self, ptr: *const u8, len: usize) {
         // SAFETY: the range stays mapped while the list holds its memory, and copies live as long as a borrow of the list.
         self.iovecs.push(unsafe { GuestIoVec::from_raw(ptr, len) });
+    }
+
+    /// Appends an iovec without bytes, to be set later, and `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// As [`push`](Self::push).
+    #[inline]
+    pub(crate) unsafe fn push_behind_empty(&mut self, ptr: *const u8, len: usize) {
+        // SAFETY: as in `push`.
+        let iovec = unsafe { GuestIoVec::from_raw(ptr, len) };
+        self.iovecs.extend_from_slice(&[GuestIoVec::from_slice(&[]), iovec]);
     }
 
     /// Appends an iovec without bytes, to be set later.

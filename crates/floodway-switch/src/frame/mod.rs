@@ -34,6 +34,9 @@ const MAX_ACK_LEN: u32 = 14 + 60 + 60;
 const NO_BARE_ACK: tcp::Flags = tcp::Flags::SYN.with(tcp::Flags::FIN).with(tcp::Flags::RST);
 /// TCP's number as protocol or next header.
 const TCP: u8 = 6;
+/// Types of Ethernet frames as they lie in memory.
+const IPV4: u16 = 0x0800_u16.to_be();
+const IPV6: u16 = 0x86dd_u16.to_be();
 
 /// A borrowed frame: headers that hold still, and the rest where it lies.
 ///
@@ -86,17 +89,17 @@ impl Frame<'_> {
     #[inline]
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
-        // Most frames are told apart by a byte or two.
-        let protocol = match *self.prefix {
-            [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, ..] => 14 + 9,
-            [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, ..] => 14 + 6,
+        // Most frames are told apart by a byte or two. None without these is an acknowledgement.
+        let Some(head) = self.prefix.first_chunk::<24>() else { return false };
+        let protocol = match u16::from_ne_bytes([head[12], head[13]]) {
+            IPV4 => head[14 + 9],
+            IPV6 => head[14 + 6],
             _ => return false,
         };
-        self.len <= MAX_ACK_LEN
-            && self.prefix.get(protocol) == Some(&TCP)
-            && self.only_acknowledges()
+        protocol == TCP && self.len <= MAX_ACK_LEN && self.only_acknowledges()
     }
 
+    #[inline(never)]
     fn only_acknowledges(&self) -> bool {
         let Ok(meta) = parse(self.prefix, self.len as usize) else { return false };
         let flags = meta.tcp().map(|tcp| tcp.flags);

@@ -10,11 +10,12 @@ use loom::thread;
 
 use super::{Loom, Unfenced};
 use crate::sync::atomics::Atomics;
-use crate::sync::deadline::{Deadline, Sleeper};
+use crate::sync::deadline::{Deadline, FirstDeadline, Sleeper};
 
 const FAR: Instant = Instant::from_nanos(1000);
 const NEAR: Instant = Instant::from_nanos(20);
 const NEARER: Instant = Instant::from_nanos(10);
+const SOON: Instant = Instant::from_nanos(15);
 
 /// A worker with two timers.
 struct World<A: Atomics> {
@@ -135,4 +136,56 @@ fn a_timer_that_is_put_off_wakes_nobody() {
         publisher.join().unwrap();
         assert!(!world.woken.load(Ordering::Acquire));
     });
+}
+
+/// A worker that is awake looks at two timers when the first one may be due, as others bring them forward.
+fn awake<A: Atomics + 'static>() {
+    struct Awake<A: Atomics> {
+        timers: [Deadline<A>; 2],
+        first: FirstDeadline<A>,
+        sleeper: Sleeper<A>,
+    }
+    let shared = Arc::new(Awake::<A> {
+        timers: std::array::from_fn(|_| Deadline::default()),
+        first: FirstDeadline::default(),
+        sleeper: Sleeper::default(),
+    });
+    let publishers = [NEARER, NEAR].map(|at| {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            shared.timers[usize::from(at == NEAR)].publish(at, &shared.sleeper);
+            shared.first.note(at);
+        })
+    });
+    // At `SOON` one of both is due.
+    let look = || {
+        if !shared.first.take_due(SOON) {
+            return 0;
+        }
+        let due = |timer: &Deadline<A>| {
+            let is_due = timer.get() <= SOON;
+            if !is_due {
+                shared.first.note(timer.get());
+            }
+            usize::from(is_due)
+        };
+        shared.timers.iter().map(due).sum()
+    };
+    let before: usize = look();
+    publishers.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(before + look() >= 1, "a timer that is due was overlooked");
+    assert!(shared.first.take_due(NEAR), "a timer that will be due was forgotten");
+}
+
+#[test]
+#[ignore = "in a process of its own: make prove"]
+fn a_worker_that_is_awake_overlooks_no_timer() {
+    loom::model(awake::<Loom>);
+}
+
+#[test]
+#[ignore = "in a process of its own: make prove"]
+#[should_panic(expected = "was overlooked")]
+fn without_fences_a_worker_that_is_awake_may_overlook_a_timer() {
+    loom::model(awake::<Unfenced>);
 }

@@ -127,6 +127,14 @@ impl KeptCounters {
         UplinkCounters { sent, received, meter: words_of(blocks, DIRECTIONS, METER) }
     }
 
+    /// As [`uplink`](Self::uplink), for one that is new: from zero.
+    #[must_use]
+    pub fn begin_uplink(&self, index: usize) -> UplinkCounters {
+        let blocks = self.uplinks.get(PER_UPLINK * index..).unwrap_or_default();
+        blocks.iter().take(PER_UPLINK).flatten().for_each(|word| word.store(0, Relaxed));
+        self.uplink(index)
+    }
+
     /// Counters of the port `instance` with number `number`, where it has left them, or from zero; `None` if there is no such number.
     #[must_use]
     pub fn port(&self, number: usize, instance: u64) -> Option<PortCounters> {

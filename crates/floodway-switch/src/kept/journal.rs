@@ -1,8 +1,8 @@
-//! The journal of what was acknowledged for a port's guest, in kept memory of its own.
+//! The journal of what was acknowledged for a port's guest and to it, in kept memory of its own.
 //!
 //! # Theory of operation
-//! Its layout follows from the receive budget that the broker made it for, which stays what it is when the budget is changed: with a larger one the journal is what
-//! refuses frames. It has room for twice the budget's bytes, and 5 words for each 512 of these, so it never does as long as the budget is not changed.
+//! Its layout follows from the sum of both budgets, as they were when the broker made it ([`budget`]), which stays what it is when they are changed: with larger ones the journal is what
+//! refuses frames. It has room for twice the budgets' bytes, and 5 words for each 512 of these, so it never does as long as they are not changed and the guest fills its segments.
 //!
 //! Memory is there when it has been written: a port that never acknowledges anything has none, and one that does has as much as it ever had to keep at once. So
 //! a file of no blocks is not even read.
@@ -11,13 +11,29 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
-use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict};
+use floodway_core::offload::Config;
+use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict, Words};
+use floodway_process::fault::{self, Point};
 use rustix::fs::fstat;
 
 use super::map;
 
 /// The words of a journal, mapped for good.
-pub type KeptWords = &'static [AtomicU64];
+#[derive(Clone, Copy)]
+pub struct KeptWords(&'static [AtomicU64]);
+
+impl Words for KeptWords {
+    #[inline]
+    fn load(&self, index: usize) -> u64 {
+        self.0.load(index)
+    }
+
+    #[inline]
+    fn store(&self, index: usize, value: u64) {
+        self.0.store(index, value);
+        fault::pass(Point::JournalStored);
+    }
+}
 
 /// The memory of a journal.
 #[derive(Clone, Copy)]
@@ -26,6 +42,12 @@ pub struct KeptJournal {
     layout: Layout,
     /// Nobody has written anything.
     is_blank: bool,
+}
+
+/// What a port of this configuration may have acknowledged in another's name at once, in bytes: for its guest and to it.
+#[must_use]
+pub const fn budget(config: &Config) -> u32 {
+    config.receive_budget.saturating_add(config.budget)
 }
 
 /// Words of a journal for a port that keeps up to `budget` bytes.
@@ -42,7 +64,7 @@ impl KeptJournal {
     pub fn open(file: &OwnedFd, budget: u32) -> io::Result<Self> {
         let layout = Layout::for_budget(budget);
         let is_blank = fstat(file)?.st_blocks == 0;
-        Ok(Self { words: map(file, layout.words())?, layout, is_blank })
+        Ok(Self { words: KeptWords(map(file, layout.words())?), layout, is_blank })
     }
 
     /// Returns `true` if no process has recorded anything.
@@ -75,7 +97,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::os::fd::AsFd;
 
-    use floodway_core::offload::journal::{Image, Keeper};
+    use floodway_core::offload::journal::{Creditor, Debtor, Image, Keeper};
     use floodway_core::tcp::Seq;
     use floodway_wire::FiveTuple;
     use rustix::fs::SealFlags;
@@ -98,7 +120,8 @@ mod tests {
         assert_eq!(blocks(&file), 0);
         let localhost = Ipv4Addr::LOCALHOST;
         let tuple = FiveTuple::v4(localhost, localhost, 6).with_ports(1, 2);
-        let place = journal.open(&tuple, Seq(9), [1, 2]).unwrap();
+        let debtor = Debtor { tuple: &tuple, creditor: Creditor::Guest, about: [1, 2, 3] };
+        let place = journal.open(&debtor, Seq(9)).unwrap();
         assert!(journal.keep(place, 600, Image { about: 3, bytes: &[7; 700] }));
         assert!(blocks(&file) * 512 <= 4 * 4096, "{} blocks", blocks(&file));
         let again = KeptJournal::open(&file, BUDGET).unwrap();
@@ -120,8 +143,9 @@ mod tests {
             let memory: Vec<_> = (0..words(BUDGET)).map(|_| AtomicU64::new(0)).collect();
             let mut journal = Journal::blank(&memory[..], Layout::for_budget(BUDGET));
             let localhost = Ipv4Addr::LOCALHOST;
-            let place =
-                journal.open(&FiveTuple::v4(localhost, localhost, 6), Seq(0), [0; 2]).unwrap();
+            let tuple = &FiveTuple::v4(localhost, localhost, 6);
+            let debtor = Debtor { tuple, creditor: Creditor::Guest, about: [0; 3] };
+            let place = journal.open(&debtor, Seq(0)).unwrap();
             let bytes = vec![7; len as usize + 134];
             for frame in 0..BUDGET / len.max(512) {
                 assert!(

@@ -19,6 +19,7 @@
 //! away again ([`crate::memory::sigbus`]), and shares at most what its [`budget`] allows, so that mappings and addresses are left for other ports.
 
 pub mod budget;
+pub(crate) mod copy;
 pub mod dirty_log;
 mod lookup;
 pub mod mapping;

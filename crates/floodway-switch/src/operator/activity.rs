@@ -25,7 +25,7 @@ impl Shared {
             switch: self.switch_status(now),
             workers: workers.map(|(index, info)| worker(index, info, now)).collect(),
             ports: ports.iter().map(|port| self.port_activity(port)).collect(),
-            uplinks: self.uplinks.iter().map(|uplink| self.uplink_activity(uplink)).collect(),
+            uplinks: self.uplinks().iter().map(|uplink| self.uplink_activity(uplink)).collect(),
         }
     }
 

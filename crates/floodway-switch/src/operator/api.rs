@@ -4,13 +4,14 @@ use super::capture::CaptureSink;
 use crate::api::activity::Activity;
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery, UpgradeRequest, UpgradeStatus,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, UpgradeRequest,
+    UpgradeStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
 use crate::api::plan::Plan;
-use crate::api::status::Status;
+use crate::api::status::{PortStatus, Status};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
 use crate::events::EventReader;
@@ -68,6 +69,18 @@ pub trait ControlApi: StatusSource + ConfigApi {
     /// # Errors
     /// There is no such port, or the cursor is none.
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError>;
+
+    /// One connection of a port.
+    ///
+    /// # Errors
+    /// There is no such port, or it has no such connection.
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError>;
+
+    /// The status of one port.
+    ///
+    /// # Errors
+    /// There is no such port.
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError>;
 
     /// A page of pairs of guests and destinations, with their classes.
     ///

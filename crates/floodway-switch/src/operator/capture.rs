@@ -64,7 +64,8 @@ impl Target {
         if let Some(port) = shared.ports().named(name) {
             return Some(Self::Port(Arc::downgrade(port)));
         }
-        let uplink = shared.uplinks.iter().find(|uplink| uplink.config.name == name);
+        let uplinks = shared.uplinks();
+        let uplink = uplinks.iter().find(|uplink| uplink.config.name == name);
         uplink.map(|uplink| Self::Uplink(Arc::downgrade(uplink)))
     }
 
@@ -165,7 +166,8 @@ pub(super) fn list(shared: &Shared) -> CaptureList {
 pub(super) fn unknown(shared: &Shared, name: &str) -> ControlError {
     let ports = shared.ports();
     let ports = ports.iter().map(|port| port.config.name.clone());
-    let uplinks = shared.uplinks.iter().map(|uplink| uplink.config.name.clone());
+    let uplinks = shared.uplinks();
+    let uplinks = uplinks.iter().map(|uplink| uplink.config.name.clone());
     ControlError::UnknownInterface {
         name: excerpt(name),
         interfaces: uplinks.chain(ports).collect(),

@@ -103,7 +103,7 @@ fn uplinks(shared: &Shared, port: &Port) -> Vec<UplinkReport> {
         device: uplink.config.device.clone(),
         top_drop: top_uplink_drop(&uplink.sent.traffic),
     };
-    shared.uplinks.iter().filter(carries).map(report).collect()
+    shared.uplinks().iter().filter(carries).map(report).collect()
 }
 
 /// What most frames were dropped for that were to leave by an uplink.

@@ -93,7 +93,7 @@ fn samples(shared: &Shared) -> Vec<Sample> {
     for port in shared.ports().iter() {
         add(&port.config.name, port_sums(port));
     }
-    for uplink in &shared.uplinks {
+    for uplink in shared.uplinks().iter() {
         add(&uplink.config.name, uplink_sums(uplink));
     }
     samples

@@ -11,21 +11,24 @@ pub(crate) mod runtime_settings;
 mod snapshot;
 mod trace;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use floodway_core::offload::FlowSummary;
-use floodway_wire::FiveTuple;
+use floodway_core::offload::{Config, FlowSummary};
+use floodway_wire::{FiveTuple, tcp};
 
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, FlowStatus, InboundChange, InboundStatus,
-    MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::{EventKind, EventQuery};
 use crate::api::settings;
-use crate::api::status::OffloadStatus;
+use crate::api::status::{OffloadStatus, PortStatus};
 use crate::api::trace::{Trace, TraceRequest};
+use crate::api::transmit::TransmitSetting;
+use crate::config::offload::NO_JOURNAL;
 use crate::events::{EventReader, clip};
 use crate::operator::runtime_settings::{Kept, keep};
 use crate::pipeline::delivery::Delivery;
@@ -60,6 +63,9 @@ impl PortOffload {
             online: machine.engine.online().into(),
             budget_used: used.into(),
             kept: kept.into(),
+            mode: config.transmit_mode().name().to_owned(),
+            module_heard: machine.engine.hears_module(),
+            owed: machine.engine.owed(),
             stored_bytes: machine.pool.used() as u64,
             counters: counters.iter().map(|(name, _, n)| (name.to_owned(), n)).collect(),
             rtt: (&machine.engine.rtts()).into(),
@@ -70,7 +76,7 @@ impl PortOffload {
         let machine = self.machine();
         let config = machine.engine.config();
         OffloadSettings {
-            transmit: config.transmit,
+            transmit: TransmitSetting(config.transmit_mode()),
             receive: config.receive,
             local: config.local.name().to_owned(),
             congestion: config.congestion.name().to_owned(),
@@ -81,6 +87,8 @@ impl PortOffload {
             max_flows: config.max_flows,
             idle_s: config.idle.as_secs(),
             min_rto_ms: config.min_rto.as_millis() as u64,
+            early_ack_delay_ms: config.early_ack_delay.as_millis() as u64,
+            peer_timeout_s: config.peer_timeout.as_secs(),
         }
     }
 
@@ -137,6 +145,21 @@ impl ControlApi for Arc<Shared> {
         Ok(FlowPage { flows, next })
     }
 
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError> {
+        let port = self.port(port)?;
+        let name = &port.config.name;
+        let FlowKey { guest, peer, .. } = *key;
+        let unknown = || ControlError::UnknownFlow { port: name.clone(), guest, peer };
+        let tuple = tuple(key).ok_or_else(unknown)?;
+        let flow = port.offload.machine().engine.flow(&tuple).ok_or_else(unknown)?;
+        Ok(flow_status(name, &flow))
+    }
+
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError> {
+        let port = self.port(port)?;
+        Ok(snapshot::port(&port, self.work(port.id)))
+    }
+
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {
         pairs::page(self, query)
     }
@@ -147,11 +170,13 @@ impl ControlApi for Arc<Shared> {
             let mut delivery = Delivery::new(Arc::clone(self));
             let mut session = Session::open(&port, &mut delivery);
             let config = settings::offload(session.config(), change)?;
+            check_journal(&config, &session)?;
             session.configure(config);
             drop(session);
             delivery.flush();
             let settings = port.offload.settings();
             let OffloadSettings { transmit, receive, .. } = settings;
+            let transmit = transmit.is_on();
             let (port, changes) = (port.config.name.clone(), changed(change));
             keep(self, &Kept::Offload(&port, &settings));
             self.events.emit(EventKind::OffloadChanged { port, transmit, receive, changes });
@@ -184,7 +209,7 @@ impl ControlApi for Arc<Shared> {
         if let Some(name) = &query.port
             && !self.events.know(name)
             && !self.ports().iter().any(|port| port.config.name == *name)
-            && !self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+            && !self.uplinks().iter().any(|uplink| uplink.config.name == *name)
         {
             return Err(capture::unknown(self, name));
         }
@@ -248,9 +273,28 @@ fn parse_cursor(cursor: &str) -> Option<(usize, u32)> {
     Some((index.parse().ok()?, from.parse().ok()?))
 }
 
+/// What the offload knows a connection by; none if its ends have addresses of two families.
+fn tuple(FlowKey { guest, peer, vlan }: &FlowKey) -> Option<FiveTuple> {
+    let tuple = match (guest.ip(), peer.ip()) {
+        (IpAddr::V4(guest), IpAddr::V4(peer)) => FiveTuple::v4(guest, peer, tcp::PROTOCOL),
+        (IpAddr::V6(guest), IpAddr::V6(peer)) => FiveTuple::v6(guest, peer, tcp::PROTOCOL),
+        _ => return None,
+    };
+    Some(tuple.with_ports(guest.port(), peer.port()).in_vlan(vlan.unwrap_or(0)))
+}
+
+/// # Errors
+/// The settings want a journal, and the port has none.
+fn check_journal(config: &Config, session: &Session<'_>) -> Result<(), ControlError> {
+    if config.transmit_mode().may_owe() && !session.has_journal() {
+        return Err(ControlError::Invalid(NO_JOURNAL.to_owned()));
+    }
+    Ok(())
+}
+
 fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
     let FiveTuple { src_port, dst_port, .. } = flow.flow;
-    let endpoint = |ip, port| std::net::SocketAddr::new(ip, port).to_string();
+    let endpoint = |ip, port| SocketAddr::new(ip, port).to_string();
     FlowStatus {
         port: port.to_owned(),
         guest: endpoint(flow.flow.src_ip(), src_port),
@@ -266,5 +310,6 @@ fn flow_status(port: &str, flow: &FlowSummary) -> FlowStatus {
         granted: flow.granted,
         srtt_us: flow.srtt.map(|srtt| srtt.as_micros() as u64),
         kept: flow.kept,
+        owed: flow.owed,
     }
 }

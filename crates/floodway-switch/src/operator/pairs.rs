@@ -47,7 +47,8 @@ pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, ControlError
     };
     let ports = shared.ports();
     let mut pairs = Vec::new();
-    while let Some(uplink) = shared.uplinks.get(at.uplink) {
+    let uplinks = ports.uplinks();
+    while let Some(uplink) = uplinks.get(at.uplink) {
         if at.guest >= ports.capacity() {
             at = Cursor { uplink: at.uplink + 1, ..Cursor::default() };
             continue;
@@ -73,7 +74,7 @@ pub fn page(shared: &Shared, query: &PairQuery) -> Result<PairPage, ControlError
             break;
         }
     }
-    let more = at.uplink < shared.uplinks.len();
+    let more = at.uplink < uplinks.len();
     let next = more.then(|| format!("{}.{}.{}", at.uplink, at.guest, at.place));
     Ok(PairPage { pairs, next })
 }

@@ -127,7 +127,7 @@ mod tests {
         let first = switch();
         let keys = kept_by(&first);
         let offload = OffloadChange {
-            transmit: Some(true),
+            transmit: Some(true.into()),
             congestion: Some("vegas".to_owned()),
             idle_s: Some(77),
             ..OffloadChange::default()

@@ -39,7 +39,7 @@ impl StatusSource for Shared {
                 .map(|(index, info)| worker(index, info, now))
                 .collect(),
             ports: self.ports().iter().map(|p| port(p, self.work(p.id))).collect(),
-            uplinks: self.uplinks.iter().map(|u| uplink(u, self.work(u.id))).collect(),
+            uplinks: self.uplinks().iter().map(|u| uplink(u, self.work(u.id))).collect(),
             removed: self.removed_status(),
             l2: entries.iter().map(|(network, entry)| self.l2_entry(*network, entry)).collect(),
             traffic: self.traffic.iter().map(|pair| self.pair(&pair)).collect(),
@@ -124,7 +124,7 @@ impl Shared {
         let ports = self.ports();
         let port = ports.get(id.index()).map(|port| &port.config);
         let port = port.into_iter().flat_map(PortConfig::networks);
-        let uplink = self.uplink(id).map(|uplink| &uplink.config);
+        let uplink = ports.uplink(id).map(|uplink| &uplink.config);
         let uplink = uplink.into_iter().flat_map(UplinkConfig::networks);
         let known = port.chain(uplink).find(|known| known.vid == network.0);
         known.map(|known| known.name.clone()).unwrap_or_default()

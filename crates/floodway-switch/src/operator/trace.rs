@@ -35,7 +35,7 @@ enum Ingress {
 pub(super) fn trace(shared: &Arc<Shared>, request: &TraceRequest) -> Result<Trace, ControlError> {
     let name = &request.interface;
     let port = shared.ports().named(name).cloned().map(Ingress::Port);
-    let uplink = || shared.uplinks.iter().find(|uplink| uplink.config.name == *name).cloned();
+    let uplink = || shared.uplinks().iter().find(|uplink| uplink.config.name == *name).cloned();
     let ingress = port.or_else(|| uplink().map(Ingress::Uplink));
     let ingress = ingress.ok_or_else(|| unknown(shared, name))?;
     let frame = Maker { shared, ingress: &ingress, request }.frame()?;
@@ -156,8 +156,8 @@ impl Maker<'_> {
         let owner = ports.iter().find(|port| port.carried.carries(network) && port.owns(ip));
         let guest = owner.and_then(|port| self.address_of(port));
         let gateway = || {
-            let uplinks =
-                self.shared.uplinks.iter().filter(|uplink| uplink.carried.carries(network));
+            let known = self.shared.uplinks();
+            let uplinks = known.iter().filter(|uplink| uplink.carried.carries(network));
             uplinks.flat_map(|uplink| &uplink.config.gateway_macs).next().copied()
         };
         guest.or_else(gateway).ok_or_else(|| {

@@ -64,17 +64,65 @@ impl Objection {
 /// It is dropped.
 #[inline]
 pub(super) fn check_source(ingress: &Port, prefix: &[u8]) -> Result<(), Objection> {
-    match special(prefix) {
-        None => {}
-        Some(Special::Notice) => return Err(Objection::Notice),
-        Some(Special::Tagged) => return Err(Objection::Tagged),
-    }
+    check_type(prefix)?;
     let (_, src) = addresses(prefix);
     ingress.policy.check_mac(src).map_err(Objection::Source)?;
+    check_inside(ingress, prefix)
+}
+
+/// As [`check_source`], for a frame whose Ethernet source has been checked.
+#[inline]
+pub(super) fn check_all_but_source(ingress: &Port, prefix: &[u8]) -> Result<(), Objection> {
+    check_type(prefix)?;
+    check_inside(ingress, prefix)
+}
+
+#[inline]
+fn check_type(prefix: &[u8]) -> Result<(), Objection> {
+    match special(prefix) {
+        None => Ok(()),
+        Some(Special::Notice) => Err(Objection::Notice),
+        Some(Special::Tagged) => Err(Objection::Tagged),
+    }
+}
+
+#[inline]
+fn check_inside(ingress: &Port, prefix: &[u8]) -> Result<(), Objection> {
     if ingress.policy.looks_inside() {
         ingress.policy.check(prefix).map_err(Objection::Inside)?;
     }
     Ok(())
+}
+
+/// The addresses of the last frame of a batch whose source is known and whose destination is one port or uplink. Most frames of a batch have those of the one
+/// before, and nothing that the table says of them changes while it is held.
+#[derive(Clone, Copy)]
+pub(super) struct LastAddresses {
+    /// Of destination and source.
+    octets: [u8; 12],
+    dst: PortId,
+}
+
+impl LastAddresses {
+    /// No frame so far.
+    pub(super) const NONE: Self = Self { octets: [0; 12], dst: PortId::MAX };
+
+    /// Where a frame with `prefix` goes, if it has the same addresses.
+    #[inline]
+    pub(super) fn destination(&self, prefix: &[u8]) -> Option<PortId> {
+        // Zeros are no source, so none is the same as no frame's.
+        (prefix.first_chunk() == Some(&self.octets)).then_some(self.dst)
+    }
+
+    /// Notes what was found of a frame with `prefix`.
+    #[inline]
+    pub(super) fn note(&mut self, prefix: &[u8], source: Source, verdict: Verdict) {
+        if let (Source::Known, Verdict::To { dst, .. }) = (source, verdict)
+            && let Some(&octets) = prefix.first_chunk()
+        {
+            *self = Self { octets, dst };
+        }
+    }
 }
 
 /// What the table says of a source.
@@ -127,6 +175,15 @@ pub(super) fn check_received(frame: &Frame<'_>) -> Result<VnetHdr, DropReason> {
 }
 
 impl Delivery {
+    /// As [`look_up`](Self::look_up) of a frame that goes where an earlier one of its batch with the same addresses went.
+    #[inline]
+    pub(super) fn look_up_again(&self, ingress: Origin, dst: PortId, frame: &Frame<'_>) -> Verdict {
+        if !self.ports.fits(ingress.network, frame) {
+            return Verdict::Drop(DropReason::Oversize);
+        }
+        Verdict::To { dst, pair: self.select_rx_queue(dst, frame) }
+    }
+
     /// Where a frame goes by its destination.
     #[inline]
     pub(super) fn look_up(&self, table: &MacTable, ingress: Origin, frame: &Frame<'_>) -> Verdict {
@@ -164,9 +221,9 @@ impl Delivery {
     /// The verdict for a frame that goes to everybody else, if there is anybody.
     #[cold]
     fn flood_from(&self, ingress: Origin) -> Verdict {
-        let Self { shared, ports, .. } = self;
+        let ports = &self.ports;
         let port = ports.flooded(ingress).next().is_some();
-        if port || shared.flooded_uplinks(ingress).next().is_some() {
+        if port || ports.flooded_uplinks(ingress).next().is_some() {
             Verdict::Flood
         } else {
             Verdict::Drop(DropReason::NoDestination)

@@ -161,6 +161,9 @@ impl Delivery {
     {
         let src = origin.port;
         let Some(port) = self.ports.get(dst.index()) else {
+            if self.ports.uplink(dst).is_none() && dst.index() >= self.ports.capacity() {
+                return self.deliver_beyond(origin, frames);
+            }
             return self.deliver_to_uplink(origin, dst, frames());
         };
         if !self.ports.connects(origin, dst) {
@@ -228,6 +231,21 @@ impl Delivery {
         placed
     }
 
+    /// Sends frames whose destination was behind an uplink that has gone, as if nobody knew it, beyond the others.
+    #[cold]
+    fn deliver_beyond<'f, I>(&mut self, origin: Origin, frames: impl Fn() -> I)
+    where
+        I: Iterator<Item = Frame<'f>>,
+    {
+        let mut uplinks = self.ports.flooded_uplinks(origin).peekable();
+        if uplinks.peek().is_none() {
+            return self.drop_for_removed(frames().count());
+        }
+        for uplink in uplinks {
+            self.deliver_to_uplink(origin, uplink.id, frames());
+        }
+    }
+
     /// Sends frames to an uplink.
     #[inline]
     fn deliver_to_uplink<'f>(
@@ -236,7 +254,7 @@ impl Delivery {
         dst: PortId,
         frames: impl Iterator<Item = Frame<'f>>,
     ) {
-        let Some(uplink) = self.shared.uplink(dst) else {
+        let Some(uplink) = self.ports.uplink(dst) else {
             return self.drop_for_removed(frames.count());
         };
         let src = origin.port;
@@ -299,7 +317,7 @@ impl Delivery {
     /// Cuts the next piece of what is left of `source` for an uplink. Returns `false` if nothing is left.
     #[cold]
     pub fn resume(&self, source: PortId, now: Instant) -> bool {
-        let work = self.shared.uplinks.iter().find_map(|uplink| uplink.resume(source, now));
+        let work = self.ports.uplinks().iter().find_map(|uplink| uplink.resume(source, now));
         if let Some(work) = &work {
             self.shared.ledger.charge(source, work);
         }
@@ -339,8 +357,8 @@ impl Delivery {
     where
         I: Iterator<Item = Frame<'f>>,
     {
-        let shared = Arc::clone(&self.shared);
-        for uplink in shared.flooded_uplinks(origin) {
+        let ports = Arc::clone(&self.ports);
+        for uplink in ports.flooded_uplinks(origin) {
             self.deliver(origin, uplink.id, 0, Flush::Later, &frames);
         }
     }

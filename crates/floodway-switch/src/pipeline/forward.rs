@@ -22,12 +22,14 @@ use std::sync::Arc;
 use floodway_core::l2::{MacTable, Origin, PortId};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 
 use crate::api::capture::Stage;
 use crate::frame::describe::{Special, special};
 use crate::frame::{self, Frame, vlan};
 use crate::pipeline::decide::{
-    self, Objection, Source, Verdict, accept, addresses, check_received, is_announcement,
+    self, LastAddresses, Objection, Source, Verdict, accept, addresses, check_received,
+    is_announcement,
 };
 use crate::pipeline::delivery::{Delivery, Flush};
 use crate::pipeline::inbound;
@@ -120,7 +122,7 @@ impl Forwarder {
     }
 
     pub(super) fn is_uplink(&self, id: PortId) -> bool {
-        self.delivery.shared.uplink(id).is_some()
+        self.delivery.ports.uplink(id).is_some()
     }
 
     /// Forwards frames of a guest that leave the host, through the port's offload if that is active and its inbound
@@ -245,17 +247,25 @@ impl Forwarder {
         {
             let tables = self.delivery.shared.tables();
             let table = tables.of(ingress.network);
+            let mut last = LastAddresses::NONE;
             for (i, verdict) in verdicts.iter_mut().enumerate().take(batch.len()) {
-                if let Some(frame) = batch.frame(i).filter(|_| done >> i & 1 == 0) {
-                    valid |= 1 << i;
-                    data_frames += u64::from(!frame.is_pure_ack());
-                    let source = self.observe(table, ingress, &frame, now);
-                    changed |= u32::from(source == Ok(Source::Changed)) << i;
-                    *verdict = match source {
-                        Ok(_) => self.classify(table, ingress, ingress.origin(), &frame, now),
-                        Err(reason) => Verdict::Drop(reason),
-                    };
+                let Some(frame) = batch.frame(i).filter(|_| done >> i & 1 == 0) else { continue };
+                valid |= 1 << i;
+                data_frames += u64::from(!frame.is_pure_ack());
+                if let Some(dst) = last.destination(frame.prefix) {
+                    *verdict = self.classify_again(ingress, dst, &frame);
+                    continue;
                 }
+                let source = self.observe(table, ingress, &frame, now);
+                changed |= u32::from(source == Ok(Source::Changed)) << i;
+                *verdict = match source {
+                    Ok(source) => {
+                        let verdict = self.classify(table, ingress, ingress.origin(), &frame, now);
+                        last.note(frame.prefix, source, verdict);
+                        verdict
+                    }
+                    Err(reason) => Verdict::Drop(reason),
+                };
             }
         }
         for frame in frames(batch, changed) {
@@ -302,6 +312,15 @@ impl Forwarder {
         verdict
     }
 
+    /// What becomes of a frame from a VM that has the addresses of one that went to `dst`.
+    #[inline]
+    fn classify_again(&self, ingress: &Port, dst: PortId, frame: &Frame<'_>) -> Verdict {
+        match decide::check_all_but_source(ingress, frame.prefix) {
+            Ok(()) => self.delivery.look_up_again(ingress.origin(), dst, frame),
+            Err(objection) => Verdict::Drop(refuse(ingress, objection, frame.prefix)),
+        }
+    }
+
     /// What becomes of a frame from an uplink.
     fn judge_received(&mut self, ingress: Origin, frame: &Frame<'_>, now: Instant) -> Verdict {
         let (dst, src) = addresses(frame.prefix);
@@ -316,8 +335,7 @@ impl Forwarder {
             self.delivery.learn(src, ingress, announcement, now);
         }
         let verdict = verdict.unwrap_or_else(Verdict::Drop);
-        let uplink =
-            self.delivery.shared.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
+        let uplink = self.delivery.ports.uplink(ingress.port).filter(|_| verdict == Verdict::Flood);
         match uplink {
             Some(uplink) if !uplink.admits_flood(ingress.network, dst, frame.segments(), now) => {
                 Verdict::Drop(DropReason::Storm)
@@ -346,6 +364,7 @@ impl Forwarder {
                 break;
             };
             received += 1;
+            fault::pass(Point::SegmentReceived);
             self.delivery.shared.ledger.charge(id, &RECEIVED);
             frame::with_slice(arrived.vnet, arrived.frame, |frame| {
                 let slot = arrived.slot;

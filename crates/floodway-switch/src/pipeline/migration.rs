@@ -103,9 +103,9 @@ impl Delivery {
         port.emit(|port| EventKind::GuestMigrated { port });
         let waiting = take_waiting(port, &mut rx, mac, network);
         let origin = Origin { port: port.id, network };
-        match shared.uplink(place) {
+        match self.ports.uplink(place).cloned() {
             Some(uplink) => {
-                let lost = self.send_on(port, network, uplink, waiting, now);
+                let lost = self.send_on(port, network, &uplink, waiting, now);
                 rx.traffic.count_drop(DropReason::PortDown, lost);
                 learn();
             }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use floodway_process::fault::{self, Point};
+
 use crate::queues::call::Call;
 use crate::queues::virtqueue::Virtqueue;
 use crate::stats::Counter;
@@ -52,6 +54,7 @@ impl Ring {
     pub fn interrupt(&self) {
         if let Some(call) = &self.call {
             call.signal();
+            fault::pass(Point::Interrupted);
         }
     }
 }

@@ -36,15 +36,17 @@ mod tests;
 use floodway_core::histogram::{DurationCounts, DurationHistogram};
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 use floodway_wire::MacAddr;
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::{self, Offloads};
 use crate::frame::{self, CUT_AT_ONCE, Frame};
+use crate::memory::copy;
 use crate::queues::moderation::{Delivered, Moderated, Moderation};
 use crate::queues::ring::{Interrupts, Ring};
-use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, RingBroken, most_iovecs};
+use crate::queues::virtqueue::{Access, Chain, ChainError, Plain, Pop, RingBroken, most_iovecs};
 use crate::stats::{DropReason, Traffic};
 pub use fate::Fate;
 use pending::Pending;
@@ -362,6 +364,7 @@ impl RxQueue {
         let Some(ring) = &mut self.ring else { return false };
         if ring.queue.has_unpublished() {
             ring.queue.publish();
+            fault::pass(Point::UsedPublished);
         } else if self.moderation.due().is_none() {
             return false;
         }
@@ -387,6 +390,7 @@ impl RxQueue {
             return self.moderation.due();
         }
         ring.queue.publish();
+        fault::pass(Point::UsedPublished);
         let visible = (self.traffic.packets.get(), self.traffic.bytes.get());
         let before = std::mem::replace(&mut self.visible, visible);
         let (frames, bytes) = (visible.0 - before.0, visible.1 - before.1);
@@ -462,6 +466,52 @@ impl RxQueue {
     /// Writes `frame` into receive chains, if the guest has enough of them.
     #[inline]
     fn place(&mut self, frame: &Frame<'_>) -> Result<Placed, RingBroken> {
+        if self.place_in_one(frame) {
+            return Ok(Placed::Yes);
+        }
+        self.place_in_chains(frame)
+    }
+
+    /// Writes `frame` into one receive buffer in one piece, as most have. Returns `false` if that is not what the guest has next; nothing is taken then.
+    #[inline]
+    fn place_in_one(&mut self, frame: &Frame<'_>) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        let queue = &mut ring.queue;
+        let hdr_len = self.features.hdr_len.min(vnet::LEN);
+        let need = hdr_len as u32 + frame.len;
+        let Some(Plain { head, ptr, .. }) = queue.pop_plain(Access::Write { need }) else {
+            return false;
+        };
+        let hdr = header(frame, self.features.offloads, 1);
+        // SAFETY: the buffer has `need` bytes: those of the header, and the frame's, beyond which nothing is written. Two guests, or one guest's buffers, may name the same bytes: `copy`
+        // allows overlap.
+        unsafe {
+            copy::copy(hdr.as_ptr(), ptr, hdr_len);
+            let (mut at, mut left) = (ptr.add(hdr_len), frame.len as usize);
+            for part in frame.parts {
+                let n = part.len().min(left);
+                copy::copy(part.as_ptr(), at, n);
+                (at, left) = (at.add(n), left - n);
+            }
+        }
+        if queue.is_logged() {
+            queue.memory().note_write(ptr, need as usize);
+        }
+        queue.push_used(head, need);
+        self.count_placed(frame);
+        true
+    }
+
+    #[inline]
+    fn count_placed(&self, frame: &Frame<'_>) {
+        self.traffic.count(u64::from(frame.len));
+        if frame.vnet.is_gso() {
+            self.traffic.gso_packets.add(1);
+        }
+    }
+
+    #[inline(never)]
+    fn place_in_chains(&mut self, frame: &Frame<'_>) -> Result<Placed, RingBroken> {
         let need = self.features.hdr_len + frame.len as usize;
         match self.take_chains(need)? {
             Placed::Yes => {}
@@ -469,12 +519,7 @@ impl RxQueue {
         }
         let Some(ring) = &mut self.ring else { return Ok(Placed::NoBuffers) };
         let queue = &mut ring.queue;
-        let vnet = VnetHdr {
-            flags: frame.vnet.flags & self.features.offloads.rx_flags(),
-            num_buffers: self.chains.len() as u16,
-            ..frame.vnet
-        };
-        let hdr = vnet.to_bytes();
+        let hdr = header(frame, self.features.offloads, self.chains.len() as u16);
         let iovecs = self.iovecs.as_slice();
         write(iovecs, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
         if queue.is_logged() {
@@ -485,17 +530,22 @@ impl RxQueue {
         for chain in &self.chains {
             queue.push_used(chain.head, chain.len);
         }
+        fault::pass(Point::FramePlaced);
         if self.iovecs.len() > 1 {
             self.extra.descriptors += self.iovecs.len() as u64;
             self.extra.buffers += self.chains.len() as u64 - 1;
             self.extra.scattered += queue.take_scattered();
         }
-        self.traffic.count(u64::from(frame.len));
-        if frame.vnet.is_gso() {
-            self.traffic.gso_packets.add(1);
-        }
+        self.count_placed(frame);
         Ok(Placed::Yes)
     }
+}
+
+/// The virtio-net header of `frame` for a receiver with `offloads`, who is given it in so many chains.
+#[inline]
+fn header(frame: &Frame<'_>, offloads: Offloads, num_buffers: u16) -> [u8; vnet::LEN] {
+    let flags = frame.vnet.flags & offloads.rx_flags();
+    VnetHdr { flags, num_buffers, ..frame.vnet }.to_bytes()
 }
 
 /// Writes `hdr` and then `parts` into `iovecs`, which are long enough together.
@@ -515,7 +565,7 @@ fn write(iovecs: &[GuestIoVec<'_>], hdr: &[u8], parts: &[GuestIoVec<'_>]) {
             // SAFETY: both ranges were checked by `translate` or are slices, and are at least n
             // long; `to` is guest memory for writing. Two guests, or one guest's buffers, may name
             // the same bytes: `copy` allows overlap.
-            unsafe { std::ptr::copy(from.as_ptr(), to.as_mut_ptr(), n) };
+            unsafe { copy::copy(from.as_ptr(), to.as_mut_ptr(), n) };
             from = from.skip(n);
             to = to.skip(n);
         }

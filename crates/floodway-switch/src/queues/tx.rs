@@ -19,15 +19,16 @@ use std::sync::Arc;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use floodway_process::fault::{self, Point};
 use floodway_wire::vnet::{self, VnetHdr};
 
 use crate::frame::iovec::{GuestIoVec, GuestIoVecs};
 use crate::frame::vnet_offload::Offloads;
 use crate::frame::{self, Frame, MAX_FRAME_LEN, PREFIX_LEN};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, copy};
 use crate::queues::moderation::{Completed, Completions, Moderated};
 use crate::queues::ring::{Interrupts, Ring};
-use crate::queues::virtqueue::{self, Access, Pop, RingBroken};
+use crate::queues::virtqueue::{self, Access, Plain, Pop, RingBroken};
 use crate::stats::ledger::MODEL;
 use crate::stats::{DropReason, Traffic};
 
@@ -269,6 +270,12 @@ impl TxQueue {
         }
     }
 
+    /// Returns `true` if the guest has not been told yet of frames that are done with.
+    #[must_use]
+    pub fn owes_interrupt(&self) -> bool {
+        self.completions.due().is_some()
+    }
+
     /// The worker polls: no kicks needed.
     pub fn disable_kick(&mut self) {
         if let Some(ring) = &mut self.ring {
@@ -296,6 +303,7 @@ impl TxQueue {
                     self.break_ring();
                     batch.frames.clear();
                 }
+                fault::pass(Point::BatchTaken);
             }
             Err(RingBroken) => self.break_ring(),
         }
@@ -312,6 +320,14 @@ impl TxQueue {
         while batch.frames.len() < BATCH && cost < limit_bytes {
             // Room for the prefix, which takes the place of what it copies.
             let start = batch.iovecs.len();
+            if let Some(Plain { head, len, ptr }) = queue.pop_plain(access) {
+                virtqueue::prefetch(ptr);
+                // SAFETY: the queue's memory is held, and the queue has checked the buffer in it.
+                unsafe { batch.iovecs.push_behind_empty(ptr, len as usize) };
+                cost += CHAIN_COST + 2 * DESCRIPTOR_COST + u64::from(len);
+                batch.frames.push(TxFrame::new(head, len, start, start + 2, None));
+                continue;
+            }
             batch.iovecs.push_empty();
             let (head, len, dropped) = match queue.pop(access, &mut batch.iovecs) {
                 Ok(Pop::Chain(chain)) => (chain.head, chain.len, None),
@@ -340,14 +356,7 @@ impl TxQueue {
                 batch.taken.scattered += scattered;
                 cost += scattered * SCATTERED_COST;
             }
-            batch.frames.push(TxFrame {
-                head,
-                prefix_len: 0,
-                vnet: VnetHdr::default(),
-                len,
-                parts: (start as u32, end as u32),
-                dropped,
-            });
+            batch.frames.push(TxFrame::new(head, len, start, end, dropped));
         }
         let chains = batch.frames.len() as u64;
         let end = batch.frames.last().map_or(0, |frame| u64::from(frame.parts.1));
@@ -470,6 +479,7 @@ impl TxQueue {
         }
         batch.frames.clear();
         ring.queue.publish();
+        fault::pass(Point::BatchCompleted);
         self.traffic.packets.add(packets);
         self.traffic.bytes.add(bytes);
         self.traffic.gso_packets.add(gso);
@@ -489,6 +499,13 @@ impl TxQueue {
 }
 
 impl TxFrame {
+    /// A frame of `len` bytes with its header, whose iovecs are those from `start` to `end`, and whose headers nobody has read yet.
+    #[inline(always)]
+    fn new(head: u16, len: u32, start: usize, end: usize, dropped: Option<DropReason>) -> Self {
+        let parts = (start as u32, end as u32);
+        Self { head, prefix_len: 0, vnet: VnetHdr::default(), len, parts, dropped }
+    }
+
     /// Copies the virtio-net header and the prefix, the `i`-th of `prefixes`, out of the frame's iovecs, of which the first is
     /// spare, and makes the iovecs start with the prefix.
     #[inline]
@@ -504,19 +521,41 @@ impl TxFrame {
         self.len = len;
         frame::check_len(len)?;
         let mut hdr = [0; vnet::LEN];
-        let mut reader = Reader { iovecs: &mut iovecs[1..], next: 0 };
-        reader.read(&mut hdr[..hdr_len]);
         let prefix_len = (len as usize).min(PREFIX_LEN);
         let prefix = &mut prefixes.get_mut(i)[..prefix_len];
-        reader.read(prefix);
+        // So many iovecs are used up; the one before the rest becomes the prefix.
+        let at = read_start(&mut iovecs[1..], &mut hdr[..hdr_len.min(vnet::LEN)], prefix);
         self.prefix_len = prefix_len as u8;
-        // `next` iovecs are used up; the one before the rest becomes the prefix.
-        let at = reader.next;
         self.vnet = features.offloads.check(VnetHdr::from_bytes(&hdr), prefix, len)?;
         // SAFETY: the prefixes belong to the batch as the iovecs do, and are not written before these are cleared.
         iovecs[at] = unsafe { GuestIoVec::from_raw(prefixes.as_ptr(i).cast(), prefix_len) };
         self.parts.0 += at as u32;
         Ok(())
+    }
+}
+
+/// Copies `hdr` and `prefix` out of the front of `iovecs`, which are long enough together, and leaves what follows there. Returns how many are used up.
+#[inline(always)]
+fn read_start(iovecs: &mut [GuestIoVec<'static>], hdr: &mut [u8], prefix: &mut [u8]) -> usize {
+    let taken = hdr.len() + prefix.len();
+    match iovecs.first_mut() {
+        // As in most frames.
+        Some(first) if first.len() >= taken => {
+            // SAFETY: the iovec was checked by `translate` and has so many bytes; the destinations are ours.
+            unsafe {
+                copy::read_shared(first.as_ptr(), hdr.as_mut_ptr(), hdr.len());
+                let behind = first.as_ptr().add(hdr.len());
+                copy::read_shared(behind, prefix.as_mut_ptr(), prefix.len());
+            }
+            *first = first.skip(taken);
+            usize::from(first.is_empty())
+        }
+        _ => {
+            let mut reader = Reader { iovecs, next: 0 };
+            reader.read(hdr);
+            reader.read(prefix);
+            reader.next
+        }
     }
 }
 
@@ -537,9 +576,7 @@ impl Reader<'_> {
             let n = iovec.len().min(out.len() - filled);
             // SAFETY: the iovec was checked by `translate` and is at least n long; the destination
             // has n bytes left and is ours.
-            unsafe {
-                std::ptr::copy_nonoverlapping(iovec.as_ptr(), out.as_mut_ptr().add(filled), n);
-            }
+            unsafe { copy::read_shared(iovec.as_ptr(), out.as_mut_ptr().add(filled), n) };
             filled += n;
             self.iovecs[self.next] = iovec.skip(n);
             if n == iovec.len() {

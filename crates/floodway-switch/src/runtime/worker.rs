@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //! A worker owns some ports and uplinks: it alone takes frames out of them. It polls them in
-//! turn (`schedule`) as long as there is something to do, and for a while after that, at most
-//! `poll_us` and less if that does not pay ([`crate::runtime::polling`]). Then it
+//! turn (`schedule`), but for ports that have had nothing for a while (`polled`), as long as there is something to do, and after that
+//! as long as that pays ([`crate::runtime::polling`]). Then it
 //! asks all its guests for kicks, looks once more, and sleeps in `epoll_pwait2` until a guest kicks,
 //! an uplink has a frame, a ring is set up ([`Waker::wake`]), or it is time: for a timer of a port's TCP
 //! offload or of an uplink's queue, or for housekeeping.
@@ -18,6 +18,7 @@
 //! the clock. Another worker can bring a timer forward, and wakes the worker if need be (`deadline`). The
 //! kernel ends a sleep within 0.1 % of its length: the thread's timer slack is set to nothing.
 
+mod polled;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -29,19 +30,23 @@ use std::time::Duration;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture;
 use crate::kept::turns::Turn;
 use crate::pipeline::forward::Forwarder;
 use crate::queues::moderation::Moderated;
 use crate::queues::tx::{Batch, TxQueue};
-use crate::runtime::polling::Polling;
+use crate::runtime::polling::{Next, Polling};
 use crate::state::port::Port;
+use crate::state::ports::Ports;
 use crate::state::shared::Shared;
 use crate::state::uplink::UplinkReceiver;
 use crate::state::workers::WorkerStats;
-use crate::sync::waker::Waker;
+use crate::sync::lock;
+use crate::sync::waker::{Event, Waker};
 
+use polled::PolledPorts;
 #[cfg(any(test, fuzzing))]
 pub(crate) use schedule::QUANTUM;
 pub use schedule::Schedule;
@@ -64,6 +69,8 @@ pub struct Worker {
     pub generation: u64,
     /// The ports that it takes frames from.
     pub ports: Vec<Arc<Port>>,
+    /// Which of them it polls.
+    polled: PolledPorts,
     /// The uplinks that it takes frames from.
     pub uplinks: Vec<UplinkReceiver>,
     /// How long it polls after the last frame before it sleeps.
@@ -84,46 +91,110 @@ pub struct Worker {
     pub turn: Turn,
 }
 
+/// Where a worker is in its loop, and what it works with there.
+pub struct Progress {
+    forwarder: Forwarder,
+    batch: Batch,
+    /// When it last looked at the clock.
+    now: Instant,
+    next_housekeeping: Instant,
+    /// Rounds without work since the last one that had some.
+    idle_polls: u32,
+}
+
 impl Worker {
+    /// The worker with number `index` of `shared`, which serves the ports that are configured for it.
+    ///
+    /// # Panics
+    /// There is no such worker.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, index: usize, waker: Arc<Waker>, polling: Polling) -> Self {
+        let ports = shared.ports();
+        let mine = |port: &&Arc<Port>| port.config.worker == index;
+        let ports: Vec<_> = ports.iter().filter(mine).cloned().collect();
+        let polled = PolledPorts::new(ports.iter().map(|port| port.id), shared.now());
+        Self {
+            waker,
+            index,
+            generation: 0,
+            polled,
+            schedule: Schedule::of(&ports, &[]),
+            ports,
+            uplinks: Vec::new(),
+            polling,
+            stats: Arc::clone(&shared.workers[index].stats),
+            stop: Arc::default(),
+            housekeeper: index == 0,
+            next_completion: Instant::NEVER,
+            was_busy: false,
+            turn: Turn::default(),
+            shared,
+        }
+    }
+
+    /// Serves these uplinks, too, and charges turns for their time.
+    #[must_use]
+    pub fn with_uplinks(mut self, uplinks: Vec<UplinkReceiver>) -> Self {
+        self.schedule = Schedule::of(&self.ports, &uplinks).timed();
+        self.uplinks = uplinks;
+        self
+    }
+
     /// Moves frames until the switch stops.
     pub fn run(mut self) {
-        let mut forwarder = Forwarder::new(Arc::clone(&self.shared));
-        let mut batch = Batch::default();
-        let mut now = self.shared.now();
-        let mut last_busy = now;
-        let mut next_housekeeping = now + HOUSEKEEPING;
-        let mut idle_polls = 0u32;
         end_sleeps_on_time();
         capture::set_worker(self.index);
         self.stats.note_thread();
-        self.each_tx(TxQueue::disable_kick);
+        let mut progress = self.begin();
         while !self.stop.load(Ordering::Relaxed) {
-            if self.shared.generation() != self.generation {
-                self.take_ports(&mut forwarder, &mut batch);
-            }
-            let mut busy = self.poll(&mut forwarder, &mut batch, now);
-            self.stats.polls.add(1);
-            idle_polls = if busy { 0 } else { idle_polls + 1 };
-            let budget = self.polling.budget();
-            if !budget.is_zero() && !idle_polls.is_multiple_of(CLOCK_EVERY) {
-                continue;
-            }
-            now = self.shared.now();
-            busy |= self.run_timers(&mut forwarder, now);
-            if now >= next_housekeeping {
-                next_housekeeping = now + HOUSEKEEPING;
-                self.run_housekeeping(&mut forwarder, &mut batch, now);
-            }
-            if busy {
-                self.stats.busy_polls.add(1);
-                last_busy = now;
-            } else if now.since(last_busy) >= budget {
-                batch.release();
-                let interrupt = forwarder.next_interrupt().min(self.next_completion);
-                self.sleep(next_housekeeping.min(interrupt));
-                now = self.shared.now();
-                idle_polls = 0;
-            }
+            self.step(&mut progress);
+        }
+    }
+
+    /// Returns where its loop begins.
+    #[must_use]
+    pub fn begin(&mut self) -> Progress {
+        self.each_tx(TxQueue::disable_kick);
+        let now = self.shared.now();
+        Progress {
+            forwarder: Forwarder::new(Arc::clone(&self.shared)),
+            batch: Batch::default(),
+            now,
+            next_housekeeping: now + HOUSEKEEPING,
+            idle_polls: 0,
+        }
+    }
+
+    /// One round, and what is due after it; a sleep if there is nothing to do.
+    pub fn step(&mut self, progress: &mut Progress) {
+        let Progress { forwarder, batch, now, next_housekeeping, idle_polls } = progress;
+        if self.shared.generation() != self.generation {
+            self.take_ports(forwarder, batch);
+        }
+        let mut busy = self.poll(forwarder, batch, *now);
+        self.stats.polls.add(1);
+        *idle_polls = if busy { 0 } else { *idle_polls + 1 };
+        if !idle_polls.is_multiple_of(CLOCK_EVERY) && self.polling.is_polling() {
+            return;
+        }
+        *now = self.shared.now();
+        busy |= self.run_timers(forwarder, *now);
+        if self.polled.begin_look(*now) {
+            self.look_at_ports(*now);
+        }
+        if *now >= *next_housekeeping {
+            *next_housekeeping = *now + HOUSEKEEPING;
+            self.run_housekeeping(forwarder, batch, *now);
+        }
+        if busy {
+            self.stats.busy_polls.add(1);
+            self.polling.note_work(*now, thread_time);
+        } else if self.polling.next(*now, thread_time) == Next::Sleep {
+            batch.release();
+            let interrupt = forwarder.next_interrupt().min(self.next_completion);
+            self.sleep((*next_housekeeping).min(interrupt));
+            *now = self.shared.now();
+            *idle_polls = 0;
         }
     }
 
@@ -135,21 +206,41 @@ impl Worker {
         self.generation = ports.generation();
         let mine = |port: &&Arc<Port>| port.config.worker == self.index;
         self.ports = ports.iter().filter(mine).cloned().collect();
+        self.take_uplinks(&ports);
         self.schedule.take_ports(&self.ports, &self.uplinks, &self.shared.ledger);
+        self.polled = PolledPorts::new(self.ports.iter().map(|port| port.id), self.shared.now());
+        self.waker.first.expire();
         forwarder.take_ports(ports);
         self.each_tx(TxQueue::disable_kick);
         // What it has done for ports that are gone is over before anybody sees this.
         self.stats.note_generation(self.generation);
     }
 
+    /// Gives up uplinks that are not in `ports`, and takes over those that have arrived.
+    fn take_uplinks(&mut self, ports: &Ports) {
+        let is_there = |uplink: &UplinkReceiver| ports.uplink(uplink.slot().id).is_some();
+        for gone in self.uplinks.extract_if(.., |uplink| !is_there(uplink)) {
+            // The broker has the same device open.
+            self.waker.unwatch(&gone);
+            gone.close();
+        }
+        for uplink in lock(&self.shared.workers[self.index].arriving).drain(..) {
+            if let Err(error) = self.waker.watch_uplink(&uplink) {
+                tracing::error!(%error, "cannot watch an uplink; it will be served late");
+            }
+            self.uplinks.push(uplink);
+        }
+    }
+
     /// Runs the timers that are due; returns whether there were any.
     fn run_timers(&mut self, forwarder: &mut Forwarder, now: Instant) -> bool {
         let mut busy = false;
-        for port in &self.ports {
-            self.turn.note(port.instance);
-            busy |= forwarder.run_timers(port, now);
+        if self.waker.first.take_due(now) {
+            for index in 0..self.ports.len() {
+                busy |= self.run_timers_of(index, forwarder, now);
+            }
+            self.turn.clear();
         }
-        self.turn.clear();
         // An interrupt that was let wait is no frame: it does not keep the worker from sleeping.
         forwarder.interrupt(now);
         if self.next_completion <= now {
@@ -161,12 +252,59 @@ impl Worker {
         self.uplinks.iter().fold(busy, |busy, uplink| uplink.slot().run_timer(now) | busy)
     }
 
+    /// Runs the timers of a port that are due, and notes when the next ones will be; returns whether there were any. A port for which work was left is
+    /// polled.
+    fn run_timers_of(&mut self, index: usize, forwarder: &mut Forwarder, now: Instant) -> bool {
+        let port = &self.ports[index];
+        self.turn.note(port.instance);
+        let busy = forwarder.run_timers(port, now);
+        self.waker.first.note(port.offload.next_timeout().min(port.inbound.next_timeout()));
+        if port.is_waiting() {
+            self.poll_port(index, now);
+        }
+        busy
+    }
+
+    /// Parks ports that have had nothing for a while, and polls those again that have had an event.
+    fn look_at_ports(&mut self, now: Instant) {
+        let Self { polled, schedule, ports, .. } = self;
+        polled.park_idle(now, |index| park(&ports[index]) && schedule.leave_out(index));
+        if self.polled.has_parked() {
+            self.take_events(Duration::ZERO);
+        }
+    }
+
+    /// Waits for events for `timeout` at most, and polls the ports that they concern.
+    fn take_events(&mut self, timeout: Duration) {
+        let waker = Arc::clone(&self.waker);
+        waker.wait(timeout, |event| {
+            let now = self.shared.now();
+            match event {
+                Event::Kick(id) => {
+                    if let Some(index) = self.polled.index_of(id) {
+                        self.poll_port(index, now);
+                    }
+                }
+                Event::Woken => (0..self.polled.len()).for_each(|index| self.poll_port(index, now)),
+                Event::Timer | Event::Uplink => {}
+            }
+        });
+    }
+
+    /// Polls a port again, if it was parked.
+    fn poll_port(&mut self, index: usize, now: Instant) {
+        if self.polled.poll(index, now) {
+            self.schedule.take_in(index, &self.shared.ledger);
+            self.ports[index].pairs.iter().for_each(|pair| pair.tx().disable_kick());
+        }
+    }
+
     /// Interrupts guests whose frames have been sent for long enough; answers when the next one's will have.
     fn completions(&self, now: Instant) -> Instant {
         let mut next = Instant::NEVER;
-        for (port, pair) in
-            self.ports.iter().flat_map(|port| port.pairs.iter().map(move |p| (port, p)))
-        {
+        // A guest that waits for that is not parked.
+        let ports = self.polled.list().iter().map(|&index| &self.ports[index]);
+        for (port, pair) in ports.flat_map(|port| port.pairs.iter().map(move |p| (port, p))) {
             match pair.tx().interrupt_if_due(now) {
                 Moderated::Waits(due) => next = next.min(due),
                 Moderated::Sent => self.shared.ledger.charge_interrupt(port.id),
@@ -192,6 +330,7 @@ impl Worker {
     fn run_housekeeping(&mut self, forwarder: &mut Forwarder, batch: &mut Batch, now: Instant) {
         // A worker that always finds something never sleeps, and a guest that has gone sends nothing that would take its memory's place.
         batch.release();
+        self.waker.first.expire();
         self.schedule.note_shares(&self.shared.ledger);
         for port in &self.ports {
             forwarder.end_abandoned(port);
@@ -224,9 +363,13 @@ impl Worker {
     ) -> bool {
         self.schedule.begin_round(self.was_busy, || self.shared.now());
         let mut busy = false;
-        for i in 0..self.ports.len() {
+        for place in 0..self.polled.list().len() {
+            let i = self.polled.list()[place];
             self.turn.note(self.ports[i].instance);
-            busy |= self.serve_port(i, forwarder, batch, now);
+            if self.serve_port(i, forwarder, batch, now) {
+                self.polled.note_busy(i);
+                busy = true;
+            }
         }
         self.turn.clear();
         for i in 0..self.uplinks.len() {
@@ -349,19 +492,26 @@ impl Worker {
     /// Sleeps until there is something to do, at most until `housekeeping`.
     fn sleep(&mut self, housekeeping: Instant) {
         let mut work = false;
-        self.each_tx(|tx| work |= tx.enable_kick());
+        self.each_polled_tx(|tx| work |= tx.enable_kick());
         if !work {
             let until = self.waker.sleeper.lie_down(housekeeping, || self.next_timer());
             let before = self.shared.now();
             self.stats.note_asleep(before);
             let allowed = until.since(before);
-            self.waker.wait(allowed);
+            self.take_events(allowed);
             self.waker.sleeper.get_up();
             let slept = self.shared.now().since(before);
             self.stats.note_awake(slept);
             self.polling.adapt(slept, slept < allowed);
         }
-        self.each_tx(TxQueue::disable_kick);
+        self.each_polled_tx(TxQueue::disable_kick);
+    }
+
+    fn each_polled_tx(&self, mut f: impl FnMut(&mut TxQueue)) {
+        let ports = self.polled.list().iter().map(|&index| &self.ports[index]);
+        for pair in ports.flat_map(|port| &port.pairs) {
+            f(&mut pair.tx());
+        }
     }
 
     fn each_tx(&self, mut f: impl FnMut(&mut TxQueue)) {
@@ -369,6 +519,22 @@ impl Worker {
             f(&mut pair.tx());
         }
     }
+}
+
+/// Asks the guest of a port for kicks; returns `true` if there is nothing to do for the port that it will not kick for.
+fn park(port: &Port) -> bool {
+    let is_quiet = |tx: &mut TxQueue| !tx.owes_interrupt() && !tx.enable_kick();
+    let is_idle = !port.is_waiting() && port.pairs.iter().all(|pair| is_quiet(&mut pair.tx()));
+    if !is_idle {
+        port.pairs.iter().for_each(|pair| pair.tx().disable_kick());
+    }
+    is_idle
+}
+
+/// The time for which this thread has run.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Lets the kernel end this thread's sleeps when they should end, and not up to 50 us later to save wake-ups.

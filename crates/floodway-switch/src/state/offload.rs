@@ -5,12 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use floodway_core::offload::journal::Creditor;
 use floodway_core::offload::{
     Adoption, Config, Edit, FlowNotice, Link, Offload, Sink, SynthesizedSegment, Transmission,
 };
 use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
+use crate::frame::describe::Direction;
 use crate::frame::held::Held;
 use crate::frame::pool::Pool;
 use crate::kept::journal::KeptJournal;
@@ -73,9 +75,16 @@ impl Machine {
         self.draining || self.migrating
     }
 
+    /// What is acknowledged is recorded, or will be.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.journal.is_some() || self.engine.is_recording()
+    }
+
     /// Begins to record what is acknowledged, if anything is and it can be recorded.
     pub(crate) fn begin_recording(&mut self) {
-        if let Some(journal) = self.journal.take_if(|_| self.engine.config().receive) {
+        let config = self.engine.config();
+        let records = config.receive || config.transmit_mode().may_owe();
+        if let Some(journal) = self.journal.take_if(|_| records) {
             self.engine.record_in(journal.begin());
         }
     }
@@ -123,7 +132,13 @@ impl PortOffload {
             return None;
         }
         let Machine { engine, pool, .. } = &mut *machine;
-        let found = engine.adopt(journal.adopt(), now, |retained| Held::revive(pool, retained));
+        let found = engine.adopt(journal.adopt(), now, |creditor, retained| {
+            let direction = match creditor {
+                Creditor::Guest => Direction::FromNetwork,
+                Creditor::Peer => Direction::FromGuest,
+            };
+            Held::revive(pool, direction, retained)
+        });
         self.publish(&machine, None);
         Some(found)
     }
@@ -236,7 +251,7 @@ impl PortOffload {
         }
         let deadline = machine.engine.next_timeout();
         match waker {
-            Some(waker) => waker.publish(&self.deadline, deadline),
+            Some(waker) => waker.publish_for_port(&self.deadline, deadline),
             None => self.deadline.set(deadline),
         }
     }

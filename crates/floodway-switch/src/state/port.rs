@@ -396,7 +396,7 @@ impl Port {
     pub fn resume_soon(&self) {
         // Either the worker sees what was left when it looks, or we see that it has cleared this before.
         fence(Ordering::SeqCst);
-        self.waker.publish(&self.resume_at, Instant::ZERO);
+        self.waker.publish_for_port(&self.resume_at, Instant::ZERO);
     }
 
     /// Lets the port's worker announce that `mac` is here.

@@ -1,10 +1,10 @@
-//! The ports of a running switch, which come and go.
+//! The ports and uplinks of a running switch, which come and go.
 //!
 //! # Theory of operation
 //! **Numbers.** A port has a number below the switch's capacity, by which the forwarding table, the ledger and the uplinks know it; the
-//! uplinks' numbers follow. A number is not used again before all that has been free for longer was.
+//! uplinks' numbers follow. A number is not used again before all that has been free for longer was. An uplink that changes is another one, with another number.
 //!
-//! **Generations.** [`Ports`] is the table of ports at one moment and never changes. A change publishes another one with the next generation
+//! **Generations.** [`Ports`] is the table of ports and uplinks at one moment and never changes. A change publishes another one with the next generation
 //! ([`Shared::publish`](super::shared::Shared::publish)). A worker keeps the table that it has looked at and compares generations between two
 //! rounds, which is one relaxed load: a batch meets the same ports from its first frame to its last, and no lock is taken for it.
 //!
@@ -12,7 +12,10 @@
 //! has seen. Its connection, its addresses and its number are given up only when all workers have seen a table without it. A frame that
 //! was to go there meanwhile is counted as `port_down` for the switch.
 //!
-//! **Invariants**: a port in the table is at its own number; generations only grow.
+//! An uplink's receiving half belongs to a worker, which gives it up when it sees a table without that uplink, and takes over those of new
+//! ones ([`WorkerInfo::arriving`](super::workers::WorkerInfo)).
+//!
+//! **Invariants**: a port or uplink in the table is at its own number; generations only grow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +24,29 @@ use floodway_core::l2::{NetworkId, Origin, PortId};
 use floodway_wire::ethernet::HEADER_LEN;
 
 use super::port::Port;
+use super::uplink::Uplink;
 use crate::frame::Frame;
 
-/// The ports at one moment. See the module's theory of operation.
+/// How many numbers there are. Those of uplinks follow those of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// For ports.
+    pub ports: usize,
+    /// For uplinks.
+    pub uplinks: usize,
+}
+
+/// The ports and uplinks at one moment. See the module's theory of operation.
 #[derive(Default)]
 pub struct Ports {
     /// By number.
     table: Box<[Option<Arc<Port>>]>,
     /// In the order of the configuration.
     list: Vec<Arc<Port>>,
+    /// Uplinks, in the order of the configuration.
+    uplinks: Arc<[Arc<Uplink>]>,
+    /// Places of uplinks in that order, by their numbers beyond those of ports.
+    uplink_places: Box<[Option<u16>]>,
     generation: u64,
     /// Some port is isolated or a trunk, or there are ports of several networks.
     separates: bool,
@@ -38,9 +55,16 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The table of `list`, the ports in the order of the configuration. A port whose number is not below `capacity` is left out.
+    /// The table of ports and uplinks in the order of the configuration. Whoever has a number that is not below `capacity` is left out.
     #[must_use]
-    pub fn new(list: Vec<Arc<Port>>, capacity: usize, generation: u64) -> Self {
+    pub fn new(
+        list: Vec<Arc<Port>>,
+        uplinks: Arc<[Arc<Uplink>]>,
+        capacity: Capacity,
+        generation: u64,
+    ) -> Self {
+        let uplink_places = places(&uplinks, capacity);
+        let capacity = capacity.ports;
         let mut table: Box<[_]> = (0..capacity).map(|_| None).collect();
         let list: Vec<_> = list.into_iter().filter(|port| port.id.index() < capacity).collect();
         for port in &list {
@@ -54,7 +78,7 @@ impl Ports {
         let networks = list.iter().flat_map(|port| port.config.networks());
         let mtus = networks.filter_map(|network| Some((NetworkId(network.vid), network.mtu?)));
         let mtus = mtus.collect();
-        Self { table, list, generation, separates, mtus }
+        Self { table, list, uplinks, uplink_places, generation, separates, mtus }
     }
 
     /// The port with this number.
@@ -121,6 +145,28 @@ impl Ports {
         self.list.iter()
     }
 
+    /// The uplink with number `id`.
+    #[inline]
+    #[must_use]
+    pub fn uplink(&self, id: PortId) -> Option<&Arc<Uplink>> {
+        let place = *self.uplink_places.get(id.index().checked_sub(self.table.len())?)?;
+        self.uplinks.get(usize::from(place?))
+    }
+
+    /// All uplinks, in the order of the configuration.
+    #[inline]
+    #[must_use]
+    pub const fn uplinks(&self) -> &Arc<[Arc<Uplink>]> {
+        &self.uplinks
+    }
+
+    /// The uplinks that a frame from `origin` is flooded to: those of its network, but the one that it comes from.
+    pub fn flooded_uplinks(&self, origin: Origin) -> impl Iterator<Item = &Arc<Uplink>> {
+        self.uplinks
+            .iter()
+            .filter(move |u| u.id != origin.port && u.carried.carries(origin.network))
+    }
+
     /// Ports that there can be.
     #[inline]
     #[must_use]
@@ -140,6 +186,18 @@ impl Ports {
     pub fn id(number: usize) -> PortId {
         u16::try_from(number).map_or(PortId::MAX, PortId)
     }
+}
+
+/// Places of `uplinks`, by their numbers.
+fn places(uplinks: &[Arc<Uplink>], capacity: Capacity) -> Box<[Option<u16>]> {
+    let mut places: Box<[_]> = (0..capacity.uplinks).map(|_| None).collect();
+    for (place, uplink) in (0..).zip(uplinks) {
+        let number = uplink.id.index().checked_sub(capacity.ports);
+        if let Some(known) = number.and_then(|number| places.get_mut(number)) {
+            *known = Some(place);
+        }
+    }
+    places
 }
 
 /// The port is in the network, and not isolated there.

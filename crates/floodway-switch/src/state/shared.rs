@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time;
 
 use floodway_core::inbound::Config;
-use floodway_core::l2::{MacTables, Origin, PortId};
+use floodway_core::l2::{MacTables, PortId};
 use floodway_core::time::Instant;
 
 use super::allocator::BandwidthAllocator;
 use super::port::Port;
-use super::ports::Ports;
+use super::ports::{Capacity, Ports};
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
 use crate::api::status::{PredecessorsStatus, ProgramsStatus, Sandbox};
@@ -30,10 +30,10 @@ pub struct Shared {
     ports: RwLock<Arc<Ports>>,
     /// The generation of `ports`.
     generation: AtomicU64,
-    /// Numbers that ports can have.
+    /// Numbers that ports can have; those of uplinks follow.
     pub capacity: usize,
-    /// Uplinks; their numbers follow those that ports can have.
-    pub uplinks: Vec<Arc<Uplink>>,
+    /// Numbers that uplinks can have.
+    pub uplink_capacity: usize,
     /// Workers, in the order of the configuration.
     pub workers: Vec<WorkerInfo>,
     /// The division of the link into the host.
@@ -62,11 +62,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The state of a switch with these ports and uplinks, and numbers for `capacity` ports; `tables` are those of the ports.
+    /// The state of a switch with these ports and uplinks, and with as many numbers as `capacity` says; `tables` are those of the ports.
     #[must_use]
     pub(crate) fn new(
         ports: Vec<Arc<Port>>,
-        capacity: usize,
+        capacity: Capacity,
         uplinks: Vec<Arc<Uplink>>,
         workers: Vec<WorkerInfo>,
         tables: Arc<RwLock<MacTables>>,
@@ -74,12 +74,12 @@ impl Shared {
         events: Arc<Events>,
     ) -> Self {
         let inbound = BandwidthAllocator::new(&ports);
-        let places = capacity + uplinks.len();
+        let places = capacity.ports + capacity.uplinks;
         Self {
-            ports: RwLock::new(Arc::new(Ports::new(ports, capacity, 0))),
+            ports: RwLock::new(Arc::new(Ports::new(ports, uplinks.into(), capacity, 0))),
             generation: AtomicU64::new(0),
-            capacity,
-            uplinks,
+            capacity: capacity.ports,
+            uplink_capacity: capacity.uplinks,
             workers,
             inbound,
             traffic: TrafficMatrix::new(places),
@@ -117,26 +117,26 @@ impl Shared {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Lets `list` be the ports from now on. Returns the generation that workers have to see. One thread at a time may do this.
-    pub(crate) fn publish(&self, list: Vec<Arc<Port>>) -> u64 {
+    /// Lets `list` be the ports from now on, and `uplinks` the uplinks. Returns the generation that workers have to see. One thread at a time may do this.
+    pub(crate) fn publish(&self, list: Vec<Arc<Port>>, uplinks: Arc<[Arc<Uplink>]>) -> u64 {
         let generation = self.generation() + 1;
-        let ports = Arc::new(Ports::new(list, self.capacity, generation));
+        let capacity = Capacity { ports: self.capacity, uplinks: self.uplink_capacity };
+        let ports = Arc::new(Ports::new(list, uplinks, capacity, generation));
         *self.ports.write().unwrap_or_else(PoisonError::into_inner) = ports;
         self.generation.store(generation, Ordering::Relaxed);
         generation
     }
 
-    /// The uplink with number `id`.
-    #[inline]
-    pub fn uplink(&self, id: PortId) -> Option<&Arc<Uplink>> {
-        self.uplinks.get(id.index().checked_sub(self.capacity)?)
+    /// The uplink with number `id`, now. For whoever looks once.
+    #[must_use]
+    pub fn uplink(&self, id: PortId) -> Option<Arc<Uplink>> {
+        self.ports().uplink(id).cloned()
     }
 
-    /// The uplinks that a frame from `origin` is flooded to: those of its network, but the one that it comes from.
-    pub fn flooded_uplinks(&self, origin: Origin) -> impl Iterator<Item = &Arc<Uplink>> {
-        self.uplinks
-            .iter()
-            .filter(move |u| u.id != origin.port && u.carried.carries(origin.network))
+    /// The uplinks now, in the order of the configuration. For whoever looks once.
+    #[must_use]
+    pub fn uplinks(&self) -> Arc<[Arc<Uplink>]> {
+        Arc::clone(self.ports().uplinks())
     }
 
     /// The forwarding tables, for look-ups and refreshing.
@@ -168,7 +168,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use floodway_core::l2::NetworkId;
+    use floodway_core::l2::{NetworkId, Origin};
 
     use super::*;
     use crate::config::{self, NetworkConfig, PortConfig};

@@ -36,6 +36,8 @@ use crate::uplink::{self, Device, OpenError, Received, Receiver, Sender};
 pub enum DeviceSource {
     /// This process.
     Own,
+    /// This process, which has it open; by the name when it has failed.
+    Opened(Arc<Mutex<Option<Device>>>),
     /// A broker.
     Broker(Arc<DeviceSupply>),
 }
@@ -56,7 +58,19 @@ impl DeviceSource {
     fn first(&self, config: &UplinkConfig) -> Result<Option<Device>, OpenError> {
         match self {
             Self::Own => Device::open(config.kind, &config.device).map(Some),
+            Self::Opened(device) => match lock(device).take() {
+                None => Device::open(config.kind, &config.device).map(Some),
+                device => Ok(device),
+            },
             Self::Broker(supply) => Ok(supply.take()),
+        }
+    }
+
+    /// A copy of `device` for an uplink that may take over. A broker keeps its own.
+    fn keep(&self, device: Option<&Device>) -> Option<Device> {
+        match self {
+            Self::Own | Self::Opened(_) => device.and_then(|device| device.try_clone().ok()),
+            Self::Broker(_) => None,
         }
     }
 
@@ -79,6 +93,8 @@ pub struct Uplink {
     /// The networks that it carries, and what may be flooded to each.
     pub carried: Carried<FloodLimits>,
     egress: SharedEgress,
+    /// The open device, for another uplink that takes over.
+    device: Mutex<Option<Device>>,
     /// When the egress has something to do.
     deadline: Deadline,
     /// The worker that owns the receiving half and looks at the deadline.
@@ -121,6 +137,7 @@ impl Uplink {
         let device = source.first(&config)?;
         let failed = device.is_none();
         let link = device.as_ref().and_then(Device::link_rate);
+        let shared = source.keep(device.as_ref());
         let (device, sender) = match device {
             Some(device) => device.halves(&config.device),
             None => uplink::absent::halves()?,
@@ -129,6 +146,7 @@ impl Uplink {
         let UplinkCounters { sent, received, meter } = kept;
         let mut slot = Self::with_sender(id, config, defaults, link, sender, waker, meter);
         (slot.sent.traffic, slot.received) = (sent, received);
+        slot.device = Mutex::new(shared);
         let slot = Arc::new(slot);
         if failed {
             Self::tell_failure(&slot, "the broker has no device yet");
@@ -160,6 +178,7 @@ impl Uplink {
             carried: Carried::new(config.network.as_ref(), &config.tagged, limits),
             config,
             egress: SharedEgress::new(Egress::new(sender, &settings, Instant::ZERO)),
+            device: Mutex::new(None),
             deadline: Deadline::default(),
             waker,
             events: Arc::clone(defaults.events),
@@ -267,6 +286,24 @@ impl Uplink {
         &self.egress
     }
 
+    /// Puts limits of `config` into effect that change nothing else.
+    pub(crate) fn configure_floods(&self, config: &UplinkConfig, now: Instant) {
+        for FloodLimits { storm, multicast } in self.carried.values() {
+            *lock(storm) = StormLimit::new(config.storm_pps.into(), now);
+            *lock(multicast) = StormLimit::new(config.multicast_pps.into(), now);
+        }
+    }
+
+    /// Sends what waits as far as the device takes it now, and drops and counts the rest; to be called when no worker knows the uplink any more.
+    pub(crate) fn retire(&self, now: Instant) {
+        self.egress.retire(now, &self.sent);
+    }
+
+    /// The device, for an uplink that takes over; `None` if it is a broker's or there is none.
+    pub(crate) fn share_device(&self) -> Option<Device> {
+        lock(&self.device).as_ref().and_then(|device| device.try_clone().ok())
+    }
+
     pub(crate) fn replace_sender(&self, sender: Box<dyn Sender>) {
         self.egress.with(|egress| {
             egress.replace_sender(sender);
@@ -370,6 +407,7 @@ impl UplinkReceiver {
         let config = &self.slot.config;
         match self.source.next(config) {
             Ok(Some(device)) => {
+                *lock(&self.slot.device) = self.source.keep(Some(&device));
                 let (device, sender) = device.halves(&config.device);
                 let (uplink, name) = (config.name.clone(), config.device.clone());
                 self.device = device;
@@ -385,6 +423,12 @@ impl UplinkReceiver {
                 false
             }
         }
+    }
+
+    /// Ends it: what was taken from the device and not forwarded is dropped and counted.
+    pub fn close(mut self) {
+        self.count_lost();
+        self.slot.received.count_drop(DropReason::UplinkError, self.device.pending());
     }
 
     /// Counts what the device has lost since this was last called.

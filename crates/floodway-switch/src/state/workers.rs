@@ -1,11 +1,12 @@
 //! What others know of workers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
 
+use super::uplink::UplinkReceiver;
 use crate::stats::Counter;
 
 /// What everybody may know of a worker.
@@ -15,6 +16,8 @@ pub struct WorkerInfo {
     pub core: Option<usize>,
     /// What it has done.
     pub stats: Arc<WorkerStats>,
+    /// Receiving halves of uplinks that it is to take over with the next table of ports.
+    pub arriving: Mutex<Vec<UplinkReceiver>>,
 }
 
 /// What a worker has done.

@@ -1,12 +1,12 @@
-//! Changes of a running switch: ports come, change and go.
+//! Changes of a running switch: ports and uplinks come, change and go.
 //!
 //! # Theory of operation
 //! **Goal**: the switch is as a configuration says, without a frame lost between ports that stay, and a change that cannot be made changes nothing.
 //!
 //! [`Plan`] says what differs. One change at a time is made, in this order:
-//! 1. What may fail comes first: descriptors, accounts that sockets are to belong to, and the sockets of new ports. If one of these fails, those
-//!    that were made are closed, and the switch is as before.
-//! 2. The next table of ports is published, with the new ports and without those that go ([`crate::state::ports`]), and all workers are
+//! 1. What may fail comes first: descriptors, accounts that sockets are to belong to, the devices of new uplinks (`uplinks`), and the sockets of new
+//!    ports. If one of these fails, those that were made are closed, and the switch is as before.
+//! 2. The next table of ports and uplinks is published, with the new ones and without those that go ([`crate::state::ports`]), and all workers are
 //!    awaited. New ports work from here on.
 //! 3. What nobody uses any more is taken down: connections of the guest are reset if they cannot go on, the front-end is disconnected, addresses
 //!    and number are given up. Counters are added to those of all ports that have gone.
@@ -21,9 +21,11 @@
 
 pub(super) mod drain;
 mod follow;
+mod parts;
+mod uplinks;
+mod vcpus;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
@@ -31,10 +33,11 @@ use std::time::{Duration, Instant};
 
 use floodway_core::l2::{MacTable, MacTables, PortId, PortKind, StormLimit};
 
-use super::{BrokerPort, StartError};
+use super::{BrokerPort, BrokerUplink, StartError};
 use crate::api::control::ControlError;
 use crate::api::events::EventKind;
-use crate::api::plan::{Action, Effect, Plan};
+use crate::api::plan::Plan;
+use crate::config::offload::NO_JOURNAL;
 use crate::config::{Config, PortConfig, SocketMode};
 use crate::events::{PortEvents, clip};
 use crate::host::affinity::Cores;
@@ -44,14 +47,17 @@ use crate::kept::counters::KeptCounters;
 use crate::memory::budget::{Budget, Share};
 use crate::pipeline::delivery::Delivery;
 use crate::pipeline::tcp_offload::Session;
-use crate::runtime::vcpu::{ManagedVm, SliceController};
+use crate::runtime::vcpu::SliceController;
 use crate::state::port::Port;
 use crate::state::ports::Ports;
 use crate::state::shared::Shared;
+use crate::state::uplink::Uplink;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
 use crate::vhost::connection::Connection;
 use crate::vhost::relay;
+use parts::Parts;
+use vcpus::look_after_vcpus;
 
 /// How long workers may take to see a change. They look between two batches.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -76,6 +82,8 @@ struct State {
     vcpus: Option<SliceController>,
     /// Numbers of no port; the one that has been free for longest is first.
     free: VecDeque<usize>,
+    /// Numbers of no uplink, in the same order.
+    free_uplinks: VecDeque<usize>,
     broker: Option<Broker>,
 }
 
@@ -90,7 +98,7 @@ enum Doors {
     /// Sockets of this process's; ports have numbers of its choice.
     Own,
     /// The broker's channels, by the names of ports.
-    Broker(BTreeMap<String, BrokerPort>),
+    Broker(BTreeMap<String, BrokerPort>, BTreeMap<String, BrokerUplink>),
 }
 
 /// Why a change was not made.
@@ -116,39 +124,6 @@ struct Prepared {
     connection: Connection,
 }
 
-/// The ports of a change.
-struct Parts {
-    /// Those that are not touched.
-    stay: Vec<Arc<Port>>,
-    /// Those that go.
-    gone: Vec<Arc<Port>>,
-    /// Those that come, and can be made before others go.
-    early: Vec<PortConfig>,
-    /// Those that come where others go: they have a socket or an address of theirs.
-    late: Vec<PortConfig>,
-}
-
-impl Parts {
-    fn of(plan: &Plan, running: &Config, wanted: &Config, ports: &[Arc<Port>]) -> Self {
-        let removed: BTreeSet<_> = plan.ports(Action::Remove, Effect::Reconnect).collect();
-        let replaced: BTreeSet<_> = plan.ports(Action::Change, Effect::Reconnect).collect();
-        let added: BTreeSet<_> = plan.ports(Action::Add, Effect::Live).collect();
-        let goes = |name: &str| removed.contains(name) || replaced.contains(name);
-        let taken = |port: &PortConfig| {
-            running.ports.iter().any(|old| {
-                let same = old.socket == port.socket || old.mac.is_some() && old.mac == port.mac;
-                same && goes(&old.name)
-            })
-        };
-        let is_new =
-            |port: &&PortConfig| added.contains(&*port.name) || replaced.contains(&*port.name);
-        let new = wanted.ports.iter().filter(is_new).cloned();
-        let (late, early) = new.partition(taken);
-        let (gone, stay) = ports.iter().cloned().partition(|port| goes(&port.config.name));
-        Self { stay, gone, early, late }
-    }
-}
-
 impl Manager {
     /// A manager of a switch whose ports have no connections yet.
     pub(super) fn new(
@@ -165,6 +140,7 @@ impl Manager {
             connections: BTreeMap::new(),
             vcpus: None,
             free: (config.ports.len()..shared.capacity).collect(),
+            free_uplinks: (config.uplinks.len()..shared.uplink_capacity).collect(),
             broker,
         };
         Self { shared, wakers, tables, memory, spare, state: Mutex::new(state) }
@@ -194,9 +170,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends all connections.
+    /// Ends all connections. What is owed to guests' peers ends with the journals, so those connections are reset first.
     pub(super) fn stop(&self) {
         let mut state = lock(&self.state);
+        self.reset_owing();
         drop(state.vcpus.take());
         while let Some((_, connection)) = state.connections.pop_first() {
             connection.stop();
@@ -211,6 +188,14 @@ impl Manager {
         self.stop();
     }
 
+    fn reset_owing(&self) {
+        let mut delivery = Delivery::new(Arc::clone(&self.shared));
+        for port in self.shared.ports().list() {
+            Session::open(port, &mut delivery).reset_owing();
+            delivery.flush();
+        }
+    }
+
     /// The configuration that runs, with the settings that were changed since the start.
     pub(super) fn configuration(&self) -> Config {
         self.current(&lock(&self.state))
@@ -219,8 +204,9 @@ impl Manager {
     fn current(&self, state: &State) -> Config {
         let mut config = state.config.clone();
         let ports = self.shared.ports();
+        let named: BTreeMap<_, _> = ports.iter().map(|port| (&port.config.name, port)).collect();
         for known in &mut config.ports {
-            if let Some(port) = ports.named(&known.name) {
+            if let Some(port) = named.get(&known.name) {
                 known.offload = port.offload.machine().engine.config().clone();
             }
         }
@@ -245,7 +231,10 @@ impl Manager {
         if state.broker.is_some() {
             return Err(ControlError::HasBroker);
         }
-        let parts = Parts::of(&plan, &running, &wanted, self.shared.ports().list());
+        if let Some(port) = wanted.port_that_may_owe() {
+            return Err(ControlError::Invalid(format!("port \"{}\": {NO_JOURNAL}", port.name)));
+        }
+        let parts = Parts::of(&plan, &running, &wanted, &self.shared.ports());
         self.check(&state, &wanted, &parts)?;
         let made = self.make(&mut state, &running, wanted, &parts, &mut Doors::Own);
         let made = made.map_err(ControlError::from);
@@ -279,13 +268,23 @@ impl Manager {
         doors: &mut Doors,
     ) -> Result<(), NotMade> {
         let ports = self.shared.ports();
-        let prepared = self.prepare_all(state, &parts.early, doors).map_err(NotMade::Refused)?;
+        let uplinks = self.prepare_uplinks(state, &parts.uplinks, &ports, &wanted, doors);
+        let uplinks = uplinks.map_err(NotMade::Refused)?;
+        let prepared = match self.prepare_all(state, &parts.early, doors) {
+            Ok(prepared) => prepared,
+            Err(refusal) => {
+                self.give_uplinks_up(state, &uplinks);
+                return Err(NotMade::Refused(refusal));
+            }
+        };
         self.drain(parts);
         let mut list = parts.stay.clone();
         list.extend(self.adopt(state, prepared));
-        if !(parts.gone.is_empty() && parts.early.is_empty()) {
-            self.show(&list);
+        if !(parts.gone.is_empty() && parts.early.is_empty() && parts.uplinks.is_empty()) {
+            self.show(&list, &parts.uplinks.next(&uplinks, &wanted));
             self.retire(state, &parts.gone);
+            self.retire_uplinks(state, &parts.uplinks.gone);
+            self.hand_receivers_over(uplinks, &list);
         }
         let problem = self.come_back(state, running, &mut wanted, &parts.late, &mut list, doors);
         self.settle(state, running, ports.list(), wanted, list);
@@ -350,7 +349,7 @@ impl Manager {
                 let number = state.free.pop_front().ok_or_else(|| self.too_many().to_string())?;
                 (number, 0, None, None)
             }
-            Doors::Broker(doors) => {
+            Doors::Broker(doors, _) => {
                 let BrokerPort { number, instance, channel, journal } = doors
                     .remove(&config.name)
                     .ok_or_else(|| format!("port \"{}\": no channel", config.name))?;
@@ -424,9 +423,9 @@ impl Manager {
         prepared.into_iter().map(adopt).collect()
     }
 
-    /// Lets all workers see these ports.
-    fn show(&self, list: &[Arc<Port>]) {
-        let generation = self.shared.publish(list.to_vec());
+    /// Lets all workers see these ports and uplinks.
+    fn show(&self, list: &[Arc<Port>], uplinks: &Arc<[Arc<Uplink>]>) {
+        let generation = self.shared.publish(list.to_vec(), Arc::clone(uplinks));
         let deadline = Instant::now() + SEEN_WITHIN;
         for (index, waker) in self.wakers.iter().enumerate() {
             waker.wake();
@@ -488,7 +487,7 @@ impl Manager {
             }
         }
         if !late.is_empty() {
-            self.show(list);
+            self.show(list, &self.shared.uplinks());
         }
         let what = "some ports are as they were or gone";
         (!problems.is_empty()).then(|| format!("{}; {what}", problems.join("; ")))
@@ -503,13 +502,14 @@ impl Manager {
         wanted: Config,
         list: Vec<Arc<Port>>,
     ) {
-        let known = |name: &str| wanted.ports.iter().find(|port| port.name == name);
+        let known = by_name(&wanted);
+        let was = by_name(running);
         let mut delivery = Delivery::new(Arc::clone(&self.shared));
         let mut weights = Vec::new();
         for port in &list {
-            let Some(config) = known(&port.config.name) else { continue };
+            let Some(&config) = known.get(&*port.config.name) else { continue };
             weights.push((Arc::clone(port), config.inbound_weight));
-            let was = running.ports.iter().find(|port| port.name == config.name);
+            let was = was.get(&*config.name);
             if was.is_some_and(|before| before.offload != config.offload) {
                 Session::open(port, &mut delivery).configure(config.offload.clone());
             }
@@ -530,32 +530,18 @@ impl Manager {
         }
         // In the order of the configuration, for those who look.
         let mut list = list;
-        let place = |port: &Arc<Port>| wanted.ports.iter().position(|p| p.name == port.config.name);
-        list.sort_by_key(place);
-        self.shared.publish(list);
+        let places: BTreeMap<_, _> = wanted.ports.iter().map(|port| &port.name).zip(0..).collect();
+        list.sort_by_key(|port| places.get(&port.config.name).copied());
+        self.settle_uplinks(running, &wanted);
+        self.shared.publish(list, self.uplinks_in_order(&wanted));
         self.look_after_vcpus(state, before, &wanted);
         state.config = wanted;
     }
-
-    /// Starts the thread anew that looks after vCPUs if it has other ports to look after.
-    fn look_after_vcpus(&self, state: &mut State, before: &[Arc<Port>], wanted: &Config) {
-        let ports = self.shared.ports();
-        let vms = |ports: &[Arc<Port>]| -> BTreeSet<_> {
-            ports.iter().filter(|port| port.config.vcpu.is_some()).map(|port| port.id).collect()
-        };
-        if state.broker.is_some() || vms(before) == vms(ports.list()) {
-            return;
-        }
-        drop(state.vcpus.take());
-        match look_after_vcpus(ports.list(), wanted) {
-            Ok(keeper) => state.vcpus = keeper,
-            Err(error) => tracing::error!(%error, "no thread looks after vCPUs"),
-        }
-    }
 }
 
-fn look_after_vcpus(ports: &[Arc<Port>], config: &Config) -> io::Result<Option<SliceController>> {
-    SliceController::start(ports.iter().filter_map(ManagedVm::of).collect(), config.vcpu)
+/// The ports of a configuration.
+fn by_name(config: &Config) -> BTreeMap<&str, &PortConfig> {
+    config.ports.iter().map(|port| (&*port.name, port)).collect()
 }
 
 /// Brings a port and its configured address into the forwarding tables of its networks.

@@ -6,13 +6,13 @@ use super::manager::Manager;
 use crate::api::activity::Activity;
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
-    ControlError, DrainStatus, FlowPage, FlowQuery, InboundChange, InboundStatus, OffloadChange,
-    OffloadSettings, PairPage, PairQuery,
+    ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
+    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
 use crate::api::plan::Plan;
-use crate::api::status::Status;
+use crate::api::status::{PortStatus, Status};
 use crate::api::trace::{Trace, TraceRequest};
 use crate::config::Config;
 use crate::events::EventReader;
@@ -38,6 +38,14 @@ impl StatusSource for Operated {
 impl ControlApi for Operated {
     fn flows(&self, query: &FlowQuery) -> Result<FlowPage, ControlError> {
         self.shared.flows(query)
+    }
+
+    fn flow(&self, port: &str, key: &FlowKey) -> Result<FlowStatus, ControlError> {
+        self.shared.flow(port, key)
+    }
+
+    fn port_status(&self, port: &str) -> Result<PortStatus, ControlError> {
+        self.shared.port_status(port)
     }
 
     fn pairs(&self, query: &PairQuery) -> Result<PairPage, ControlError> {

@@ -11,6 +11,7 @@ pub(crate) trait Word<T> {
     fn new(value: T) -> Self;
     fn load(&self, order: Ordering) -> T;
     fn store(&self, value: T, order: Ordering);
+    fn fetch_min(&self, value: T, order: Ordering) -> T;
 }
 
 /// A family of words, and the fence that orders accesses to them.
@@ -50,6 +51,11 @@ macro_rules! word {
             #[inline(always)]
             fn store(&self, value: $value, order: Ordering) {
                 <$word>::store(self, value, order);
+            }
+
+            #[inline(always)]
+            fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                <$word>::fetch_min(self, value, order)
             }
         }
     };

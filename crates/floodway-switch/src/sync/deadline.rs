@@ -9,8 +9,12 @@
 //! fences, and looks until when the worker sleeps. Whatever the order of the four accesses, one of the two sees what the other has
 //! stored: the worker sleeps no longer than the deadline, or it is woken.
 //!
-//! **Invariant** (checked for all interleavings by `make prove`): a worker never sleeps beyond a published deadline without having been woken
-//! since it lay down. Changes of one deadline are made under the lock of what it belongs to, one at a time.
+//! **Awake**, the worker does not look at the deadlines of all its ports in each round, only at the first of them ([`FirstDeadline`]), which whoever
+//! publishes one brings forward. When that is due, the worker forgets it, fences, looks at all deadlines and notes the first of those that
+//! remain. It may be earlier than any of them, which costs a look.
+//!
+//! **Invariants** (checked for all interleavings by `make prove`): a worker never sleeps beyond a published deadline without having been woken
+//! since it lay down; a published deadline that the worker has not seen is not before its first one. Changes of one deadline are made under the lock of what it belongs to, one at a time.
 
 use std::sync::atomic::Ordering;
 
@@ -54,6 +58,49 @@ impl<A: Atomics> Deadline<A> {
         // Either the worker sees the deadline before it sleeps, or we see until when it sleeps.
         A::fence();
         sleeper.sleeps_beyond(at)
+    }
+}
+
+/// The first of several deadlines, or earlier.
+pub(crate) struct FirstDeadline<A: Atomics = Native> {
+    nanos: A::U64,
+}
+
+impl<A: Atomics> Default for FirstDeadline<A> {
+    /// Due at once: nobody has looked yet.
+    fn default() -> Self {
+        Self { nanos: A::U64::new(0) }
+    }
+}
+
+impl<A: Atomics> FirstDeadline<A> {
+    /// A deadline is `at` from now on. To be called after it was published.
+    #[inline]
+    pub(crate) fn note(&self, at: Instant) {
+        if at == Instant::NEVER {
+            return;
+        }
+        // Either the worker sees the deadline when it looks, or we see that it has forgotten the first one.
+        A::fence();
+        if at.as_nanos() < self.nanos.load(Ordering::SeqCst) {
+            self.nanos.fetch_min(at.as_nanos(), Ordering::SeqCst);
+        }
+    }
+
+    /// Returns `true` if some deadline may be due at `now`: all have to be looked at, and those that remain noted.
+    #[inline]
+    pub(crate) fn take_due(&self, now: Instant) -> bool {
+        if self.nanos.load(Ordering::Relaxed) > now.as_nanos() {
+            return false;
+        }
+        self.nanos.store(Instant::NEVER.as_nanos(), Ordering::SeqCst);
+        A::fence();
+        true
+    }
+
+    /// Has all deadlines looked at.
+    pub(crate) fn expire(&self) {
+        self.nanos.store(0, Ordering::SeqCst);
     }
 }
 

@@ -239,6 +239,12 @@ impl DriverQueue {
         head
     }
 
+    /// Used chains that were not reaped yet.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used_idx().wrapping_sub(self.last_used).into()
+    }
+
     /// The next used chain; its descriptors are free again.
     ///
     /// # Panics

@@ -7,6 +7,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::driver::{Buffer, DriverQueue, RawDescriptor};
 use super::memory::TestMemory;
+use crate::frame::vnet_offload::{self, Offloads};
+use crate::frame::with_slice;
 use crate::vhost::features;
 
 const PAGE: u64 = 4096;
@@ -114,6 +116,33 @@ pub struct GuestPair {
     pub rx: GuestQueue,
     /// Frames from the guest.
     pub tx: GuestQueue,
+}
+
+impl GuestPair {
+    /// Used indices of both queues, as the switch has published them.
+    #[must_use]
+    pub fn used(&self) -> [u16; 2] {
+        [&self.rx, &self.tx].map(|queue| queue.driver.used_idx())
+    }
+}
+
+/// Finishes a frame of a TCP stack behind a tap as the guest's driver would, which leaves to the device only what was negotiated. Each frame that this makes goes to `each`.
+///
+/// # Panics
+/// The frame is none that a stack makes.
+pub fn as_driver_sends(
+    offloads: Offloads,
+    vnet: VnetHdr,
+    frame: &[u8],
+    mut each: impl FnMut(VnetHdr, &[u8]),
+) {
+    let vnet = VnetHdr { flags: vnet.flags & vnet::F_NEEDS_CSUM, ..vnet };
+    if offloads.allow(&vnet) {
+        return each(vnet, frame);
+    }
+    with_slice(vnet, frame, |frame| {
+        vnet_offload::finish(frame, offloads, each).expect("a good frame");
+    });
 }
 
 /// A VM. It outlives its connections to the switch.

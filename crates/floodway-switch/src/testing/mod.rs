@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 pub use driver::{Buffer, DriverQueue, RawDescriptor, Used};
 pub use frontend::{Frontend, RequestError};
-pub use guest::{Guest, GuestConfig, TxShape};
+pub use guest::{Guest, GuestConfig, TxShape, as_driver_sends};
 pub use memory::TestMemory;
 
 /// When a test counts as hanging.

@@ -4,6 +4,7 @@
 //! a broker that keeps the device and a data plane that has duplicates of its descriptors, and another data plane after that. What the kernel has queued for the
 //! device belongs to the open file, so it is there for the next one.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::{Halves, OpenError, packet, tap};
@@ -70,6 +71,21 @@ impl Device {
             Descriptors::Tap(tap) => vec![tap.as_fd()],
             Descriptors::Packet { receiving, sending } => vec![receiving.as_fd(), sending.as_fd()],
         }
+    }
+
+    /// The same device, by descriptors of its own.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let descriptors = match &self.descriptors {
+            Descriptors::Tap(tap) => Descriptors::Tap(tap.try_clone()?),
+            Descriptors::Packet { receiving, sending } => Descriptors::Packet {
+                receiving: receiving.try_clone()?,
+                sending: sending.try_clone()?,
+            },
+        };
+        Ok(Self { descriptors, link_rate: self.link_rate })
     }
 
     /// Bits per second, if the kernel said so when the device was opened.

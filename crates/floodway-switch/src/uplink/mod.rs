@@ -84,6 +84,11 @@ pub trait Receiver: Send {
     /// them, since the uplink was opened: our share of the device's queue was full, or the frame
     /// was longer than [`MAX_FRAME`] or of a kind that no virtio-net header can describe.
     fn lost(&mut self) -> u64;
+
+    /// Frames that were taken from the device in a batch and that [`recv`](Self::recv) has not returned yet.
+    fn pending(&self) -> u64 {
+        0
+    }
 }
 
 /// The half of an uplink that sends. Never blocks.

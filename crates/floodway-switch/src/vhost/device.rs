@@ -318,7 +318,7 @@ impl Device {
             self.port.waker.unwatch(&*old);
         }
         if let Some(kick) = kick {
-            self.port.waker.watch(&kick);
+            self.port.waker.watch(&kick, self.port.id);
             vring.kick = Some(Arc::new(kick));
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
-use floodway_switch::api::control::{FlowQuery, OffloadChange};
+use floodway_switch::api::control::{FlowKey, FlowQuery, OffloadChange};
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
@@ -148,6 +148,14 @@ fn flows_are_shown_and_drained() {
             assert_eq!(flow.guest, host.peer_addr().expect("an address").to_string());
             assert_eq!((flow.port.as_str(), flow.tx.as_str()), ("vm1", "ACTIVE"), "{guest:?}");
             assert!(flow.cwnd > 0 && flow.srtt_us.is_some(), "{flow:?}");
+            let ends = |guest: &str, peer: &str| {
+                let (guest, peer) = (guest.parse().unwrap(), peer.parse().unwrap());
+                scene.operator.flow("vm1", &FlowKey { guest, peer, vlan: None })
+            };
+            assert_eq!(ends(&flow.guest, &flow.peer).expect("the same").guest, flow.guest);
+            let error = ends(&flow.peer, &flow.guest).expect_err("the other direction");
+            assert!(error.to_string().contains("has no connection"), "{error}");
+            assert!(ends("10.9.0.2:1", "[fd00:9::1]:1").is_err(), "two families");
         }
         // Page by page it is the same.
         let mut paged = Vec::new();
@@ -225,9 +233,9 @@ fn a_port_drains_by_itself_while_its_guest_migrates() {
 fn offload_is_switched_while_bytes_flow() {
     with_scene(features::offered(1), offload(false, false), |scene| {
         let operator = &scene.operator;
-        let set = |transmit, receive| {
+        let set = |transmit: bool, receive| {
             let change = OffloadChange {
-                transmit: Some(transmit),
+                transmit: Some(transmit.into()),
                 receive: Some(receive),
                 ..OffloadChange::default()
             };

@@ -13,15 +13,13 @@ use floodway_switch::Switch;
 use floodway_switch::api::control::{FlowQuery, FlowStatus};
 use floodway_switch::config::Config;
 use floodway_switch::frame::iovec::GuestIoVec;
-use floodway_switch::frame::vnet_offload::{self, Offloads};
-use floodway_switch::frame::with_slice;
 use floodway_switch::operator::ControlApi;
 use floodway_switch::testing::frames::mac;
-use floodway_switch::testing::{Frontend, Guest, GuestConfig};
+use floodway_switch::testing::{Frontend, Guest, GuestConfig, as_driver_sends};
 use floodway_switch::uplink::{Receiver, Sender, tap};
 use floodway_switch::vhost::features;
 use floodway_wire::notice::{self, ETHERTYPE, Notice};
-use floodway_wire::vnet::{F_NEEDS_CSUM, VnetHdr};
+use floodway_wire::vnet::VnetHdr;
 
 use crate::netns;
 
@@ -140,25 +138,6 @@ fn guest_nonce() -> Vec<u8> {
     frame.to_vec()
 }
 
-/// Finishes a frame of the guest's stack as its driver would: the tap leaves everything to the device.
-fn as_negotiated(
-    offloads: Offloads,
-    vnet: VnetHdr,
-    frame: &[u8],
-    frames: &mut VecDeque<(VnetHdr, Vec<u8>)>,
-) {
-    let vnet = VnetHdr { flags: vnet.flags & F_NEEDS_CSUM, ..vnet };
-    if offloads.allow(&vnet) {
-        return frames.push_back((vnet, frame.to_vec()));
-    }
-    with_slice(vnet, frame, |frame| {
-        vnet_offload::finish(frame, offloads, |vnet, bytes| {
-            frames.push_back((vnet, bytes.to_vec()));
-        })
-        .expect("a good frame");
-    });
-}
-
 /// Moves frames between the guest's stack, behind a tap, and its virtqueues.
 fn relay(
     vm: &Vm,
@@ -173,7 +152,9 @@ fn relay(
         while waiting.len() < 64
             && let Some(received) = receiver.recv().expect("receive")
         {
-            as_negotiated(offloads, received.vnet, received.frame, &mut waiting);
+            as_driver_sends(offloads, received.vnet, received.frame, |vnet, frame| {
+                waiting.push_back((vnet, frame.to_vec()));
+            });
         }
         while waiting.front().is_some_and(|(vnet, frame)| guest.send(0, vnet, frame)) {
             waiting.pop_front();

@@ -13,7 +13,7 @@
 //! What is left of them rarely stops a case with the offload off; a search reports these apart.
 
 use floodway_core::congestion::Algorithm;
-use floodway_core::offload::Config;
+use floodway_core::offload::{Config, Transmit};
 use floodway_core::time::Duration;
 use smoltcp::socket::tcp::CongestionControl;
 
@@ -160,15 +160,16 @@ impl Case {
         Self { setup, guest: (guest, ends.0), peer: (peer, ends.1) }
     }
 
-    fn world(&self, transmit: bool, receive: bool) -> World {
+    fn world(&self, transmit: Transmit, receive: bool) -> World {
         let mut setup = self.setup.clone();
-        (setup.offload.transmit, setup.offload.receive) = (transmit, receive);
+        setup.offload.set_transmit(transmit);
+        setup.offload.receive = receive;
         let guest = stack(self.guest, GUEST, !setup.guest_connects, setup.seed);
         let peer = stack(self.peer, PEER, setup.guest_connects, setup.seed + 1);
         World::new(&setup, guest, peer)
     }
 
-    fn run(&self, transmit: bool, receive: bool) -> Result<World, String> {
+    fn run(&self, transmit: Transmit, receive: bool) -> Result<World, String> {
         let mut world = self.world(transmit, receive);
         world.run(LIMIT).map(|()| world)
     }
@@ -180,7 +181,14 @@ const CASES: u64 = 12;
 /// Virtual time that a transfer may take: a hang, not a slow one.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-const OFFLOADS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+const OFFLOADS: [(Transmit, bool); 6] = [
+    (Transmit::Off, false),
+    (Transmit::Module, false),
+    (Transmit::Off, true),
+    (Transmit::Module, true),
+    (Transmit::Agentless, false),
+    (Transmit::Agentless, true),
+];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -193,6 +201,7 @@ struct Totals {
     retransmitted: u64,
     acknowledged: u64,
     window_updates: u64,
+    early_acks: u64,
     redelivered: u64,
     /// Segments by which the ends closed their windows.
     closed_by_guest: u64,
@@ -206,6 +215,7 @@ impl Totals {
         self.retransmitted += counters.retransmitted;
         self.acknowledged += counters.acknowledged_bytes;
         self.window_updates += counters.window_updates;
+        self.early_acks += counters.early_acks;
         self.redelivered += counters.redelivered;
         self.closed_by_guest += world.wire.closed_by_guest;
         self.closed_by_peer += world.wire.closed_by_peer;
@@ -214,14 +224,14 @@ impl Totals {
     /// Sweeps over paths that harm nothing would prove nothing.
     fn check(&self) {
         let done = [self.stored, self.retransmitted, self.acknowledged, self.window_updates];
-        let more = [self.redelivered, self.closed_by_guest, self.closed_by_peer];
+        let more = [self.early_acks, self.redelivered, self.closed_by_guest, self.closed_by_peer];
         let all = done.into_iter().chain(more).all(|n| n > 0);
         assert!(all, "the offload had nothing to do: {self:?}");
     }
 }
 
 /// Runs a case; a broken invariant is a reason as well.
-fn outcome(case: &Case, transmit: bool, receive: bool) -> Result<World, String> {
+fn outcome(case: &Case, transmit: Transmit, receive: bool) -> Result<World, String> {
     let run = std::panic::AssertUnwindSafe(|| case.run(transmit, receive));
     std::panic::catch_unwind(run).unwrap_or_else(|_| Err("a panic, see above".to_owned()))
 }
@@ -229,7 +239,7 @@ fn outcome(case: &Case, transmit: bool, receive: bool) -> Result<World, String> 
 /// What failed in a search.
 #[derive(Debug, Default)]
 struct Failures {
-    with_offload: Vec<(u64, bool, bool)>,
+    with_offload: Vec<(u64, Transmit, bool)>,
     /// Without offload: faults of the stacks.
     alone: Vec<u64>,
 }
@@ -240,8 +250,8 @@ fn run_all_ways(case: &Case, seed: u64, totals: &mut Totals, failures: &mut Fail
         match outcome(case, transmit, receive) {
             Ok(world) => totals.add(&world),
             Err(reason) => {
-                eprintln!("seed {seed}, offload {transmit} {receive}: {reason}\n{case:?}\n");
-                if !transmit && !receive {
+                eprintln!("seed {seed}, offload {transmit:?} {receive}: {reason}\n{case:?}\n");
+                if (transmit, receive) == (Transmit::Off, false) {
                     return failures.alone.push(seed);
                 }
                 failures.with_offload.push((seed, transmit, receive));
@@ -306,10 +316,10 @@ fn no_guest_repeats_what_the_switch_has() {
         for peer in [Kind::Smoltcp, Kind::Lwip] {
             for seed in 1..=4 {
                 let case = upload(guest, peer, seed);
-                let world = case.run(true, false).expect("the streams arrive");
+                let world = case.run(Transmit::Module, false).expect("the streams arrive");
                 assert_eq!(world.wire.guest_repeats, 0, "{case:?}");
                 repaired += world.offload.counters().retransmitted;
-                let plain = case.run(false, false).expect("the streams arrive");
+                let plain = case.run(Transmit::Off, false).expect("the streams arrive");
                 plain_repeats += plain.wire.guest_repeats;
             }
         }
@@ -338,6 +348,25 @@ fn a_reset_ends_the_connection_at_both_ends() {
                 let counters = world.offload.counters();
                 assert_eq!(counters.flows_opened, counters.flows_closed, "{case:?}");
             }
+        }
+    }
+}
+
+/// Guests without the module send as fast as their CPU lets them, and what is acknowledged early has arrived when they have closed: the last byte and the FIN are the peer's
+/// to acknowledge.
+#[test]
+fn guests_without_the_module_do_not_wait_for_the_network() {
+    for guest in [Kind::Smoltcp, Kind::Lwip] {
+        for peer in [Kind::Smoltcp, Kind::Lwip] {
+            let mut early = 0;
+            for seed in 1..=4 {
+                let case = upload(guest, peer, seed);
+                let world = case.run(Transmit::Agentless, false).expect("the streams arrive");
+                let counters = world.offload.counters();
+                assert_eq!(counters.early_acks_aborted, 0, "{case:?}");
+                early += counters.early_acks;
+            }
+            assert!(early > 0, "{guest:?} {peer:?}");
         }
     }
 }

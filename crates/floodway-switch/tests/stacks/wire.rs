@@ -88,6 +88,10 @@ pub struct Wire {
     peer: End,
     /// Latest acknowledgement to the peer.
     acked: Option<Seq>,
+    /// The guest may be told of more than the peer has acknowledged, by rule T3.
+    early: bool,
+    /// The guest has sent its FIN.
+    guest_fin: bool,
     /// Payload that the guest's stack has sent, and what of it was sent before.
     pub guest_payload: u64,
     pub guest_repeats: u64,
@@ -97,6 +101,11 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// `early`: the guest may be told of more than the peer has acknowledged.
+    pub fn new(early: bool) -> Self {
+        Self { early, ..Self::default() }
+    }
+
     /// What the window of an end is shifted by.
     fn scale(&self, of: &End, segment: &Segment) -> u8 {
         let both = self.guest.scale.is_some() && self.peer.scale.is_some();
@@ -115,6 +124,7 @@ impl Wire {
         {
             self.guest_repeats += u64::from(segment.payload);
         }
+        self.guest_fin |= segment.has(Flags::FIN);
         self.guest.note(&segment, scale);
     }
 
@@ -150,8 +160,12 @@ impl Wire {
         if segment.has(Flags::RST) || !segment.has(Flags::ACK) {
             return;
         }
-        if let Some(ack) = self.peer.ack {
-            assert!(!segment.ack.after(ack), "more than the peer acknowledged: {segment:?}");
+        let is_ahead = self.peer.ack.is_some_and(|ack| segment.ack.after(ack));
+        if is_ahead {
+            assert!(self.early, "more than the peer acknowledged: {segment:?}");
+            let end = segment.ack + 1 + u32::from(self.guest_fin);
+            let keeps_back = self.guest.nxt.is_some_and(|nxt| !end.after(nxt));
+            assert!(keeps_back, "T3: the last byte or the FIN is acknowledged: {segment:?}");
         }
     }
 }

@@ -142,7 +142,7 @@ impl World {
             offload: FrameOffload::new(setup.offload.clone(), random.next()),
             to_peer: Path::new(setup.to_peer, random.next()),
             to_guest: Path::new(setup.to_guest, random.next()),
-            wire: Wire::default(),
+            wire: Wire::new(setup.offload.transmit_mode().may_owe()),
             flow: None,
             inbox: VecDeque::new(),
             traces: std::env::var_os("FLOODWAY_TRACE").is_some(),

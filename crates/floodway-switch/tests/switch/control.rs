@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use floodway_switch::api::edit::Kind;
 use floodway_switch::config::{NetworkConfig, PortConfig};
 use floodway_switch::control::{ClientError, ControlClient, ControlListener, ControlServer};
 use floodway_switch::testing::{GuestConfig, wait_until};
@@ -47,14 +48,14 @@ fn ports_are_added_changed_listed_and_removed() {
     let (_server, client) = serve(&net);
     let socket = net.config.control.with_file_name("new.sock");
     let new = keys(json!({ "socket": socket.to_str(), "mtu": 9000 }));
-    let dry = client.put_port("new", &new, true).unwrap();
+    let dry = client.put(Kind::Port, "new", &new, true).unwrap();
     assert_eq!((dry.changes.len(), socket.exists()), (1, false));
-    assert_eq!(client.put_port("new", &new, false).unwrap(), dry);
+    assert_eq!(client.put(Kind::Port, "new", &new, false).unwrap(), dry);
     assert!(socket.exists());
-    assert!(client.put_port("new", &new, false).unwrap().is_empty(), "the same again");
+    assert!(client.put(Kind::Port, "new", &new, false).unwrap().is_empty(), "the same again");
 
     let change = keys(json!({ "mtu": null, "storm_pps": 5 }));
-    let plan = client.patch_port("new", &change, false).unwrap().to_string();
+    let plan = client.patch(Kind::Port, "new", &change, false).unwrap().to_string();
     let expected = "~ port new: mtu = 9000 -> default, storm_pps = default -> 5 (its front-end connects again)";
     assert_eq!(plan, expected);
     let port = client.port("new").unwrap();
@@ -63,7 +64,7 @@ fn ports_are_added_changed_listed_and_removed() {
         client.ports().unwrap().iter().map(|port| port["name"].to_string()).collect();
     assert_eq!(names, ["\"vm1\"", "\"vm2\"", "\"new\""]);
 
-    client.delete_port("new", false).unwrap();
+    client.delete(Kind::Port, "new", false).unwrap();
     assert!(!socket.exists());
     let error = client.port("new").unwrap_err();
     assert!(matches!(error, ClientError::Refused(_)), "{error}");

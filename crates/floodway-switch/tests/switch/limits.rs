@@ -88,7 +88,8 @@ fn limits_are_set_while_the_switch_runs() {
     let operator = net.switch.as_ref().unwrap().operator();
     let set = |keys: serde_json::Value| {
         let keys = keys.as_object().unwrap().clone();
-        let plan = operator.reconfigure(&|config| edit::patch_port(config, "vm1", &keys), false);
+        let plan = operator
+            .reconfigure(&|config| edit::patch(config, edit::Kind::Port, "vm1", &keys), false);
         plan.unwrap().to_string()
     };
     let plan = set(serde_json::json!({ "limit": { "tx_pps": 1 } }));

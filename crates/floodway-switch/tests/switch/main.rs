@@ -9,6 +9,7 @@ mod diagnose;
 mod forwarding;
 mod hostile;
 mod limits;
+mod many;
 mod migration;
 mod multiqueue;
 mod net;

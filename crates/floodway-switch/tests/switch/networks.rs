@@ -177,7 +177,7 @@ fn a_port_changes_its_network_while_others_go_on() {
     let set = |name: &str| {
         let keys = serde_json::json!({ "network": name });
         let keys = keys.as_object().unwrap().clone();
-        operator.reconfigure(&|config| edit::patch_port(config, "vm1", &keys), false)
+        operator.reconfigure(&|config| edit::patch(config, edit::Kind::Port, "vm1", &keys), false)
     };
     let unknown = set("network30").unwrap_err();
     assert!(

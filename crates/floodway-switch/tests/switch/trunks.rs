@@ -291,7 +291,7 @@ fn a_port_becomes_a_trunk_while_the_switch_runs() {
     let operator = net.switch.as_ref().unwrap().operator();
     let set = |keys: serde_json::Value| {
         let keys = keys.as_object().unwrap().clone();
-        operator.reconfigure(&|config| edit::patch_port(config, "vm2", &keys), false)
+        operator.reconfigure(&|config| edit::patch(config, edit::Kind::Port, "vm2", &keys), false)
     };
     assert!(set(serde_json::json!({ "tagged": ["network99"] })).is_err());
     assert!(set(serde_json::json!({ "tagged": ["network30"] })).is_err());

@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_broker::broker::{Past, State};
 use floodway_broker::store::Store;
 use floodway_broker::store::taken::Taken;
-use floodway_broker::uplink::Uplink;
+use floodway_broker::uplink::UplinkPlace;
 use floodway_process::message::{Setting, StatePart};
 use floodway_process::store::KeptLayout;
 use floodway_process::upgrade::Programs;
@@ -21,8 +22,9 @@ use floodway_switch::kept::counters::Places;
 use floodway_switch::kept::{WORD, addresses, counters, pairs, turns};
 use floodway_switch::switch;
 
+use super::ports::Numbers;
 use super::ports::resume::Left;
-use super::{upgrade, uplinks};
+use super::{environment, upgrade, uplinks};
 
 /// How long the kernel may take to end a broker that was killed.
 const DYING: Duration = Duration::from_millis(500);
@@ -43,12 +45,12 @@ pub struct Beginning {
 
 /// What is made once, whoever has made it.
 pub struct Held {
-    /// Numbers that ports can have.
-    pub numbers: u16,
+    /// Numbers that ports can have, and uplinks.
+    pub numbers: Numbers,
     /// What data planes leave for each other.
     pub state: Vec<State>,
     /// Uplinks, in the order of the configuration.
-    pub uplinks: Vec<Uplink>,
+    pub uplinks: Vec<UplinkPlace>,
     /// Settings that were made at run time.
     pub settings: Vec<Setting>,
     /// Ports of a broker of before.
@@ -62,10 +64,11 @@ pub struct Held {
 }
 
 /// Takes what a broker of the switch with this control socket has left, if one has, and makes it otherwise, as `config` says, whose text is `configuration`.
+/// Nothing is kept for the next broker unless `is_kept`.
 ///
 /// # Errors
 /// A switch runs already, or something cannot be had.
-pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning> {
+pub fn begin(config: Config, configuration: String, is_kept: bool) -> anyhow::Result<Beginning> {
     let path = store_path(&config.control);
     let deadline = Instant::now() + DYING;
     loop {
@@ -81,7 +84,7 @@ pub fn begin(config: Config, configuration: String) -> anyhow::Result<Beginning>
             Err(BindError::AlreadyRunning(_)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(10));
             }
-            bound => return anew(bound?, config, configuration),
+            bound => return anew(bound?, config, configuration, is_kept),
         }
     }
 }
@@ -90,19 +93,25 @@ fn anew(
     control: ControlListener,
     config: Config,
     configuration: String,
+    is_kept: bool,
 ) -> anyhow::Result<Beginning> {
-    let places = Places { ports: switch::numbers(&config), uplinks: config.uplinks.len() };
+    let numbers = switch::numbers(&config);
+    let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let held = Held {
-        numbers: u16::try_from(places.ports)?,
+        numbers: Numbers {
+            ports: u16::try_from(numbers.ports)?,
+            uplinks: u16::try_from(numbers.uplinks)?,
+        },
         state: state(places, config.workers.len())?,
-        uplinks: config.uplinks.iter().map(uplinks::open).collect::<Result<_, _>>()?,
+        uplinks: uplinks::open_all(&config)?,
         settings: Vec::new(),
         left: None,
         past: None,
         programs: upgrade::programs(None, false),
         replacing: false,
     };
-    let store = Store::start(&store_path(&config.control), &start_store)?;
+    let path = store_path(&config.control);
+    let store = if is_kept { Store::start(&path, &start_store)? } else { Store::none() };
     Ok(Beginning { control, store, config, configuration, held })
 }
 
@@ -112,14 +121,17 @@ fn resume(
     layout: KeptLayout,
     taken: Taken,
 ) -> anyhow::Result<Beginning> {
-    let KeptLayout { configuration, numbers, ports: seats } = layout;
+    let KeptLayout { configuration, numbers, uplink_numbers, ports: seats, uplinks: places } =
+        layout;
+    let numbers = Numbers { ports: numbers, uplinks: uplink_numbers };
     let config = Config::parse(&configuration, Path::new("the configuration that runs"))?;
     let control = ControlListener::resume(control, &config.control);
     let Taken { mut uplinks, state, settings, ports, data_plane, restarts, .. } = taken;
-    let Taken { programs, replacing, .. } = taken;
-    let devices = (0..).zip(&config.uplinks).map(|(index, uplink)| {
-        let left = uplinks.remove(&index).map(|(_, rate, files)| (rate, files));
-        uplinks::resume(uplink, left)
+    let Taken { programs, replacing, number: last, .. } = taken;
+    let devices = places.into_iter().zip(&config.uplinks).map(|(number, uplink)| {
+        let left = uplinks.remove(&number).map(|(_, rate, files)| (rate, files));
+        let uplink = Arc::new(Mutex::new(uplinks::resume(uplink, left)));
+        UplinkPlace { number, uplink }
     });
     let held = Held {
         numbers,
@@ -127,7 +139,7 @@ fn resume(
         state: state.into_iter().map(|(part, len, file)| State::of(part, len, file)).collect(),
         settings,
         left: Some(Left { seats, ports }),
-        past: Some(Past { restarts, data_plane }),
+        past: Some(Past { restarts, number: last, data_plane }),
         programs: upgrade::programs(Some(programs), replacing),
         replacing,
     };
@@ -148,6 +160,6 @@ fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
 /// Starts a store with nothing of this process's but standard error.
 fn start_store(channel: OwnedFd, listener: OwnedFd) -> io::Result<Child> {
     let mut command = upgrade::command(None);
-    command.arg("descriptor-store").env_clear();
+    command.arg("descriptor-store").env_clear().envs(environment());
     command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
 }

@@ -10,6 +10,7 @@ mod uplinks;
 mod user;
 mod vcpus;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::mem;
@@ -38,8 +39,12 @@ use reload::Reload;
 use supervision::Supervision;
 use upgrade::Upgrader;
 
-/// Of the environment, what data planes get: whether a panic is reported with the calls that led to it.
-const BACKTRACE: &str = "RUST_BACKTRACE";
+/// Of the environment, what children get: whether a panic is reported with the calls that led to it, and in debug builds where tests end them.
+const PASSED_ON: &[&str] = &[
+    "RUST_BACKTRACE",
+    #[cfg(debug_assertions)]
+    floodway_process::fault::VARIABLE,
+];
 
 /// Serves until SIGINT or SIGTERM; `running` is what the service manager shows. Returns the program that is to be executed in the place of this one, if there is
 /// one: nothing has stopped then.
@@ -58,7 +63,7 @@ pub fn run(args: &RunArgs, running: String) -> anyhow::Result<Option<Candidate>>
     }
     upgrade::unblock_signals()?;
     // Before any port is touched: a second switch with this configuration goes no further.
-    let beginning = beginning::begin(config, configuration)?;
+    let beginning = beginning::begin(config, configuration, !args.no_descriptor_store)?;
     let (store, is_new) = (beginning.store.clone(), beginning.held.past.is_none());
     let outcome = serve(args, running, beginning, &stopped);
     if outcome.is_err() && is_new {
@@ -83,7 +88,8 @@ fn serve(
     let differs =
         past.is_some() && !replacing && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
-    let ports = Ports::open(config, &configuration, numbers, (faults, store.clone()), left)?;
+    let ports =
+        Ports::open(config, &configuration, (numbers, uplinks), (faults, store.clone()), left)?;
     let ports = Arc::new(ports);
     ports.settings().resume(settings);
     let start = starter(args, &control_path)?;
@@ -99,9 +105,9 @@ fn serve(
     let mut broker = Broker {
         start: &start,
         layout,
-        numbers,
+        numbers: numbers.ports,
+        uplink_numbers: numbers.uplinks,
         control: control.as_fd(),
-        uplinks,
         notices: &ports.notices(),
         faults: &heard,
         on_event: &|event| supervision.on_event(event),
@@ -164,6 +170,11 @@ fn start_data_plane(
     if let Some(User { uid, gid }) = user {
         command.args(["--uid", &uid.to_string(), "--gid", &gid.to_string()]);
     }
-    command.env_clear().envs(std::env::var_os(BACKTRACE).map(|value| (BACKTRACE, value)));
+    command.env_clear().envs(environment());
     command.stdin(Stdio::from(channel)).stdout(Stdio::null()).spawn()
+}
+
+/// What children get of the environment.
+fn environment() -> impl Iterator<Item = (&'static str, OsString)> {
+    PASSED_ON.iter().filter_map(|&name| Some((name, std::env::var_os(name)?)))
 }

@@ -1,11 +1,11 @@
-//! The switch's configuration as the broker holds it: its ports' sockets, and changes of them while the switch runs.
+//! The switch's configuration as the broker holds it: its ports' sockets and its uplinks' devices, and changes of them while the switch runs.
 //!
 //! # Theory of operation
 //! **Goal**: a change asked for by an operator is made in both processes or in none, and a data plane has no part in what is opened for it.
 //!
 //! One change at a time is made, in this order:
 //! 1. It is planned against the configuration that runs, with the settings that were made at run time.
-//! 2. Everything that can fail is done: limits, numbers, accounts, sockets of new ports, threads. If one of these fails, what was opened is closed again, and
+//! 2. Everything that can fail is done: limits, numbers, accounts, sockets of new ports, devices of new uplinks, threads. If one of these fails, what was opened is closed again, and
 //!    nothing else was touched.
 //! 3. The broker's loop puts the new configuration in force and has the data plane make it ([`Changes::make`]). If that refuses, all is as in 2.
 //! 4. Ports that are gone end: front-ends are disconnected, and what was kept of them is let go. Their sockets' files go last.
@@ -38,6 +38,7 @@ use floodway_broker::port::{Past, PortFault, PortThread, Source};
 use floodway_broker::record::Limits;
 use floodway_broker::settings::Settings;
 use floodway_broker::store::Store;
+use floodway_broker::uplink::UplinkPlace;
 use floodway_switch::Config;
 use floodway_switch::api::control::ControlError;
 use floodway_switch::api::plan::{Action, Effect, Plan};
@@ -50,10 +51,19 @@ use floodway_switch::kept::{WORD, journal};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::runtime::vcpu::SliceController;
 
-use super::vcpus;
+use super::{uplinks, vcpus};
 use resume::Left;
 
-/// The ports of a switch. See the module's theory of operation.
+/// How many numbers there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// For ports.
+    pub ports: u16,
+    /// For uplinks.
+    pub uplinks: u16,
+}
+
+/// The ports and uplinks of a switch. See the module's theory of operation.
 pub struct Ports {
     notices: Arc<Notices>,
     settings: Arc<Settings>,
@@ -73,6 +83,8 @@ struct State {
     sockets: Sockets,
     /// Numbers of no port; the one that has been free for longest is first.
     free: VecDeque<u16>,
+    /// Numbers of no uplink, in the same order.
+    free_uplinks: VecDeque<u16>,
     /// The last instance that was given.
     instances: u64,
     vcpus: Option<SliceController>,
@@ -95,11 +107,14 @@ struct Prepared {
     /// Rights of sockets that stay, as they were before.
     rights: Vec<(PathBuf, Access)>,
     free: VecDeque<u16>,
+    free_uplinks: VecDeque<u16>,
     instances: u64,
 }
 
-/// Names of ports in a plan.
+/// Names of ports and uplinks in a plan.
 struct Names<'a> {
+    /// Uplinks that come, or that others take the place of.
+    uplinks: BTreeSet<&'a str>,
     /// Those that come, or come back as others.
     new: BTreeSet<&'a str>,
     /// Those that go, or come back as others.
@@ -111,12 +126,13 @@ impl<'a> Names<'a> {
         let changed = || plan.ports(Action::Change, Effect::Reconnect);
         let new = plan.ports(Action::Add, Effect::Live).chain(changed());
         let gone = plan.ports(Action::Remove, Effect::Reconnect).chain(changed());
-        Self { new: new.collect(), gone: gone.collect() }
+        let uplinks = plan.uplinks(Action::Add).chain(plan.uplinks(Action::Change)).collect();
+        Self { uplinks, new: new.collect(), gone: gone.collect() }
     }
 }
 
 impl Ports {
-    /// Opens the ports of `config`, of which `text` is the text; ports can have `numbers` numbers. What data planes do wrong goes to `faults`. What a broker that has
+    /// Opens the ports of `config`, of which `text` is the text and `uplinks` are the uplinks; `numbers` is how many there can be. What data planes do wrong goes to `faults`. What a broker that has
     /// died has left of them, if one has, is gone on with.
     ///
     /// # Errors
@@ -124,7 +140,7 @@ impl Ports {
     pub fn open(
         config: Config,
         text: &str,
-        numbers: u16,
+        (numbers, uplinks): (Numbers, Vec<UplinkPlace>),
         (faults, store): (Sender<PortFault>, Store),
         left: Option<Left>,
     ) -> anyhow::Result<Self> {
@@ -135,20 +151,23 @@ impl Ports {
             settings: Arc::default(),
             changes: Arc::new(Changes::new()?),
             faults,
-            numbers,
+            numbers: numbers.ports,
             store,
             state: Mutex::new(State {
                 config: Config { ports: Vec::new(), ..config.clone() },
-                layout: Layout { configuration: text.into(), ports: Vec::new() },
+                free_uplinks: (0..numbers.uplinks)
+                    .filter(|number| uplinks.iter().all(|place| place.number != *number))
+                    .collect(),
+                layout: Layout { configuration: text.into(), ports: Vec::new(), uplinks },
                 sockets: Sockets::new(),
-                free: (0..numbers).collect(),
+                free: (0..numbers.ports).collect(),
                 instances: 0,
                 vcpus: None,
             }),
         };
         let mut state = ports.lock();
         let new = config.ports.iter().map(|port| port.name.as_str()).collect();
-        let names = Names { new, gone: BTreeSet::new() };
+        let names = Names { new, gone: BTreeSet::new(), uplinks: BTreeSet::new() };
         let prepared = match left {
             Some(left) => ports.resume(&mut state, &config, text, left)?,
             None => ports.prepare(&mut state, &config, text, &names)?,
@@ -185,6 +204,7 @@ impl Ports {
         let mut state = self.lock();
         state.vcpus = None;
         state.layout.ports.clear();
+        state.layout.uplinks.clear();
         state.sockets.clear();
     }
 
@@ -204,7 +224,7 @@ impl Ports {
         let gone = state.config.ports.iter().filter(|port| names.gone.contains(&*port.name));
         // Those that go are there until the others are.
         let limits: Vec<_> = wanted.ports.iter().chain(gone).map(limits).collect();
-        descriptors::reserve(&limits, wanted.uplinks.len())?;
+        descriptors::reserve(&limits, wanted.uplinks.len() + names.uplinks.len())?;
         data_plane_descriptors::check(&wanted)?;
         let text = toml::to_string(&wanted)?;
         let prepared = self.prepare(state, &wanted, &text, &names)?;
@@ -233,6 +253,12 @@ impl Ports {
             return Err(anyhow!("{most} ports are the most without a restart; restart the switch"));
         };
         let kept: BTreeMap<_, _> = kept.into_iter().collect();
+        let mut free_uplinks = state.free_uplinks.clone();
+        let before = (&state.config, &*state.layout.uplinks);
+        let uplinks = uplinks::next(before, wanted, &names.uplinks, &mut free_uplinks)?;
+        let is_there = |number: u16| uplinks.iter().any(|place| place.number == number);
+        let gone = state.layout.uplinks.iter().map(|place| place.number);
+        free_uplinks.extend(gone.filter(|&number| !is_there(number)));
         let sockets = open_sockets(&state.sockets, wanted, names)?;
         let mut instances = state.instances;
         let (mut numbers, mut ports) = (numbers.into_iter(), Vec::new());
@@ -256,10 +282,10 @@ impl Ports {
             };
             ports.push(place);
         }
-        let layout = Layout { configuration: text.into(), ports };
+        let layout = Layout { configuration: text.into(), ports, uplinks };
         // Last, since it is taken back if it fails.
         let rights = set_rights(&mut state.sockets, wanted)?;
-        Ok(Prepared { layout, sockets, rights, free, instances })
+        Ok(Prepared { layout, sockets, rights, free, free_uplinks, instances })
     }
 
     /// The thread of a port, which takes no front-end yet.
@@ -284,8 +310,8 @@ impl Ports {
 
     /// Takes note of what is in force, and lets go of what is not.
     fn take_over(state: &mut State, wanted: Config, prepared: Prepared) {
-        let Prepared { layout, sockets, free, instances, .. } = prepared;
-        (state.free, state.instances) = (free, instances);
+        let Prepared { layout, sockets, free, free_uplinks, instances, .. } = prepared;
+        (state.free, state.free_uplinks, state.instances) = (free, free_uplinks, instances);
         // Front-ends of ports that are gone are disconnected here.
         state.layout = layout;
         state.sockets.extend(sockets);
@@ -362,7 +388,7 @@ fn give_numbers(
 
 /// Where what is acknowledged for the port's guest outlives data planes.
 fn journal(port: &PortConfig) -> io::Result<Journal> {
-    let budget = port.offload.receive_budget;
+    let budget = journal::budget(&port.offload);
     Journal::new(budget, (journal::words(budget) * WORD) as u64)
 }
 

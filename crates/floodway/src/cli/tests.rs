@@ -39,6 +39,17 @@ fn options_of_status() {
 }
 
 #[test]
+fn options_of_web() {
+    let Ok(Command::Web(args)) = parse("floodway web --listen [::1]:0 --socket /w.sock") else {
+        panic!("not accepted");
+    };
+    assert_eq!(args.listen, Some("[::1]:0".parse().unwrap()));
+    assert_eq!(args.socket, Some(PathBuf::from("/w.sock")));
+    let Ok(Command::Web(args)) = parse("floodway web") else { panic!("not accepted") };
+    assert_eq!((args.listen, args.socket), (None, None));
+}
+
+#[test]
 fn options_of_top() {
     let words = "floodway top --once --json --interval 0.5 --sort tx-frames --filter web";
     let Ok(Command::Top(args)) = parse(words) else { panic!("not accepted") };
@@ -60,7 +71,7 @@ fn options_of_flows_offload_and_drain() {
     assert_eq!((args.port, args.json, args.limit), (None, true, 1000));
     let words = "floodway offload vm1 --transmit on --receive off --budget 8MiB --initial-window 3";
     let Ok(Command::Offload(args)) = parse(words) else { panic!("not accepted") };
-    assert_eq!((args.transmit, args.receive), (Some(Toggle::On), Some(Toggle::Off)));
+    assert_eq!((args.transmit, args.receive), (Some(true.into()), Some(Toggle::Off)));
     assert_eq!((args.budget, args.initial_window), (Some(8 << 20), Some(3)));
     let Ok(Command::Drain(args)) = parse("floodway drain vm1 --timeout 0") else {
         panic!("not accepted");
@@ -84,6 +95,15 @@ fn options_of_port_and_apply() {
     let conflict = parse("floodway port del vm3 --dry-run --save f.toml").unwrap_err();
     assert_eq!(conflict.kind(), ErrorKind::ArgumentConflict);
     assert!(parse("floodway port set vm3").is_err());
+    let words = "floodway uplink add up0 kind=tap device=fw0";
+    let Ok(Command::Uplink { command: UplinkCommand::Add(args) }) = parse(words) else {
+        panic!("not accepted");
+    };
+    assert_eq!((&*args.name, args.keys.len()), ("up0", 2));
+    assert!(matches!(
+        parse("floodway network del red --dry-run"),
+        Ok(Command::Network { command: NetworkCommand::Del { .. } })
+    ));
 }
 
 #[test]
@@ -103,7 +123,7 @@ fn wrong_usage_exits_with_2() {
         ("floodway status --watch 0", ErrorKind::ValueValidation),
         ("floodway stats", ErrorKind::InvalidSubcommand),
         ("floodway offload", ErrorKind::MissingRequiredArgument),
-        ("floodway offload vm1 --transmit yes", ErrorKind::InvalidValue),
+        ("floodway offload vm1 --transmit yes", ErrorKind::ValueValidation),
         ("floodway offload vm1 --budget much", ErrorKind::ValueValidation),
         ("floodway drain vm1 --undo --timeout 3", ErrorKind::ArgumentConflict),
         ("floodway completions cobol", ErrorKind::InvalidValue),
@@ -111,5 +131,14 @@ fn wrong_usage_exits_with_2() {
     for (words, kind) in cases {
         let error = parse(words).map(|command| panic!("{words}: {command:?}")).unwrap_err();
         assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{words}");
+    }
+}
+
+#[test]
+fn modes_of_the_transmit_offload() {
+    for mode in [Transmit::Off, Transmit::Module, Transmit::Agentless, Transmit::Auto] {
+        let words = format!("floodway offload vm1 --transmit {} --peer-timeout 60", mode.name());
+        let Ok(Command::Offload(args)) = parse(&words) else { panic!("not accepted") };
+        assert_eq!((args.transmit, args.peer_timeout), (Some(TransmitSetting(mode)), Some(60)));
     }
 }

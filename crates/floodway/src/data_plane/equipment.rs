@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
 use floodway_process::channel::Received;
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
 use floodway_process::sealed;
 use floodway_process::upgrade::Programs;
@@ -15,6 +16,7 @@ use floodway_switch::kept::counters::{KeptCounters, Places};
 use floodway_switch::kept::journal::KeptJournal;
 use floodway_switch::kept::pairs;
 use floodway_switch::kept::turns::KeptTurns;
+use floodway_switch::state::ports::Capacity;
 use floodway_switch::stats::traffic_matrix::TrafficMatrix;
 use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
@@ -28,12 +30,14 @@ pub struct Equipment {
     pub configuration: String,
     /// Where operators connect.
     pub control: Option<OwnedFd>,
-    /// Numbers that ports can have.
-    pub numbers: usize,
+    /// Numbers that ports and uplinks can have.
+    pub numbers: Capacity,
+    /// Numbers of uplinks, in the order of the configuration.
+    pub uplinks: Vec<u16>,
     /// Ports, by index.
     pub ports: BTreeMap<usize, BrokerPort>,
-    /// Devices of uplinks, by index; those that could not be opened are missing.
-    pub devices: BTreeMap<usize, Device>,
+    /// Devices of uplinks, by number; those that could not be opened are missing.
+    pub devices: BTreeMap<u16, Device>,
     /// Memory that outlives data planes, by part.
     pub state: Vec<(StatePart, OwnedFd)>,
     /// What earlier data planes have left.
@@ -132,7 +136,10 @@ impl Equipment {
     pub fn receive_rest(&mut self, channel: &MainChannel) -> anyhow::Result<()> {
         loop {
             match channel.recv()? {
-                Received::Message(ToDataPlane::Start, _) => return Ok(()),
+                Received::Message(ToDataPlane::Start, _) => {
+                    fault::pass(Point::PlaneEquipped);
+                    return Ok(());
+                }
                 Received::Message(ToDataPlane::StandBy, _) => {
                     self.stands_by = true;
                     return Ok(());
@@ -152,17 +159,18 @@ impl Equipment {
             ToDataPlane::Hello { restarts, last_end, .. } => {
                 (self.past.restarts, self.past.last_end) = (restarts, last_end);
             }
-            ToDataPlane::Configuration { bytes, numbers } => {
+            ToDataPlane::Configuration { bytes, numbers, uplink_numbers, uplinks } => {
                 self.configuration = text(&mut descriptors, bytes)?;
-                self.numbers = numbers.into();
+                self.numbers = Capacity { ports: numbers.into(), uplinks: uplink_numbers.into() };
+                self.uplinks = uplinks;
             }
             ToDataPlane::Control => self.control = Some(last(&mut descriptors)?),
             ToDataPlane::Port { index, number, instance, journal } => {
                 let port = port((number, instance, journal), &mut descriptors)?;
                 self.ports.insert(index.into(), port);
             }
-            ToDataPlane::Uplink { index, kind, link_rate } => {
-                self.devices.insert(usize::from(index), device(kind, descriptors, link_rate)?);
+            ToDataPlane::Uplink { number, kind, link_rate } => {
+                self.devices.insert(number, device(kind, descriptors, link_rate)?);
             }
             ToDataPlane::State { part, .. } => self.state.push((part, last(&mut descriptors)?)),
             ToDataPlane::Setting(setting) => self.past.settings.push(setting),

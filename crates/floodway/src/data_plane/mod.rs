@@ -17,15 +17,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use floodway_process::channel::{Channel, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::Places;
+use floodway_switch::state::ports::Capacity;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
-use floodway_switch::switch::{self, BrokerPort, Brokered};
+use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered};
+use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -84,17 +87,20 @@ fn serve(
     confinement: Confinement,
 ) -> anyhow::Result<()> {
     let bell = Arc::new(Bell::new()?);
-    let Equipment { control, numbers, ports, mut devices, state, .. } = equipment;
+    let Equipment { control, numbers, ports, uplinks, mut devices, state, .. } = equipment;
     if ports.len() != config.ports.len() {
         bail!("the broker sends {} channels for {} ports", ports.len(), config.ports.len());
     }
-    let supply = |index| DeviceSupply::new(devices.remove(&index), Arc::clone(&bell));
-    let devices: Vec<_> = (0..config.uplinks.len()).map(supply).map(Arc::new).collect();
+    if uplinks.len() != config.uplinks.len() {
+        bail!("the broker sends {} numbers for {} uplinks", uplinks.len(), config.uplinks.len());
+    }
+    let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
+    let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
-    let places = Places { ports: numbers, uplinks: config.uplinks.len() };
+    let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let kept = Kept::open(state, places, config.workers.len());
-    let (mut brokered, addresses) = brokered(kept, ports, numbers, devices.clone());
+    let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
     brokered.awaits_guests = equipment.stands_by;
     let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
     switch.note_sandbox(sandbox_of(confinement));
@@ -103,6 +109,7 @@ fn serve(
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
+    fault::pass(Point::ReadySent);
     tracing::info!(control = %config.control.display(), "running with {}", summary(config));
     let changes = Changes::new(
         Arc::clone(&switch),
@@ -110,6 +117,7 @@ fn serve(
         args.name.clone(),
         Arc::clone(&bell),
     );
+    let devices = uplinks.into_iter().map(|uplink| (uplink.number, uplink.device)).collect();
     let mut serving = Serving {
         switch: &switch,
         channel: Arc::clone(&channel),
@@ -172,12 +180,18 @@ fn own(mut switch: Arc<Switch>) -> anyhow::Result<Switch> {
     }
 }
 
+/// The uplink with this number, whose device may be yet to come.
+fn supply(number: usize, device: Option<Device>, bell: &Arc<Bell>) -> BrokerUplink {
+    let device = Arc::new(DeviceSupply::new(device, Arc::clone(bell)));
+    BrokerUplink { number, device }
+}
+
 /// What a switch starts with, whose state is where earlier data planes have left it, and where learned addresses are saved.
 fn brokered(
     kept: Kept,
     ports: BTreeMap<usize, BrokerPort>,
-    numbers: usize,
-    devices: Vec<Arc<DeviceSupply>>,
+    numbers: Capacity,
+    uplinks: Vec<BrokerUplink>,
 ) -> (Brokered, Option<KeptAddresses>) {
     let Kept { counters, pairs, addresses: kept, turns } = kept;
     let seats: BTreeMap<_, _> = ports.values().map(|port| (port.number, port.instance)).collect();
@@ -188,7 +202,7 @@ fn brokered(
     }
     let awaits_guests = false;
     let brokered =
-        Brokered { ports, numbers, devices, counters, pairs, addresses, turns, awaits_guests };
+        Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests };
     (brokered, kept)
 }
 
@@ -216,7 +230,8 @@ struct Serving<'a> {
     switch: &'a Switch,
     channel: Arc<MainChannel>,
     bell: Arc<Bell>,
-    devices: Vec<Arc<DeviceSupply>>,
+    /// Where devices of uplinks come from, by their numbers.
+    devices: BTreeMap<usize, Arc<DeviceSupply>>,
     addresses: Option<KeptAddresses>,
     changes: Changes,
     /// There is a broker to hear signs of life.
@@ -278,12 +293,30 @@ impl Serving<'_> {
         }
     }
 
+    /// The uplinks of a change that are not there yet, by their positions, with the devices that have come for them; `numbers` are those of all. Lets go of what
+    /// belongs to uplinks that are neither.
+    fn new_uplinks(&mut self, numbers: &[u16]) -> BTreeMap<usize, BrokerUplink> {
+        let switch = self.switch;
+        let numbers: Vec<_> = numbers.iter().map(|&number| usize::from(number)).collect();
+        self.devices.retain(|number, _| switch.has_uplink(*number));
+        let mut new = BTreeMap::new();
+        for (index, &number) in numbers.iter().enumerate() {
+            if !switch.has_uplink(number) {
+                let uplink = supply(number, self.changes.take_device(number), &self.bell);
+                self.devices.insert(number, Arc::clone(&uplink.device));
+                new.insert(index, uplink);
+            }
+        }
+        new
+    }
+
     /// Asks the broker for what workers want.
     fn pass_requests_on(&self) -> anyhow::Result<()> {
         self.bell.silence();
-        for (index, supply) in (0..).zip(&self.devices) {
+        for (number, supply) in &self.devices {
             if supply.take_request() {
-                self.channel.send(&FromDataPlane::Reopen { index }, &[])?;
+                let number = u16::try_from(*number)?;
+                self.channel.send(&FromDataPlane::Reopen { number }, &[])?;
             }
         }
         Ok(())
@@ -301,13 +334,12 @@ impl Serving<'_> {
         mut descriptors: Vec<OwnedFd>,
     ) -> anyhow::Result<()> {
         match message {
-            ToDataPlane::Uplink { index, kind, link_rate } => {
-                let index = usize::from(index);
-                let known = self.devices.len();
-                let Some(supply) = self.devices.get(index) else {
-                    bail!("the broker sends uplink {index} of {known}");
-                };
-                supply.put(device(kind, descriptors, link_rate)?);
+            ToDataPlane::Uplink { number, kind, link_rate } => {
+                let (number, device) = (number.into(), device(kind, descriptors, link_rate)?);
+                match self.devices.get(&number).filter(|_| self.switch.has_uplink(number)) {
+                    Some(supply) => supply.put(device),
+                    None => self.changes.add_device(number, device),
+                }
             }
             ToDataPlane::PrepareHandOver => {
                 self.preparation = Some(Preparation::begin(self.switch));
@@ -332,8 +364,10 @@ impl Serving<'_> {
             ToDataPlane::Port { index, number, instance, journal } => {
                 self.changes.add(index, port((number, instance, journal), &mut descriptors)?);
             }
-            ToDataPlane::Change { number, bytes } => {
-                self.changes.begin(number, &text(&mut descriptors, bytes)?)?;
+            ToDataPlane::Change { number, bytes, uplinks } => {
+                let text = text(&mut descriptors, bytes)?;
+                let new = self.new_uplinks(&uplinks);
+                self.changes.begin(number, &text, new)?;
             }
             other => bail!("the broker sends what this version cannot use: {other:?}"),
         }

@@ -16,16 +16,16 @@ mod columns;
 mod details;
 mod help;
 mod history;
-mod model;
+pub mod model;
 mod once;
 mod order;
-mod sample;
-mod sampler;
+pub mod sample;
+pub mod sampler;
 mod style;
 mod terminal;
 mod units;
 mod view;
-mod wait;
+pub mod wait;
 
 #[cfg(test)]
 mod tests;

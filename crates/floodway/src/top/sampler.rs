@@ -67,7 +67,7 @@ impl Sampler {
     ///
     /// # Errors
     /// There is no thread left.
-    pub fn spawn(self, wish: Wish, tell: Sender<Happened>) -> io::Result<Sender<Wish>> {
+    pub(super) fn spawn(self, wish: Wish, tell: Sender<Happened>) -> io::Result<Sender<Wish>> {
         let (ask, asked) = mpsc::channel();
         let run = move || {
             let _last_word = LastWord(tell.clone());

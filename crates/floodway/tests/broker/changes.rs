@@ -1,6 +1,7 @@
 //! Ports that come, change and go behind a broker, whatever happens to data planes.
 
 mod networks;
+mod random;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,23 +10,21 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use floodway_switch::Config;
 use floodway_switch::api::control::manage_path;
-use floodway_switch::api::edit::PortDocument;
+use floodway_switch::api::edit::{Document, Kind};
 use floodway_switch::config::PortConfig;
 use floodway_switch::control::{ClientError, ControlClient};
 use floodway_switch::testing::frames::{mac, number_of, numbered};
 use floodway_switch::testing::{wait, wait_until};
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, configure, descriptors, exchange, run, signal};
+use crate::scene::{Scene, configure, descriptors, exchange, signal};
 
 impl Scene {
-    fn client(&self) -> ControlClient {
+    pub fn client(&self) -> ControlClient {
         ControlClient::new(&self.path("control.sock")).unwrap()
     }
 
@@ -72,7 +71,7 @@ impl Scene {
     }
 }
 
-fn keys(value: Value) -> PortDocument {
+pub fn keys(value: Value) -> Document {
     match value {
         Value::Object(keys) => keys,
         other => panic!("{other}"),
@@ -230,7 +229,7 @@ fn what_cannot_be_done_changes_nothing() {
     assert_eq!(scene.data_planes_configuration(), before);
     wait_until("everything to be let go", || descriptors(&scene.broker) <= open);
     // A dry run says what it would do.
-    let plan = scene.client().delete_port("vm1", true).unwrap();
+    let plan = scene.client().delete(Kind::Port, "vm1", true).unwrap();
     assert_eq!(plan.to_string(), "- port vm1");
     exchange(&mut a, &mut b, 0);
 }
@@ -280,7 +279,7 @@ fn settings_change_at_once_and_what_a_front_end_has_to_know_makes_it_connect_aga
     assert_eq!(plan.unwrap(), expected);
     exchange(&mut a, &mut b, 0);
     let change = keys(json!({ "mtu": 500 }));
-    let plan = scene.client().patch_port("vm2", &change, false).unwrap().to_string();
+    let plan = scene.client().patch(Kind::Port, "vm2", &change, false).unwrap().to_string();
     assert_eq!(plan, "~ port vm2: mtu = default -> 500 (its front-end connects again)");
     wait_until("the front-end to be disconnected", || b.frontend.is_closed());
     // The socket is the same all the time.
@@ -316,12 +315,12 @@ fn rights_of_a_socket_that_stays_are_changed_and_a_socket_that_was_removed_comes
         (std::os::unix::fs::MetadataExt::uid(&metadata), metadata.permissions().mode() & 0o777)
     };
     let rights = json!({ "permissions": { "owner": "65534", "mode": "0600" } });
-    scene.client().patch_port("vm1", &keys(rights), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(rights), false).unwrap();
     assert_eq!((access(1), access(2)), ((65534, 0o600), (0, 0o660)));
-    scene.client().patch_port("vm1", &keys(json!({ "permissions": null })), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(json!({ "permissions": null })), false).unwrap();
     assert_eq!(access(1), (0, 0o660));
     fs::remove_file(scene.path("vm1.sock")).unwrap();
-    scene.client().patch_port("vm1", &keys(json!({ "mtu": 1400 })), false).unwrap();
+    scene.client().patch(Kind::Port, "vm1", &keys(json!({ "mtu": 1400 })), false).unwrap();
     assert_eq!(access(1), (0, 0o660));
     drop(scene.boot(1));
 }
@@ -345,131 +344,6 @@ fn settings_made_at_run_time_are_part_of_a_change_and_do_not_come_back_after_it(
     scene.kill_data_plane();
     assert!(!transmits());
     assert_eq!((scene.configuration(), scene.data_planes_configuration()), (file.clone(), file));
-}
-
-/// Pseudo-random numbers (Knuth's MMIX generator): the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
-/// One change, which may be none, or not be possible.
-fn random_change(scene: &Scene, dice: &mut Dice, foreign: &Path, config: &mut Config) {
-    let n = 3 + dice.roll(6) as u8;
-    let known = config.ports.iter().position(|port| port.name == format!("vm{n}"));
-    match (dice.roll(8), known) {
-        (0..=2, None) => config.ports.push(scene.new_port(n)),
-        (3, None) => config.ports.push(PortConfig { socket: foreign.into(), ..scene.new_port(n) }),
-        (0, Some(at)) => drop(config.ports.remove(at)),
-        (1, Some(at)) => config.ports[at].mtu = 1000 + dice.roll(500) as u16,
-        (2, Some(at)) => config.ports[at].storm_pps = dice.roll(50) as u32,
-        (3, Some(at)) => config.ports[at].offload.transmit ^= true,
-        (4, Some(at)) => config.ports[at].inbound_weight = 1 + dice.roll(9) as u32,
-        (5, Some(at)) => config.ports[at].socket = foreign.into(),
-        (6, _) => config.l2.ageing *= 2,
-        _ => config.ports.swap(0, 1),
-    }
-}
-
-/// Makes `count` random changes, calling `before_each` with the number of the next, and checks that each is made wholly or not at all. Returns how many were
-/// made and refused.
-fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32)) -> (u32, u32) {
-    let foreign = scene.path("foreign.sock");
-    let _listener = UnixListener::bind(&foreign).unwrap();
-    let mut dice = Dice(1);
-    let (mut made, mut refused) = (0, 0);
-    for number in 0..count {
-        let before = scene.configuration();
-        let mut wanted = before.clone();
-        random_change(scene, &mut dice, &foreign, &mut wanted);
-        before_each(number);
-        match scene.apply(&wanted) {
-            Ok(plan) => {
-                // The order of ports alone is no change.
-                let expected = if plan == "no changes" { before } else { wanted };
-                assert_eq!(scene.configuration(), expected);
-                made += 1;
-            }
-            Err(error) => {
-                assert_eq!(scene.configuration(), before, "{error}");
-                refused += 1;
-            }
-        }
-    }
-    (made, refused)
-}
-
-/// Ends the switch and starts another one from what was saved of it, which has to be the same.
-fn check_against_a_fresh_start(mut scene: Scene) {
-    let last = scene.configuration();
-    assert_eq!(scene.data_planes_configuration(), last);
-    let text = scene.client().config().unwrap();
-    let sockets = |scene: &Scene| {
-        let entries = fs::read_dir(scene.directory.path()).unwrap().map(|entry| entry.unwrap());
-        entries.map(|entry| entry.file_name()).collect::<BTreeSet<_>>()
-    };
-    let (ports, files) = (names(&scene.json()), sockets(&scene));
-    fs::write(scene.path("switch.toml"), text).unwrap();
-    signal(scene.broker.id().into(), libc::SIGTERM);
-    assert_eq!(scene.broker.wait().unwrap().code(), Some(0));
-    scene.broker = run(scene.directory.path()).spawn().unwrap();
-    assert_eq!(names(&scene.json()), ports);
-    assert_eq!((scene.configuration(), scene.data_planes_configuration()), (last.clone(), last));
-    assert_eq!(sockets(&scene), files);
-}
-
-#[test]
-fn after_a_thousand_random_changes_under_traffic_the_switch_is_as_a_fresh_one() {
-    let scene = Scene::start();
-    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
-    let (made, refused) = change_at_random(&scene, 1000, |number| {
-        let frame = numbered(1, 2, number, 64);
-        a.send(&frame);
-        let got = wait("a frame", || b.guest.recv(0)).1;
-        assert!(got == frame, "the next one is {:?}", number_of(&got));
-    });
-    assert!(made > 500 && refused > 50, "{made} made, {refused} refused");
-    drop((a, b));
-    check_against_a_fresh_start(scene);
-}
-
-#[test]
-fn a_data_plane_killed_over_random_changes_leaves_the_switch_that_was_saved() {
-    let scene = Scene::start();
-    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
-    let (ask, asked) = mpsc::channel::<Duration>();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for after in asked {
-                thread::sleep(after);
-                scene.kill_whoever_serves();
-            }
-        });
-        let mut dice = Dice(7);
-        let (made, refused) = change_at_random(&scene, 200, |number| {
-            if number % 25 == 24 {
-                ask.send(Duration::from_micros(dice.roll(4000))).unwrap();
-            }
-        });
-        assert!(made > 100 && refused > 10, "{made} made, {refused} refused");
-        drop(ask);
-    });
-    wait_until("all deaths", || scene.json()["switch"]["predecessors"]["count"] == 8);
-    wait_until("both to run", || {
-        let status = scene.json();
-        let ports = status["ports"].as_array().unwrap().clone();
-        ports.iter().filter(|port| port["state"] == "running").count() == 2
-    });
-    // What never changed was never disconnected.
-    assert!(!a.frontend.is_closed() && !b.frontend.is_closed());
-    exchange(&mut a, &mut b, 0);
-    drop((a, b));
-    check_against_a_fresh_start(scene);
 }
 
 /// Lets the data plane send `datagram` to its broker; returns what the broker ends it for.
@@ -505,7 +379,7 @@ fn a_data_plane_takes_no_changes_from_operators() {
     // As it would be for a client that does not know of the broker.
     let other = scene.path("other.sock");
     std::os::unix::fs::symlink(scene.path("control.sock"), &other).unwrap();
-    let error = ControlClient::new(&other).unwrap().delete_port("vm1", false).unwrap_err();
+    let error = ControlClient::new(&other).unwrap().delete(Kind::Port, "vm1", false).unwrap_err();
     let expected = "the configuration of a switch of two processes is changed by its broker, at the path of the control socket with .manage behind it";
     assert_eq!(error.to_string(), expected);
     assert_eq!(names(&scene.json()).len(), 2);
@@ -531,7 +405,7 @@ fn the_manage_socket_refuses_a_peer_without_rights() {
             let asked = scope.spawn(|| {
                 become_user(65534);
                 let read = scene.client().ports().map(|ports| ports.len());
-                (scene.client().delete_port("vm1", false).unwrap_err(), read)
+                (scene.client().delete(Kind::Port, "vm1", false).unwrap_err(), read)
             });
             asked.join().unwrap()
         })
@@ -549,7 +423,7 @@ fn the_manage_socket_refuses_a_peer_without_rights() {
         (expected.into(), expected.into())
     );
     assert_eq!(names(&scene.json()).len(), 2);
-    scene.client().delete_port("vm1", false).unwrap();
+    scene.client().delete(Kind::Port, "vm1", false).unwrap();
 }
 
 #[test]

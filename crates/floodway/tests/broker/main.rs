@@ -4,7 +4,9 @@ mod capture;
 mod changes;
 mod counters;
 mod events;
+mod faults;
 mod owed;
+mod owing;
 mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::thread;
 
+use floodway_process::fault::Point;
 use floodway_switch::kept::WORD;
 use floodway_switch::testing::{wait, wait_until};
 use floodway_wire::MacAddr;
@@ -85,13 +86,25 @@ struct Debt {
     _a: Vm,
 }
 
+fn configuration() -> String {
+    format!("{MECHANISMS}{}", uplink("tap", "fwt0"))
+}
+
 const OWED: [u8; 1000] = [7; 1000];
 /// What the record of a frame begins with that is kept for the first flow at the first place.
 const FIRST_FRAME: u64 = 1 << 32 | 1;
 
 impl Debt {
     fn make() -> Self {
-        let scene = Scene::start_with(&format!("{MECHANISMS}{}", uplink("tap", "fwt0")));
+        let mut debt = Self::none(Scene::start_with(&configuration()));
+        debt.peer.write_all(&OWED).unwrap();
+        wait_until("the switch to acknowledge", || unacknowledged(&debt.peer) == 0);
+        next(&mut debt.b, |_| true);
+        debt
+    }
+
+    /// A connection, and no byte yet.
+    fn none(scene: Scene) -> Self {
         ip("addr add 10.77.0.1/24 dev fwt0");
         let (a, mut b) = (scene.boot(1), scene.boot(2));
         ip(&format!(
@@ -103,12 +116,17 @@ impl Debt {
         let host: MacAddr = words.next().unwrap().parse().unwrap();
         let peer = thread::spawn(|| TcpStream::connect(GUEST).unwrap());
         let connection = Connection::accept(&mut b, host);
-        let mut peer = peer.join().unwrap();
-        peer.write_all(&OWED).unwrap();
-        wait_until("the switch to acknowledge", || unacknowledged(&peer) == 0);
-        let lost = next(&mut b, |_| true);
+        let peer = peer.join().unwrap();
         peer.set_nonblocking(true).unwrap();
-        Self { scene, connection, peer, b, sequence: lost.sequence, _a: a }
+        let sequence = connection.segment.acknowledgment;
+        Self { scene, connection, peer, b, sequence, _a: a }
+    }
+
+    /// The guest answers, and the peer hears it.
+    fn answer(&mut self) {
+        self.connection.segment.flags = Flags::ACK.with(Flags::PSH);
+        self.b.send(&self.connection.segment.build(b"thanks"));
+        wait_until("the answer", || self.peer.read(&mut [0; 6]).is_ok_and(|read| read == 6));
     }
 
     /// Waits until the guest gets what it is owed.
@@ -176,9 +194,7 @@ fn a_guest_that_is_owed_bytes_gets_them_however_often_data_planes_die() {
             debt.counter("flows_closed") == debt.counter("flows_opened")
         });
         // The connection goes on, and there is nothing left to find.
-        debt.connection.segment.flags = Flags::ACK.with(Flags::PSH);
-        debt.b.send(&debt.connection.segment.build(b"thanks"));
-        wait_until("the answer", || debt.peer.read(&mut [0; 6]).is_ok_and(|read| read == 6));
+        debt.answer();
         debt.scene.kill_data_plane();
         let counters = ["adopted", "adopted_broken", "adopted_unknown", "aborted"];
         assert_eq!(counters.map(|name| debt.counter(name)), [adopted, 0, 0, 0]);
@@ -240,4 +256,47 @@ fn where_no_connection_can_be_named_all_are_reset() {
         next(&mut debt.b, |got| got.flags.intersects(Flags::RST));
         assert_eq!(debt.counter("adopted_unknown"), 1);
     });
+}
+
+/// Lets the data plane die at `point` on the way of bytes that it acknowledges for a guest. Returns how often the point was passed until it had, and until the guest had acknowledged them itself.
+fn die_at(point: Point, count: u64) -> [u64; 2] {
+    println!("{point:?}, passing {count}");
+    let (scene, points) = Scene::launch_with_points(&configuration());
+    let mut debt = Debt::none(scene);
+    let before = points.passed(point);
+    points.arm(point, count);
+    debt.peer.write_all(&OWED).unwrap();
+    debt.expect_bytes();
+    // Or by the guest itself, if the data plane has not come so far.
+    let acknowledged = unacknowledged(&debt.peer) == 0;
+    let passed = points.passed(point) - before;
+    debt.acknowledge();
+    wait_until("the acknowledgement", || unacknowledged(&debt.peer) == 0);
+    wait_until("the death", || !points.is_armed(point));
+    debt.answer();
+    assert_eq!(["adopted_broken", "adopted_unknown"].map(|name| debt.counter(name)), [0, 0]);
+    assert!(acknowledged || count > 0, "receive offload is on");
+    wait_until("the end of the debt", || {
+        debt.counter("flows_closed") == debt.counter("flows_opened") || count == 0
+    });
+    [passed, points.passed(point) - before]
+}
+
+#[test]
+fn acknowledged_bytes_outlive_a_data_plane_that_ends_at_any_store_of_the_journal() {
+    let mut passed = [0; 2];
+    in_namespace(|| passed = die_at(Point::JournalStored, 0));
+    let [kept, all] = passed;
+    assert!(kept > 3 && all > kept, "{kept} stores of {all}");
+    // Bytes of a frame are stored word by word, before anybody can find them.
+    for count in [1, 2, kept / 2].into_iter().chain(kept - 3..=all) {
+        in_namespace(|| {
+            die_at(Point::JournalStored, count);
+        });
+    }
+    for point in [Point::SegmentReceived, Point::AckSent] {
+        in_namespace(|| {
+            die_at(point, 1);
+        });
+    }
 }

@@ -4,8 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 
+use floodway_process::fault::{Points, VARIABLE};
 use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+
+/// In the switch's directory, if its processes are to end at points.
+const POINTS: &str = "points";
 
 /// A switch of two processes with two ports, killed when the test is over however it ends.
 pub struct Scene {
@@ -29,7 +33,17 @@ impl Scene {
     }
 
     pub fn launch(extra: &str, arguments: &[&str]) -> Self {
+        Self::launch_in(tempfile::tempdir().unwrap(), extra, arguments)
+    }
+
+    /// A switch whose processes a test can end at the points that are returned.
+    pub fn launch_with_points(extra: &str) -> (Self, Points) {
         let directory = tempfile::tempdir().unwrap();
+        let points = Points::create(&directory.path().join(POINTS)).unwrap();
+        (Self::launch_in(directory, extra, &["--longest-pause", "0"]), points)
+    }
+
+    fn launch_in(directory: tempfile::TempDir, extra: &str, arguments: &[&str]) -> Self {
         configure(directory.path(), "control.sock", extra);
         let broker = run(directory.path()).args(arguments).spawn().unwrap();
         let mut scene = Self { directory, broker };
@@ -141,6 +155,10 @@ pub fn run(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
     command.args(["run", "--config", "switch.toml"]).env_remove("FLOODWAY_LOG");
     command.current_dir(directory);
+    let points = directory.join(POINTS);
+    if points.exists() {
+        command.env(VARIABLE, points);
+    }
     command
 }
 

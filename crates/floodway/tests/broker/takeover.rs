@@ -10,7 +10,7 @@ use crate::scene::{Scene, Vm, exchange, run, signal};
 
 impl Scene {
     /// Kills the broker when it owes no front-end anything: one whose message is half done is cut off.
-    fn kill_broker(&mut self) {
+    pub fn kill_broker(&mut self) {
         self.wait_for_port_threads();
         self.broker.kill().unwrap();
         self.broker.wait().unwrap();
@@ -28,7 +28,7 @@ impl Scene {
         });
     }
 
-    fn start_broker(&mut self) {
+    pub fn start_broker(&mut self) {
         self.broker = run(self.directory.path()).spawn().unwrap();
         let next = self.broker.id().into();
         wait_until("the next broker", || self.broker_in_status() == Some(next));
@@ -158,4 +158,17 @@ fn a_switch_without_a_broker_is_ended_by_a_signal_to_its_store() {
     scene.start_broker();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     exchange(&mut a, &mut b, 0);
+}
+
+#[test]
+fn without_a_descriptor_store_all_processes_end_with_the_broker() {
+    let mut scene = Scene::start_with_arguments(&["--no-descriptor-store"]);
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    exchange(&mut a, &mut b, 0);
+    assert_eq!(scene.processes().len(), 2);
+    scene.kill_data_plane();
+    exchange(&mut a, &mut b, 1);
+    scene.broker.kill().unwrap();
+    scene.broker.wait().unwrap();
+    wait_until("all processes to be gone", || scene.processes().is_empty());
 }

@@ -5,9 +5,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use floodway_switch::api::edit::Kind;
 use floodway_switch::testing::{wait, wait_until};
+use serde_json::json;
 
-use crate::scene::{Scene, Vm, exchange};
+use crate::changes::keys;
+use crate::scene::{Scene, Vm, descriptors, exchange};
 
 /// Runs `body` in an empty network namespace, as do the switches that it starts.
 pub fn in_namespace(body: impl FnOnce() + Send) {
@@ -143,5 +146,75 @@ fn addresses_behind_an_uplink_outlive_a_data_plane() {
             scene.kill_data_plane();
             assert!(knows(before));
         }
+    });
+}
+
+#[test]
+fn uplinks_come_change_and_go_while_others_go_on() {
+    in_namespace(|| {
+        let scene = Scene::start();
+        let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+        let say = |words: &str| {
+            let output = scene.output(&words.split_whitespace().collect::<Vec<_>>());
+            let text = [&*output.stdout, &*output.stderr].concat();
+            String::from_utf8(text).unwrap().trim_end().to_owned()
+        };
+        let plan = say("uplink add net kind=tap device=fwt0");
+        assert_eq!(plan, "+ uplink net: device = \"fwt0\", kind = \"tap\"");
+        ip("addr add 10.77.0.1/24 dev fwt0");
+        assert_hears_host(&mut a, "added");
+        exchange(&mut a, &mut b, 1);
+        let index = || ip("-oneline link show dev fwt0").split(':').next().unwrap().to_owned();
+        let before = index();
+        let plan = say("uplink set net queue.limit_bytes=100000");
+        assert!(plan.ends_with("(its queue begins anew)"), "{plan}");
+        assert_hears_host(&mut a, "changed");
+        assert_eq!(index(), before, "the same device");
+        assert_eq!(say("uplink set net storm_pps=900"), "~ uplink net: storm_pps = default -> 900");
+        scene.kill_data_plane();
+        assert_eq!(index(), before, "the same device");
+        assert_hears_host(&mut a, "after a death");
+        let error = say("uplink add other kind=packet device=nowhere");
+        assert!(error.contains("uplink \"other\"") && error.contains("nowhere"), "{error}");
+        assert_hears_host(&mut b, "after what cannot be");
+        say("uplink set net device=fwt1");
+        assert_eq!(try_ip("link show dev fwt0"), None, "the last one has it no more");
+        ip("addr add 10.77.0.1/24 dev fwt1");
+        assert_hears_host(&mut a, "another device");
+        assert_eq!(say("uplink del net"), "- uplink net");
+        assert_eq!(try_ip("link show dev fwt1"), None);
+        exchange(&mut a, &mut b, 2);
+        let status = scene.status().unwrap();
+        assert_eq!(status["uplinks"], serde_json::json!([]));
+        assert!(status["l2"].as_array().unwrap().iter().all(|it| it["port"] != "net"));
+    });
+}
+
+#[test]
+fn uplinks_that_came_and_went_leave_nothing_behind() {
+    in_namespace(|| {
+        let scene = Scene::start();
+        let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+        let cycle = |number: u32| {
+            let client = scene.client();
+            let net = keys(json!({ "kind": "tap", "device": "fwt0" }));
+            client.put(Kind::Uplink, "net", &net, false).unwrap();
+            let rate = keys(json!({ "queue": { "rate_mbit": 100 } }));
+            client.patch(Kind::Uplink, "net", &rate, false).unwrap();
+            client.delete(Kind::Uplink, "net", false).unwrap();
+            assert_eq!(try_ip("link show dev fwt0"), None, "{number}");
+        };
+        cycle(0);
+        let open = || {
+            let data_plane = std::fs::read_dir(format!("/proc/{}/fd", scene.data_plane()));
+            (descriptors(&scene.broker), data_plane.unwrap().count())
+        };
+        let before = open();
+        (1..20).for_each(cycle);
+        wait_until("everything to be let go", || {
+            let (broker, data_plane) = open();
+            broker <= before.0 + 2 && data_plane <= before.1 + 2
+        });
+        exchange(&mut a, &mut b, 1);
     });
 }

@@ -4,10 +4,10 @@ use floodway_wire::FiveTuple;
 
 use super::layout::{self, FlowRecord, FrameRecord, Layout};
 use super::slots::Slots;
-use super::{FlowPlace, Journal, OpenFlow, Words};
+use super::{ABOUT_WORDS, Creditor, FlowPlace, Journal, Notes, OpenFlow, Words};
 use crate::tcp::Seq;
 
-/// A frame that was acknowledged for a guest.
+/// A frame of which bytes were acknowledged in another's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
     /// Where its payload begins.
@@ -20,25 +20,29 @@ pub struct Retained {
     pub bytes: Vec<u8>,
 }
 
-/// A flow that was owed bytes.
+/// A flow that owes bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopted {
     /// Where it is; to be closed when it is over.
     pub place: FlowPlace,
     /// Addresses and ports.
     pub tuple: FiveTuple,
+    /// To whom it owes them.
+    pub creditor: Creditor,
     /// What its owner had to know of it.
-    pub about: [u64; 2],
-    /// What the guest has acknowledged itself, at least.
-    pub guest_ack: Seq,
-    /// What was acknowledged for it: as much as the peer has heard, or more.
+    pub about: [u64; ABOUT_WORDS],
+    /// How it was, as its owner noted it last. Nothing guards that against damage.
+    pub notes: Notes,
+    /// What the creditor has acknowledged itself, at least.
+    pub creditor_ack: Seq,
+    /// What was acknowledged for it: as much as the other end has heard, or more.
     pub acked: Seq,
 }
 
-/// What can become of a flow that was owed bytes.
+/// What can become of a flow that owes bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of them are there, in order: they are to be delivered until the guest acknowledges them.
+    /// All of them are there, in order: they are to be delivered until the creditor acknowledges them.
     Whole(Adopted, Vec<Retained>),
     /// Some are missing: both ends are to be reset before the place is closed.
     Broken(Adopted),
@@ -80,23 +84,25 @@ impl<W: Words> Journal<W> {
         for (place, record) in records.iter().enumerate() {
             let Some(record) = record else { continue };
             let at = layout.flow(place);
-            let [acked, guest_ack] = layout::parse_numbers(words.load(at + layout::NUMBERS));
+            let [acked, creditor_ack] = layout::parse_numbers(words.load(at + layout::NUMBERS));
             let adopted = Adopted {
                 place: FlowPlace(place),
                 tuple: record.tuple,
+                creditor: record.creditor,
                 about: record.about,
-                guest_ack,
+                notes: std::array::from_fn(|index| words.load(at + layout::NOTES + index)),
+                creditor_ack,
                 acked,
             };
             let owed = sort_out(&adopted, std::mem::take(&mut frames[place]));
-            if acked == guest_ack && owed.as_ref().is_ok_and(Vec::is_empty) {
+            if acked == creditor_ack && owed.is_ok() {
                 words.store(at, layout::free(record.generation));
                 continue;
             }
             let (verdict, kept) = judge(&words, &layout, adopted, owed);
             verdicts.push(verdict);
             let generation = record.generation;
-            flows[place] = Some((OpenFlow { generation, acked, guest_ack, frames: None }, kept));
+            flows[place] = Some((OpenFlow { generation, acked, creditor_ack, frames: None }, kept));
         }
         let (slots, flows) = sweep(&words, &layout, flows);
         let is_free = |&place: &usize| !layout::is_published(words.load(layout.flow(place)));
@@ -151,19 +157,24 @@ fn published_frames(
 /// Those of a flow's frames that it is owed, in order; or all of them if they are not what it is owed.
 fn sort_out(flow: &Adopted, mut frames: Vec<Found>) -> Result<Vec<Found>, Vec<Found>> {
     let end = |frame: &Found| frame.record.seq + frame.record.len;
-    // The guest has it, or its acknowledgement has not left.
+    let to_guest = flow.creditor == Creditor::Guest;
+    // Nothing of it was acknowledged. One frame at a time is kept for a guest, and any number for a peer.
+    let is_unheard = |seq: Seq| seq == flow.acked || (!to_guest && seq.after(flow.acked));
+    // The creditor has it, or its acknowledgement has not left.
     let is_over =
-        |frame: &Found| !end(frame).after(flow.guest_ack) || frame.record.seq == flow.acked;
+        |frame: &Found| !end(frame).after(flow.creditor_ack) || is_unheard(frame.record.seq);
     frames.retain(|frame| !is_over(frame));
-    frames.sort_by_key(|frame| frame.record.seq.0.wrapping_sub(flow.guest_ack.0).cast_signed());
-    let mut covered = flow.guest_ack;
+    frames.sort_by_key(|frame| frame.record.seq.0.wrapping_sub(flow.creditor_ack.0).cast_signed());
+    let mut covered = flow.creditor_ack;
     for frame in &frames {
-        if frame.record.seq.after(covered) || end(frame).after(flow.acked) {
+        if frame.record.seq.after(covered) || (to_guest && end(frame).after(flow.acked)) {
             return Err(frames);
         }
         covered = covered.max(end(frame));
     }
-    if covered == flow.acked { Ok(frames) } else { Err(frames) }
+    let is_whole = covered == flow.acked
+        || (!to_guest && covered.after(flow.acked) && !flow.creditor_ack.after(flow.acked));
+    if is_whole { Ok(frames) } else { Err(frames) }
 }
 
 /// What becomes of a flow, and the frames that are kept for it.

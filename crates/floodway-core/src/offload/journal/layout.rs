@@ -5,15 +5,20 @@ use std::net::Ipv6Addr;
 use floodway_wire::FiveTuple;
 
 use super::super::config::LEAST_FRAME;
-use super::Words;
+use super::{Creditor, Words};
 use crate::tcp::Seq;
 
 /// Words of a flow.
-pub(super) const FLOW_WORDS: usize = 10;
-/// Those of [`super::Journal`]'s numbers, and of the check.
+pub(super) const FLOW_WORDS: usize = FLOW_CHECK + 1;
+/// Those of [`super::Journal`]'s numbers, of its owner's notes, and of the check.
 pub(super) const NUMBERS: usize = 6;
-const FLOW_ABOUT: usize = 7;
-const FLOW_CHECK: usize = 9;
+pub(super) const NOTES: usize = 7;
+const FLOW_ABOUT: usize = NOTES + NOTE_WORDS;
+const FLOW_CHECK: usize = FLOW_ABOUT + ABOUT_WORDS;
+/// Words in which the owner notes what changes of a flow.
+pub const NOTE_WORDS: usize = 4;
+/// Words in which the owner says what does not change of it.
+pub const ABOUT_WORDS: usize = 3;
 /// Words of a slot's record.
 pub(super) const SLOT_WORDS: usize = 5;
 const BYTES_AND_NEXT: usize = 2;
@@ -45,6 +50,7 @@ pub struct Layout {
 
 impl Layout {
     /// That of a port that keeps so many bytes, as [`Config::receive_budget`](crate::offload::Config::receive_budget) counts them, and never refuses any of them.
+    /// A sender's budget does not count frames: many small ones take more room than there is.
     #[must_use]
     pub const fn for_budget(bytes: u32) -> Self {
         let frames = (bytes as usize).div_ceil(SLOT_BYTES);
@@ -100,9 +106,9 @@ pub(super) const fn is_published(state: u64) -> bool {
     state & 1 == 1
 }
 
-/// What was acknowledged for the guest, and by it.
-pub(super) const fn numbers([acked, guest_ack]: [Seq; 2]) -> u64 {
-    (acked.0 as u64) << 32 | guest_ack.0 as u64
+/// What was acknowledged for the creditor, and by it.
+pub(super) const fn numbers([acked, creditor_ack]: [Seq; 2]) -> u64 {
+    (acked.0 as u64) << 32 | creditor_ack.0 as u64
 }
 
 pub(super) const fn parse_numbers(word: u64) -> [Seq; 2] {
@@ -117,16 +123,21 @@ fn check(words: impl IntoIterator<Item = u64>) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowRecord {
     pub tuple: FiveTuple,
-    pub about: [u64; 2],
+    pub creditor: Creditor,
+    pub about: [u64; ABOUT_WORDS],
     pub generation: u32,
 }
+
+/// Of the fifth word: bytes are owed to the peer.
+const OWED_TO_PEER: u64 = 1 << 1;
 
 impl FlowRecord {
     fn words(&self) -> [u64; 5] {
         let FiveTuple { src, dst, src_port, dst_port, protocol, is_ipv6, vlan } = self.tuple;
         let [src, dst] = [src, dst].map(Ipv6Addr::to_bits);
         let ports = u64::from(src_port) << 48 | u64::from(dst_port) << 32;
-        let rest = u64::from(vlan) << 16 | u64::from(protocol) << 8 | u64::from(is_ipv6);
+        let creditor = if self.creditor == Creditor::Peer { OWED_TO_PEER } else { 0 };
+        let rest = u64::from(vlan) << 16 | u64::from(protocol) << 8 | u64::from(is_ipv6) | creditor;
         [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64, ports | rest]
     }
 
@@ -158,8 +169,9 @@ impl FlowRecord {
             is_ipv6: rest & 1 == 1,
             vlan: (rest >> 16) as u16,
         };
-        let about = [0, 1].map(|index| words.load(at + FLOW_ABOUT + index));
-        let record = Self { tuple, about, generation: generation(words.load(at)) };
+        let about = std::array::from_fn(|index| words.load(at + FLOW_ABOUT + index));
+        let creditor = if rest & OWED_TO_PEER != 0 { Creditor::Peer } else { Creditor::Guest };
+        let record = Self { tuple, creditor, about, generation: generation(words.load(at)) };
         (words.load(at + FLOW_CHECK) == record.check()).then_some(record)
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 const LAYOUT: Layout = Layout { flows: 3, slots: 12, slot_bytes: 16 };
-const ABOUT: [u64; 2] = [7, u64::MAX];
+const ABOUT: [u64; ABOUT_WORDS] = [7, u64::MAX, 9];
 
 /// Memory of a process that dies when it makes one store too many.
 struct Mortal {
@@ -54,7 +54,7 @@ impl Words for &Mortal {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Open,
-    /// The peer sends so many bytes to one of the flows.
+    /// So many bytes come for one of the flows: as one frame for a guest, as two for a peer, the last of which is acknowledged in part.
     Keep {
         flow: usize,
         len: u32,
@@ -84,10 +84,18 @@ fn step() -> impl Strategy<Value = Step> {
 struct Connection {
     number: u16,
     place: FlowPlace,
-    /// What the peer has heard, and so forgotten.
+    /// What the sender has heard, and so forgotten.
     heard: Seq,
-    /// What the guest has acknowledged.
+    /// What the creditor has acknowledged.
     guest: Seq,
+    /// Behind what is kept.
+    stored: Seq,
+}
+
+/// Odd connections owe to their peer.
+fn debtor(tuple: &FiveTuple) -> Debtor<'_> {
+    let creditor = if tuple.src_port.is_multiple_of(2) { Creditor::Guest } else { Creditor::Peer };
+    Debtor { tuple, creditor, about: ABOUT }
 }
 
 fn tuple(number: u16) -> FiveTuple {
@@ -159,21 +167,44 @@ impl<'m> World<'m> {
         let number = self.opened;
         // Near the wrap.
         let next = Seq(u32::MAX - 60) + u32::from(number);
-        if let Some(place) = self.journal.open(&tuple(number), next, ABOUT)
+        if let Some(place) = self.journal.open(&debtor(&tuple(number)), next)
             && !self.memory.is_dead.get()
         {
             self.opened += 1;
-            self.connections.push(Connection { number, place, heard: next, guest: next });
+            let (heard, guest, stored) = (next, next, next);
+            self.connections.push(Connection { number, place, heard, guest, stored });
         }
     }
 
     fn keep(&mut self, index: usize, len: u32) {
-        let Connection { number, place, heard, guest } = self.connections[index];
+        let Connection { number, place, heard, guest, .. } = self.connections[index];
+        if number % 2 == 1 {
+            return self.keep_for_peer(index, len);
+        }
         let next = heard.max(guest);
         let kept = self.journal.keep(place, len, image(&bytes(number, next, len)));
         // The acknowledgement leaves if the process gets so far.
         if kept && !self.memory.is_dead.get() {
             self.connections[index].heard = next + len;
+        }
+    }
+
+    fn keep_for_peer(&mut self, index: usize, len: u32) {
+        let Connection { number, place, .. } = self.connections[index];
+        for len in [len, len / 2 + 1] {
+            let from = self.connections[index].stored.max(self.connections[index].guest);
+            if !self.journal.store(place, from, len, image(&bytes(number, from, len))) {
+                break;
+            }
+            self.connections[index].stored = from + len;
+        }
+        let Connection { heard, guest, stored, .. } = self.connections[index];
+        let promised = stored - len % 3;
+        if promised.after(heard.max(guest)) {
+            self.journal.promise(place, promised, &[promised.0.into(); NOTE_WORDS]);
+            if !self.memory.is_dead.get() {
+                self.connections[index].heard = promised;
+            }
         }
     }
 
@@ -190,14 +221,16 @@ impl<'m> World<'m> {
 fn assert_nothing_is_missing(verdicts: &[Verdict], connections: &[Connection]) {
     for verdict in verdicts {
         let Verdict::Whole(flow, frames) = verdict else { panic!("{verdict:?}") };
-        let mut covered = flow.guest_ack;
+        let mut covered = flow.creditor_ack;
         for frame in frames {
             assert!(!frame.seq.after(covered), "a hole before {frame:?}");
             let expected = bytes(flow.tuple.src_port, frame.seq, frame.len);
             assert_eq!((&frame.bytes, frame.about), (&expected, expected.len() as u64), "{flow:?}");
             covered = covered.max(frame.seq + frame.len);
         }
-        assert_eq!((covered, flow.about), (flow.acked, ABOUT));
+        let is_for_peer = flow.creditor == Creditor::Peer;
+        assert_eq!((flow.about, is_for_peer), (ABOUT, flow.tuple.src_port % 2 == 1));
+        assert!(covered == flow.acked || (is_for_peer && covered.after(flow.acked)), "{flow:?}");
     }
     for connection in connections.iter().filter(|c| c.heard.after(c.guest)) {
         let found = verdicts.iter().find_map(|verdict| match verdict {
@@ -206,7 +239,7 @@ fn assert_nothing_is_missing(verdicts: &[Verdict], connections: &[Connection]) {
         });
         let flow = found.unwrap_or_else(|| panic!("{connection:?} is not in {verdicts:?}"));
         assert!(!flow.acked.before(connection.heard), "{flow:?}, {connection:?}");
-        assert!(!flow.guest_ack.after(connection.guest), "{flow:?}, {connection:?}");
+        assert!(!flow.creditor_ack.after(connection.guest), "{flow:?}, {connection:?}");
     }
 }
 
@@ -279,10 +312,11 @@ proptest! {
             // What is not owed anything is met anew.
             connections.clear();
             for verdict in verdicts {
-                let Verdict::Whole(flow, _) = verdict else { unreachable!() };
+                let Verdict::Whole(flow, frames) = verdict else { unreachable!() };
                 let (number, place) = (flow.tuple.src_port, flow.place);
-                let (heard, guest) = (flow.acked, flow.guest_ack);
-                connections.push(Connection { number, place, heard, guest });
+                let (heard, guest) = (flow.acked, flow.creditor_ack);
+                let stored = frames.last().map_or(heard, |frame| frame.seq + frame.len);
+                connections.push(Connection { number, place, heard, guest, stored });
             }
             if let Some(flow) = connections.pop() {
                 // The guest gets what it is owed.
@@ -327,11 +361,12 @@ proptest! {
     }
 }
 
-/// Words of records but for numbers, which no sum guards, since they change alone.
+/// Words of records but for numbers and notes, which no sum guards, since they change alone.
 fn headers() -> impl Iterator<Item = usize> {
     let flows =
         (0..LAYOUT.flows).flat_map(|place| (0..layout::FLOW_WORDS).map(move |word| (place, word)));
-    let flows = flows.filter(|&(_, word)| word != layout::NUMBERS);
+    let own = layout::NUMBERS..layout::NOTES + NOTE_WORDS;
+    let flows = flows.filter(move |(_, word)| !own.contains(word));
     let flows = flows.map(|(place, word)| LAYOUT.flow(place) + word);
     flows.chain(
         (0..LAYOUT.slots)
@@ -349,7 +384,7 @@ fn unpublished(memory: &Mortal, connection: &Connection) -> bool {
 fn what_is_kept_ends_where_the_memory_does_and_starts_again_where_the_guest_acknowledges() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(100), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(1)), Seq(100)).unwrap();
     let kept = (0..).take_while(|_| journal.keep(place, 20, image(&[7; 20]))).count();
     // Two slots each.
     assert_eq!((kept, journal.free_slots()), (6, 0));
@@ -358,7 +393,7 @@ fn what_is_kept_ends_where_the_memory_does_and_starts_again_where_the_guest_ackn
     assert!(!journal.keep(place, 33, image(&[7; 33])) && journal.keep(place, 32, image(&[7; 32])));
     journal.close(place);
     assert_eq!(journal.free_slots(), LAYOUT.slots);
-    let all: Vec<_> = (0..).map_while(|n| journal.open(&tuple(n), Seq(0), ABOUT)).collect();
+    let all: Vec<_> = (0..).map_while(|n| journal.open(&debtor(&tuple(n)), Seq(0))).collect();
     assert_eq!(all.len(), LAYOUT.flows);
 }
 
@@ -366,7 +401,7 @@ fn what_is_kept_ends_where_the_memory_does_and_starts_again_where_the_guest_ackn
 fn a_flow_that_lacks_a_frame_is_broken_until_it_is_closed() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
     (0..3).for_each(|_| assert!(journal.keep(place, 10, image(&[7; 10]))));
     // The second one's slot: slots are taken from the first on.
     (&memory).store(LAYOUT.slot(1), 0);
@@ -387,7 +422,7 @@ fn a_frame_that_could_not_be_adopted_is_not_kept() {
     let layout = Layout { flows: 1, slots: 2, slot_bytes: layout::MAX_BYTES };
     let memory: Vec<_> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
     let mut journal = Journal::format(&memory[..], layout);
-    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
     assert!(!journal.keep(place, 1, image(&vec![7; layout::MAX_BYTES + 1])));
     assert_eq!(journal.free_slots(), 2);
     assert!(journal.keep(place, 1, image(&vec![7; layout::MAX_BYTES])));
@@ -404,11 +439,11 @@ fn slot_words(slot: usize) -> std::ops::Range<usize> {
 fn a_frame_of_an_earlier_flow_at_the_same_place_is_nobodys() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
     assert!(journal.keep(place, 10, image(&[7; 10])));
     let record = memory.words.borrow()[slot_words(0)].to_vec();
     journal.close(place);
-    assert_eq!(journal.open(&tuple(2), Seq(0), ABOUT), Some(place));
+    assert_eq!(journal.open(&debtor(&tuple(2)), Seq(0)), Some(place));
     assert!(journal.keep(place, 10, image(&[9; 10])));
     // As if the first flow's frame had stayed where the second one's is.
     for (at, word) in slot_words(0).zip(record) {
@@ -425,7 +460,7 @@ fn a_frame_of_an_earlier_flow_at_the_same_place_is_nobodys() {
 fn after_an_adoption_no_slot_has_a_state_but_those_of_frames_that_are_kept() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
-    let place = journal.open(&tuple(1), Seq(0), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
     (0..3).for_each(|_| assert!(journal.keep(place, 20, image(&[7; 20]))));
     // It ends behind the first store of this.
     memory.revive(1);
@@ -439,7 +474,7 @@ fn after_an_adoption_no_slot_has_a_state_but_those_of_frames_that_are_kept() {
     assert_eq!(states(), 3);
     let (mut journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
     assert_eq!((verdicts.len(), states()), (0, 0));
-    let place = journal.open(&tuple(2), Seq(0), ABOUT).unwrap();
+    let place = journal.open(&debtor(&tuple(2)), Seq(0)).unwrap();
     assert!(journal.keep(place, 20, image(&[9; 20])));
     drop(journal);
     let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
@@ -451,7 +486,7 @@ fn a_slot_that_two_frames_claim_is_neithers() {
     let memory = Mortal::new();
     let mut journal = Journal::format(&memory, LAYOUT);
     for number in 1..3 {
-        let place = journal.open(&tuple(number), Seq(0), ABOUT).unwrap();
+        let place = journal.open(&debtor(&tuple(number)), Seq(0)).unwrap();
         assert!(journal.keep(place, 20, image(&[number as u8; 20])));
     }
     // The second frame's slots are 2 and 3. A stranger who knows sums has it end in a slot of the first one.
@@ -461,4 +496,22 @@ fn a_slot_that_two_frames_claim_is_neithers() {
     let (journal, verdicts, _) = Journal::adopt(&memory, LAYOUT);
     assert!(matches!(&verdicts[..], [Verdict::Broken(_), Verdict::Broken(_)]), "{verdicts:?}");
     assert_nothing_leaks(journal, &verdicts);
+}
+
+#[test]
+fn a_flow_has_the_notes_of_its_last_promise_or_later_ones() {
+    let memory = Mortal::new();
+    let mut journal = Journal::format(&memory, LAYOUT);
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
+    assert!(journal.store(place, Seq(0), 20, image(&[7; 20])));
+    journal.promise(place, Seq(19), &[1, 2, 3, 4]);
+    let notes = || {
+        let (_, verdicts, _) = Journal::adopt(&memory, LAYOUT);
+        let [Verdict::Whole(flow, frames)] = &verdicts[..] else { panic!("{verdicts:?}") };
+        assert_eq!((frames.len(), flow.creditor, flow.acked), (1, Creditor::Peer, Seq(19)));
+        flow.notes
+    };
+    assert_eq!(notes(), [1, 2, 3, 4]);
+    journal.note(place, &[5, 6, 7, 8]);
+    assert_eq!(notes(), [5, 6, 7, 8]);
 }

@@ -43,32 +43,23 @@
 //! **Bytes that passed by.** A peer that acknowledges what the switch has not sent has got bytes past it. If more is owed than that,
 //! the flow goes on, as if the ACK named what was sent: the peer gets some bytes twice.
 //!
-//! **The end of the process** loses what is stored; nothing here survives it. Until the store is kept by the broker, a switch must not turn this on.
+//! **The end of the process.** With a journal, what is owed lies in it before the early ACK leaves ([`super::owed`]), and the next process
+//! goes on with it. Without one it is lost: such a switch must not turn this on.
 //!
 //! States: none of its own. Timer: `dead_at`.
 //!
 //! Source: RFC 3135; Bakre and Badrinath, "I-TCP" (ICDCS 1995); Brown and Singh, "M-TCP" (CCR 27(5), 1997).
 
+use super::ahead::Ahead;
+use super::owed::Ledger;
 use super::stall::RESERVE;
 use super::{Env, PeerSide, Sender};
 use crate::offload::config::Config;
+use crate::offload::sink::Sink;
 use crate::offload::state_pool::FreeList;
 use crate::offload::summary::TxState;
 use crate::seq::Seq;
 use crate::time::Instant;
-
-/// What the guest was told ahead of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EarlyAck {
-    /// Acknowledged to the guest up to here; `None` if the peer has acknowledged as much.
-    pub una: Option<Seq>,
-    /// When the peer is dead, if it does not answer; `NEVER` while it answers.
-    pub dead_at: Instant,
-}
-
-impl EarlyAck {
-    pub const NONE: Self = Self { una: None, dead_at: Instant::NEVER };
-}
 
 impl<B: 'static> Sender<B> {
     /// Returns `true` if the guest was told of more than the peer has acknowledged, as of the latest ACK.
@@ -88,20 +79,29 @@ impl<B: 'static> Sender<B> {
         self.recovery.early.una.is_some_and(|una| una.after(ack))
     }
 
-    /// Moves the acknowledgement number for the guest ahead, as far as the rules allow. Returns `true` if it moved: the guest is to be
+    /// Moves the acknowledgement number for the guest ahead, as far as the rules allow and `ledger` has the bytes then. Returns `true` if it moved: the guest is to be
     /// told.
-    pub fn acknowledge_early(&mut self, config: &Config) -> bool {
+    pub fn acknowledge_early<S: Sink<B>>(
+        &mut self,
+        config: &Config,
+        ledger: &mut Ledger<'_, S>,
+    ) -> bool {
         let from = self.una_for_guest();
-        let Some(limit) = self.early_limit(config).filter(|limit| limit.after(from)) else {
-            return false;
-        };
-        let una = self.whole_units_from_edge(self.stored_up_to(limit, from));
-        if !una.after(from) {
-            return false;
-        }
+        let Some(una) = self.next_early(from, config) else { return false };
         self.acquire_state(&mut FreeList::default());
-        self.recovery.early.una = Some(una);
-        true
+        self.recovery.early.open = true;
+        let una = self.record_owed(una, ledger);
+        if una.after(from) {
+            self.recovery.early.una = Some(una);
+        }
+        una.after(from)
+    }
+
+    /// The number that what is stored and the rules allow, if it is behind `from`.
+    fn next_early(&self, from: Seq, config: &Config) -> Option<Seq> {
+        let limit = self.early_limit(config).filter(|limit| limit.after(from))?;
+        let una = self.whole_units_from_edge(self.stored_up_to(limit, from));
+        una.after(from).then_some(una)
     }
 
     /// How far the rules allow to acknowledge, whatever is stored; `None` if nothing may be.
@@ -128,7 +128,7 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Up to where everything from `from` on is stored, `limit` at most.
-    fn stored_up_to(&self, limit: Seq, from: Seq) -> Seq {
+    pub(super) fn stored_up_to(&self, limit: Seq, from: Seq) -> Seq {
         let mut end = from;
         while end.before(limit)
             && let Some(chunk) = self.store.chunk_at(end)
@@ -139,7 +139,7 @@ impl<B: 'static> Sender<B> {
     }
 
     /// The last number, `at` at most, from which a window field names the edge exactly.
-    fn whole_units_from_edge(&self, at: Seq) -> Seq {
+    pub(super) fn whole_units_from_edge(&self, at: Seq) -> Seq {
         let unit = 1 << self.agreed.peer_scale();
         let rest = self.granted(at) % unit;
         at - (unit - rest) % unit
@@ -150,7 +150,8 @@ impl<B: 'static> Sender<B> {
     pub(super) fn settle_early(&mut self) {
         if let Some(early) = self.recovery.early.una {
             let una = Some(early).filter(|una| una.after(self.snd_una()));
-            self.recovery.early = EarlyAck { una, ..EarlyAck::NONE };
+            let dead_at = Instant::NEVER;
+            self.recovery.early = Ahead { una, dead_at, ..self.recovery.early };
         }
     }
 
@@ -179,7 +180,8 @@ impl<B: 'static> Sender<B> {
     /// Nothing is owed any more: both ends are reset.
     pub fn forget_owed(&mut self) {
         if let Some(recovery) = self.recovery.get_mut() {
-            recovery.early = EarlyAck::NONE;
+            let Ahead { open, counted, place, .. } = recovery.early;
+            recovery.early = Ahead { open, counted, place, ..Ahead::NONE };
         }
     }
 

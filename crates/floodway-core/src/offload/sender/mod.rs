@@ -39,12 +39,14 @@
 //! `snd_una <= snd_nxt <= snd_max <= advertised_edge`, but for a FIN, which may lie one beyond `advertised_edge`.
 
 mod acks;
+mod ahead;
 mod black_hole;
 #[cfg(test)]
 mod cost;
 mod early_ack;
 mod loss;
 mod output;
+pub(in crate::offload) mod owed;
 mod predict;
 mod recovery;
 mod stall;
@@ -412,7 +414,7 @@ impl<B: 'static> Sender<B> {
 
     /// The guest has not sent all up to `ack`, as far as we have seen.
     pub fn is_behind(&self, ack: Seq) -> bool {
-        ack.after(self.guest_nxt)
+        ack.after(self.guest_nxt) && !self.may_have_been_sent_before(ack)
     }
 
     /// The guest repeats what it need not. Joins what it repeated before, if they touch.

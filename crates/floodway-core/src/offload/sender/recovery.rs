@@ -7,8 +7,8 @@
 //!
 //! Invariant: a recovery that [is over](Recovery::is_over) can be replaced by a new one without any effect on what is sent.
 
+use super::ahead::Ahead;
 use super::black_hole::BlackHole;
-use super::early_ack::EarlyAck;
 use super::stall::Stall;
 use super::undo::{Frto, Repairs};
 use super::{Phase, Timer};
@@ -90,7 +90,7 @@ pub(in crate::offload) struct Recovery {
     /// What the guest is not told of because the receiver's window is closed.
     pub stall: Stall,
     /// What the guest was told ahead of the peer.
-    pub(super) early: EarlyAck,
+    pub(super) early: Ahead,
     /// What was sent again in this recovery, and not in vain as far as is known.
     pub(super) repairs: Repairs,
     /// `snd_una` at the latest timeout of this recovery.
@@ -134,7 +134,7 @@ impl Recovery {
             gap_until: Instant::NEVER,
             repeat: None,
             stall: Stall::NONE,
-            early: EarlyAck::NONE,
+            early: Ahead::NONE,
             black_hole: BlackHole::NONE,
         }
     }
@@ -167,7 +167,7 @@ impl Recovery {
             && self.gap_until == Instant::NEVER
             && self.repeat.is_none()
             && self.stall.withheld == 0
-            && self.early.una.is_none()
+            && !self.early.open
             && self.black_hole.full == 0
     }
 

@@ -18,7 +18,17 @@ pub struct Memory {
 impl World {
     /// Lets the switch record what it acknowledges.
     pub fn record(&mut self) -> Memory {
-        let layout = Layout::for_budget(self.switch.offload.config().receive_budget);
+        let config = self.switch.offload.config();
+        let layout = Layout::for_budget(config.receive_budget + config.budget);
+        self.record_as(layout)
+    }
+
+    /// As [`record`](Self::record), with room for `slots` frames that fit one.
+    pub fn record_with(&mut self, slots: usize) -> Memory {
+        self.record_as(Layout { flows: 4, slots, slot_bytes: 1 << 16 })
+    }
+
+    fn record_as(&mut self, layout: Layout) -> Memory {
         let words: Vec<_> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
         // As long as the test runs.
         let memory = Memory { words: words.leak(), layout };
@@ -36,7 +46,7 @@ impl World {
         self.switch.offload = Offload::new(config, 0x5eed);
         let kept = self.switch.actions.1.borrow();
         let found = Journal::adopt(memory.words, memory.layout);
-        let adoption = self.switch.offload.adopt(found, self.now, |retained| {
+        let adoption = self.switch.offload.adopt(found, self.now, |_, retained| {
             let frame = kept.get(retained.about as usize).filter(|_| is_there(retained.about))?;
             Some((Rc::clone(frame), frame.segment))
         });

@@ -1,6 +1,6 @@
 //! The rules T1 to T5 of early acknowledgement, as far as they show in what the guest is told.
 
-use floodway_core::offload::FlowSummary;
+use floodway_core::offload::{EarlyAck, FlowSummary};
 
 use super::monitor::View;
 use super::packet::Position;
@@ -46,7 +46,7 @@ impl Promises {
         self.most_owed = self.most_owed.max(owed);
         // What it was told before it is told again.
         assert!(
-            view.config.early_ack || !ahead,
+            view.config.early_ack != EarlyAck::Never || !ahead,
             "the guest is told of more than the peer acknowledged"
         );
         assert!(ack <= self.sent, "T2: {ack} is acknowledged, {} has come in order", self.sent);

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use floodway_core::offload::{Config, Counters, Edit, FlowSummary, RxState, TxState, Verdict};
+use floodway_core::offload::{
+    Config, Counters, EarlyAck, Edit, FlowSummary, RxState, TxState, Verdict,
+};
 use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
@@ -456,7 +458,7 @@ impl Monitor {
         }
         let ack = self.guest_pos(self.wire_una, segment.ack);
         // One that is too old for any window the guest refuses (RFC 5961 section 5.2): what arrived so late is passed as such.
-        let unsent = ack > self.wire_nxt && !view.config.early_ack;
+        let unsent = ack > self.wire_nxt && view.config.early_ack == EarlyAck::Never;
         if unsent || ack < self.wire_una - (1 << 30) {
             return;
         }

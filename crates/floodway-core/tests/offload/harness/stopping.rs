@@ -3,6 +3,18 @@
 use super::World;
 
 impl World {
+    /// The guest's module has answered a notice, or is gone.
+    pub fn hear_module(&mut self, heard: bool) {
+        self.switch.offload.hear_module(heard, self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
+    /// The switch stops in good order.
+    pub fn reset_owing(&mut self) {
+        self.switch.offload.reset_owing(self.now, &mut self.switch.actions);
+        self.carry_out();
+    }
+
     /// The guest has no CPU, but its rings run: frames wait for it.
     pub fn deschedule_guest(&mut self) {
         self.cpu.stopped = true;

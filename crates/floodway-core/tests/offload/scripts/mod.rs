@@ -53,6 +53,7 @@ const FILES: &[(&str, &str)] = &[
     ("timestamps", include_str!("rows/timestamps.txt")),
     ("ecn", include_str!("rows/ecn.txt")),
     ("path_mtu", include_str!("rows/path_mtu.txt")),
+    ("early_ack", include_str!("rows/early_ack.txt")),
     ("algorithms", include_str!("rows/algorithms.txt")),
 ];
 const REASONS: &str = include_str!("rows/reasons.txt");

@@ -106,6 +106,7 @@ impl Setup {
             "iw" => self.initial_window = number()? as u8,
             "cc" => self.congestion = value.parse().map_err(|_| "no algorithm".to_owned())?,
             "only" => (self.transmit, self.receive) = (value == "transmit", value == "receive"),
+            "early" => self.early = true,
             "ipv6" => self.ipv6 = true,
             _ => return Err(format!("unknown setting {word}")),
         }

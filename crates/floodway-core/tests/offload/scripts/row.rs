@@ -93,6 +93,8 @@ pub struct Setup {
     pub congestion: Algorithm,
     pub transmit: bool,
     pub receive: bool,
+    /// What is stored is acknowledged to the guest early.
+    pub early: bool,
     pub ipv6: bool,
     /// PSH of what leaves is compared, also where it is not written.
     pub push: bool,
@@ -120,6 +122,7 @@ impl Default for Setup {
             congestion: Algorithm::NewReno,
             transmit: true,
             receive: true,
+            early: false,
             ipv6: false,
             push: false,
         }

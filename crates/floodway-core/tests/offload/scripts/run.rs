@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use floodway_core::offload::{Config, Segment};
+use floodway_core::offload::{Config, EarlyAck, Segment};
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
@@ -56,6 +56,7 @@ impl<'a> Run<'a> {
             congestion: setup.congestion,
             initial_window: setup.initial_window,
             min_rto: setup.switch_min_rto,
+            early_ack: if setup.early { EarlyAck::Always } else { EarlyAck::Never },
             ..Config::default()
         };
         Self {

@@ -35,10 +35,10 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use floodway_report::Provenance;
 use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
+use floodway_report::{About, Provenance};
 use serde::Serialize;
 
 use super::hugepages::Reservation;
@@ -140,6 +140,7 @@ fn available(peers: &[PeerKind], results: &mut Results) -> (Vec<PeerKind>, Optio
 fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
     let out = args.out();
     let report = Report {
+        about: About::default(),
         experiment: EXPERIMENT.into(),
         world: World::Real,
         seed: 0,

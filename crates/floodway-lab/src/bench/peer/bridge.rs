@@ -86,6 +86,7 @@ pub fn start(setup: &Setup) -> Result<Switch> {
         let process = setup.spawn(name, Path::new("ip"), |command| {
             command.args(["netns", "exec", namespace.name()]);
             command.arg(switch_process::binary().unwrap_or_default());
+            command.env(switch_process::NO_STORE_VARIABLE, "true");
             command.arg("run").arg("--config").arg(&path);
         })?;
         processes.push(process);

@@ -54,6 +54,7 @@ pub fn start_planned(setup: &Setup, plan: &Plan) -> Result<Switch> {
         if let Some(namespace) = &plan.namespace {
             command.args(["netns", "exec", namespace]).arg(&binary);
         }
+        command.env(switch_process::NO_STORE_VARIABLE, "true");
         command.arg("run").arg("--config").arg(&path);
     })?;
     Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })

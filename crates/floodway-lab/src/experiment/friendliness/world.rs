@@ -30,7 +30,7 @@ use crate::experiment::Run;
 use crate::experiment::testbed::{Network, Testbed};
 use crate::experiment::transfer::contention::{OTHER, Threads, pin_all};
 use crate::experiment::transfer::far_end::FarEnd;
-use crate::experiment::transfer::{Emulator, Path, tcp};
+use crate::experiment::transfer::{Path, tcp};
 use crate::switch_process::Offload;
 use crate::vm::Vm;
 
@@ -56,7 +56,7 @@ pub(super) fn run(scenario: &Friendliness, run: &Run) -> Result<Vec<Trial>> {
     let testbed = Testbed::start("friendly", &[scenario.kernel], &[Network::Floodway])?;
     pin_all(std::process::id(), OTHER)?;
     pin_all(testbed.switch()?.id().context("the switch does not run")?, OTHER)?;
-    Threads::place(testbed.guests(), Emulator::Apart)?;
+    Threads::pin(testbed.guests())?;
     let guest = testbed.guests().first().context("no guest")?;
     for place in [tcp::Place::Guest(guest), tcp::Place::Host(testbed.host())] {
         tcp::start_every_connection_alike(place)?;
@@ -191,6 +191,7 @@ impl Stage<'_> {
         }
         let offload = Offload {
             transmit,
+            mode: None,
             receive: false,
             buffer: None,
             budget: None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use floodway_netem::model::ETHERNET_OVERHEAD;
 use floodway_netem::report::PortCounters;
-use floodway_report::Measured;
+use floodway_report::{Measured, Samples};
 use floodway_switch::api::control::InboundStatus;
 
 use super::traffic::{Counts, Transfer};
@@ -157,6 +157,7 @@ pub(super) fn add(
             measured.add_value(format!("vm{} {variant_name}", vm + 1), "Mbit/s", mbit);
         }
     }
+    add_rates(measured, variant_name, variant);
     if variant_name != super::Policy::Off.name() {
         measured.add_value(
             format!("looks within 10 % of the rate {variant_name}"),
@@ -167,6 +168,24 @@ pub(super) fn add(
     let Counts { timeouts, retransmits } = variant.counts;
     measured.add_value(format!("retransmissions {variant_name}"), "segments", retransmits as f64);
     measured.add_value(format!("time-outs {variant_name}"), "time-outs", timeouts as f64);
+}
+
+/// What each VM received, and all of them together, look by look: the paper's figure 3. Looks are [`super::POLL`] apart.
+fn add_rates(measured: &mut Measured, variant_name: &str, variant: &Variant) {
+    let vms = variant.looks.first().map_or(0, |look| look.vms.len());
+    let all = |look: &Look| look.vms.iter().map(|vm| vm.1).sum::<f64>();
+    let rates = |of: &dyn Fn(&Look) -> f64| variant.looks.iter().map(|l| of(l) * 1e-6).collect();
+    let of_vms = (0..vms).map(|vm| {
+        let own = move |look: &Look| look.vms.get(vm).map_or(0.0, |vm| vm.1);
+        (format!("vm{}", vm + 1), rates(&own))
+    });
+    let of_all = std::iter::once(("total".to_owned(), rates(&all)));
+    measured.samples.extend(of_vms.chain(of_all).map(|(who, value)| Samples {
+        name: format!("{who} over time {variant_name}"),
+        unit: "Mbit/s".into(),
+        value,
+        ..Samples::default()
+    }));
 }
 
 #[cfg(test)]
@@ -194,6 +213,23 @@ mod tests {
         assert_eq!(variant.follows(), 1.0);
         assert!((variant.worst_second() - 4e6).abs() < 1e5, "{}", variant.worst_second());
         assert!(variant.total() > 7e6 && variant.total() < 8e6);
+    }
+
+    #[test]
+    fn rates_over_time_are_those_of_each_vm_and_their_sum() {
+        let mut two = look(0, 0, 1e6, 2e6);
+        two.vms.push((1e6, 3e6, 1));
+        let variant = Variant { looks: vec![two], transfers: vec![], counts: NONE };
+        let mut measured = Measured::default();
+        add_rates(&mut measured, "dynamic", &variant);
+        let found: Vec<_> =
+            measured.samples.iter().map(|one| (one.name.as_str(), one.value[0])).collect();
+        let expected = [
+            ("vm1 over time dynamic", 2.0),
+            ("vm2 over time dynamic", 3.0),
+            ("total over time dynamic", 5.0),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

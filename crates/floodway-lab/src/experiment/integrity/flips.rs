@@ -46,5 +46,5 @@ impl Flips {
 }
 
 fn both(on: bool) -> OffloadChange {
-    OffloadChange { transmit: Some(on), receive: Some(on), ..OffloadChange::default() }
+    OffloadChange { transmit: Some(on.into()), receive: Some(on), ..OffloadChange::default() }
 }

@@ -21,11 +21,14 @@ pub(super) const BULK_RATE: &str = "bulk rate";
 pub(super) const HOG_RATE: &str = "hog rate";
 /// CPU time of the switch.
 pub(super) const SWITCH_CPU: &str = "switch CPU";
+/// Mean time for which a vCPU had the core before another one got it.
+pub(super) const TIME_SLICE: &str = "vCPU time slice";
 
 fn unit(rate: &str) -> &'static str {
     match rate {
         BULK_RATE => "Mbit/s",
         SWITCH_CPU => "% of a core",
+        TIME_SLICE => "ms",
         _ => "1000/s",
     }
 }

@@ -36,7 +36,7 @@ use crate::agent::Hog;
 use crate::kernel::Series;
 use crate::net::Namespace;
 use crate::vm::Vm;
-use figures::{BULK_RATE, Cells, HOG_RATE, SWITCH_CPU, Seen};
+use figures::{BULK_RATE, Cells, HOG_RATE, SWITCH_CPU, Seen, TIME_SLICE};
 use ping::Ping;
 use place::Places;
 use port::{Port, PortParameters};
@@ -230,11 +230,13 @@ impl SmallFlows {
         let busy = Hog { duty: 1.0, period_us: 100_000, vcpus: Vec::new(), nice: 0 };
         hogs.iter().try_for_each(|vm| vm.agent().hog_start(&busy))?;
         let before = stage.port.as_ref().map(Port::counters).transpose()?;
-        let (begin, cpu) = (Instant::now(), stage.switch_cpu()?);
+        let (begin, cpu, slices) = (Instant::now(), stage.switch_cpu()?, stage.places.slices());
         let mut seen = self.traffic(stage, case, seed)?;
         let cpu = stage.switch_cpu()?.saturating_sub(cpu);
         seen.rates.insert(SWITCH_CPU, 100.0 * cpu.as_secs_f64() / begin.elapsed().as_secs_f64());
         if !hogs.is_empty() {
+            let slices = stage.places.slices().since(slices);
+            seen.rates.extend(slices.mean_ms().map(|mean| (TIME_SLICE, mean)));
             let rates = hogs.iter().map(|vm| hog_rate(vm)).collect::<Result<Vec<_>>>()?;
             seen.rates.insert(HOG_RATE, rates.iter().sum());
         }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::experiment::transfer::Emulator;
-use crate::experiment::transfer::contention::{OTHER, Threads, pin_all};
+use crate::experiment::transfer::contention::{OTHER, Slices, Threads, pin_all};
 use crate::switch_process::Switch;
 use crate::vcpu;
 use crate::vm::Vm;
@@ -15,12 +15,14 @@ const PRIORITY: u32 = 1;
 pub(super) struct Places {
     /// vCPUs that take turns.
     ordinary: Vec<i32>,
+    threads: Threads,
 }
 
 impl Places {
     /// Puts all VMs on one core, with vCPUs of those in `first` before the others.
     pub fn of(guests: &[Vm], first: &[u32]) -> Result<Self> {
-        Threads::place(guests, Emulator::Above)?;
+        let threads = Threads::pin(guests)?;
+        threads.place_emulators(Emulator::Above)?;
         let mut ordinary = Vec::new();
         for (guest, number) in guests.iter().zip(1..) {
             let vcpus = guest.vcpu_threads()?;
@@ -30,7 +32,12 @@ impl Places {
                 ordinary.extend(vcpus);
             }
         }
-        Ok(Self { ordinary })
+        Ok(Self { ordinary, threads })
+    }
+
+    /// What vCPUs had of their core so far.
+    pub fn slices(&self) -> Slices {
+        self.threads.slices()
     }
 
     /// Gives vCPUs that take turns the kernel's own slice: a switch that was killed has not.

@@ -23,14 +23,18 @@
 //! (`sched_rt_runtime_us` and the fair server); that is left as it is, as a host that cannot run its own
 //! kernel threads would not be one.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use floodway_report::provenance::ProcessorTime;
+use floodway_report::{Measured, Row};
 
 use super::{Emulator, HostLoad, Profile, Transfer, Variant, profile};
 use crate::agent::Hog;
 use crate::cleanup::Guard;
 use crate::experiment::testbed::{Network, Testbed};
+use crate::noise::Disturbance;
 use crate::vcpu;
 use crate::vm::Vm;
 
@@ -40,6 +44,8 @@ pub const CONTENDED: usize = 1;
 pub const OTHER: usize = 0;
 /// Priority of the emulator's own work, above that of vCPUs in round robin.
 const EMULATOR_PRIORITY: u32 = 2;
+/// Resolution of what the kernel says of a core.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A testbed whose VMs share a core.
 #[derive(Debug)]
@@ -48,12 +54,25 @@ pub struct Contended {
     threads: Threads,
 }
 
-/// QEMU's threads on the contended core.
+/// QEMU's threads.
 #[derive(Debug)]
 pub struct Threads {
     vcpus: Vec<i32>,
     /// Others than vCPUs.
     emulators: Vec<i32>,
+    /// They run on the contended core now.
+    above: AtomicBool,
+}
+
+/// How often vCPUs had the contended core, and for how long, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Slices {
+    /// CPU time of all vCPUs.
+    run: Duration,
+    /// Times that one of them got the core.
+    arrivals: u64,
+    /// Times that the emulator got it, where it preempts them.
+    preemptions: u64,
 }
 
 /// CPU time at one moment.
@@ -80,7 +99,7 @@ impl Contended {
         let testbed = Testbed::start(name, &vec![scenario.kernel; host.vms as usize], &networks)?;
         let switch = testbed.switch()?.id().context("the switch does not run")?;
         pin_all(switch, OTHER)?;
-        let threads = Threads::place(testbed.guests(), scenario.emulator)?;
+        let threads = Threads::pin(testbed.guests())?;
         Ok(Self { testbed, threads })
     }
 
@@ -118,39 +137,67 @@ pub fn load(guests: &[Vm], percent: u32, period: Duration) -> Result<()> {
 }
 
 impl Threads {
-    /// Puts the vCPUs of the VMs on the contended core, and QEMU's other threads where they are to be.
+    /// Puts the vCPUs of the VMs on the contended core, and QEMU's other threads on [`OTHER`].
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn place(guests: &[Vm], emulator: Emulator) -> Result<Self> {
+    pub fn pin(guests: &[Vm]) -> Result<Self> {
         let (mut vcpus, mut emulators) = (Vec::new(), Vec::new());
         for guest in guests {
             vcpus.extend(guest.vcpu_threads()?);
             emulators.extend(guest.other_threads()?);
         }
         vcpus.iter().try_for_each(|&thread| vcpu::pin(thread, &[CONTENDED]))?;
-        match emulator {
-            Emulator::Apart => {
-                emulators.iter().try_for_each(|&thread| vcpu::pin(thread, &[OTHER]))?;
-                // Not on the VMs' core: it must not count as theirs.
-                emulators.clear();
-            }
-            Emulator::Above => {
-                for &thread in &emulators {
+        let threads = Self { vcpus, emulators, above: AtomicBool::default() };
+        threads.place_emulators(Emulator::Apart)?;
+        Ok(threads)
+    }
+
+    /// Puts QEMU's threads other than vCPUs where they are to be.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn place_emulators(&self, emulator: Emulator) -> Result<()> {
+        for &thread in &self.emulators {
+            match emulator {
+                Emulator::Apart => {
+                    vcpu::pin(thread, &[OTHER])?;
+                    vcpu::set_ordinary(thread)?;
+                }
+                Emulator::Above => {
                     vcpu::pin(thread, &[CONTENDED])?;
                     vcpu::set_fifo(thread, EMULATOR_PRIORITY)?;
                 }
             }
         }
-        Ok(Self { vcpus, emulators })
+        self.above.store(emulator == Emulator::Above, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes the VMs take turns as a profile says, while the guard lives.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn schedule(&self, profile: Profile) -> Result<Option<Guard>> {
+    pub fn schedule(&self, profile: Profile, emulator: Emulator) -> Result<Option<Guard>> {
+        self.place_emulators(emulator)?;
         profile::schedule(profile, &self.vcpus)
+    }
+
+    /// Those of QEMU's threads other than vCPUs that run on the contended core; others must not count as the VMs'.
+    fn emulators_above(&self) -> &[i32] {
+        if self.above.load(Ordering::Relaxed) { &self.emulators } else { &[] }
+    }
+
+    /// How often vCPUs had the contended core so far, and for how long. What has no such thread any more did next to nothing.
+    pub fn slices(&self) -> Slices {
+        let stat = |&thread: &i32| vcpu::schedstat(thread).unwrap_or_default();
+        let of_vcpus = self.vcpus.iter().map(stat).fold(Slices::default(), |sum, stat| Slices {
+            run: sum.run + stat.run,
+            arrivals: sum.arrivals + stat.slices,
+            ..sum
+        });
+        let preemptions = self.emulators_above().iter().map(stat).map(|stat| stat.slices).sum();
+        Slices { preemptions, ..of_vcpus }
     }
 
     /// CPU time of the contended core so far.
@@ -159,11 +206,77 @@ impl Threads {
     /// When there is no such core.
     pub fn core_time(&self) -> Result<CoreTime> {
         let mut vms = Duration::ZERO;
-        for &thread in self.vcpus.iter().chain(&self.emulators) {
+        for &thread in self.vcpus.iter().chain(self.emulators_above()) {
             // A worker of the emulator may have ended; it did next to nothing.
             vms += vcpu::schedstat(thread).map_or(Duration::ZERO, |stat| stat.run);
         }
         Ok(CoreTime { busy: vcpu::cpu_busy(CONTENDED)?, vms })
+    }
+}
+
+/// What others have of the machine, from now on.
+#[derive(Debug)]
+pub struct Watch {
+    core: CoreTime,
+    processors: Option<ProcessorTime>,
+    since: Instant,
+}
+
+impl Watch {
+    /// Begins.
+    ///
+    /// # Errors
+    /// As [`Threads::core_time`].
+    pub fn start(threads: &Threads) -> Result<Self> {
+        let processors = ProcessorTime::read();
+        Ok(Self { core: threads.core_time()?, processors, since: Instant::now() })
+    }
+
+    /// What others had until now.
+    ///
+    /// # Errors
+    /// As [`Threads::core_time`].
+    pub fn end(&self, threads: &Threads) -> Result<Disturbance> {
+        let processors = self.processors.zip(ProcessorTime::read());
+        let strangers = threads.core_time()?.strangers_since(self.core);
+        let elapsed = self.since.elapsed().max(TICK);
+        Ok(Disturbance {
+            steal: processors.and_then(|(before, now)| now.steal_since(before)).unwrap_or(0.0),
+            // Less than a tick of the accounts is nobody.
+            strangers: strangers.saturating_sub(TICK).as_secs_f64() / elapsed.as_secs_f64(),
+        })
+    }
+}
+
+impl Slices {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            run: self.run + other.run,
+            arrivals: self.arrivals + other.arrivals,
+            preemptions: self.preemptions + other.preemptions,
+        }
+    }
+
+    /// What came after `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            run: self.run.saturating_sub(earlier.run),
+            arrivals: self.arrivals.saturating_sub(earlier.arrivals),
+            preemptions: self.preemptions.saturating_sub(earlier.preemptions),
+        }
+    }
+
+    /// Mean time for which a vCPU had the core before another one got it, in ms; none if none had it. The emulator preempts a vCPU for a moment, and
+    /// the same one goes on after it: that ends no time slice. Where the core was idle when the emulator got it, a time slice
+    /// is counted too long for it, so that with much idle time this is an upper bound.
+    #[must_use]
+    pub fn mean_ms(self) -> Option<f64> {
+        let ended =
+            self.arrivals.saturating_sub(self.preemptions).max(u64::from(self.arrivals > 0));
+        (ended > 0).then(|| self.run.as_secs_f64() * 1e3 / ended as f64)
     }
 }
 
@@ -173,6 +286,16 @@ impl CoreTime {
         let busy = self.busy.saturating_sub(earlier.busy);
         busy.saturating_sub(self.vms.saturating_sub(earlier.vms))
     }
+}
+
+/// Says what a profile is, and how long its time slices were.
+pub fn tell(measured: &mut Measured, profile: Profile, emulator: Emulator, slices: Slices) {
+    let mean = slices.mean_ms();
+    let row = Row::value(format!("vCPU time slice {}", profile.name()), "ms", mean);
+    measured.rows.push(row);
+    let length = mean.map_or_else(|| "unknown".into(), |mean| format!("{mean:.1} ms on average"));
+    let text = format!("{}; measured time slices: {length}", profile.describe(emulator));
+    measured.terms.insert(profile.name().into(), text);
 }
 
 /// Puts all threads of a process on one CPU; those that it starts later inherit the place of the one that starts them.
@@ -193,6 +316,21 @@ pub fn pin_all(pid: u32, cpu: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_emulator_s_moments_end_no_time_slice() {
+        let at = |run, arrivals, preemptions| Slices {
+            run: Duration::from_millis(run),
+            arrivals,
+            preemptions,
+        };
+        let apart = at(1100, 60, 0).since(at(100, 10, 0));
+        assert_eq!(apart.mean_ms(), Some(20.0));
+        assert_eq!(at(1000, 250, 200).mean_ms(), Some(20.0));
+        assert_eq!(apart.plus(at(1000, 250, 200)).mean_ms(), Some(20.0));
+        assert_eq!(at(0, 0, 0).mean_ms(), None);
+        assert_eq!(at(10, 1, 5).mean_ms(), Some(10.0), "idle time does not divide by nothing");
+    }
 
     #[test]
     fn strangers_have_what_the_vms_have_not() {

@@ -2,13 +2,15 @@
 
 use anyhow::{Result, ensure};
 use floodway_report::stats::{self, Centre};
-use floodway_report::{Bar, Row, Samples, table};
+use floodway_report::{Bar, Row, Samples};
 
 use super::cell::{Cell, Series};
+use super::contention;
 use super::measure::{Results, SWITCH};
 use super::observation::Measure;
 use super::phases::Phases;
 use super::{Direction, Measured, Transfer, Variant};
+use crate::noise::Repeats;
 
 /// Lost before there is a connection that could be offloaded. The kernel counts each among its retransmissions
 /// and timeouts as well, from which we take them.
@@ -48,16 +50,17 @@ struct Comparison<'a> {
 ///
 /// # Errors
 /// When no transfer came to its end in some cell.
-pub fn figures(scenario: &Transfer, results: &Results, seed: u64) -> Result<Measured> {
+pub fn figures(scenario: &Transfer, results: &Results) -> Result<Measured> {
     let mut measured = Measured::default();
     let comparisons = comparisons(scenario, results)?;
     for comparison in &comparisons {
-        comparison.add(&mut measured, seed);
+        comparison.add(&mut measured);
     }
     add_phases(scenario, results, &mut measured);
     add_growth(&comparisons, &mut measured);
     add_lone_column(scenario, results, &mut measured);
     add_health(scenario, results, &mut measured);
+    add_profiles(scenario, results, &mut measured);
     Ok(measured)
 }
 
@@ -102,13 +105,11 @@ fn both(value: &Series, baseline: &Series) -> (Vec<f64>, Vec<f64>) {
 }
 
 impl Comparison<'_> {
-    fn add(&self, measured: &mut Measured, seed: u64) {
+    fn add(&self, measured: &mut Measured) {
         let name = self.name();
         for (centre, of) in CENTRES {
             let (value, baseline) = (centre.of(&self.value), centre.of(&self.baseline));
-            let row = Row::comparison(format!("{name} {of}"), "Mbit/s", value, baseline);
-            measured.notes.extend(self.interval(centre, &row, seed));
-            measured.rows.push(row);
+            measured.rows.push(Row::comparison(format!("{name} {of}"), "Mbit/s", value, baseline));
         }
         let times = |samples: &[f64]| stats::mean(&self.milliseconds(samples));
         let (value, baseline) = (times(&self.value), times(&self.baseline));
@@ -125,20 +126,6 @@ impl Comparison<'_> {
 
     fn is_data(&self) -> bool {
         matches!(self.measure, Measure::DataOut | Measure::DataIn)
-    }
-
-    /// How sure a ratio is, in words.
-    fn interval(&self, centre: Centre, row: &Row, seed: u64) -> Option<String> {
-        let interval = stats::ratio_interval_of(centre, &self.value, &self.baseline, seed)?;
-        let verdict =
-            if interval.holds(1.0) { ", which includes 1: no difference shown" } else { "" };
-        Some(format!(
-            "{}: ratio {}, 95 % interval {} to {}{verdict}",
-            row.name,
-            row.ratio.map_or_else(|| "unknown".into(), table::number),
-            table::number(interval.low),
-            table::number(interval.high),
-        ))
     }
 
     fn milliseconds(&self, mbit_s: &[f64]) -> Vec<f64> {
@@ -255,6 +242,27 @@ fn add_lone_column(scenario: &Transfer, results: &Results, measured: &mut Measur
     }
 }
 
+/// Blocks that others on the machine disturbed.
+fn add_repeats(results: &Results, measured: &mut Measured) {
+    let sum = |of: fn(&Repeats) -> u32| results.repeats.iter().map(of).sum::<u32>();
+    let (repeated, kept) = (sum(|cell| cell.repeated), sum(|cell| cell.kept));
+    measured.add_value("blocks repeated", "blocks", repeated.into());
+    measured.add_value("blocks disturbed", "blocks", kept.into());
+    if kept > 0 {
+        measured.notes.push(format!("disturbed: {kept} blocks count although others had more than a little of the machine; run again when it is quiet"));
+    }
+}
+
+/// What variants and profiles are, and how long time slices really were in these.
+fn add_profiles(scenario: &Transfer, results: &Results, measured: &mut Measured) {
+    for &profile in &scenario.profiles {
+        let slices = results.slices.get(&profile).copied().unwrap_or_default();
+        contention::tell(measured, profile, scenario.emulator(profile), slices);
+    }
+    let variants = scenario.variants.iter();
+    measured.terms.extend(variants.map(|v| (v.name().to_owned(), v.describe().to_owned())));
+}
+
 /// Whether the run was a healthy one: what failed, what the guests' kernels counted, and who else
 /// was on the core.
 #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
@@ -277,6 +285,7 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     measured.add_value("transfers failed", "transfers", results.failed as f64);
     measured.add_value("transfers broken", "transfers", results.broken as f64);
     measured.add_value("others on the core of the VMs", "%", results.strangers * 100.0);
+    add_repeats(results, measured);
     measured
         .notes
         .extend(results.first_failure.as_ref().map(|why| format!("first failure: {why}")));
@@ -360,7 +369,7 @@ mod tests {
         for path in floodway_experiment::files(&dir()).unwrap() {
             let Some((transfer, experiment)) = load(&path) else { continue };
             transfer.check().unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
-            let mut measured = figures(&transfer, &results(&transfer), 1).unwrap();
+            let mut measured = figures(&transfer, &results(&transfer)).unwrap();
             floodway_report::judge(&mut measured.rows, &experiment.band)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
             let names: std::collections::BTreeSet<_> =
@@ -373,7 +382,7 @@ mod tests {
 
     fn fig6() -> (Transfer, Measured) {
         let (transfer, _) = load(&dir().join("vflood-fig6.toml")).unwrap();
-        let measured = figures(&transfer, &results(&transfer), 1).unwrap();
+        let measured = figures(&transfer, &results(&transfer)).unwrap();
         (transfer, measured)
     }
 
@@ -391,10 +400,14 @@ mod tests {
         assert_eq!(row("data-phase 2011 deciles to the right").value, Some(9.0));
         assert_eq!(row("data-phase 2011 mean time").ratio, Some(0.5));
         assert_eq!(row("guest retransmissions 2011 transmit").value, Some(0.0));
+        assert_eq!(row("vCPU time slice 2011").value, None, "no vCPU ran in this test");
+        let profile = &measured.terms["2011"];
+        assert!(profile.contains("on the VMs' core") && profile.ends_with("unknown"), "{profile}");
+        assert!(measured.terms.contains_key("transmit"));
     }
 
     #[test]
-    fn a_ratio_that_may_be_chance_is_called_so() {
+    fn a_round_that_failed_in_one_variant_counts_in_neither() {
         let (transfer, _) = fig6();
         let mut results = results(&transfer);
         for series in results.cells.iter_mut().flat_map(|cell| &mut cell.series) {
@@ -402,18 +415,16 @@ mod tests {
         }
         // One variant fails in the first round, which then counts in neither.
         results.cells[0].series[0].mbit_s[0] = None;
-        let measured = figures(&transfer, &results, 1).unwrap();
-        assert!(
-            measured.notes[0].ends_with("includes 1: no difference shown"),
-            "{:?}",
-            measured.notes
-        );
+        let mut measured = figures(&transfer, &results).unwrap();
+        floodway_report::report::add_intervals(&mut measured.rows, &measured.samples, 1);
+        let row = measured.rows.iter().find(|row| row.name == "data-phase 2011 median").unwrap();
+        assert!(row.interval.is_some_and(|interval| interval.holds(1.0)), "{row:?}");
         assert_eq!(measured.samples[0].value, [20.0, 30.0, 40.0]);
         for series in &mut results.cells[0].series {
             series.mbit_s.fill(None);
         }
         results.first_failure = Some("connection refused".into());
-        let error = figures(&transfer, &results, 1).unwrap_err().to_string();
+        let error = figures(&transfer, &results).unwrap_err().to_string();
         assert!(error.contains("connection refused"), "{error}");
     }
 
@@ -429,7 +440,7 @@ mod tests {
                 series.mbit_s.iter_mut().flatten().for_each(|rate| *rate *= 1.5);
             }
         }
-        let measured = figures(&transfer, &results, 1).unwrap();
+        let measured = figures(&transfer, &results).unwrap();
         let name = "100 KB/data-phase 2011 growth of the ratio";
         let row = measured.rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!(row.value, Some(1.5));

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use floodway_guest::transfer::{Arrival, Plan, Receiver, Sent, Sink};
 
 use super::cell::{self, Cell, Place, Series};
-use super::contention::{self, Contended};
+use super::contention::{self, Contended, Slices, Watch};
 use super::far_end::FarEnd;
 use super::observation::{Measure, Observation};
 use super::phases::Phases;
 use super::{Direction, HostLoad, Path, Profile, Transfer, Variant, tcp, variant};
 use crate::agent::{Counters, Listening};
 use crate::experiment::Run;
+use crate::noise::Repeats;
 use crate::switch_process::Offload;
 use crate::transfer;
 
@@ -37,7 +38,7 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Growth of the guest's and the switch's TCP counters while transfers ran.
     pub counters: BTreeMap<(Profile, Variant), Counters>,
-    /// Transfers that came to their end.
+    /// Transfers that came to their end, in blocks that count.
     pub complete: u64,
     /// Transfers that did not, and why the first of them did not.
     pub failed: u64,
@@ -47,6 +48,10 @@ pub struct Results {
     pub broken: u64,
     /// What others than the VMs used of the contended core: the largest share in any cell.
     pub strangers: f64,
+    /// Blocks that were disturbed, by cell.
+    pub repeats: Vec<Repeats>,
+    /// What vCPUs had of the core while transfers ran.
+    pub slices: BTreeMap<Profile, Slices>,
 }
 
 /// Measures everything that a scenario asks for.
@@ -134,7 +139,7 @@ impl<'a> Session<'a> {
                 Sinks::Guest(contended.guest().agent().transfer_listen(any)?)
             }
         };
-        let turn = contended.threads().schedule(profile)?;
+        let turn = contended.threads().schedule(profile, scenario.emulator(profile))?;
         let period = Duration::from_millis(scenario.period_ms);
         contention::load(contended.testbed().guests(), host.load_percent, period)?;
         Ok(Self {
@@ -161,9 +166,12 @@ impl<'a> Session<'a> {
                     bytes,
                     flows: flows.clone(),
                 };
-                let before = (self.contended.threads().core_time()?, std::time::Instant::now());
+                let threads = self.contended.threads();
+                let (before, slices) = ((threads.core_time()?, Instant::now()), threads.slices());
                 let cell = self.cell(place, results)?;
-                let strangers = self.contended.threads().core_time()?.strangers_since(before.0);
+                let strangers = threads.core_time()?.strangers_since(before.0);
+                let sum = results.slices.entry(self.profile).or_default();
+                *sum = sum.plus(threads.slices().since(slices));
                 let share = strangers.as_secs_f64() / before.1.elapsed().as_secs_f64();
                 results.strangers = results.strangers.max(share);
                 results.cells.push(cell);
@@ -194,6 +202,7 @@ impl<'a> Session<'a> {
             })
             .collect();
         let mut phases: Vec<_> = variants.iter().map(|&variant| Phases::new(variant)).collect();
+        let mut repeats = Repeats::default();
         for number in 0..rounds.div_ceil(block) {
             let mut order = variants.clone();
             if number % 2 == 1 {
@@ -203,7 +212,8 @@ impl<'a> Session<'a> {
                 self.announce(&place, variant, number * block, rounds);
                 let rounds = block.min(rounds - number * block);
                 let warm_up = if number == 0 { WARM_UP } else { 0 };
-                let observed = self.block(variant, &place, warm_up, rounds, results)?;
+                let rounds = (warm_up, rounds);
+                let observed = self.block(variant, &place, rounds, &mut repeats, results)?;
                 for one in &mut phases {
                     one.extend(variant, self.scenario.direction, &observed);
                 }
@@ -214,6 +224,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        results.repeats.push(repeats);
         Ok(Cell { place, profile: self.profile, series, phases })
     }
 
@@ -228,8 +239,8 @@ impl<'a> Session<'a> {
         &mut self,
         variant: Variant,
         place: &Place,
-        warm_up: u32,
-        rounds: u32,
+        (warm_up, rounds): (u32, u32),
+        repeats: &mut Repeats,
         results: &mut Results,
     ) -> Result<Vec<Vec<Observation>>> {
         let (contended, variants) = (self.contended, &self.scenario.variants);
@@ -238,6 +249,26 @@ impl<'a> Session<'a> {
         if warm_up > 0 {
             self.transfers(variant, place, warm_up)?;
         }
+        loop {
+            let watch = Watch::start(contended.threads())?;
+            let observed = self.counted(variant, place, rounds, results)?;
+            if !repeats.again(watch.end(contended.threads())?) {
+                let complete = observed.iter().flatten().filter(|one| one.is_complete()).count();
+                results.complete += complete as u64;
+                return Ok(observed);
+            }
+            self.run.progress.step("the block again: the machine was disturbed");
+        }
+    }
+
+    /// Runs rounds, and counts what failed in them and what guest and switch counted.
+    fn counted(
+        &mut self,
+        variant: Variant,
+        place: &Place,
+        rounds: u32,
+        results: &mut Results,
+    ) -> Result<Vec<Vec<Observation>>> {
         let before = self.counters(variant)?;
         let observed = self.transfers(variant, place, rounds)?;
         let after = self.counters(variant)?;
@@ -246,7 +277,7 @@ impl<'a> Session<'a> {
             *sums.entry(name.clone()).or_default() += value - before.get(&name).unwrap_or(&0);
         }
         for observation in observed.iter().flatten() {
-            results.count(observation);
+            results.count_failure(observation);
         }
         Ok(observed)
     }
@@ -328,12 +359,12 @@ impl<'a> Session<'a> {
 }
 
 impl Results {
-    fn count(&mut self, observation: &Observation) {
+    /// Counts what failed, in blocks that are measured again, too.
+    fn count_failure(&mut self, observation: &Observation) {
         if observation.is_broken() {
             self.broken += 1;
         }
         if observation.is_complete() {
-            self.complete += 1;
             return;
         }
         self.failed += 1;
@@ -382,8 +413,8 @@ mod tests {
             rounds.iter().map(|round| round.iter().map(|one| one.sent.id).collect()).collect();
         assert_eq!(ids, [[0, 1], [2, 3]]);
         let mut results = Results::default();
-        rounds.iter().flatten().for_each(|observation| results.count(observation));
-        assert_eq!((results.complete, results.failed, results.broken), (2, 2, 1));
+        rounds.iter().flatten().for_each(|observation| results.count_failure(observation));
+        assert_eq!((results.failed, results.broken), (2, 1));
         assert_eq!(results.first_failure.as_deref(), Some("never came whole"));
     }
 }

@@ -71,7 +71,7 @@ impl RealScenario for Transfer {
     fn run(&self, run: &Run) -> Result<Measured> {
         self.check()?;
         let results = measure::run(self, run)?;
-        figures::figures(self, &results, run.seed)
+        figures::figures(self, &results)
     }
 }
 

@@ -19,7 +19,7 @@ const PRIORITY: u32 = 1;
 /// When the kernel refuses.
 pub fn schedule(profile: Profile, threads: &[i32]) -> Result<Option<Guard>> {
     match profile {
-        Profile::Era2011 => {
+        Profile::Era2011 | Profile::Era2011Apart => {
             let turn = vcpu::set_round_robin_slice(XEN_SLICE)?;
             threads.iter().try_for_each(|&thread| vcpu::set_round_robin(thread, PRIORITY))?;
             Ok(Some(turn))

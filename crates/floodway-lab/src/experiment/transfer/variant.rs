@@ -25,7 +25,7 @@ pub fn network(variant: Variant) -> Network {
 pub fn offload(variant: Variant, profile: Profile) -> Offload {
     let (transmit, receive, buffer) = match variant {
         Variant::Vanilla | Variant::Bridge => (false, false, None),
-        Variant::Transmit => (true, false, None),
+        Variant::Transmit | Variant::Agentless | Variant::Auto => (true, false, None),
         Variant::Receive => (false, true, None),
         Variant::Offload => (true, true, None),
         Variant::NoPolicy => (true, false, Some("none")),
@@ -34,6 +34,7 @@ pub fn offload(variant: Variant, profile: Profile) -> Offload {
     };
     Offload {
         transmit,
+        mode: (transmit && !variant.needs_module()).then(|| variant.name()),
         receive,
         buffer,
         budget: None,
@@ -50,7 +51,7 @@ pub fn prepare(guest: &Vm, variants: &[Variant], profile: Profile) -> Result<()>
     let place = Place::Guest(guest);
     tcp::start_every_connection_alike(place)?;
     tcp::set_initial_window(place, profile.initial_window())?;
-    if variants.iter().any(|variant| variant.transmits()) {
+    if variants.iter().any(|variant| variant.needs_module()) {
         install(guest, profile)?;
     }
     Ok(())
@@ -88,7 +89,7 @@ pub fn activate(
             .set_offload(guest.name(), &offload(variant, profile))
             .with_context(|| format!("variant `{}`", variant.name()))?;
     }
-    let algorithm = if variant.transmits() { OFFLOADED } else { profile.congestion_control() };
+    let algorithm = if variant.needs_module() { OFFLOADED } else { profile.congestion_control() };
     tcp::set_congestion_control(Place::Guest(guest), algorithm)
 }
 
@@ -107,10 +108,14 @@ mod tests {
             Variant::NoPolicy,
             Variant::Fair,
             Variant::Prioritised,
+            Variant::Agentless,
+            Variant::Auto,
         ];
         for variant in all {
             let offload = offload(variant, Profile::Era2011);
             assert_eq!(offload.transmit, variant.transmits());
+            let mode = matches!(variant, Variant::Agentless | Variant::Auto);
+            assert_eq!(offload.mode, mode.then(|| variant.name()));
             assert_eq!(offload.transmit || offload.receive, variant.offloads());
             assert_eq!(offload.congestion, variant.transmits().then_some("reno"));
             assert_eq!(offload.initial_window, variant.transmits().then_some(3));

@@ -1,11 +1,11 @@
 //! From blocks to rows, samples and notes.
 
-use floodway_report::stats::{self, Centre};
-use floodway_report::{Bar, Measured, Row, Samples, table};
+use floodway_report::stats;
+use floodway_report::{Bar, Measured, Row, Samples};
 
 use super::load::Load;
 use super::{Results, WebApplication};
-use crate::experiment::transfer::{Profile, Variant};
+use crate::experiment::transfer::{Profile, Variant, contention};
 
 /// What is compared: name, unit, and where it comes from.
 type Measure = (&'static str, &'static str, fn(&Load) -> f64);
@@ -24,17 +24,19 @@ const COUNTERS: [(&str, &str); 2] =
     [("TcpRetransSegs", "retransmissions"), ("TcpExtTCPTimeouts", "timeouts")];
 
 /// The report of a scenario's results. Figures are means over blocks.
-pub fn figures(scenario: &WebApplication, results: &Results, seed: u64) -> Measured {
+pub fn figures(scenario: &WebApplication, results: &Results) -> Measured {
     let mut measured = Measured::default();
     for &profile in &scenario.profiles {
-        for (index, measure) in MEASURES.into_iter().enumerate() {
-            // The intervals of latencies are on the page; in words, those of the headline are enough.
-            let in_words = index == 0;
-            compare(scenario, results, profile, measure, (seed, in_words), &mut measured);
+        for measure in MEASURES {
+            compare(scenario, results, profile, measure, &mut measured);
         }
         order(scenario, results, profile, &mut measured);
     }
     health(scenario, results, &mut measured);
+    for &profile in &scenario.profiles {
+        let slices = results.slices.get(&profile).copied().unwrap_or_default();
+        contention::tell(&mut measured, profile, scenario.emulator(profile), slices);
+    }
     measured
 }
 
@@ -43,7 +45,6 @@ fn compare(
     results: &Results,
     profile: Profile,
     (what, unit, of): Measure,
-    (seed, in_words): (u64, bool),
     measured: &mut Measured,
 ) {
     let baseline = series(results, profile, scenario.variants[0], of);
@@ -56,11 +57,7 @@ fn compare(
         let name = format!("{what} {} {}", profile.name(), variant.name());
         let value = series(results, profile, variant, of);
         let (mean, baseline_mean) = (stats::mean(&value), stats::mean(&baseline));
-        let row = Row::comparison(&name, unit, mean, baseline_mean);
-        if in_words {
-            measured.notes.extend(interval(&row, &value, &baseline, seed));
-        }
-        measured.rows.push(row);
+        measured.rows.push(Row::comparison(&name, unit, mean, baseline_mean));
         measured.samples.push(Samples {
             name,
             unit: unit.into(),
@@ -82,19 +79,6 @@ fn compare(
 fn series(results: &Results, profile: Profile, variant: Variant, of: fn(&Load) -> f64) -> Vec<f64> {
     let blocks = results.blocks.get(&(profile, variant));
     blocks.map_or_else(Vec::new, |blocks| blocks.iter().map(of).collect())
-}
-
-/// How sure a ratio is, in words.
-fn interval(row: &Row, value: &[f64], baseline: &[f64], seed: u64) -> Option<String> {
-    let interval = stats::ratio_interval_of(Centre::Mean, value, baseline, seed)?;
-    let verdict = if interval.holds(1.0) { ", which includes 1: no difference shown" } else { "" };
-    Some(format!(
-        "{}: ratio {}, 95 % interval {} to {}{verdict}",
-        row.name,
-        row.ratio.map_or_else(|| "unknown".into(), table::number),
-        table::number(interval.low),
-        table::number(interval.high),
-    ))
 }
 
 /// How many variants do better than the one that is expected right below them.
@@ -135,8 +119,9 @@ fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured)
 
 #[cfg(test)]
 mod tests {
+    use floodway_report::report::add_intervals;
+
     use super::*;
-    use crate::experiment::transfer::Emulator;
     use crate::kernel::Series;
 
     const VARIANTS: [Variant; 3] = [Variant::Vanilla, Variant::Receive, Variant::Transmit];
@@ -163,7 +148,7 @@ mod tests {
             profiles: vec![profile],
             load_percent: 30,
             period_ms: 30,
-            emulator: Emulator::Apart,
+            emulator: None,
             guest_receive_buffer: None,
             clients: 8,
             block_s: 10,
@@ -176,7 +161,7 @@ mod tests {
             let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
             results.counters.insert((profile, variant), counters);
         }
-        figures(&scenario, &results, 1)
+        figures(&scenario, &results)
     }
 
     fn headline(measured: &Measured, name: &str) -> Option<f64> {
@@ -197,8 +182,10 @@ mod tests {
         assert_eq!(headline(&measured, "variants in order today"), Some(2.0));
         assert_eq!(headline(&measured, "operations failed"), Some(9.0));
         assert_eq!(headline(&measured, "guest retransmissions today receive"), Some(7.0));
-        let note = measured.notes.iter().find(|note| note.contains("receive")).unwrap();
-        assert!(note.contains("no difference shown"), "{note}");
+        let mut measured = measured;
+        add_intervals(&mut measured.rows, &measured.samples, 1);
+        let row = measured.rows.iter().find(|row| row.name == "operations today receive").unwrap();
+        assert!(row.interval.is_some_and(|interval| interval.holds(1.0)), "{row:?}");
     }
 
     #[test]

@@ -17,7 +17,6 @@ use super::tiers::{self, Tier};
 use crate::agent::Interface;
 use crate::cleanup;
 use crate::experiment::testbed::{Network, wait_until_reachable};
-use crate::experiment::transfer::Emulator;
 use crate::experiment::transfer::contention::{OTHER, Threads, pin_all};
 use crate::guest_image::Packages;
 use crate::kernel::Series;
@@ -47,7 +46,7 @@ impl Hosts {
     ///
     /// # Errors
     /// When something of it cannot be started.
-    pub fn start(series: Series, emulator: Emulator) -> Result<Self> {
+    pub fn start(series: Series) -> Result<Self> {
         let packages = tiers::packages()?;
         pin_all(std::process::id(), OTHER)?;
         let network = Namespace::create(NETWORK)?;
@@ -67,7 +66,7 @@ impl Hosts {
         for switch in &switches {
             pin_all(switch.id().context("a switch has ended")?, OTHER)?;
         }
-        let threads = Threads::place(&guests, emulator)?;
+        let threads = Threads::pin(&guests)?;
         for (tier, guest) in Tier::ALL.into_iter().zip(&guests) {
             make_ready(tier, guest).with_context(|| format!("VM `{}`", tier.name()))?;
         }

@@ -26,7 +26,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::testbed::Network;
-use super::transfer::contention;
+use super::transfer::contention::{self, Slices};
 use super::transfer::tcp::{self, Place};
 use super::transfer::{Emulator, Profile, Variant, variant};
 use super::{Measured, RealScenario, Run};
@@ -64,9 +64,8 @@ pub struct WebApplication {
     /// Period of the load, in ms.
     #[serde(default = "paper_period")]
     pub period_ms: u64,
-    /// Where QEMU's main loops run.
-    #[serde(default)]
-    pub emulator: Emulator,
+    /// Where QEMU's main loops run, if not where the profile has them.
+    pub emulator: Option<Emulator>,
     /// What the VMs' sockets start with for reception, in bytes, in all variants; none: the kernel's 128 KiB. Receive
     /// offload acknowledges nothing beyond half of it.
     pub guest_receive_buffer: Option<u32>,
@@ -87,6 +86,8 @@ struct Results {
     counters: BTreeMap<(Profile, Variant), Counters>,
     /// What others than the VMs used of the contended core, the largest share in any profile.
     strangers: f64,
+    /// What vCPUs had of the core.
+    slices: BTreeMap<Profile, Slices>,
 }
 
 /// 30 ms, as of the papers' load generator.
@@ -112,7 +113,7 @@ impl RealScenario for WebApplication {
     fn run(&self, run: &Run) -> Result<Measured> {
         self.check()?;
         run.progress.step("booting four VMs, starting the application");
-        let hosts = Hosts::start(self.kernel, self.emulator)?;
+        let hosts = Hosts::start(self.kernel)?;
         let visitors = Visitors::new(&hosts, self.clients)?;
         set_up(&visitors)?;
         let mut results = Results::default();
@@ -120,11 +121,15 @@ impl RealScenario for WebApplication {
             self.profile(profile, run, &hosts, &visitors, &mut results)
                 .with_context(|| format!("profile {}", profile.name()))?;
         }
-        Ok(figures::figures(self, &results, run.seed))
+        Ok(figures::figures(self, &results))
     }
 }
 
 impl WebApplication {
+    fn emulator(&self, profile: Profile) -> Emulator {
+        self.emulator.unwrap_or_else(|| profile.emulator())
+    }
+
     fn check(&self) -> Result<()> {
         ensure!(!self.variants.is_empty(), "variants: name at least one");
         ensure!(!self.profiles.is_empty(), "profiles: name at least one");
@@ -161,10 +166,11 @@ impl WebApplication {
             }
         }
         tcp::start_every_connection_alike(Place::Host(hosts.network()))?;
-        let _turn = hosts.threads().schedule(profile)?;
+        let _turn = hosts.threads().schedule(profile, self.emulator(profile))?;
         let period = Duration::from_millis(self.period_ms);
         contention::load(hosts.guests(), self.load_percent, period)?;
         let before = (hosts.threads().core_time()?, Instant::now());
+        let slices = hosts.threads().slices();
         for number in 0..self.blocks {
             let mut order = self.variants.clone();
             if number % 2 == 1 {
@@ -179,6 +185,7 @@ impl WebApplication {
             }
         }
         let strangers = hosts.threads().core_time()?.strangers_since(before.0);
+        results.slices.insert(profile, hosts.threads().slices().since(slices));
         let share = strangers.as_secs_f64() / before.1.elapsed().as_secs_f64();
         results.strangers = results.strangers.max(share);
         for guest in hosts.guests() {

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use floodway_experiment::friendliness::{Friendliness as Form, Trial, measured};
-use floodway_report::{Band, Report, Samples, World, judge};
+use floodway_report::report;
+use floodway_report::{About, Band, Report, Samples, World, judge};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -131,12 +132,14 @@ impl Friendliness {
         });
         let trials: Vec<Trial> = trials.collect::<Result<_>>()?;
         let mut measured = measured(&trials);
+        report::add_intervals(&mut measured.rows, &measured.samples, self.seed);
         judge(&mut measured.rows, &self.settings.band)?;
         let host = [
             ("simulator", env!("CARGO_PKG_VERSION").into()),
             ("parameters", serde_json::to_value(&self.host)?),
         ];
         let report = Report {
+            about: About::default(),
             experiment: self.name.clone(),
             world: World::Sim,
             seed: self.seed,

@@ -84,7 +84,7 @@ impl Drop for Session<'_> {
             self.machine.told = active;
             self.delivery.shared.set_inbound_active(self.port.id, active);
         }
-        self.port.waker.publish(&inbound.deadline, deadline);
+        self.port.waker.publish_for_port(&inbound.deadline, deadline);
     }
 }
 

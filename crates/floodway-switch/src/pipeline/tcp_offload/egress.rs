@@ -6,6 +6,7 @@ use floodway_core::offload::journal::Image;
 use floodway_core::offload::{
     Edit, FlowNotice, HEARTBEAT_LIFETIME_MS, Link, Sink, SynthesizedSegment, Transmission,
 };
+use floodway_process::fault::{self, Point};
 use floodway_wire::notice::{self, Notice};
 use floodway_wire::pcapng::Direction;
 use floodway_wire::vnet::VnetHdr;
@@ -41,7 +42,8 @@ impl Egress<'_> {
         let origin = self.port.origin();
         let shared = &self.delivery.shared;
         let found = shared.tables().of(origin.network).lookup(dst);
-        if found.is_some_and(|dst| shared.uplink(dst).is_none()) {
+        // What was behind an uplink that has gone is looked for beyond the others.
+        if found.is_some_and(|dst| self.delivery.ports.get(dst.index()).is_some()) {
             return;
         }
         inbound::to_network(self.port, self.delivery, frame, |delivery, frame| {
@@ -121,6 +123,7 @@ impl Sink<Held> for Egress<'_> {
             self.show(frame, "sent", Direction::Inbound);
             self.send(frame, peer);
         });
+        fault::pass(Point::AckSent);
     }
 
     fn to_guest(&mut self, segment: &SynthesizedSegment) {

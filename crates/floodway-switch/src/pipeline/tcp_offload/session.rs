@@ -49,7 +49,13 @@ impl<'a> Session<'a> {
         // Read once the engine is ours: waiting for it takes time.
         let now = delivery.shared.now().max(machine.latest);
         machine.latest = now;
-        Self { port, delivery, machine, now }
+        let heard = port.nonce() != 0;
+        let is_news = machine.engine.hears_module() != heard;
+        let mut session = Self { port, delivery, machine, now };
+        if is_news {
+            session.run(|engine, _, now, egress| engine.hear_module(heard, now, egress));
+        }
+        session
     }
 
     /// Describes the first [`BATCH`] of `frames`, which come from the guest, and looks their flows up together. What
@@ -224,6 +230,17 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn config(&self) -> &Config {
         self.machine.engine.config()
+    }
+
+    /// What the port acknowledges outlives the process.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.machine.has_journal()
+    }
+
+    /// The switch stops: resets connections that owe their peers bytes which were acknowledged to the guest.
+    pub fn reset_owing(&mut self) {
+        self.run(|engine, _, now, egress| engine.reset_owing(now, egress));
     }
 
     /// Changes the configuration.

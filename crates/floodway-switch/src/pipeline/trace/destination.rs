@@ -24,9 +24,8 @@ impl Tracer {
         frame: &Frame<'_>,
         bytes: &[u8],
     ) -> Result<(), Dropped> {
-        let shared = Arc::clone(&self.delivery.shared);
         let leaves = match verdict {
-            Verdict::To { dst, .. } => shared.uplink(dst).is_some(),
+            Verdict::To { dst, .. } => self.delivery.ports.uplink(dst).is_some(),
             Verdict::Flood => true,
             Verdict::Drop(_) => return Ok(()),
         };
@@ -57,7 +56,7 @@ impl Tracer {
                 self.come_in(&port, pair, frame, bytes)?;
             }
             self.reach_port(way, &port, pair, frame);
-        } else if let Some(uplink) = self.delivery.shared.uplink(dst).cloned() {
+        } else if let Some(uplink) = self.delivery.ports.uplink(dst).cloned() {
             self.reach_uplink(way, &uplink, frame);
         }
         Ok(())
@@ -68,8 +67,7 @@ impl Tracer {
         for port in ports.flooded(way.origin) {
             self.reach_port(way, port, 0, frame);
         }
-        let shared = Arc::clone(&self.delivery.shared);
-        for uplink in shared.flooded_uplinks(way.origin) {
+        for uplink in ports.flooded_uplinks(way.origin) {
             self.reach_uplink(way, uplink, frame);
         }
     }

@@ -349,7 +349,7 @@ impl Tracer {
         match self.delivery.ports.get(id.index()) {
             Some(port) => port.config.name.clone(),
             None => {
-                let uplink = self.delivery.shared.uplink(id);
+                let uplink = self.delivery.ports.uplink(id);
                 uplink.map(|uplink| uplink.config.name.clone()).unwrap_or_default()
             }
         }

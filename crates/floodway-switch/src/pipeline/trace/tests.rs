@@ -213,7 +213,7 @@ impl Scene {
         };
         let shared = Shared::without_devices(&config).unwrap();
         if has_device {
-            shared.uplinks[0].replace_sender(Box::new(Sink));
+            shared.uplinks()[0].replace_sender(Box::new(Sink));
         }
         let guests = ports.iter().enumerate().map(|(i, plan)| attach(&shared.port_at(i), plan));
         let guests = guests.collect();
@@ -224,7 +224,7 @@ impl Scene {
     fn trace(&self, plan: &FramePlan, now: Instant) -> (Vec<TraceStep>, Vec<TraceEnd>) {
         let (tracer, bytes) = (Tracer::new(&self.shared, now), plan.bytes());
         match plan.ingress {
-            UPLINK => tracer.from_uplink(&self.shared.uplinks[0], &bytes),
+            UPLINK => tracer.from_uplink(&self.shared.uplinks()[0], &bytes),
             port => tracer.from_guest(&self.shared.port_at(port), &bytes),
         }
     }
@@ -233,7 +233,7 @@ impl Scene {
     fn send(&mut self, plan: &FramePlan, now: Instant) -> Option<Option<&'static str>> {
         let bytes = plan.bytes();
         if plan.ingress == UPLINK {
-            let uplink = Arc::clone(&self.shared.uplinks[0]);
+            let uplink = Arc::clone(&self.shared.uplinks()[0]);
             let result = frame::with_slice(VnetHdr::default(), &bytes, |frame| {
                 self.forwarder.forward_received(&uplink, frame, &bytes, now)
             });
@@ -264,7 +264,7 @@ impl Scene {
         };
         let ports = self.shared.ports();
         let mut all: Vec<_> = ports.iter().map(port).collect();
-        let uplink = &self.shared.uplinks[0];
+        let uplink = &self.shared.uplinks()[0];
         let status = uplink.egress().with(|egress| egress.status());
         let waiting = status.high.packets + status.low.packets;
         let sent = &uplink.sent.traffic;
@@ -291,7 +291,7 @@ impl Scene {
             format!("{storm:?} {own:?} {of_rx:?} {next:?} {offload:?} {nonce}")
         };
         let ports: Vec<_> = shared.ports().iter().map(port).collect();
-        let uplink = &shared.uplinks[0];
+        let uplink = &shared.uplinks()[0];
         let floods: Vec<_> = [0, 10]
             .into_iter()
             .flat_map(|vid| [7, 6].map(|n| uplink.flood_limit(NetworkId(vid), address(n))))

@@ -67,7 +67,7 @@ impl Scene {
 
     /// A frame has arrived by the uplink.
     fn arrive(&mut self, bytes: &[u8]) {
-        let uplink = Arc::clone(&self.shared.uplinks[0]);
+        let uplink = Arc::clone(&self.shared.uplinks()[0]);
         frame::with_slice(VnetHdr::default(), bytes, |frame| {
             self.forwarder.forward_received(&uplink, frame, bytes, Instant::ZERO).unwrap();
         });
@@ -174,7 +174,7 @@ fn a_frame_beyond_the_rate_is_not_acknowledged_for_the_guest() {
     scene.arrive(&segment(false, Flags::SYN.with(Flags::ACK), 500, 101, &[]));
     scene.send(0, &segment(true, Flags::ACK, 101, 501, &[]));
     let left = |scene: &Scene| {
-        let sent = &scene.shared.uplinks[0].sent.traffic;
+        let sent = &scene.shared.uplinks()[0].sent.traffic;
         sent.packets.get() + sent.drops(DropReason::UplinkError)
     };
     let data = |n: u32| segment(false, Flags::ACK, 501 + 1000 * n, 101, &[7; 1000]);

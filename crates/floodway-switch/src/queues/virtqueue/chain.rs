@@ -105,6 +105,17 @@ pub struct Chain {
     pub len: u32,
 }
 
+/// A chain of one buffer in one piece of memory, as [`Virtqueue::pop_plain`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::queues) struct Plain {
+    /// Its head, to give back.
+    pub(in crate::queues) head: u16,
+    /// Bytes of it that are of use.
+    pub(in crate::queues) len: u32,
+    /// Where they are.
+    pub(in crate::queues) ptr: *mut u8,
+}
+
 /// What came of taking a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pop {
@@ -175,6 +186,42 @@ impl Virtqueue {
                 Pop::Malformed { head, error }
             }
         })
+    }
+
+    /// Takes the next available chain if it is what nearly all are: one buffer in one piece of memory, of which `access` has a use. `None` if it is
+    /// anything else, or nothing is available, or the ring is broken: nothing was taken then, and [`Virtqueue::pop`] says which.
+    ///
+    /// The buffer is in [`Virtqueue::memory`]. If it is written, that is what is needed at least.
+    #[inline(always)]
+    pub(in crate::queues) fn pop_plain(&mut self, access: Access) -> Option<Plain> {
+        if self.available_cached() == 0 && !matches!(self.available(), Ok(1..)) {
+            // An impossible index is not believed, so `pop` looks again and finds it.
+            self.avail_idx = self.next_avail;
+            return None;
+        }
+        let head = self.avail_entry(self.next_avail);
+        if head >= self.size {
+            return None;
+        }
+        work::count(Unit::Descriptor);
+        // SAFETY: head < size, so the descriptor is inside the table that `new` checked. The copy
+        // is what is checked and used; the guest may change its own as it likes.
+        let desc = unsafe { self.desc.add(usize::from(head)).read_volatile() };
+        if desc.flags & (F_NEXT | F_INDIRECT) != 0 {
+            return None;
+        }
+        let len = match (access.usable(desc, access.bytes()), access) {
+            (Ok(len @ 1..), Access::Read { .. }) => len,
+            (Ok(len), Access::Write { need }) if len == need => len,
+            _ => return None,
+        };
+        let (ptr, contiguous) = self.memory.translate(&mut self.region_hint, desc.addr, len)?;
+        if contiguous != len {
+            return None;
+        }
+        work::count(Unit::IoVec);
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Some(Plain { head, len, ptr })
     }
 
     /// Appends the iovecs of the chain at `head`; returns their bytes.

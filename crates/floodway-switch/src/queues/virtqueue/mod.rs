@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use chain::Descriptor;
+pub(in crate::queues) use chain::Plain;
 pub use chain::{Access, Chain, ChainError, MAX_CHAIN, ORDINARY, Pop, most_iovecs};
 use notify::need_event;
 

@@ -42,6 +42,8 @@ pub struct Schedule {
     is_timed: bool,
     /// Until when all time is accounted for; none in a round that follows a pause.
     accounted: Option<Instant>,
+    /// Rounds so far.
+    rounds: u64,
 }
 
 /// What was done in a turn so far, in nanoseconds.
@@ -68,6 +70,8 @@ struct Member {
     /// What the ledger said when it was last charged, and when shares were last noted.
     charged: Sums,
     noted: u64,
+    /// The last round that it was not left out of.
+    last_round: u64,
 }
 
 impl Schedule {
@@ -82,10 +86,11 @@ impl Schedule {
             pace,
             charged: Sums::default(),
             noted: 0,
+            last_round: 0,
         };
         let members: Box<[_]> = members.map(member).collect();
         let turns = Turns::new(members.len(), QUANTUM);
-        Self { turns, members, turn: Turn::default(), is_timed: false, accounted: None }
+        Self { turns, members, turn: Turn::default(), is_timed: false, accounted: None, rounds: 0 }
     }
 
     /// Turns of a worker's ports and then its uplinks.
@@ -128,17 +133,40 @@ impl Schedule {
     #[inline]
     pub(super) fn begin_round(&mut self, follows: bool, clock: impl FnOnce() -> Instant) {
         self.accounted = (follows && self.is_timed).then(clock);
+        self.rounds = self.rounds.wrapping_add(1);
+    }
+
+    /// Leaves a member out of the rounds that follow, unless it is in debt; returns `true` if it is left out.
+    pub(super) fn leave_out(&mut self, member: usize) -> bool {
+        let may_be = self.turns.left(member).is_some();
+        if may_be {
+            self.turns.end(member);
+            self.members[member].last_round = self.rounds;
+        }
+        may_be
+    }
+
+    /// Takes a member into rounds again: it is charged what was done for it, and has paid in the rounds that have passed.
+    pub(super) fn take_in(&mut self, member: usize, ledger: &Ledger) {
+        self.charge_elsewhere(member, ledger);
+        let passed = self.rounds.wrapping_sub(self.members[member].last_round);
+        self.turns.sit_out(member, passed);
+    }
+
+    #[inline]
+    fn charge_elsewhere(&mut self, member: usize, ledger: &Ledger) {
+        let elsewhere = self.take(member, ledger).spent;
+        if elsewhere > 0 {
+            self.turns.charge(member, elsewhere);
+            ledger.note_used(self.members[member].id, elsewhere);
+        }
     }
 
     /// Begins the turn of a member, with what is charged by the model. Returns the cost of what may be done, if anything.
     #[inline]
     pub(super) fn begin(&mut self, member: usize, ledger: &Ledger) -> Option<u64> {
         self.turn = Turn::default();
-        let elsewhere = self.take(member, ledger).spent;
-        if elsewhere > 0 {
-            self.turns.charge(member, elsewhere);
-            ledger.note_used(self.members[member].id, elsewhere);
-        }
+        self.charge_elsewhere(member, ledger);
         self.turns.begin(member)
     }
 

@@ -41,22 +41,8 @@ impl Scene {
         let shared = Shared::without_threads(&config).expect("a switch");
         let guests: Vec<_> = guests.into_iter().map(Guest::new).collect();
         shared.ports().iter().zip(&guests).for_each(|(port, guest)| attach(port, guest));
-        let worker = Worker {
-            waker: Arc::clone(&shared.port_at(0).waker),
-            index: 0,
-            generation: 0,
-            ports: shared.ports().list().to_vec(),
-            schedule: Schedule::of(shared.ports().list(), &[]),
-            was_busy: false,
-            uplinks: Vec::new(),
-            polling: Polling::new(Duration::ZERO),
-            stats: Arc::default(),
-            stop: Arc::default(),
-            housekeeper: true,
-            turn: Turn::default(),
-            next_completion: Instant::NEVER,
-            shared: Arc::clone(&shared),
-        };
+        let waker = Arc::clone(&shared.port_at(0).waker);
+        let worker = Worker::new(Arc::clone(&shared), 0, waker, Polling::new(Duration::ZERO));
         let forwarder = Forwarder::new(shared);
         Self { worker, forwarder, batch: Batch::default(), guests }
     }
@@ -440,4 +426,100 @@ fn interrupts_that_waited_are_charged_to_who_sent_the_frames() {
     scene.worker.run_timers(&mut scene.forwarder, start + Duration::from_secs(1));
     assert_eq!(interrupts(&scene) - sent, 2, "one to each guest");
     assert_eq!(spent(&scene), [before[0] + 2 * MODEL.interrupt / 1000, before[1]]);
+}
+
+impl Scene {
+    /// Has guest `i` send a frame to guest 1, and kick if that is wanted.
+    fn send(&mut self, i: usize) {
+        let frame = numbered(i as u8 + 1, 2, 0, 22);
+        assert!(self.guests[i].send(0, &VnetHdr::default(), &frame));
+    }
+
+    /// Lets the worker hear of kicks.
+    fn watch_kicks(&self) {
+        for (port, guest) in self.worker.ports.iter().zip(&self.guests) {
+            self.worker.waker.watch(&guest.pairs[0].tx.kick, port.id);
+        }
+    }
+
+    /// Frames that guest 1 has been given since this was last called.
+    fn received(&mut self) -> usize {
+        std::iter::from_fn(|| self.guests[1].recv(0)).count()
+    }
+}
+
+/// A port without frames is left out of rounds, and its guest kicks for the next one.
+#[test]
+fn a_parked_port_is_polled_again_after_a_kick() {
+    let mut scene = Scene::new(vec![plain(), plain(), plain()]);
+    scene.watch_kicks();
+    let late = |us| Instant::ZERO + Duration::from_secs(100) + Duration::from_micros(us);
+    scene.send(0);
+    while scene.poll() {}
+    scene.worker.take_events(Duration::ZERO);
+    scene.worker.look_at_ports(late(0));
+    assert_eq!((scene.received(), scene.worker.polled.list()), (1, &[0][..]), "it had a frame");
+    scene.worker.look_at_ports(late(1000));
+    assert!(scene.worker.polled.list().is_empty());
+    scene.send(2);
+    assert!(!scene.poll(), "it is parked");
+    scene.worker.look_at_ports(late(1050));
+    assert_eq!(scene.worker.polled.list(), [2], "it has kicked");
+    assert!(scene.poll());
+    assert_eq!(scene.received(), 1);
+}
+
+/// Frames that came between the last look and the wish for kicks bring none.
+#[test]
+fn a_port_with_frames_is_not_parked_nor_one_that_owes_an_interrupt_or_is_in_debt() {
+    let mut scene = Scene::new(vec![plain(), plain(), plain(), plain()]);
+    let late = Instant::ZERO + Duration::from_secs(100);
+    while scene.poll() {}
+    scene.guests[0].send_quietly(0, &VnetHdr::default(), &numbered(1, 2, 0, 22));
+    let spend = Work { copies: 4 * u64::from(QUANTUM) * 1000 / MODEL.copy, ..Work::default() };
+    scene.worker.shared.ledger.charge(PortId(2), &spend);
+    scene.worker.schedule.begin(2, &scene.worker.shared.ledger);
+    scene.worker.look_at_ports(late);
+    assert_eq!(scene.worker.polled.list(), [0, 2]);
+    while scene.poll() {}
+    assert_eq!(scene.received(), 1);
+}
+
+/// Work for a port that is parked was left for its turns, or a timer of its is due.
+#[test]
+fn a_parked_port_with_work_that_was_left_is_polled_again() {
+    let mut scene = Scene::new(vec![plain(), plain()]);
+    let late = Instant::ZERO + Duration::from_secs(100);
+    while scene.poll() {}
+    scene.worker.run_timers(&mut scene.forwarder, late);
+    scene.worker.look_at_ports(late);
+    assert!(scene.worker.polled.list().is_empty());
+    scene.worker.run_timers(&mut scene.forwarder, late);
+    assert!(scene.worker.polled.list().is_empty());
+    scene.worker.ports[1].resume_soon();
+    scene.worker.run_timers(&mut scene.forwarder, late);
+    assert_eq!(scene.worker.polled.list(), [1]);
+    scene.worker.waker.wake();
+    scene.worker.take_events(Duration::ZERO);
+    assert_eq!(scene.worker.polled.list(), [0, 1], "a ring was set up perhaps");
+}
+
+/// What others do for a port is paid by the rounds that pass without it, too.
+#[test]
+fn a_port_that_was_parked_has_paid_for_what_was_done_meanwhile() {
+    let mut scene = Scene::new(vec![plain(), plain(), plain()]);
+    let late = Instant::ZERO + Duration::from_secs(100);
+    while scene.poll() {}
+    scene.worker.look_at_ports(late);
+    assert!(scene.worker.polled.list().is_empty());
+    let spend = Work { copies: 4 * u64::from(QUANTUM) * 1000 / MODEL.copy, ..Work::default() };
+    for (port, rounds) in [(0, 3), (2, 5)] {
+        scene.worker.shared.ledger.charge(PortId(port), &spend);
+        (0..rounds).for_each(|_| assert!(!scene.poll()));
+        scene.worker.poll_port(usize::from(port), late);
+    }
+    // The first one still owes a round, and the next one pays that.
+    let ledger = &scene.worker.shared.ledger;
+    let begun = [0, 2].map(|port| scene.worker.schedule.begin(port, ledger).is_some());
+    assert_eq!(begun, [true, true]);
 }

@@ -8,28 +8,38 @@
 //! What may fail comes first: threads of new ports. If one fails nothing was changed, and the broker takes the change back. From the moment that
 //! workers see the next table there is no way back; should a thread fail then, the process has to end, and its successor starts as the broker has decided.
 //!
+//! Uplinks are told apart by their numbers: whichever has another one than before is another uplink, and has come with its device.
+//!
 //! A new port whose number or address a port has that goes is made when that has gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Doors, Manager, NotMade, Parts};
+use super::parts::Parts;
+use super::uplinks::UplinkParts;
+use super::{Doors, Manager, NotMade};
 use crate::api::plan::Plan;
 use crate::config::{Config, PortConfig};
 use crate::state::port::Port;
-use crate::switch::BrokerPort;
+use crate::state::ports::Ports;
+use crate::switch::{BrokerPort, BrokerUplink};
 use crate::sync::lock;
 
 impl Parts {
-    /// The ports of a change to `wanted`, of which `new` are new.
+    /// The ports and uplinks of a change to `wanted`, of which `new` and `come` are new.
     ///
     /// # Errors
-    /// A port is neither new nor there.
+    /// A port or uplink is neither new nor there.
     fn of_broker(
         wanted: &Config,
         new: &BTreeMap<String, BrokerPort>,
-        ports: &[Arc<Port>],
+        come: &BTreeMap<String, BrokerUplink>,
+        known: &Ports,
     ) -> Result<Self, String> {
+        let ports = known.list();
+        let uplinks =
+            UplinkParts::of(wanted, &come.keys().map(String::as_str).collect(), known.uplinks());
+        uplinks.check(wanted)?;
         let is_new = |name: &str| new.contains_key(name);
         let stays = |port: &Arc<Port>| {
             let name = &port.config.name;
@@ -51,7 +61,7 @@ impl Parts {
         };
         let come = wanted.ports.iter().filter(|port| is_new(&port.name)).cloned();
         let (late, early) = come.partition(is_taken);
-        Ok(Self { stay, gone, early, late })
+        Ok(Self { stay, gone, early, late, uplinks })
     }
 }
 
@@ -61,6 +71,7 @@ impl Manager {
         &self,
         wanted: Config,
         ports: BTreeMap<usize, BrokerPort>,
+        uplinks: BTreeMap<usize, BrokerUplink>,
         answer: impl FnOnce(Result<(), String>),
     ) -> Result<(), String> {
         let mut state = lock(&self.state);
@@ -69,8 +80,11 @@ impl Manager {
         let name = |index: usize| wanted.ports.get(index).map(|port| port.name.clone());
         let named = ports.into_iter().filter_map(|(index, port)| Some((name(index)?, port)));
         let new: BTreeMap<_, _> = named.collect();
-        let parts = Parts::of_broker(&wanted, &new, self.shared.ports().list())?;
-        let mut doors = Doors::Broker(new);
+        let name = |index: usize| wanted.uplinks.get(index).map(|uplink| uplink.name.clone());
+        let named = uplinks.into_iter().filter_map(|(index, uplink)| Some((name(index)?, uplink)));
+        let come: BTreeMap<_, _> = named.collect();
+        let parts = Parts::of_broker(&wanted, &new, &come, &self.shared.ports())?;
+        let mut doors = Doors::Broker(new, come);
         // The lock is held until the answer is given: a setting is made before all of the change, or after it and known to be.
         match self.make(&mut state, &running, wanted, &parts, &mut doors) {
             Ok(()) => {

@@ -221,6 +221,10 @@ impl Receiver for PacketReceiver {
         Ok(None)
     }
 
+    fn pending(&self) -> u64 {
+        (self.filled - self.returned) as u64
+    }
+
     fn lost(&mut self) -> u64 {
         self.lost += u64::from(self.socket.take_drops().unwrap_or(0));
         self.lost

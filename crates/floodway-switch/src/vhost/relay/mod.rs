@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use floodway_process::allowance::{Allowance, thread_time};
 use floodway_process::channel::{Channel, ChannelError, Received};
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromPort, Handled, MAX_VHOST_MESSAGE, ToPort, shorten};
 use floodway_process::peer::Peer;
 use vmm_sys_util::eventfd::EventFd;
@@ -136,17 +137,26 @@ impl Relay {
             Received::Message(ToPort::Replayed { session }, _) => match self.current(session) {
                 Some(_) => {
                     self.port.take_addresses_back();
-                    self.channel.send(&FromPort::Resumed { session }, &[])
+                    self.channel.send(&FromPort::Resumed { session }, &[])?;
+                    fault::pass(Point::ResumedSent);
+                    Ok(())
                 }
                 None => Ok(()),
             },
             Received::Message(ToPort::Message { session, number, replayed, bytes }, files) => {
                 let Some(front_end) = self.current(session) else { return Ok(()) };
+                if !replayed {
+                    fault::pass(Point::MessageReceived);
+                }
                 let handled = front_end.handle(number, &bytes, &files);
                 if replayed {
+                    fault::pass(Point::ReplayActed);
                     return Ok(());
                 }
-                self.channel.send(&FromPort::Handled(handled), &[])
+                fault::pass(Point::MessageActed);
+                self.channel.send(&FromPort::Handled(handled), &[])?;
+                fault::pass(Point::HandledSent);
+                Ok(())
             }
         }
     }

@@ -33,6 +33,7 @@ impl Ports {
         let names = Names {
             new: config.ports.iter().map(|port| port.name.as_str()).collect(),
             gone: BTreeSet::new(),
+            uplinks: BTreeSet::new(),
         };
         let sockets = open_sockets(&Sockets::new(), config, &names)?;
         let mut ports = Vec::new();
@@ -50,7 +51,8 @@ impl Ports {
         let free = (0..self.numbers).filter(|number| !taken.contains(number)).collect();
         let instances = left.seats.iter().map(|&(instance, _)| instance).max().unwrap_or_default();
         let rights = set_rights(&mut state.sockets, config)?;
-        let layout = Layout { configuration: text.into(), ports };
-        Ok(Prepared { layout, sockets, rights, free, instances })
+        let (uplinks, free_uplinks) = (state.layout.uplinks.clone(), state.free_uplinks.clone());
+        let layout = Layout { configuration: text.into(), ports, uplinks };
+        Ok(Prepared { layout, sockets, rights, free, free_uplinks, instances })
     }
 }

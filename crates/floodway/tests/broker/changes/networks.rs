@@ -1,5 +1,6 @@
 //! Networks behind a broker.
 
+use floodway_switch::api::edit::Kind;
 use floodway_switch::config::{NetworkConfig, PortConfig};
 use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::wait_until;
@@ -13,7 +14,7 @@ fn a_port_that_changes_its_network_is_apart_also_from_the_next_data_plane_on() {
     let scene = Scene::start();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
     exchange(&mut a, &mut b, 0);
-    let set = || scene.client().patch_port("vm2", &keys(json!({ "network": "red" })), false);
+    let set = || scene.client().patch(Kind::Port, "vm2", &keys(json!({ "network": "red" })), false);
     let unknown = set().unwrap_err().to_string();
     assert!(unknown.contains("there is no such network"), "{unknown}");
     scene.change(|config| config.networks.push(NetworkConfig::new("red", 10))).unwrap();

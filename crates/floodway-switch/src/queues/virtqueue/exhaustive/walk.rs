@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Choices, all_runs};
 use crate::frame::iovec::GuestIoVecs;
-use crate::queues::virtqueue::{Access, Chain, ChainError, Pop, Virtqueue};
+use crate::queues::virtqueue::{Access, Chain, ChainError, Plain, Pop, Virtqueue};
 use crate::stats::work;
 use crate::testing::driver::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::testing::{DriverQueue, RawDescriptor, TestMemory};
@@ -208,6 +208,8 @@ impl Ring {
         };
         let reads = guest.reads;
         let table = guest.table;
+        let is_single = ring_table.is_none()
+            && table[usize::from(head)].is_some_and(|first| first.flags & F_NEXT == 0);
         match ring_table {
             None => self.write(0, &table),
             Some(ring_table) => {
@@ -224,7 +226,38 @@ impl Ring {
         let _ = work::take();
         let popped = self.device.pop(access, &mut self.iovecs).expect("a good head");
         assert_eq!(work::take().descriptors, reads, "descriptors read");
+        self.device.rewind(self.start);
+        let plain = self.device.pop_plain(access);
+        self.compare_plain(plain, is_single, head, access, expected.as_deref().ok());
         self.compare(head, popped, expected);
+    }
+
+    /// Checks what was taken as a plain chain: those of one buffer, in one range that is all that is needed, and nothing else.
+    fn compare_plain(
+        &self,
+        plain: Option<Plain>,
+        is_single: bool,
+        head: u16,
+        access: Access,
+        ranges: Option<&[(u64, u64)]>,
+    ) {
+        let is_enough = |n: u64| match access {
+            Access::Read { .. } => true,
+            Access::Write { need } => n == u64::from(need),
+        };
+        let range = match ranges {
+            Some(&[range]) if is_single && is_enough(range.1) => range,
+            _ => {
+                assert!(plain.is_none(), "{plain:?}");
+                return assert_eq!(self.device.next_avail(), self.start, "nothing was taken");
+            }
+        };
+        let (gpa, n) = range;
+        let Plain { head: taken, len, ptr } = plain.expect("a plain chain");
+        assert_eq!((taken, u64::from(len)), (head, n));
+        let addr = self.memory.frontend_addr(gpa);
+        assert_eq!(self.device.memory().translate_frontend(addr, 1), Some(ptr));
+        assert_eq!(self.device.next_avail(), self.start.wrapping_add(1));
     }
 
     fn compare(&self, head: u16, popped: Pop, expected: Result<Ranges, ChainError>) {

@@ -18,7 +18,6 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,7 +28,6 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::cursor::Cursor;
 use crate::config::Config;
-use crate::kept::turns::Turn;
 use crate::memory::MAX_REGIONS;
 use crate::memory::sigbus;
 use crate::pipeline::forward::Forwarder;
@@ -38,7 +36,7 @@ use crate::queues::ring::Ring;
 use crate::queues::tx::Batch;
 use crate::queues::virtqueue::{MAX_CHAIN, Virtqueue};
 use crate::runtime::polling::Polling;
-use crate::runtime::worker::{QUANTUM, Schedule, Worker};
+use crate::runtime::worker::{QUANTUM, Worker};
 use crate::state::port::{Port, QueuePair};
 use crate::state::shared::Shared;
 use crate::stats::ledger::MODEL;
@@ -332,22 +330,8 @@ fn config() -> Config {
 }
 
 fn worker(shared: &Arc<Shared>) -> Worker {
-    Worker {
-        waker: Arc::clone(&shared.port_at(0).waker),
-        index: 0,
-        generation: 0,
-        ports: shared.ports().list().to_vec(),
-        schedule: Schedule::of(shared.ports().list(), &[]),
-        was_busy: false,
-        uplinks: Vec::new(),
-        polling: Polling::new(Duration::ZERO),
-        stats: Arc::default(),
-        stop: Arc::new(AtomicBool::new(false)),
-        housekeeper: true,
-        next_completion: Instant::NEVER,
-        turn: Turn::default(),
-        shared: Arc::clone(shared),
-    }
+    let waker = Arc::clone(&shared.port_at(0).waker);
+    Worker::new(Arc::clone(shared), 0, waker, Polling::new(Duration::ZERO))
 }
 
 fn attach(port: &Port, guest: &Guest) {
