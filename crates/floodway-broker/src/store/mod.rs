@@ -149,7 +149,9 @@ impl Store {
         Ok(store)
     }
 
-    fn has_failed(&self) -> bool {
+    /// Returns `true` if nothing is kept: it is none, or it has failed or was closed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
         let lock = |inner: &Arc<Inner>| {
             inner.process.lock().unwrap_or_else(PoisonError::into_inner).is_none()
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use floodway_process::message::{FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::store::KeptLayout;
@@ -27,6 +28,18 @@ fn start(path: &Path, terminate: &Arc<AtomicBool>) -> (Store, Receiver<io::Resul
 /// No store is to be started.
 fn nobody(_: OwnedFd, _: OwnedFd) -> io::Result<Child> {
     panic!("this is no upgrade")
+}
+
+/// Takes what a broker has left that has gone. A child that was just started has its end of the channel until it executes its program.
+fn take_over(path: &Path, start: &Start<'_>) -> (Store, Taken) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match Store::find(path, start).unwrap() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < deadline, "nothing was left"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn directory(name: &str) -> PathBuf {
@@ -70,7 +83,7 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     assert!(Store::find(&path, &nobody).unwrap().is_none(), "this one lives");
     drop(store);
 
-    let (next, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+    let (next, taken) = take_over(&path, &nobody);
     assert_eq!(
         taken.settings,
         [("b", 1), ("a", 2)].map(|(key, value)| match setting(key, value) {
@@ -88,7 +101,7 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     // One that is owed something is let go.
     next.keep(Item::Busy { port: 1 }, &[]);
     drop(next);
-    let (last, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+    let (last, taken) = take_over(&path, &nobody);
     assert!(taken.ports[&1].front_end.is_none() && taken.ports[&1].sessions == 7);
     last.send(&ToStore::Close, &[]);
     end.recv().unwrap().unwrap();
@@ -131,14 +144,14 @@ fn in_an_upgrade_the_store_is_replaced_and_has_everything() {
         thread::spawn(move || ended.send(server::serve(broker, listener, &terminate)));
         Command::new("sleep").arg("60").spawn()
     };
-    let (next, taken) = Store::find(&path, &start).unwrap().expect("a store");
+    let (next, taken) = take_over(&path, &start);
     end.recv().unwrap().unwrap();
     assert!(taken.replacing && taken.settings.len() == 1);
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "one socket");
     // It is one like any other.
     next.keep(Item::Programs { programs: Programs::default(), replacing: false }, &[]);
     drop(next);
-    let (last, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+    let (last, taken) = take_over(&path, &nobody);
     assert!(!taken.replacing && taken.settings.len() == 1);
     last.send(&ToStore::Close, &[]);
     next_end.recv().unwrap().unwrap();
@@ -205,7 +218,7 @@ fn a_data_plane_that_does_not_have_all_ports_is_ended() {
             store.keep(Item::Channel { port: 7, data_plane }, &[ours.as_fd()]);
         }
         drop(store);
-        let (next, taken) = Store::find(&path, &nobody).unwrap().expect("a store");
+        let (next, taken) = take_over(&path, &nobody);
         assert_eq!(taken.data_plane.is_some(), is_usable, "data plane {number}");
         assert_eq!(taken.ports[&7].channel.is_some(), is_usable, "the channel");
         assert_eq!(!crate::poll::is_readable(files[1]), is_usable, "its process");

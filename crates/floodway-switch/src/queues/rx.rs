@@ -498,6 +498,7 @@ impl RxQueue {
             queue.memory().note_write(ptr, need as usize);
         }
         queue.push_used(head, need);
+        fault::pass(Point::FramePlaced);
         self.count_placed(frame);
         true
     }

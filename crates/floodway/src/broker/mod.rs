@@ -100,7 +100,7 @@ fn serve(
     let reload =
         Reload::start(&args.config, Arc::clone(&changed), supervision.notifier(), differs)?;
     let upgrades = Arc::new(UpgradeControl::new(programs)?);
-    let upgrader = Arc::new(Upgrader::new(Arc::clone(&upgrades), &args.config));
+    let upgrader = Arc::new(Upgrader::new(Arc::clone(&upgrades), &args.config, store.clone()));
     let manage = ControlServer::start_manage(manage, changed, upgrader)?;
     let mut broker = Broker {
         start: &start,

@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use floodway_broker::store::Store;
 use floodway_broker::upgrade::{Candidate, UpgradeControl};
 use floodway_process::speaks::Speaks;
 use floodway_process::upgrade::{Program, Programs};
@@ -85,15 +86,22 @@ pub struct Upgrader {
     control: Arc<UpgradeControl>,
     /// The configuration file.
     config: PathBuf,
+    /// What the next broker would take everything from.
+    store: Store,
 }
 
 impl Upgrader {
-    /// Upgrades by `control` of a switch whose configuration file is `config`.
-    pub fn new(control: Arc<UpgradeControl>, config: &Path) -> Self {
-        Self { control, config: config.to_owned() }
+    /// Upgrades by `control` of a switch whose configuration file is `config`, and which leaves everything in `store`.
+    pub fn new(control: Arc<UpgradeControl>, config: &Path, store: Store) -> Self {
+        Self { control, config: config.to_owned(), store }
     }
 
     fn check(&self, binary: &Path) -> anyhow::Result<Candidate> {
+        if self.store.has_failed() {
+            bail!(
+                "there is no descriptor store that the next broker could take everything from (restart the switch, without --no-descriptor-store)"
+            );
+        }
         let file = open_program(binary)?;
         let answer = ask(&file, &["speaks".as_ref()])?;
         let speaks: Speaks = serde_json::from_str(&answer)

@@ -9,7 +9,6 @@ use floodway_process::fault::{self, Point};
 use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
 use floodway_process::sealed;
 use floodway_process::upgrade::Programs;
-use floodway_switch::Switch;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::{KeptCounters, Places};
@@ -20,6 +19,7 @@ use floodway_switch::state::ports::Capacity;
 use floodway_switch::stats::traffic_matrix::TrafficMatrix;
 use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
+use floodway_switch::{Config, Switch};
 
 use super::MainChannel;
 
@@ -149,6 +149,21 @@ impl Equipment {
                 Received::Closed => bail!("the broker has ended"),
             }
         }
+    }
+
+    /// Checks that there is a channel for each port of `config`, and a number for each uplink.
+    ///
+    /// # Errors
+    /// There is not.
+    pub fn check(&self, config: &Config) -> anyhow::Result<()> {
+        let (ports, uplinks) = (self.ports.len(), self.uplinks.len());
+        if ports != config.ports.len() {
+            bail!("the broker sends {ports} channels for {} ports", config.ports.len());
+        }
+        if uplinks != config.uplinks.len() {
+            bail!("the broker sends {uplinks} numbers for {} uplinks", config.uplinks.len());
+        }
+        Ok(())
     }
 
     fn take(&mut self, message: ToDataPlane, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {

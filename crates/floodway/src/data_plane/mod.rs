@@ -86,14 +86,9 @@ fn serve(
     (channel, owner): (Arc<MainChannel>, u32),
     confinement: Confinement,
 ) -> anyhow::Result<()> {
+    equipment.check(config)?;
     let bell = Arc::new(Bell::new()?);
     let Equipment { control, numbers, ports, uplinks, mut devices, state, .. } = equipment;
-    if ports.len() != config.ports.len() {
-        bail!("the broker sends {} channels for {} ports", ports.len(), config.ports.len());
-    }
-    if uplinks.len() != config.uplinks.len() {
-        bail!("the broker sends {} numbers for {} uplinks", uplinks.len(), config.uplinks.len());
-    }
     let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
     let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };

@@ -97,6 +97,18 @@ fn check(vms: [&mut Vm; 2]) {
 }
 
 #[test]
+fn without_a_descriptor_store_an_upgrade_is_refused() {
+    let scene = Scene::start_with_arguments(&["--no-descriptor-store"]);
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    let before = scene.data_plane();
+    let problem = scene.refused(&copy(&scene, "next"));
+    assert!(problem.contains("no descriptor store"), "{problem}");
+    exchange(&mut a, &mut b, 0);
+    assert_eq!(scene.data_plane(), before);
+    check([&mut a, &mut b]);
+}
+
+#[test]
 fn all_processes_are_replaced_and_no_connection_ends() {
     let mut scene = Scene::start();
     let (mut a, mut b) = (scene.boot(1), scene.boot(2));
