@@ -29,11 +29,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
     let binary = program(args.binary.as_deref())?;
     let client = ControlClient::new(&args.control.path)?;
-    let begun = match client.upgrade(&UpgradeRequest { binary }) {
+    let before = match client.upgrades() {
         Err(ClientError::NotRunning(path)) => return Err(no_broker(&client, path)),
-        begun => begun?,
+        before => before?.programs.upgrades.attempts,
     };
-    let status = wait(&client, begun.programs.upgrades.attempts)?;
+    let number = match client.upgrade(&UpgradeRequest { binary }) {
+        // The broker's program was replaced before the answer had left.
+        Err(ClientError::Io { .. } | ClientError::Answer { .. }) => before + 1,
+        begun => begun?.programs.upgrades.attempts,
+    };
+    let status = wait(&client, number)?;
     if let Some(problem) = &status.programs.upgrades.problem {
         bail!("not upgraded: {problem}");
     }
