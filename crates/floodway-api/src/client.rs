@@ -26,7 +26,7 @@ use crate::activity::Activity;
 use crate::control::{
     DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
     InboundStatus, MAX_PAGE, OffloadChange, OffloadSettings, PairPage, PairQuery, PortPage,
-    Refusal, UplinkPage, manage_path,
+    Refusal, UpgradeRequest, UpgradeStatus, UplinkPage, manage_path,
 };
 use crate::diagnosis::Diagnosis;
 use crate::edit::{Document, Kind};
@@ -86,6 +86,8 @@ enum Door {
     Manage,
     /// As above, and also if this user may not use the broker's.
     Configuration,
+    /// The broker's, and no other.
+    Broker,
 }
 
 /// Asks a running switch. Each call makes its own connection and blocks for at most 5 s, for a change 60 s.
@@ -386,6 +388,26 @@ impl ControlClient {
         self.send(&Method::POST, &route, &DrainRequest { draining })
     }
 
+    /// Begins an upgrade to a program.
+    ///
+    /// # Errors
+    /// There is no answer, or the program cannot take the place of the one that runs; then nothing is changed.
+    pub fn upgrade(&self, request: &UpgradeRequest) -> Result<UpgradeStatus, ClientError> {
+        let (route, body) = ("/v1/upgrade", self.encode(request)?);
+        let answer = self.request(Door::Broker, &Method::POST, route, body, CHANGE_TIMEOUT)?;
+        self.decode(route, &answer)
+    }
+
+    /// How upgrades stand.
+    ///
+    /// # Errors
+    /// There is no answer, as for a moment while the broker's program is replaced.
+    pub fn upgrades(&self) -> Result<UpgradeStatus, ClientError> {
+        let route = "/v1/upgrade";
+        let answer = self.request(Door::Broker, &Method::GET, route, Bytes::new(), TIMEOUT)?;
+        self.decode(route, &answer)
+    }
+
     fn get<T: DeserializeOwned>(&self, route: &str) -> Result<T, ClientError> {
         self.decode(route, &self.get_bytes(route)?)
     }
@@ -507,7 +529,7 @@ impl ControlClient {
         if door != Door::Control {
             match UnixStream::connect(&self.manage).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) if is_nobody(&error) => {}
+                Err(error) if is_nobody(&error) && door != Door::Broker => {}
                 Err(error)
                     if door == Door::Configuration
                         && error.kind() == io::ErrorKind::PermissionDenied => {}

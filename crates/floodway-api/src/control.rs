@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::offload::Refused;
 use crate::config::{PortKeys, UplinkKeys};
-use crate::status::WorkerStatus;
+use crate::status::{ProgramsStatus, WorkerStatus};
 use crate::transmit::TransmitSetting;
 
 /// Most flows in one page.
@@ -123,6 +123,24 @@ pub enum ControlError {
     /// A setting cannot have this value.
     #[error(transparent)]
     Refused(#[from] Refused),
+}
+
+/// Asks for an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeRequest {
+    /// Absolute path of the program that is to take the place of the one that runs, as the broker sees it.
+    pub binary: PathBuf,
+}
+
+/// How upgrades of a switch stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UpgradeStatus {
+    /// One is under way.
+    pub running: bool,
+    /// The programs that run, and what has become of earlier upgrades. The number of the one under way is that of the attempts.
+    #[serde(flatten)]
+    pub programs: ProgramsStatus,
 }
 
 /// The body of every answer that is not a success.

@@ -14,7 +14,7 @@ use crate::config::{NetworkKeys, PortKeys, UplinkKeys};
 use crate::control::{
     ChangeQuery, DrainRequest, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus,
     InboundChange, InboundStatus, MetricsQuery, OffloadChange, OffloadSettings, PageQuery,
-    PairPage, PortPage, Refusal, UplinkPage, WorkerPage,
+    PairPage, PortPage, Refusal, UpgradeRequest, UpgradeStatus, UplinkPage, WorkerPage,
 };
 use crate::diagnosis::Diagnosis;
 use crate::events::{Event, EventQuery};
@@ -48,6 +48,8 @@ pub enum Sockets {
     Control,
     /// Behind a broker its manage socket, and the control socket answers 409; otherwise the control socket.
     Manage,
+    /// The manage socket of a broker.
+    Broker,
     /// Each of them.
     Both,
 }
@@ -58,6 +60,9 @@ impl Sockets {
             Self::Control => "On the control socket.",
             Self::Manage => {
                 "On the manage socket, for root and the user of the switch; on the control socket if the switch has a single process."
+            }
+            Self::Broker => {
+                "On the manage socket, for root and the user of the switch; there is none if the switch has a single process."
             }
             Self::Both => "On the control socket, and on the manage socket.",
         }
@@ -265,6 +270,22 @@ pub const OPERATIONS: &[Operation] = &[
         "Makes the switch what this configuration says",
         Content::Other("application/toml"),
     ),
+    Operation::get(
+        "/v1/upgrade",
+        "Which programs run, and how upgrades of them stand",
+        json::<UpgradeStatus>(),
+    )
+    .on(Sockets::Broker),
+    Operation {
+        body: json::<UpgradeRequest>(),
+        answer: json::<UpgradeStatus>(),
+        ..Operation::new(
+            "POST",
+            "/v1/upgrade",
+            "Begins an upgrade, which goes on when it is answered",
+        )
+    }
+    .on(Sockets::Broker),
     Operation {
         body: json::<TraceRequest>(),
         answer: json::<Trace>(),
@@ -298,12 +319,12 @@ pub const OPERATIONS: &[Operation] = &[
     },
 ];
 
-/// All paths, each once, in the order of [`OPERATIONS`].
+/// All paths that control sockets answer, each once, in the order of [`OPERATIONS`].
 #[must_use]
 pub fn paths() -> Vec<&'static str> {
     let mut paths = Vec::new();
-    for Operation { path, .. } in OPERATIONS {
-        if !paths.contains(path) {
+    for Operation { path, sockets, .. } in OPERATIONS {
+        if *sockets != Sockets::Broker && !paths.contains(path) {
             paths.push(*path);
         }
     }

@@ -105,6 +105,9 @@ pub struct SwitchStatus {
     /// Data planes before this one; none without a broker.
     #[serde(default)]
     pub predecessors: Option<PredecessorsStatus>,
+    /// Programs of its processes; none without a broker.
+    #[serde(default)]
+    pub programs: Option<ProgramsStatus>,
     /// What the process has given up; none if the switch is older than sandboxes.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
@@ -133,6 +136,43 @@ pub struct PredecessorsStatus {
     pub count: u32,
     /// Why the last one did.
     pub last_end: Option<String>,
+}
+
+/// Programs of a switch of two processes, and how they came to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgramsStatus {
+    /// That of the broker.
+    pub broker: ProgramStatus,
+    /// That of the process that moves frames.
+    pub data_plane: ProgramStatus,
+    /// Upgrades since the switch was started.
+    pub upgrades: UpgradesStatus,
+}
+
+/// A program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgramStatus {
+    /// Version of Floodway.
+    pub version: String,
+    /// Path of its file; with ` (deleted)` behind it if the file was replaced before the program was started.
+    pub binary: String,
+}
+
+/// Upgrades of a running switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UpgradesStatus {
+    /// Attempts, those that failed among them.
+    pub attempts: u32,
+    /// Those that were made.
+    pub count: u32,
+    /// When the last one was made, in UTC, as RFC 3339 says.
+    pub at: Option<String>,
+    /// Version before it.
+    pub from: String,
+    /// Microseconds between the end of the work of one process and the start of that of the next one.
+    pub pause_us: u64,
+    /// Why the last attempt failed, if it did.
+    pub problem: Option<String>,
 }
 
 /// A worker.

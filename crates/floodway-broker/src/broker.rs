@@ -16,11 +16,16 @@
 //!
 //! **A data plane that crashed** has left a note of whose turn it was; a port that several died of is [cut off](crate::quarantine).
 //!
-//! **Invariant**: at most one data plane runs.
+//! **An upgrade** puts a data plane of another program in the place of the one that runs ([`upgrade`](crate::upgrade)), and ends this program.
+//!
+//! **Invariant**: at most one data plane has rings, devices and kept memory.
 
+mod change;
 mod ends;
 mod equip;
+mod launch;
 mod left;
+mod upgrade;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,11 +37,10 @@ use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromDataPlane, StatePart, ToDataPlane, VERSION, Violation};
 use floodway_process::sealed;
-use floodway_process::store::{Item, Key};
+use floodway_process::store::Item;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::layout::{Changes, Layout, NotChanged, Request};
+use crate::layout::{Changes, Layout, NotChanged};
 use crate::notices::Notices;
 use crate::poll::{is_readable, wait_for};
 use crate::port::{PortChannel, PortFault};
@@ -47,9 +51,9 @@ use crate::store::Store;
 use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
-use ends::{NewEnd, new_ends};
-use equip::seal;
+use crate::upgrade::{Candidate, UpgradeControl};
 use left::{leave_uplink, send_uplink};
+use upgrade::{Promotion, Replacement, Retired, Successor};
 
 /// How long a data plane may take to end in order, and to start.
 const ORDERLY: Duration = Duration::from_secs(5);
@@ -91,8 +95,8 @@ pub enum Event {
 
 /// What a broker serves and starts.
 pub struct Broker<'a> {
-    /// Starts a data plane that has the descriptor as its standard input.
-    pub start: &'a dyn Fn(OwnedFd) -> io::Result<Child>,
+    /// Starts a data plane that has the descriptor as its standard input, of another program if there is one.
+    pub start: &'a dyn Fn(OwnedFd, Option<&Candidate>) -> io::Result<Child>,
     /// Configuration, ports and uplinks.
     pub layout: Transaction<Layout>,
     /// Numbers that ports can have.
@@ -121,6 +125,30 @@ pub struct Broker<'a> {
     pub store: Store,
     /// What a broker of before has left of data planes.
     pub past: Option<Past>,
+    /// Where upgrades are asked for.
+    pub upgrades: &'a UpgradeControl,
+    /// What is under way of one.
+    pub progress: Progress,
+}
+
+/// What of data planes and of an [upgrade](crate::upgrade) outlives a data plane.
+#[derive(Default)]
+pub struct Progress {
+    /// Number of the last data plane.
+    planes: u32,
+    /// What the broker's program is to be replaced by.
+    replacement: Option<Replacement>,
+    /// Data planes that have handed over and end.
+    retired: Vec<Retired>,
+}
+
+/// Why a broker has ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The switch has stopped.
+    Stopped,
+    /// Nothing has stopped: this program is to be executed in the broker's place, and finds everything in the store.
+    Replaced(Candidate),
 }
 
 /// Data planes of a broker that has died.
@@ -128,6 +156,8 @@ pub struct Broker<'a> {
 pub struct Past {
     /// How many had ended before the last one.
     pub restarts: u32,
+    /// Number of the last one.
+    pub number: u32,
     /// The last one, if it can be used.
     pub data_plane: Option<TakenDataPlane>,
 }
@@ -162,8 +192,14 @@ struct DataPlane {
     pulse: Pulse,
     /// Data planes that ended before this one.
     restarts: u32,
+    /// What tells it from all others of this switch.
+    number: u32,
     started: Instant,
     change: Option<OpenChange>,
+    /// What is to take its place.
+    successor: Option<Successor>,
+    /// It takes the place of another one, and does not serve yet.
+    promotion: Option<Promotion>,
 }
 
 /// A change that the data plane has not answered.
@@ -186,12 +222,20 @@ enum HearError {
     TooManySettings(#[from] TooMany),
     #[error(transparent)]
     NotAsked(#[from] NotAsked),
+    #[error("it hands over, and nobody has asked it to")]
+    NotToHandOver,
+    #[error("it does not serve {0} s after it was given everything")]
+    NotServing(u64),
 }
 
 /// Why a data plane is not waited for any longer.
 enum Verdict {
     /// It has ended, or must.
     Ended(End),
+    /// It has let go of everything, or has ended over that.
+    HandedOver,
+    /// The broker's program can be replaced.
+    Replace,
     /// The switch stops.
     Stop,
 }
@@ -201,52 +245,72 @@ impl Broker<'_> {
     ///
     /// # Errors
     /// The first one does not start, or no process can be had.
-    pub fn run(&mut self) -> Result<(), BrokerError> {
+    pub fn run(&mut self) -> Result<Outcome, BrokerError> {
         let outcome = self.keep_running();
         self.changes.close();
+        self.upgrades.close();
         outcome
     }
 
-    fn keep_running(&mut self) -> Result<(), BrokerError> {
+    /// The data plane that a broker of before has left, if it has left one that lives.
+    fn begin(
+        &mut self,
+        restarts: &mut Restarts,
+        last_end: &mut Option<String>,
+    ) -> Option<DataPlane> {
+        let Past { restarts: ended, number, data_plane } = self.past.take()?;
+        self.progress.planes = number;
+        restarts.resume(ended);
+        let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
+        if adopted.is_none() {
+            restarts.on_end(Duration::MAX);
+            *last_end = Some(End::Unknown.to_string());
+        }
+        adopted
+    }
+
+    fn keep_running(&mut self) -> Result<Outcome, BrokerError> {
         let mut restarts = Restarts::new(self.longest_pause);
         let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
         self.leave_everything();
         // There was one that served.
         let mut was_ready = self.past.is_some();
-        let mut plane = match self.past.take() {
-            None => None,
-            Some(Past { restarts: ended, data_plane }) => {
-                restarts.resume(ended);
-                let adopted = data_plane.and_then(|taken| self.adopt(taken, ended));
-                if adopted.is_none() {
-                    restarts.on_end(Duration::MAX);
-                    last_end = Some(End::Unknown.to_string());
-                }
-                adopted
-            }
-        };
+        let mut plane = self.begin(&mut restarts, &mut last_end);
         loop {
-            let mut plane = match plane.take() {
+            let mut running = match plane.take() {
                 Some(plane) => plane,
                 None => self.launch(restarts.total(), last_end.as_deref())?,
             };
-            let end = match self.watch(&mut plane) {
+            let end = match self.watch(&mut running) {
                 Verdict::Stop => {
                     (self.on_event)(Event::Stop);
                     // First: whatever becomes of this stop, there is to be no switch after it.
                     self.store.close();
-                    stop(plane);
-                    return Ok(());
+                    stop(running);
+                    return Ok(Outcome::Stopped);
+                }
+                Verdict::Replace => return Ok(self.leave(running)),
+                Verdict::Ended(_) if self.progress.is_replacing() => {
+                    return Ok(self.leave(running));
+                }
+                Verdict::HandedOver => {
+                    plane = Some(self.promote(running));
+                    continue;
+                }
+                Verdict::Ended(_) if running.is_handing_over() => {
+                    plane = Some(self.promote(running));
+                    continue;
                 }
                 Verdict::Ended(end) => end,
             };
-            was_ready |= plane.pulse.is_ready();
-            let lived = plane.started.elapsed();
-            if let Some(change) = plane.change.take() {
+            was_ready |= running.pulse.is_ready() || running.has_predecessor();
+            let lived = running.started.elapsed();
+            if let Some(change) = running.change.take() {
                 self.end_change(change);
             }
-            drop(plane);
+            self.give_upgrade_up(&mut running, &end);
+            drop(running);
             fault::pass(Point::PlaneGone);
             self.judge_turns(&end, &mut suspects);
             if !was_ready {
@@ -256,27 +320,9 @@ impl Broker<'_> {
             tracing::error!(reason = %end, ?lived, ?pause, "the data plane ended; starting another one");
             last_end = Some(end.to_string());
             if self.pause(pause) {
-                return Ok(());
+                return Ok(Outcome::Stopped);
             }
         }
-    }
-
-    /// Goes on with a data plane that a broker of before has started. `None` if it ends before it hears of that.
-    fn adopt(&mut self, taken: TakenDataPlane, restarts: u32) -> Option<DataPlane> {
-        let channel = MainChannel::from(taken.channel);
-        let process = Process::new(taken.pidfd);
-        let mut pulse = Pulse::default();
-        pulse.on_ready();
-        let started = Instant::now();
-        let plane = DataPlane { channel, process, pulse, restarts, started, change: None };
-        let pid = std::process::id();
-        if let Err(error) = plane.channel.send(&ToDataPlane::Broker { pid }, &[]) {
-            tracing::error!(%error, "the data plane takes nothing from its next broker");
-            return None;
-        }
-        tracing::info!("took over a data plane that runs");
-        (self.on_event)(Event::Ready);
-        Some(plane)
     }
 
     /// Cuts off ports in whose turns data planes crash.
@@ -300,39 +346,11 @@ impl Broker<'_> {
         }
     }
 
-    fn launch(&mut self, restarts: u32, last_end: Option<&str>) -> Result<DataPlane, BrokerError> {
-        self.change_without_data_plane();
-        let (channel, theirs) = MainChannel::pair().map_err(failed("make a channel"))?;
-        channel.set_time_limit(Some(ORDERLY)).map_err(failed("limit how long a channel waits"))?;
-        // Events of the last one's channels are of no interest any more.
-        while self.faults.try_recv().is_ok() {}
-        let child = (self.start)(theirs.into()).map_err(failed("start a data plane"))?;
-        fault::pass(Point::PlaneStarted);
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(failed("find the data plane"))?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("watch the data plane"))?;
-        let started = Instant::now();
-        let (process, pulse) = (Process::new(pidfd), Pulse::default());
-        let plane = DataPlane { channel, process, pulse, restarts, started, change: None };
-        self.leave_data_plane(&plane, restarts);
-        fault::pass(Point::PlaneKept);
-        if let Err(error) = self.equip(&plane.channel, restarts, last_end) {
-            // It has ended already; what it ended with is found by whoever watches it.
-            tracing::debug!(%error, "the data plane takes nothing");
-        }
-        Ok(plane)
-    }
-
     /// Watches a data plane until it has ended, or must.
     fn watch(&mut self, plane: &mut DataPlane) -> Verdict {
         let mut next_look = Instant::now() + LOOK;
         loop {
-            let left = next_look.saturating_duration_since(Instant::now());
-            let can_change = plane.pulse.is_ready() && plane.change.is_none();
-            let mut fds =
-                vec![self.stop, plane.process.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
-            fds.extend(can_change.then(|| self.changes.as_fd()));
-            wait_for(&fds, Some(left));
+            self.wait(plane, next_look);
             (self.on_event)(Event::Look);
             if is_readable(self.stop) {
                 return Verdict::Stop;
@@ -341,7 +359,8 @@ impl Broker<'_> {
             let heard = self
                 .hear(plane)
                 .and_then(|()| self.begin_change(plane))
-                .and_then(|()| self.pass_notices_on(plane));
+                .and_then(|()| self.pass_notices_on(plane))
+                .and_then(|()| self.upgrade(plane));
             if let Some(end) = plane.process.end() {
                 return Verdict::Ended(end);
             }
@@ -349,8 +368,10 @@ impl Broker<'_> {
                 let PortFault { port, fault } = fault;
                 return plane.kill(End::Fault(format!("port \"{port}\": {fault}")));
             }
-            if let Err(error) = heard {
-                return plane.kill(End::Fault(error.to_string()));
+            match heard {
+                Err(error) => return plane.kill(End::Fault(error.to_string())),
+                Ok(Some(verdict)) => return verdict,
+                Ok(None) => {}
             }
             let now = Instant::now();
             if now < next_look {
@@ -364,6 +385,21 @@ impl Broker<'_> {
                 return plane.kill(End::Fault("it does not answer a change".to_owned()));
             }
         }
+    }
+
+    /// Waits until something has happened, at most until it is time to look.
+    fn wait(&self, plane: &DataPlane, next_look: Instant) {
+        let mut left = next_look.saturating_duration_since(Instant::now());
+        let mut fds =
+            vec![self.stop, plane.process.as_fd(), plane.channel.as_fd(), self.notices.as_fd()];
+        if plane.is_settled() && !self.progress.is_replacing() {
+            fds.extend([self.changes.as_fd(), self.upgrades.as_fd()]);
+        }
+        fds.extend(plane.successor_channel().map(AsFd::as_fd));
+        if self.progress.is_replacing() {
+            left = left.min(upgrade::LOOK);
+        }
+        wait_for(&fds, Some(left));
     }
 
     /// Hears what a data plane says. One that has closed its end is ending, or must.
@@ -398,10 +434,15 @@ impl Broker<'_> {
             }
             FromDataPlane::Ready { .. } => {
                 plane.pulse.on_ready();
-                self.leave_data_plane(plane, plane.restarts);
+                self.leave_data_plane(plane);
                 fault::pass(Point::ReadyKept);
                 (self.on_event)(Event::Ready);
+                self.finish_upgrade(plane);
             }
+            FromDataPlane::StandsBy { .. } => return Err(HearError::NotToHandOver),
+            FromDataPlane::HandOverPrepared => plane.begin_hand_over()?,
+            FromDataPlane::HandedOver if plane.on_handed_over() => {}
+            FromDataPlane::HandedOver => return Err(HearError::NotToHandOver),
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
             FromDataPlane::Reopen { number } if number >= self.uplink_numbers => {
                 return Err(HearError::UnknownUplink(number));
@@ -428,103 +469,6 @@ impl Broker<'_> {
         Ok(())
     }
 
-    /// Makes the change that is waiting, if there is one: the data plane is not there to be asked.
-    fn change_without_data_plane(&mut self) {
-        let Some(Request { layout, settled, answer }) = self.changes.take() else { return };
-        // None is open without a data plane.
-        let before = self.layout.replace(layout).ok();
-        self.leave_layout(before.as_ref());
-        self.forget_settings(&settled);
-        // Fails when nobody waits any more.
-        let _ = answer.send(Ok(()));
-    }
-
-    /// Asks the data plane for the change that is waiting, if there is one, and puts it in force.
-    fn begin_change(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
-        if !plane.pulse.is_ready() || plane.change.is_some() {
-            return Ok(());
-        }
-        let Some(Request { layout, settled, answer }) = self.changes.take() else { return Ok(()) };
-        let prepared = new_ends(self.layout.in_force(), &layout)
-            .and_then(|ends| Ok((ends, seal(&layout.configuration)?)));
-        let (ends, (file, bytes)) = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                drop(layout);
-                let _ = answer.send(Err(NotChanged::Refused(error.to_string())));
-                return Ok(());
-            }
-        };
-        // None is open: the data plane has none.
-        self.store.keep(Item::Change, &[]);
-        let uplinks = layout.uplink_numbers();
-        let new = layout.new_uplinks(self.layout.in_force());
-        let Ok(number) = self.layout.propose(layout) else { return Ok(()) };
-        self.leave_layout(None);
-        let (ours, theirs): (Vec<_>, Vec<_>) = ends
-            .into_iter()
-            .map(|NewEnd { instance, ours, theirs, journal, says }| {
-                ((instance, ours), (says, theirs, journal))
-            })
-            .unzip();
-        let deadline = Instant::now() + CHANGE;
-        plane.change = Some(OpenChange { ends: ours, settled, answer, deadline });
-        for (says, theirs, journal) in &theirs {
-            plane.channel.send(says, &[theirs.as_fd(), journal.file.as_fd()])?;
-        }
-        for place in &new {
-            send_uplink(&plane.channel, place)?;
-        }
-        let says = ToDataPlane::Change { number, bytes, uplinks };
-        Ok(plane.channel.send(&says, &[file.as_fd()])?)
-    }
-
-    /// The data plane has answered a change.
-    fn on_changed(
-        &mut self,
-        plane: &mut DataPlane,
-        number: u64,
-        refusal: Option<String>,
-    ) -> Result<(), NotAsked> {
-        // Whatever is not in force any more ends where the change came from.
-        let before = self.layout.answer(number, refusal.is_none())?;
-        self.leave_layout(Some(&before));
-        self.store.forget(Key::Change);
-        drop(before);
-        let Some(OpenChange { ends, settled, answer, .. }) = plane.change.take() else {
-            return Ok(());
-        };
-        let outcome = match refusal {
-            Some(refusal) => Err(NotChanged::Refused(refusal)),
-            None => {
-                self.forget_settings(&settled);
-                for (instance, end) in ends {
-                    let place =
-                        self.layout.in_force().ports.iter().find(|p| p.instance == instance);
-                    if let Some(place) = place {
-                        place.thread.attach(end, plane.restarts);
-                    }
-                }
-                Ok(())
-            }
-        };
-        // Fails when nobody waits any more.
-        let _ = answer.send(outcome);
-        Ok(())
-    }
-
-    /// The data plane has ended over a change: the next one starts with it.
-    fn end_change(&mut self, change: OpenChange) {
-        let OpenChange { ends, settled, answer, .. } = change;
-        drop(ends);
-        let before = self.layout.end();
-        self.leave_layout(before.as_ref());
-        self.store.forget(Key::Change);
-        self.forget_settings(&settled);
-        // Fails when nobody waits any more.
-        let _ = answer.send(Ok(()));
-    }
-
     /// Waits. Returns `true` if the switch is to stop.
     fn pause(&self, pause: Duration) -> bool {
         if !pause.is_zero() {
@@ -535,6 +479,20 @@ impl Broker<'_> {
 }
 
 impl DataPlane {
+    fn new(channel: MainChannel, process: Process, restarts: u32, number: u32) -> Self {
+        Self {
+            channel,
+            process,
+            pulse: Pulse::default(),
+            restarts,
+            number,
+            started: Instant::now(),
+            change: None,
+            successor: None,
+            promotion: None,
+        }
+    }
+
     fn kill(&mut self, end: End) -> Verdict {
         self.process.kill();
         Verdict::Ended(end)

@@ -15,6 +15,7 @@
 //! | [`quarantine`] | ports that data planes die of, and for how long their front-ends are kept away |
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
+//! | [`upgrade`] | another program in the place of the one that runs |
 //! | [`store`] | the process that has a copy of all that, for the next broker |
 //! | [`descriptors`] | how many the process must be allowed |
 
@@ -34,6 +35,7 @@ pub mod settings;
 pub mod store;
 pub mod supervision;
 pub mod transaction;
+pub mod upgrade;
 pub mod uplink;
 
 #[cfg(any(test, feature = "testing"))]

@@ -85,10 +85,12 @@ pub struct PortFault {
 /// What others leave for a port's thread.
 #[derive(Debug, Default)]
 struct Letters {
-    /// The channel of a new data plane, and how many ended before that.
+    /// The channel of a new data plane, and its number.
     channel: Option<(PortChannel, u32)>,
     /// Why the front-end is to be cut off.
     cut_off: Option<String>,
+    /// The thread is to end when no front-end is owed anything.
+    leave: bool,
     stop: bool,
 }
 
@@ -110,8 +112,8 @@ impl Mailbox {
         // Nothing to read is no news.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Letters { channel, cut_off, stop } = &mut *letters;
-        Letters { channel: channel.take(), cut_off: cut_off.take(), stop: *stop }
+        let Letters { channel, cut_off, leave, stop } = &mut *letters;
+        Letters { channel: channel.take(), cut_off: cut_off.take(), leave: *leave, stop: *stop }
     }
 }
 
@@ -157,6 +159,7 @@ impl PortThread {
             cut_offs: CutOffs::default(),
             quarantine: None,
             allowance: Allowance::new(Instant::now()),
+            is_leaving: false,
             kept,
         };
         let thread =
@@ -164,7 +167,7 @@ impl PortThread {
         Ok(Self { mailbox, thread: Some(thread) })
     }
 
-    /// Hands the port to a new data plane, which has the other end of `channel`, and before which `data_plane` others have ended.
+    /// Hands the port to a new data plane, number `data_plane`, which has the other end of `channel`.
     pub fn attach(&self, channel: PortChannel, data_plane: u32) {
         self.mailbox.change(|letters| letters.channel = Some((channel, data_plane)));
     }
@@ -172,6 +175,17 @@ impl PortThread {
     /// Cuts off the front-end, of which data planes die.
     pub fn cut_off(&self, reason: String) {
         self.mailbox.change(|letters| letters.cut_off = Some(reason));
+    }
+
+    /// Lets the thread end when no front-end is owed anything. What it holds is in the store: another broker goes on with it.
+    pub fn leave(&self) {
+        self.mailbox.change(|letters| letters.leave = true);
+    }
+
+    /// Returns `true` once the thread has ended.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
@@ -232,6 +246,8 @@ struct Server {
     quarantine: Option<String>,
     /// What this thread may do for front-ends.
     allowance: Allowance,
+    /// Takes nothing new: it ends when no front-end is owed anything.
+    is_leaving: bool,
     /// What of it the next broker would get.
     kept: Kept,
 }
@@ -240,12 +256,15 @@ impl Server {
     fn run(mut self) {
         self.begin_anew();
         loop {
-            self.settle();
+            if !self.settle() && self.is_leaving {
+                return;
+            }
             self.wait();
             let letters = self.mailbox.take();
             if letters.stop {
                 return;
             }
+            self.is_leaving |= letters.leave;
             self.hear();
             if let Some(reason) = letters.cut_off {
                 self.cut_off(&reason);
@@ -267,12 +286,18 @@ impl Server {
         }
     }
 
-    /// Takes note of whether the front-end is owed something.
-    fn settle(&mut self) {
+    /// Takes note of whether the front-end is owed something, and returns that.
+    fn settle(&mut self) -> bool {
         let owed = self.front_end.as_ref().is_some_and(|front_end| {
             front_end.session.is_unsettled() || front_end.framer.is_inside()
         });
         self.kept.set_busy(owed);
+        owed
+    }
+
+    /// Returns `true` if the front-end's bytes are wanted.
+    fn wants_bytes(&self, front_end: &FrontEnd) -> bool {
+        front_end.session.is_ready() && (!self.is_leaving || front_end.framer.is_inside())
     }
 
     /// Waits if front-ends have had more done than they may, at most until there is another data plane.
@@ -286,8 +311,8 @@ impl Server {
     /// Waits until there is something to do.
     fn wait(&self) {
         let now = Instant::now();
-        let ready = self.front_end.as_ref().filter(|front_end| front_end.session.is_ready());
-        let listens = self.channel.is_some() && self.front_end.is_none();
+        let ready = self.front_end.as_ref().filter(|front_end| self.wants_bytes(front_end));
+        let listens = self.channel.is_some() && self.front_end.is_none() && !self.is_leaving;
         let pauses = listens && now < self.retry;
         let mut due = ready.and_then(|front_end| front_end.deadline);
         let mut fds = vec![self.mailbox.bell.as_fd()];
@@ -450,7 +475,7 @@ impl Server {
 
     /// Takes a front-end, if there is none, and there is a data plane for it.
     fn find_front_end(&mut self) {
-        if self.channel.is_none() || self.front_end.is_some() {
+        if self.channel.is_none() || self.front_end.is_some() || self.is_leaving {
             return;
         }
         let now = Instant::now();
@@ -525,10 +550,11 @@ impl Server {
 
     /// Passes the next message on, if it is there and the data plane can have it.
     fn read_front_end(&mut self) {
-        let Some(front_end) = &mut self.front_end else { return };
-        if !front_end.session.is_ready() || !is_readable(front_end.stream.as_fd()) {
+        let Some(front_end) = &self.front_end else { return };
+        if !self.wants_bytes(front_end) || !is_readable(front_end.stream.as_fd()) {
             return;
         }
+        let Some(front_end) = &mut self.front_end else { return };
         // Before the first byte is taken.
         self.kept.set_busy(true);
         match front_end.framer.read(&front_end.stream) {

@@ -9,6 +9,8 @@
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
 //! | [`sealed`] | bytes that are handed over and do not change |
 //! | [`store`] | the messages between broker and descriptor store |
+//! | [`upgrade`] | which programs run |
+//! | [`speaks`] | what a program says of itself before it is started in another's place |
 //! | [`sandbox`] | what the data plane gives up before it starts |
 
 pub mod allowance;
@@ -18,4 +20,6 @@ pub mod message;
 pub mod peer;
 pub mod sandbox;
 pub mod sealed;
+pub mod speaks;
 pub mod store;
+pub mod upgrade;

@@ -10,8 +10,11 @@
 //!
 //! **Changes** go one way: the broker says what is to be, the data plane whether it is. There is no message by which a data plane could ask for one.
 //!
-//! **Versions**: the first message each way carries [`VERSION`]. Broker and data plane of different versions meet only in an upgrade; a
-//! difference ends the start with an error that names both.
+//! **Versions**: the first message each way carries [`VERSION`]. Broker and data plane of different versions meet only in an upgrade, which asks a program for its
+//! version before it starts it; a difference ends the start with an error that names both.
+//!
+//! **Hand-over**: in an [upgrade](crate::upgrade) two data planes run for a short time, and only one of them moves frames. `StandBy` in the place of `Start` makes the new one
+//! confine itself and wait. `PrepareHandOver` makes the old one take connections off its offload, `HandOver` makes it let go of everything.
 //!
 //! **Invariant**: [`Message::check`] accepts every message that a peer of this version sends.
 
@@ -21,9 +24,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::peer::Peer;
+use crate::upgrade::Programs;
 
 /// Version of the message set.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -42,6 +46,8 @@ pub const MAX_VALUE: usize = 4096;
 pub const MAX_PROBLEM: usize = 1024;
 /// Longest reason in bytes.
 pub const MAX_REASON: usize = 256;
+/// Milliseconds for which a data plane waits for connections to go off its offload before it hands over.
+pub const PREPARATION_MS: u64 = 1000;
 /// Most uplinks of a configuration.
 pub const MAX_UPLINKS: usize = 4096;
 
@@ -108,6 +114,12 @@ pub fn shorten(reason: &str) -> String {
 
 fn at_most(field: &'static str, value: usize, max: usize) -> Result<(), Violation> {
     if value > max { Err(Violation::TooLarge { field, value, max }) } else { Ok(()) }
+}
+
+/// Checks the bounds of `programs`.
+pub(crate) fn check_programs(programs: &Programs) -> Result<(), Violation> {
+    programs.lengths().try_for_each(|(field, len, max)| at_most(field, len, max))?;
+    at_most("problem", programs.upgrades.problem.as_ref().map_or(0, String::len), MAX_REASON)
 }
 
 /// Encodes `message`.
@@ -266,6 +278,16 @@ pub enum ToDataPlane {
     Start,
     /// The switch is to stop.
     Stop,
+    /// Which programs run, for the status; also when one of them has been replaced.
+    Programs(Programs),
+    /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
+    StandBy,
+    /// Another data plane is about to take this one's place: connections are to go off the offload, as far as they can within [`PREPARATION_MS`].
+    PrepareHandOver,
+    /// Nothing came of it: the offload takes connections again.
+    CancelHandOver,
+    /// The data plane is to touch no ring, device or kept memory any more, say so, and end.
+    HandOver,
 }
 
 impl Message for ToDataPlane {
@@ -283,6 +305,11 @@ impl Message for ToDataPlane {
             | Self::Setting(_)
             | Self::Vcpus { .. }
             | Self::Broker { .. }
+            | Self::Programs(_)
+            | Self::StandBy
+            | Self::PrepareHandOver
+            | Self::CancelHandOver
+            | Self::HandOver
             | Self::Start
             | Self::Stop => 0..=0,
         }
@@ -300,6 +327,7 @@ impl Message for ToDataPlane {
             Self::Vcpus { problem, .. } => {
                 at_most("problem", problem.as_ref().map_or(0, String::len), MAX_REASON)
             }
+            Self::Programs(programs) => check_programs(programs),
             _ => Ok(()),
         }
     }
@@ -345,6 +373,15 @@ pub enum FromDataPlane {
         /// Why nothing was changed.
         refusal: Option<String>,
     },
+    /// The first message of one that was to stand by: it is in its sandbox and waits.
+    StandsBy {
+        /// [`VERSION`] of the data plane.
+        version: u32,
+    },
+    /// Connections are off the offload, as far as they could go within [`PREPARATION_MS`].
+    HandOverPrepared,
+    /// It touches nothing any more, and ends.
+    HandedOver,
 }
 
 impl Message for FromDataPlane {
@@ -505,96 +542,4 @@ impl Message for FromPort {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn change() -> impl Strategy<Value = Change> {
-        let own = proptest::collection::vec(any::<u8>(), 0..=MAX_OWN_ENTRY);
-        prop_oneof![
-            any::<u64>().prop_map(|key| Change::Keep { key }),
-            (any::<u64>(), own).prop_map(|(key, bytes)| Change::KeepOwn { key, bytes }),
-            any::<(u64, u64)>().prop_map(|(first, last)| Change::Forget { first, last }),
-        ]
-    }
-
-    fn handled() -> impl Strategy<Value = Handled> {
-        let reply = proptest::collection::vec(any::<u8>(), 0..=MAX_VHOST_MESSAGE);
-        let changes = proptest::collection::vec(change(), 0..=MAX_CHANGES);
-        (any::<(u32, u64, bool)>(), changes, reply).prop_map(
-            |((session, number, hang_up), changes, reply)| Handled {
-                session,
-                number,
-                changes,
-                reply,
-                hang_up,
-            },
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn what_was_encoded_is_decoded(handled in handled(), cut in any::<prop::sample::Index>()) {
-            let message = FromPort::Handled(handled);
-            let bytes = encode(&message).unwrap();
-            prop_assert_eq!(decode::<FromPort>(&bytes, 0), Ok(message.clone()));
-            // Neither a part nor more than the whole.
-            let part = &bytes[..cut.index(bytes.len())];
-            prop_assert!(decode::<FromPort>(part, 0).is_err());
-            let more = [&bytes[..], &[0]].concat();
-            prop_assert!(decode::<FromPort>(&more, 0).is_err());
-        }
-
-        #[test]
-        fn any_bytes_are_a_message_within_its_bounds_or_a_violation(
-            bytes in proptest::collection::vec(any::<u8>(), 0..600),
-        ) {
-            if let Ok(message) = decode::<FromPort>(&bytes, 0) {
-                prop_assert!(message.check().is_ok());
-            }
-            if let Ok(message) = decode::<FromDataPlane>(&bytes, 0) {
-                prop_assert!(message.check().is_ok());
-            }
-        }
-    }
-
-    #[test]
-    fn the_largest_message_fits_into_a_datagram() {
-        let own = Change::KeepOwn { key: u64::MAX, bytes: vec![0xff; MAX_OWN_ENTRY] };
-        let largest = FromPort::Handled(Handled {
-            session: u32::MAX,
-            number: u64::MAX,
-            changes: vec![own; MAX_CHANGES],
-            reply: vec![0xff; MAX_VHOST_MESSAGE],
-            hang_up: true,
-        });
-        assert!(encode(&largest).unwrap().len() <= MAX_DATAGRAM);
-        let setting = Setting { key: "k".repeat(MAX_KEY), value: vec![0xff; MAX_VALUE] };
-        assert!(encode(&FromDataPlane::Remember(setting)).is_ok());
-        let refusal = Some("r".repeat(MAX_REASON + 1));
-        let error = encode(&FromDataPlane::Changed { number: 1, refusal }).unwrap_err();
-        assert_eq!(error.to_string(), "refusal = 257: at most 256");
-    }
-
-    #[test]
-    fn a_bound_that_is_exceeded_is_named() {
-        let reply = vec![0; MAX_VHOST_MESSAGE + 1];
-        let message = FromPort::Handled(Handled { reply, ..Handled::default() });
-        let bytes = postcard::to_allocvec(&message).unwrap();
-        let error = decode::<FromPort>(&bytes, 0).unwrap_err();
-        assert_eq!(error.to_string(), "reply = 4109: at most 4108");
-        assert_eq!(encode(&message).unwrap_err(), error, "the sender finds it, too");
-    }
-
-    #[test]
-    fn a_message_has_the_descriptors_that_it_is_about() {
-        let packet = ToDataPlane::Uplink { number: 0, kind: UplinkKind::Packet, link_rate: None };
-        let bytes = encode(&packet).unwrap();
-        assert_eq!(decode(&bytes, 2), Ok(packet));
-        for wrong in [0, 1, 3] {
-            let error = decode::<ToDataPlane>(&bytes, wrong).unwrap_err();
-            assert_eq!(error, Violation::Descriptors { found: wrong, expected: 2..=2 });
-        }
-    }
-}
+mod tests;

@@ -20,12 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{
     MAX_DESCRIPTORS, MAX_VHOST_MESSAGE, Message, Setting, StatePart, UplinkKind, Violation,
+    check_programs,
 };
 use crate::peer::Peer;
 use crate::sealed;
+use crate::upgrade::Programs;
 
 /// Version of these messages.
-pub const STORE_VERSION: u32 = 2;
+pub const STORE_VERSION: u32 = 3;
 
 /// Under which an item is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +58,8 @@ pub enum Key {
     Busy(u64),
     /// An entry of the record of a port's front-end.
     Entry(u64, u64),
+    /// Which programs run.
+    Programs,
 }
 
 impl Key {
@@ -86,6 +90,8 @@ pub enum Item {
         ready: bool,
         /// Data planes that ended before it.
         restarts: u32,
+        /// What tells it from all others of this switch: one that takes over in an upgrade follows one that has not ended by itself.
+        number: u32,
     },
     /// The data plane owes an answer to a change of the layout.
     Change,
@@ -125,7 +131,7 @@ pub enum Item {
     Channel {
         /// The port's instance.
         port: u64,
-        /// Of which data plane: how many ended before it.
+        /// The number of the data plane.
         data_plane: u32,
     },
     /// The connection of a port's front-end, without a descriptor if it has gone.
@@ -153,6 +159,13 @@ pub enum Item {
         /// The message with its header.
         bytes: Vec<u8>,
     },
+    /// Which programs run.
+    Programs {
+        /// Those that run, by what the broker knows.
+        programs: Programs,
+        /// The broker is replacing itself: the next one comes at once, and is of the same switch in all that an operator has said.
+        replacing: bool,
+    },
 }
 
 impl Item {
@@ -163,6 +176,7 @@ impl Item {
             Self::Store => Key::Store,
             Self::DataPlane { .. } => Key::DataPlane,
             Self::Change => Key::Change,
+            Self::Programs { .. } => Key::Programs,
             Self::Control => Key::Control,
             Self::Layout { .. } => Key::Layout,
             Self::Uplink { number, .. } => Key::Uplink(*number),
@@ -178,7 +192,7 @@ impl Item {
 
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
-            Self::Change | Self::Setting(_) | Self::Busy { .. } => 0..=0,
+            Self::Change | Self::Programs { .. } | Self::Setting(_) | Self::Busy { .. } => 0..=0,
             Self::DataPlane { .. } => 2..=2,
             Self::Uplink { kind: UplinkKind::Packet, .. } => 2..=2,
             Self::Session { .. } => 0..=1,
@@ -190,6 +204,7 @@ impl Item {
     fn check(&self) -> Result<(), Violation> {
         match self {
             Self::Setting(setting) => setting.check(),
+            Self::Programs { programs, .. } => check_programs(programs),
             Self::Entry { bytes, .. } if bytes.len() > MAX_VHOST_MESSAGE => {
                 let (value, max) = (bytes.len(), MAX_VHOST_MESSAGE);
                 Err(Violation::TooLarge { field: "bytes", value, max })

@@ -1,6 +1,7 @@
 //! The switch as a whole: built from a configuration, running until it is stopped.
 
 mod brokered;
+mod hand_over;
 mod manager;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
@@ -50,6 +51,8 @@ use crate::stats::traffic_matrix::TrafficMatrix;
 use crate::sync::lock;
 use crate::sync::waker::Waker;
 pub use brokered::{BrokerPort, BrokerUplink, Brokered};
+pub use hand_over::programs_status;
+pub use manager::drain::Drain;
 use manager::{Broker, Manager};
 use operated::Operated;
 
@@ -177,6 +180,9 @@ impl Switch {
             shared.traffic = pairs;
         }
         restore(&shared, &addresses);
+        if held.awaits_guests {
+            shared.ports().iter().for_each(|port| port.await_guest());
+        }
         let (all, shared) = (wakers.clone(), Arc::new(shared));
         shared.configure_inbound(&config.inbound);
         let broker = has_broker.then(|| Broker { counters: held.counters.take() });
@@ -250,9 +256,16 @@ impl Switch {
         Ok(RunningWorker { waker, thread: Some(thread) })
     }
 
-    /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did.
-    pub fn note_predecessors(&self, broker: u32, count: u32, last_end: Option<String>) {
-        if count > 0 {
+    /// Notes the process id of the broker, how many of its data planes have ended before this one, and why the last one did. With `is_new`, that was just before
+    /// this one.
+    pub fn note_predecessors(
+        &self,
+        broker: u32,
+        count: u32,
+        last_end: Option<String>,
+        is_new: bool,
+    ) {
+        if count > 0 && is_new {
             let (restarts, reason) = (count, last_end.clone());
             self.shared.events.emit(EventKind::DataPlaneRestarted { restarts, reason });
         }
@@ -393,6 +406,8 @@ struct Held {
     /// Numbers of uplinks, by index; the index is the number if there is no broker.
     uplinks: Vec<usize>,
     turns: Option<KeptTurns>,
+    /// Frames for guests wait until their rings are taken up.
+    awaits_guests: bool,
 }
 
 impl Held {
@@ -409,17 +424,28 @@ type Channels = BTreeMap<usize, OwnedFd>;
 
 /// Channels of ports, what else a broker holds, and what its data planes have learned.
 fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) {
-    let Some(Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns }) = brokered
-    else {
+    let Some(brokered) = brokered else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
+    let Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests } =
+        brokered;
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let journals = ports.iter().filter_map(|(&index, port)| Some((index, port.journal?))).collect();
     let channels = ports.into_iter().map(|(index, port)| (index, port.channel)).collect();
     let (numbers, places) = (Some(numbers), uplinks.iter().map(|uplink| uplink.number).collect());
     let devices = Some(uplinks.into_iter().map(|uplink| uplink.device).collect());
-    let held = Held { devices, counters, pairs, seats, journals, numbers, uplinks: places, turns };
+    let held = Held {
+        devices,
+        counters,
+        pairs,
+        seats,
+        journals,
+        numbers,
+        uplinks: places,
+        turns,
+        awaits_guests,
+    };
     (channels, held, addresses)
 }
 

@@ -6,6 +6,7 @@ mod events;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use capture::CaptureArgs;
 pub use change::{ChangeArgs, KeysArgs, NetworkCommand, PortCommand, UplinkCommand};
 pub use events::EventsArgs;
 pub use trace::TraceArgs;
+pub use upgrade::UpgradeArgs;
 
 /// A user-space virtual switch for hosts that run many VMs per core
 #[derive(Debug, Parser)]
@@ -78,6 +80,8 @@ pub enum Command {
     Openapi,
     /// Make the running switch what a configuration file says, and print what that changes
     Apply(ApplyArgs),
+    /// Put another program in the place of the one that runs, without ending a connection
+    Upgrade(UpgradeArgs),
     /// Add and remove ports as domains of libvirt start and end: what /etc/libvirt/hooks/qemu is to call
     LibvirtHook(HookArgs),
     /// Print metrics for Prometheus, or serve them to who may see and not touch
@@ -92,6 +96,9 @@ pub enum Command {
     /// Keep what the broker at the other end of standard input holds, for the next one, which connects to standard output
     #[command(hide = true)]
     DescriptorStore,
+    /// Print which messages between processes this program speaks, as JSON, for the broker that is asked to upgrade to it
+    #[command(hide = true)]
+    Speaks,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell

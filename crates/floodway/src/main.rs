@@ -33,6 +33,7 @@ mod status;
 mod table;
 mod top;
 mod trace;
+mod upgrade;
 mod web;
 
 use std::io;
@@ -81,12 +82,14 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Uplink { command } => port::uplink(&command)?,
         Command::Openapi => println!("{}", output::json(&openapi::document(), None)?),
         Command::Apply(args) => apply::apply(&args)?,
+        Command::Upgrade(args) => upgrade::upgrade(&args)?,
         Command::LibvirtHook(args) => libvirt::hook(&args)?,
         Command::Metrics(args) => metrics::metrics(&args)?,
         Command::Web(args) => web::web(&args)?,
         Command::Drain(args) => drain::drain(&args)?,
         Command::DataPlane(args) => data_plane::run(&args)?,
         Command::DescriptorStore => descriptor_store::run()?,
+        Command::Speaks => upgrade::print_what_is_spoken()?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "floodway", &mut io::stdout());
         }

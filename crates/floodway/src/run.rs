@@ -33,12 +33,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             summary(&config)
         )?);
     }
-    let _flush = start_log(&args.log, io::stderr().is_terminal())?;
+    let flush = start_log(&args.log, io::stderr().is_terminal())?;
     end_process_on_panic();
     if !args.single_process {
         // One that comes before there is anything to reload does nothing.
         flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
-        return broker::run(args, format!("running with {}", summary(&config)));
+        let next = broker::run(args, format!("running with {}", summary(&config)))?;
+        if let Some(next) = next {
+            drop(flush);
+            broker::upgrade::replace(&next)?;
+        }
+        return Ok(());
     }
     if let Some(port) = config.port_that_may_owe() {
         anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);

@@ -4,6 +4,7 @@
 //! numbers, so that two looks can be subtracted.
 
 mod networks;
+mod programs;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -46,12 +47,13 @@ pub fn render(status: &Status, colours: bool) -> String {
 fn summary(status: &Status) -> String {
     let switch = &status.switch;
     format!(
-        "floodway {}, pid {}{}, up {}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
+        "floodway {}, pid {}{}, up {}{}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
         switch.version,
         switch.pid,
         switch.predecessors.as_ref().map(broker).unwrap_or_default(),
         duration(switch.uptime_s),
         switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
+        switch.programs.as_ref().map(programs::lines).unwrap_or_default(),
     )
 }
 
@@ -500,6 +502,7 @@ mod tests {
                 pid: 42,
                 uptime_s: 93_784.5,
                 predecessors: None,
+                programs: None,
                 sandbox: Some(Sandbox::Full),
             },
             workers: vec![

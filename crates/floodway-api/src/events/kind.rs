@@ -40,6 +40,10 @@ pub enum EventKind {
     SwitchStarted { version: String, ports: usize, uplinks: usize },
     /// It has taken over from one that ended. So many have ended by now.
     DataPlaneRestarted { restarts: u32, reason: Option<String> },
+    /// It has taken over from one of another program, or of the same once more. Frames stood still for so many microseconds.
+    SwitchUpgraded { from: String, to: String, pause_us: u64 },
+    /// An upgrade failed; what ran goes on.
+    UpgradeFailed { reason: String },
     /// The configuration that runs is another one, by these changes.
     ConfigApplied { changes: String },
     /// A change of the configuration failed.
@@ -66,7 +70,7 @@ pub enum EventKind {
     AddressRefused { port: String, address: IpAddr },
     /// An operator has changed the TCP offload of a port; these halves are on now.
     OffloadChanged { port: String, transmit: bool, receive: bool, changes: String },
-    /// An operator has begun to take a port's connections off the offload.
+    /// A port's connections are taken off the offload: an operator wants it, or the guest is about to move.
     DrainBegan { port: String },
     /// An operator has ended that.
     DrainEnded { port: String },
@@ -105,6 +109,8 @@ impl EventKind {
         match self {
             Self::SwitchStarted { .. } => "switch_started",
             Self::DataPlaneRestarted { .. } => "data_plane_restarted",
+            Self::SwitchUpgraded { .. } => "switch_upgraded",
+            Self::UpgradeFailed { .. } => "upgrade_failed",
             Self::ConfigApplied { .. } => "config_applied",
             Self::ConfigFailed { .. } => "config_failed",
             Self::PortConnected { .. } => "port_connected",
@@ -141,6 +147,7 @@ impl EventKind {
     pub const fn severity(&self) -> Severity {
         match self {
             Self::SwitchStarted { .. }
+            | Self::SwitchUpgraded { .. }
             | Self::ConfigApplied { .. }
             | Self::PortConnected { .. }
             | Self::PortDisconnected { reason: None, .. }
@@ -157,7 +164,8 @@ impl EventKind {
             | Self::DropsBegan { .. }
             | Self::DropsEnded { .. }
             | Self::UplinkUp { .. } => Severity::Info,
-            Self::ConfigFailed { .. }
+            Self::UpgradeFailed { .. }
+            | Self::ConfigFailed { .. }
             | Self::PortDisconnected { .. }
             | Self::PortRefused { .. }
             | Self::PortUnreachable { .. }
@@ -201,6 +209,8 @@ impl EventKind {
             Self::UplinkDown { uplink, .. } | Self::UplinkUp { uplink, .. } => Some(uplink),
             Self::SwitchStarted { .. }
             | Self::DataPlaneRestarted { .. }
+            | Self::SwitchUpgraded { .. }
+            | Self::UpgradeFailed { .. }
             | Self::ConfigApplied { .. }
             | Self::ConfigFailed { .. }
             | Self::InboundChanged { .. }
@@ -222,6 +232,14 @@ impl fmt::Display for EventKind {
                 Some(reason) => write!(f, "took over from a data plane that ended: {reason}"),
                 None => f.write_str("took over from a data plane that ended"),
             },
+            Self::SwitchUpgraded { from, to, pause_us } => {
+                let ms = *pause_us as f64 / 1e3;
+                write!(
+                    f,
+                    "upgraded from floodway {from} to {to}: frames stood still for {ms:.1} ms"
+                )
+            }
+            Self::UpgradeFailed { reason } => write!(f, "not upgraded: {reason}"),
             Self::ConfigApplied { changes } => write!(f, "reconfigured: {changes}"),
             Self::ConfigFailed { reason, .. } => write!(f, "not reconfigured: {reason}"),
             Self::PortConnected { .. } => f.write_str("front-end connected"),

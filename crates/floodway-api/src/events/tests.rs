@@ -14,6 +14,8 @@ fn samples() -> Vec<EventKind> {
     vec![
         EventKind::SwitchStarted { version: "1".into(), ports: 1, uplinks: 2 },
         EventKind::DataPlaneRestarted { restarts: 1, reason: Some(reason()) },
+        EventKind::SwitchUpgraded { from: "1".into(), to: "2".into(), pause_us: 7_300 },
+        EventKind::UpgradeFailed { reason: reason() },
         EventKind::ConfigApplied { changes: changes() },
         EventKind::ConfigFailed { changes: changes(), reason: reason() },
         EventKind::PortConnected { port: port(), pid: Some(7) },

@@ -1,4 +1,4 @@
-//! What a data plane starts with.
+//! What data planes are given.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 use super::ends::announcement;
 use super::left::{leave_uplink, send_uplink};
-use super::{Broker, MainChannel, State};
+use super::{Broker, DataPlane, MainChannel, State};
 use crate::port::PortChannel;
 use crate::uplink::Uplink;
 
 impl Broker<'_> {
-    /// Gives a data plane what it starts with.
-    pub(super) fn equip(
-        &mut self,
+    /// Tells a data plane what it is to serve. That does not change until it is given the rest.
+    pub(super) fn introduce(
+        &self,
         channel: &MainChannel,
         restarts: u32,
         last_end: Option<&str>,
@@ -30,7 +30,13 @@ impl Broker<'_> {
         let uplinks = layout.uplink_numbers();
         let says = ToDataPlane::Configuration { bytes, numbers, uplink_numbers, uplinks };
         channel.send(&says, &[file.as_fd()])?;
-        channel.send(&ToDataPlane::Control, &[self.control])?;
+        channel.send(&ToDataPlane::Control, &[self.control])
+    }
+
+    /// Gives a data plane everything that only one can have, and lets it start.
+    pub(super) fn equip(&mut self, plane: &DataPlane) -> Result<(), ChannelError> {
+        let channel = &plane.channel;
+        let layout = self.layout.in_force();
         for place in &layout.uplinks {
             place.with(Uplink::refresh);
             send_uplink(channel, place)?;
@@ -40,7 +46,7 @@ impl Broker<'_> {
             let (ours, theirs) = PortChannel::pair()?;
             let descriptors = [theirs.as_fd(), place.journal.file.as_fd()];
             channel.send(&announcement(index, place), &descriptors)?;
-            place.thread.attach(ours, restarts);
+            place.thread.attach(ours, plane.number);
             fault::pass(Point::PlaneAttached);
         }
         for State { part, file, bytes } in &self.state {
@@ -52,6 +58,7 @@ impl Broker<'_> {
         for notice in self.notices.all() {
             channel.send(&notice, &[])?;
         }
+        channel.send(&ToDataPlane::Programs(self.upgrades.state().programs), &[])?;
         channel.send(&ToDataPlane::Start, &[])?;
         fault::pass(Point::PlaneSupplied);
         Ok(())

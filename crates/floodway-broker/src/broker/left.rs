@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use floodway_process::channel::ChannelError;
 use floodway_process::message::{ToDataPlane, VERSION};
 use floodway_process::store::{Item, KeptLayout, Key};
+use floodway_process::upgrade::Programs;
 
 use super::{Broker, DataPlane, MainChannel, State};
 use crate::layout::Layout;
@@ -22,14 +23,22 @@ impl Broker<'_> {
         for setting in self.settings.all() {
             self.store.keep(Item::Setting(setting), &[]);
         }
+        self.leave_programs(&self.upgrades.state().programs, false);
         self.leave_layout(None);
         // Of the last broker, whose data plane has ended over it.
         self.store.forget(Key::Change);
     }
 
-    pub(super) fn leave_data_plane(&self, plane: &DataPlane, restarts: u32) {
+    /// Leaves which programs run; with `replacing`, the next broker is part of an upgrade.
+    pub(super) fn leave_programs(&self, programs: &Programs, replacing: bool) {
+        let programs = programs.clone();
+        self.store.keep(Item::Programs { programs, replacing }, &[]);
+    }
+
+    pub(super) fn leave_data_plane(&self, plane: &DataPlane) {
+        let DataPlane { restarts, number, .. } = *plane;
         let ready = plane.pulse.is_ready();
-        let item = Item::DataPlane { version: VERSION, ready, restarts };
+        let item = Item::DataPlane { version: VERSION, ready, restarts, number };
         self.store.keep(item, &[plane.channel.as_fd(), plane.process.as_fd()]);
     }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use floodway_process::message::Setting;
+use floodway_process::upgrade::{Program, Programs};
 
 use super::*;
 use crate::journal::Journal;
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A data plane's end. Its process lives as long as this.
 struct Plane {
     channel: Channel<FromDataPlane, ToDataPlane>,
+    /// The program that was to be started, if it is another one.
+    program: Option<String>,
     _life: PipeWriter,
 }
 
@@ -31,8 +34,9 @@ struct Scene {
     planes: Receiver<Plane>,
     changes: Arc<Changes>,
     settings: Arc<Settings>,
+    upgrades: Arc<UpgradeControl>,
     stop: Option<UnixStream>,
-    broker: Option<JoinHandle<()>>,
+    broker: Option<JoinHandle<Outcome>>,
 }
 
 fn layout(name: &str, ports: &[u64]) -> Layout {
@@ -58,14 +62,18 @@ impl Scene {
         let (changes, settings) =
             (Arc::new(Changes::new().unwrap()), Arc::new(Settings::default()));
         let (stop, stopped) = UnixStream::pair().unwrap();
-        let mut scene = Self { planes: started, changes, settings, stop: Some(stop), broker: None };
+        let upgrades = Arc::new(UpgradeControl::new(Programs::default()).unwrap());
+        let (stop, broker) = (Some(stop), None);
+        let mut scene = Self { planes: started, changes, settings, upgrades, stop, broker };
         let (changes, settings) = (Arc::clone(&scene.changes), Arc::clone(&scene.settings));
+        let upgrades = Arc::clone(&scene.upgrades);
         scene.broker = Some(thread::spawn(move || {
-            let start = move |channel: OwnedFd| {
+            let start = move |channel: OwnedFd, candidate: Option<&Candidate>| {
                 let (input, life) = io::pipe()?;
                 let channel = Channel::from(channel);
                 channel.set_time_limit(Some(PATIENCE))?;
-                planes.send(Plane { channel, _life: life }).unwrap();
+                let program = candidate.map(|candidate| candidate.program.binary.clone());
+                planes.send(Plane { channel, program, _life: life }).unwrap();
                 Command::new("cat").stdin(input).spawn()
             };
             let (_faults, heard) = mpsc::channel();
@@ -86,8 +94,10 @@ impl Scene {
                 changes: &changes,
                 store: Store::none(),
                 past: None,
+                upgrades: &upgrades,
+                progress: Progress::default(),
             };
-            broker.run().unwrap();
+            broker.run().unwrap()
         }));
         scene
     }
@@ -95,9 +105,35 @@ impl Scene {
     /// The next data plane, and the configuration that it starts with, with the instances of its ports.
     fn next(&self) -> (Plane, String, Vec<u64>) {
         let plane = self.planes.recv_timeout(PATIENCE).unwrap();
+        let (configuration, instances) = plane.take_all();
+        plane.serve();
+        (plane, configuration, instances)
+    }
+
+    /// Asks for an upgrade to `program`.
+    fn upgrade(&self, program: &str) {
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        let program = Program::new("2", program);
+        self.upgrades.ask(Candidate { program, file }).unwrap();
+    }
+
+    /// Waits until the upgrade is over; returns why it failed.
+    fn problem(&self) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.upgrades.state().is_running {
+            assert!(Instant::now() < deadline);
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.upgrades.state().programs.upgrades.problem
+    }
+}
+
+impl Plane {
+    /// Takes everything up to the start.
+    fn take_all(&self) -> (String, Vec<u64>) {
         let (mut configuration, mut instances) = (String::new(), Vec::new());
         loop {
-            match recv(&plane) {
+            match recv(self) {
                 (ToDataPlane::Configuration { bytes, numbers: 9, .. }, mut files) => {
                     configuration = text(files.pop().unwrap(), bytes);
                 }
@@ -106,11 +142,43 @@ impl Scene {
                 _ => {}
             }
         }
-        let confinement = floodway_process::message::Confinement::Full;
-        plane.channel.send(&FromDataPlane::Ready { version: VERSION, confinement }, &[]).unwrap();
-        (plane, configuration, instances)
+        (configuration, instances)
     }
 
+    fn serve(&self) {
+        let confinement = floodway_process::message::Confinement::Full;
+        self.say(&FromDataPlane::Ready { version: VERSION, confinement });
+    }
+
+    fn say(&self, message: &FromDataPlane) {
+        self.channel.send(message, &[]).unwrap();
+    }
+
+    /// Waits for `message`, and takes notes of programs that come before it.
+    fn expect(&self, message: &ToDataPlane) {
+        while let (found, _) = recv(self)
+            && found != *message
+        {
+            assert!(matches!(found, ToDataPlane::Programs(_)), "{found:?}");
+        }
+    }
+
+    /// Goes as far as a data plane of another program goes beside the one that runs.
+    fn stand_by(&self) {
+        loop {
+            match recv(self).0 {
+                ToDataPlane::StandBy => break,
+                ToDataPlane::Port { .. } | ToDataPlane::State { .. } | ToDataPlane::Start => {
+                    panic!("it is given what another one has")
+                }
+                _ => {}
+            }
+        }
+        self.say(&FromDataPlane::StandsBy { version: VERSION });
+    }
+}
+
+impl Scene {
     /// Asks for a change to a layout with the ports 1 and 2; returns what becomes of it.
     fn change(&self) -> JoinHandle<Result<(), NotChanged>> {
         let changes = Arc::clone(&self.changes);
@@ -248,4 +316,132 @@ fn nobody_waits_for_a_change_of_a_switch_that_stops() {
     drop(scene);
     assert_eq!(change.join().unwrap(), Err(NotChanged::Stopping));
     assert_eq!(changes.make(layout("new", &[]), Vec::new()), Err(NotChanged::Stopping));
+}
+
+/// A switch whose upgrade to another program has come to the point where the data plane lets go.
+fn handing_over() -> (Scene, Plane, Plane) {
+    let scene = Scene::start();
+    let (old, ..) = scene.next();
+    assert_eq!(old.program, None);
+    scene.upgrade("next");
+    let new = scene.planes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(new.program.as_deref(), Some("next"));
+    new.stand_by();
+    old.expect(&ToDataPlane::PrepareHandOver);
+    old.say(&FromDataPlane::HandOverPrepared);
+    old.expect(&ToDataPlane::HandOver);
+    (scene, old, new)
+}
+
+#[test]
+fn a_successor_gets_everything_when_the_data_plane_has_let_go_of_it() {
+    let (mut scene, old, new) = handing_over();
+    old.say(&FromDataPlane::HandedOver);
+    assert_eq!(new.take_all().1, [1]);
+    new.serve();
+    let outcome = scene.broker.take().unwrap().join().unwrap();
+    assert!(matches!(outcome, Outcome::Replaced(candidate) if candidate.program.binary == "next"));
+    let programs = scene.upgrades.state().programs;
+    assert_eq!(programs.data_plane.binary, "next");
+    assert_eq!((programs.upgrades.count, programs.upgrades.problem), (1, None));
+}
+
+#[test]
+fn a_change_waits_for_the_end_of_an_upgrade() {
+    let (scene, old, new) = handing_over();
+    let change = scene.change();
+    old.say(&FromDataPlane::HandedOver);
+    let (configuration, ports) = new.take_all();
+    // What it was told before is what it is given.
+    assert_eq!((configuration.as_str(), ports), ("", vec![1]));
+    drop(new);
+    let (_plane, configuration, ports) = scene.next();
+    assert_eq!((configuration.as_str(), ports), ("new", vec![1, 2]));
+    assert_eq!(change.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn a_data_plane_that_dies_over_its_hand_over_is_followed_by_its_successor() {
+    let (_scene, old, new) = handing_over();
+    drop(old);
+    assert_eq!(new.take_all().1, [1]);
+}
+
+#[test]
+fn a_successor_that_dies_after_that_is_followed_by_the_program_of_before() {
+    let (scene, old, new) = handing_over();
+    old.say(&FromDataPlane::HandedOver);
+    new.take_all();
+    drop(new);
+    let (plane, ..) = scene.next();
+    assert_eq!(plane.program, None);
+    let problem = scene.problem().unwrap();
+    assert!(problem.starts_with("the data plane of the new program did not start: "), "{problem}");
+}
+
+#[test]
+fn a_successor_that_dies_before_that_changes_nothing() {
+    for stands_by in [false, true] {
+        let scene = Scene::start();
+        let (old, ..) = scene.next();
+        scene.upgrade("next");
+        let new = scene.planes.recv_timeout(PATIENCE).unwrap();
+        if stands_by {
+            new.stand_by();
+            old.expect(&ToDataPlane::PrepareHandOver);
+        }
+        drop(new);
+        assert!(scene.problem().is_some());
+        if stands_by {
+            old.expect(&ToDataPlane::CancelHandOver);
+        }
+        // It goes on, and can be changed and upgraded.
+        scene.upgrade("another");
+        let new = scene.planes.recv_timeout(PATIENCE).unwrap();
+        new.stand_by();
+        old.expect(&ToDataPlane::PrepareHandOver);
+    }
+}
+
+#[test]
+fn a_successor_that_says_what_it_may_not_changes_nothing() {
+    let wrong = [
+        FromDataPlane::StandsBy { version: VERSION + 1 },
+        FromDataPlane::HandedOver,
+        FromDataPlane::Alive { count: 1 },
+    ];
+    let scene = Scene::start();
+    let (_old, ..) = scene.next();
+    for message in wrong {
+        scene.upgrade("next");
+        let new = scene.planes.recv_timeout(PATIENCE).unwrap();
+        new.say(&message);
+        assert!(scene.problem().is_some(), "{message:?}");
+    }
+}
+
+#[test]
+fn a_data_plane_that_hands_over_unasked_is_ended() {
+    let scene = Scene::start();
+    let (old, ..) = scene.next();
+    // One that is late is no fault: nobody has told it that nothing came of it.
+    old.say(&FromDataPlane::HandOverPrepared);
+    old.say(&FromDataPlane::HandedOver);
+    let (plane, ..) = scene.next();
+    assert_eq!(plane.program, None);
+}
+
+#[test]
+fn the_death_of_the_data_plane_before_it_lets_go_ends_the_upgrade() {
+    let scene = Scene::start();
+    let (old, ..) = scene.next();
+    scene.upgrade("next");
+    let new = scene.planes.recv_timeout(PATIENCE).unwrap();
+    new.stand_by();
+    old.expect(&ToDataPlane::PrepareHandOver);
+    drop(old);
+    let (plane, ..) = scene.next();
+    assert_eq!(plane.program, None);
+    let problem = scene.problem().unwrap();
+    assert!(problem.starts_with("the data plane that was to be replaced ended: "), "{problem}");
 }

@@ -46,7 +46,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// There is another data plane, before which `data_plane` others have ended.
+    /// There is another data plane, number `data_plane`.
     pub(super) fn channel(&self, channel: &PortChannel, data_plane: u32) {
         self.store.keep(Item::Channel { port: self.port, data_plane }, &[channel.as_fd()]);
     }

@@ -20,6 +20,10 @@
 //! **What cannot be told.** A broker that dies between taking a front-end's message and the end of all that it leads to leaves a mark ([`Item::Busy`]), set before the first
 //! byte is taken and removed after the reply was written. A connection with that mark is closed, and its front-end connects again.
 //!
+//! **An upgrade** replaces the store, too ([`Store::find`]): a broker that is the replacement of another one starts a store of its own program, gives it all that it was
+//! given, lets it take the old one's name, and ends the old one. A store that was not told about itself ends with its broker, so one that is half
+//! filled outlives nobody.
+//!
 //! **A store that fails** (it was killed, or does not read for [`PATIENCE`]) is ended, so that nobody ever gets what is out of date. The switch runs on, and then ends with its broker.
 
 pub mod server;
@@ -31,6 +35,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,7 +57,14 @@ const MODE: u32 = 0o600;
 /// Brokers that may wait to be answered.
 const BACKLOG: i32 = 8;
 
+/// What the name of a store that is to replace another one has behind that of the other one, until it does.
+const NEXT_SUFFIX: &str = "~";
+
 type StoreChannel = Channel<ToStore, FromStore>;
+/// What a store has, from the oldest to the newest.
+type Items = [(Item, Vec<OwnedFd>)];
+/// Starts the process of a store, with these as standard input and output.
+pub type Start<'a> = dyn Fn(OwnedFd, OwnedFd) -> io::Result<Child> + 'a;
 
 /// Why what a store has cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -102,19 +114,48 @@ impl Store {
     ///
     /// # Errors
     /// The socket or the process cannot be had.
-    pub fn start(
-        path: &Path,
-        start: &dyn Fn(OwnedFd, OwnedFd) -> io::Result<std::process::Child>,
-    ) -> io::Result<Self> {
+    pub fn start(path: &Path, start: &Start<'_>) -> io::Result<Self> {
+        let (store, process) = Self::launch(path, start)?;
+        store.keep(Item::Store, &[process.as_fd()]);
+        Ok(store)
+    }
+
+    /// Starts a store that has not been told about itself.
+    fn launch(path: &Path, start: &Start<'_>) -> io::Result<(Self, OwnedFd)> {
         let listener = listen_at(path)?;
         let (ours, theirs) = StoreChannel::pair()?;
         ours.set_time_limit(Some(PATIENCE))?;
         let child = start(theirs.into(), listener)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let process = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
-        let store = Self::with(ours, process.try_clone()?);
+        Ok((Self::with(ours, process.try_clone()?), process))
+    }
+
+    /// Replaces this store, which has the name `path` and `items`, by another one.
+    fn renew(&self, path: &Path, start: &Start<'_>, items: &Items) -> io::Result<Self> {
+        let mut next = path.as_os_str().to_owned();
+        next.push(NEXT_SUFFIX);
+        let (store, process) = Self::launch(Path::new(&next), start)?;
+        for (item, files) in items.iter().filter(|(item, _)| *item != Item::Store) {
+            let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+            store.keep(item.clone(), &files);
+        }
+        if store.has_failed() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        fs::rename(&next, path)?;
         store.keep(Item::Store, &[process.as_fd()]);
+        self.close();
         Ok(store)
+    }
+
+    /// Returns `true` if nothing is kept: it is none, or it has failed or was closed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let lock = |inner: &Arc<Inner>| {
+            inner.process.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        };
+        self.0.as_ref().is_none_or(lock)
     }
 
     fn with(channel: StoreChannel, process: OwnedFd) -> Self {
@@ -127,11 +168,12 @@ impl Store {
         Self::with(channel, fs::File::open("/dev/null").expect("a file").into())
     }
 
-    /// Takes what a broker that has died has left at `path`; `None` if none has, or there is one that lives.
+    /// Takes what a broker that has died has left at `path`; `None` if none has, or there is one that lives. What the broker before this one has left in an upgrade
+    /// is from then on in a store that `start` runs.
     ///
     /// # Errors
     /// There is something that cannot be used.
-    pub fn find(path: &Path) -> Result<Option<(Self, Taken)>, FindError> {
+    pub fn find(path: &Path, start: &Start<'_>) -> Result<Option<(Self, Taken)>, FindError> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(ChannelError::from)?;
@@ -160,9 +202,17 @@ impl Store {
                 Received::Message(FromStore::All, _) => break,
             }
         }
-        let (taken, process) = Taken::from_items(items);
         // One without it was left before it had been told anything.
-        Ok(process.map(|process| (Self::with(channel, process), taken)))
+        let Some(process) = process_of(&items)? else { return Ok(None) };
+        let mut store = Self::with(channel, process);
+        let is_upgrade = |item: &Item| matches!(item, Item::Programs { replacing: true, .. });
+        if items.iter().any(|(item, _)| is_upgrade(item)) {
+            match store.renew(path, start, &items) {
+                Ok(renewed) => store = renewed,
+                Err(error) => tracing::error!(%error, "the descriptor store is not upgraded"),
+            }
+        }
+        Ok(Some((store, Taken::from_items(items))))
     }
 
     /// Leaves an item, with duplicates of its descriptors.
@@ -204,6 +254,13 @@ impl Store {
             }
         }
     }
+}
+
+/// The process of the store that has these items.
+fn process_of(items: &Items) -> Result<Option<OwnedFd>, ChannelError> {
+    let store = items.iter().find(|(item, _)| *item == Item::Store);
+    let process = store.and_then(|(_, files)| files.first()).map(OwnedFd::try_clone).transpose();
+    Ok(process.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?)
 }
 
 /// Ends a store, and reaps it if it is a child.

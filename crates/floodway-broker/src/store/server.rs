@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::fault::{self, Point};
@@ -17,6 +17,8 @@ use crate::poll::wait_for;
 
 /// Between two looks for a signal.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long a broker that replaces itself may be away before it counts as gone.
+const REPLACEMENT: Duration = Duration::from_secs(2);
 
 type BrokerChannel = Channel<FromStore, ToStore>;
 
@@ -28,7 +30,8 @@ type BrokerChannel = Channel<FromStore, ToStore>;
 pub fn serve(broker: OwnedFd, listener: OwnedFd, terminate: &AtomicBool) -> io::Result<()> {
     let listener = UnixListener::from(listener);
     listener.set_nonblocking(true)?;
-    let mut server = Server { broker: Some(Channel::from(broker)), items: Items::default() };
+    let broker = Some(Channel::from(broker));
+    let mut server = Server { broker, items: Items::default(), tell_at: None };
     loop {
         let mut fds = vec![listener.as_fd()];
         fds.extend(server.broker.as_ref().map(AsFd::as_fd));
@@ -36,6 +39,7 @@ pub fn serve(broker: OwnedFd, listener: OwnedFd, terminate: &AtomicBool) -> io::
         if server.hear().map_err(io::Error::other)? {
             return Ok(());
         }
+        server.tell_data_plane();
         // One that came while a broker was there was for the whole group.
         if terminate.swap(false, Ordering::Relaxed) && server.broker.is_none() {
             return Ok(());
@@ -53,6 +57,8 @@ pub fn serve(broker: OwnedFd, listener: OwnedFd, terminate: &AtomicBool) -> io::
 struct Server {
     broker: Option<BrokerChannel>,
     items: Items,
+    /// When the data plane is to be told that it has no broker.
+    tell_at: Option<Instant>,
 }
 
 impl Server {
@@ -63,7 +69,13 @@ impl Server {
                 Received::Nothing => break,
                 Received::Closed => {
                     self.broker = None;
-                    self.items.say_that_nobody_is_there();
+                    if !self.items.has(&Key::Store) {
+                        // It was to replace another one, which goes on.
+                        return Ok(true);
+                    }
+                    let away = if self.items.is_replacing() { REPLACEMENT } else { Duration::ZERO };
+                    self.tell_at = Some(Instant::now() + away);
+                    self.tell_data_plane();
                     fault::pass(Point::BrokerLost);
                 }
                 Received::Message(ToStore::Close, _) => return Ok(true),
@@ -74,6 +86,13 @@ impl Server {
             }
         }
         Ok(false)
+    }
+
+    /// Tells the data plane that it has no broker, when it is time.
+    fn tell_data_plane(&mut self) {
+        if self.broker.is_none() && self.tell_at.take_if(|at| Instant::now() >= *at).is_some() {
+            self.items.say_that_nobody_is_there();
+        }
     }
 
     /// Gives whoever has connected all items, if it may have them.
@@ -112,6 +131,15 @@ impl Items {
             }),
             ToStore::Close => {}
         }
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.0.iter().any(|(item, _)| item.key() == *key)
+    }
+
+    /// Returns `true` if the broker replaces itself.
+    fn is_replacing(&self) -> bool {
+        self.0.iter().any(|(item, _)| matches!(item, Item::Programs { replacing: true, .. }))
     }
 
     fn give(&self, channel: &BrokerChannel) -> Result<(), ChannelError> {

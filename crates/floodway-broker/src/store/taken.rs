@@ -11,6 +11,7 @@ use floodway_process::channel::Channel;
 use floodway_process::message::{FromPort, Setting, StatePart, ToPort, UplinkKind, VERSION};
 use floodway_process::peer::Peer;
 use floodway_process::store::{Item, KeptLayout};
+use floodway_process::upgrade::Programs;
 
 use crate::journal::Journal;
 use crate::poll::is_readable;
@@ -36,12 +37,19 @@ pub struct Taken {
     pub data_plane: Option<TakenDataPlane>,
     /// Data planes that ended before the last one.
     pub restarts: u32,
+    /// Number of the last one.
+    pub number: u32,
+    /// The programs that ran.
+    pub programs: Programs,
+    /// The broker has replaced itself, in an upgrade: nobody has died.
+    pub replacing: bool,
     change: bool,
 }
 
 /// A data plane that runs.
 #[derive(Debug)]
 pub struct TakenDataPlane {
+    pub(crate) number: u32,
     pub(crate) channel: OwnedFd,
     pub(crate) pidfd: OwnedFd,
 }
@@ -73,14 +81,11 @@ pub(crate) struct TakenFrontEnd {
 }
 
 impl Taken {
-    /// Puts items in order; the second is the store's own process.
-    pub(super) fn from_items(items: Vec<(Item, Vec<OwnedFd>)>) -> (Self, Option<OwnedFd>) {
-        let (mut taken, mut store) = (Self::default(), None);
-        for (item, mut files) in items {
-            match item {
-                Item::Store => store = files.pop(),
-                other => taken.take(other, files),
-            }
+    /// Puts items in order.
+    pub(super) fn from_items(items: Vec<(Item, Vec<OwnedFd>)>) -> Self {
+        let mut taken = Self::default();
+        for (item, files) in items {
+            taken.take(item, files);
         }
         if (taken.change || !taken.has_all_ports())
             && let Some(data_plane) = taken.data_plane.take()
@@ -92,13 +97,12 @@ impl Taken {
         for port in taken.ports.values_mut() {
             port.settle(lives);
         }
-        (taken, store)
+        taken
     }
 
     /// The broker's end of each port's channel to the last data plane is there. The port's thread leaves it there, and may have been late.
     fn has_all_ports(&self) -> bool {
-        let is_there =
-            |port: &TakenPort| port.channel.is_some() && port.data_plane == self.restarts;
+        let is_there = |port: &TakenPort| port.channel.is_some() && port.data_plane == self.number;
         let mut ports = self.layout.iter().flat_map(|layout| &layout.ports);
         ports.all(|(instance, _)| self.ports.get(instance).is_some_and(is_there))
     }
@@ -106,17 +110,20 @@ impl Taken {
     fn take(&mut self, item: Item, mut files: Vec<OwnedFd>) {
         match item {
             Item::Store => {}
-            Item::DataPlane { version, ready, restarts } => {
-                self.restarts = restarts;
+            Item::DataPlane { version, ready, restarts, number } => {
+                (self.restarts, self.number) = (restarts, number);
                 let (Some(pidfd), Some(channel)) = (files.pop(), files.pop()) else { return };
                 if !ready || version != VERSION {
                     // This broker cannot go on with it.
                     drop(Process::new(pidfd));
                 } else if !is_readable(pidfd.as_fd()) {
-                    self.data_plane = Some(TakenDataPlane { channel, pidfd });
+                    self.data_plane = Some(TakenDataPlane { number, channel, pidfd });
                 }
             }
             Item::Change => self.change = true,
+            Item::Programs { programs, replacing } => {
+                (self.programs, self.replacing) = (programs, replacing);
+            }
             Item::Control => self.control = files.pop(),
             Item::Layout { bytes } => {
                 let layout = files.pop().map(|file| KeptLayout::read(file, bytes));

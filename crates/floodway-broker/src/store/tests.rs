@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use floodway_process::message::{FromDataPlane, Setting, ToDataPlane, VERSION};
 use floodway_process::store::KeptLayout;
+use floodway_process::upgrade::Programs;
 
 use super::*;
 
@@ -21,6 +23,23 @@ fn start(path: &Path, terminate: &Arc<AtomicBool>) -> (Store, Receiver<io::Resul
         Command::new("sleep").arg("60").spawn()
     });
     (store.unwrap(), end)
+}
+
+/// No store is to be started.
+fn nobody(_: OwnedFd, _: OwnedFd) -> io::Result<Child> {
+    panic!("this is no upgrade")
+}
+
+/// Takes what a broker has left that has gone. A child that was just started has its end of the channel until it executes its program.
+fn take_over(path: &Path, start: &Start<'_>) -> (Store, Taken) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match Store::find(path, start).unwrap() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < deadline, "nothing was left"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn directory(name: &str) -> PathBuf {
@@ -61,10 +80,10 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     };
     let (sealed, bytes) = layout.seal().unwrap();
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
-    assert!(Store::find(&path).unwrap().is_none(), "this one lives");
+    assert!(Store::find(&path, &nobody).unwrap().is_none(), "this one lives");
     drop(store);
 
-    let (next, taken) = Store::find(&path).unwrap().expect("a store");
+    let (next, taken) = take_over(&path, &nobody);
     assert_eq!(
         taken.settings,
         [("b", 1), ("a", 2)].map(|(key, value)| match setting(key, value) {
@@ -82,7 +101,7 @@ fn the_next_broker_gets_what_was_kept_last_and_not_forgotten() {
     // One that is owed something is let go.
     next.keep(Item::Busy { port: 1 }, &[]);
     drop(next);
-    let (last, taken) = Store::find(&path).unwrap().expect("a store");
+    let (last, taken) = take_over(&path, &nobody);
     assert!(taken.ports[&1].front_end.is_none() && taken.ports[&1].sessions == 7);
     last.send(&ToStore::Close, &[]);
     end.recv().unwrap().unwrap();
@@ -106,7 +125,58 @@ fn a_store_is_ended_by_a_signal_only_without_a_broker() {
     terminate.store(true, Ordering::Relaxed);
     end.recv().unwrap().unwrap();
     super::end(&process);
-    assert!(Store::find(&path).unwrap().is_none());
+    assert!(Store::find(&path, &nobody).unwrap().is_none());
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn in_an_upgrade_the_store_is_replaced_and_has_everything() {
+    let directory = directory("renewed");
+    let path = directory.join("store");
+    let terminate = Arc::new(AtomicBool::new(false));
+    let (store, end) = start(&path, &terminate);
+    store.keep(setting("a", 1), &[]);
+    store.keep(Item::Programs { programs: Programs::default(), replacing: true }, &[]);
+    drop(store);
+    let (ended, next_end) = mpsc::channel();
+    let start = |broker, listener| -> io::Result<Child> {
+        let (ended, terminate) = (ended.clone(), Arc::clone(&terminate));
+        thread::spawn(move || ended.send(server::serve(broker, listener, &terminate)));
+        Command::new("sleep").arg("60").spawn()
+    };
+    let (next, taken) = take_over(&path, &start);
+    end.recv().unwrap().unwrap();
+    assert!(taken.replacing && taken.settings.len() == 1);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "one socket");
+    // It is one like any other.
+    next.keep(Item::Programs { programs: Programs::default(), replacing: false }, &[]);
+    drop(next);
+    let (last, taken) = take_over(&path, &nobody);
+    assert!(!taken.replacing && taken.settings.len() == 1);
+    last.send(&ToStore::Close, &[]);
+    next_end.recv().unwrap().unwrap();
+    last.close();
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_store_that_was_to_replace_another_one_ends_with_its_broker() {
+    let directory = directory("half");
+    let path = directory.join("store");
+    let (ended, end) = mpsc::channel();
+    let terminate = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (store, process) = Store::launch(&path, &|broker, listener| {
+            let (ended, terminate) = (ended.clone(), &terminate);
+            scope.spawn(move || ended.send(server::serve(broker, listener, terminate)));
+            Command::new("sleep").arg("60").spawn()
+        })
+        .unwrap();
+        store.keep(setting("a", 1), &[]);
+        drop(store);
+        end.recv().unwrap().unwrap();
+        super::end(&process);
+    });
     fs::remove_dir_all(directory).unwrap();
 }
 
@@ -135,19 +205,21 @@ fn a_data_plane_that_does_not_have_all_ports_is_ended() {
     store.keep(Item::Layout { bytes }, &[sealed.as_fd()]);
     store.keep(Item::Port { port: 7, budget: 5 }, &[file.as_fd()]);
     // The first has never had the port's channel, the second one is not the one whose channel that is.
-    for (restarts, channel_of, is_usable) in
+    // None has ended by itself: each has handed over to the next one.
+    for (number, channel_of, is_usable) in
         [(0, None, false), (1, Some(0), false), (2, Some(2), true)]
     {
         let (mut child, files) = data_plane();
         let files = files.each_ref().map(AsFd::as_fd);
-        store.keep(Item::DataPlane { version: VERSION, ready: true, restarts }, &files);
+        let item = Item::DataPlane { version: VERSION, ready: true, restarts: 0, number };
+        store.keep(item, &files);
         if let Some(data_plane) = channel_of {
             let (ours, _theirs) = crate::port::PortChannel::pair().unwrap();
             store.keep(Item::Channel { port: 7, data_plane }, &[ours.as_fd()]);
         }
         drop(store);
-        let (next, taken) = Store::find(&path).unwrap().expect("a store");
-        assert_eq!(taken.data_plane.is_some(), is_usable, "data plane {restarts}");
+        let (next, taken) = take_over(&path, &nobody);
+        assert_eq!(taken.data_plane.is_some(), is_usable, "data plane {number}");
         assert_eq!(taken.ports[&7].channel.is_some(), is_usable, "the channel");
         assert_eq!(!crate::poll::is_readable(files[1]), is_usable, "its process");
         // Fails for one that has ended, which whoever ended it has waited for.

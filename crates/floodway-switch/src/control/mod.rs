@@ -38,6 +38,7 @@ mod socket;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 
 pub use crate::api::client::{ClientError, ControlClient, Next};
 pub use crate::api::status::Version;

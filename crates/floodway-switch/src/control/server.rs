@@ -17,7 +17,7 @@ use super::relay::{self, MetricsListener, MetricsSource};
 use super::routes;
 use super::socket::{BindError, ControlListener, failed};
 use crate::host::socket_file::SocketFile;
-use crate::operator::{ConfigApi, ControlApi};
+use crate::operator::{ConfigApi, ControlApi, UpgradeApi};
 
 #[cfg(any(test, feature = "checked-answers"))]
 use super::checked::checked;
@@ -66,17 +66,18 @@ impl ControlServer {
         Self::spawn("control", listener, serve)
     }
 
-    /// Takes changes of a configuration on `listener`, until dropped: from root and from the user of this process.
+    /// Takes changes of a configuration and begins upgrades on `listener`, until dropped: from root and from the user of this process.
     ///
     /// # Errors
     /// Threads or descriptors have run out.
     pub fn start_manage(
         listener: ControlListener,
         configuration: Arc<dyn ConfigApi>,
+        upgrades: Arc<dyn UpgradeApi>,
     ) -> Result<Self, BindError> {
         let owner = rustix::process::geteuid().as_raw();
         let serve = move |listener| -> Serving {
-            let router = checked(manage::router(&configuration, owner));
+            let router = checked(manage::router(&configuration, upgrades, owner));
             let service = router.into_make_service_with_connect_info::<Peer>();
             Box::pin(axum::serve(listener, service).into_future())
         };

@@ -15,12 +15,13 @@ use floodway_core::histogram::DurationHistogram;
 
 use super::failure::Source;
 use super::routes::routes;
-use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer, changes};
+use super::{BindError, ClientError, ControlClient, ControlListener, ControlServer, manage};
 use crate::api::activity::{Activity, PortActivity};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
     InboundPort, InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, PairStatus,
+    UpgradeRequest, UpgradeStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
@@ -33,7 +34,7 @@ use crate::api::trace::{Trace, TraceRequest};
 use crate::config::inbound::CAPACITY_MBIT;
 use crate::config::offload::{BUDGET, check};
 use crate::events::{EventReader, Events};
-use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, drops};
+use crate::operator::{CaptureSink, ConfigApi, ControlApi, StatusSource, UpgradeApi, drops};
 use crate::stats::{DropReason, Traffic};
 
 mod events;
@@ -66,6 +67,16 @@ impl StatusSource for Fixed {
 }
 
 impl ConfigApi for Fixed {}
+
+impl UpgradeApi for Fixed {
+    fn upgrade(&self, _: &UpgradeRequest) -> Result<UpgradeStatus, ControlError> {
+        Ok(self.upgrades())
+    }
+
+    fn upgrades(&self) -> UpgradeStatus {
+        UpgradeStatus::default()
+    }
+}
 
 /// Answers with what it was asked, where the documents have room for it.
 impl ControlApi for Fixed {
@@ -198,8 +209,7 @@ fn sample() -> Status {
             version: "1.2.3".into(),
             pid: 42,
             uptime_s: 1.5,
-            predecessors: None,
-            sandbox: None,
+            ..SwitchStatus::default()
         },
         workers: vec![WorkerStatus { index: 0, polls: 9, awake: 0.25, ..Default::default() }],
         ports: vec![PortStatus {
@@ -558,8 +568,11 @@ fn the_document_has_every_route_and_no_other() {
     };
     let all: BTreeSet<_> =
         routes(Arc::clone(&source) as Source, 0).listed().iter().copied().collect();
-    assert_eq!(all, described(&|_| true));
-    let manage: BTreeSet<_> =
-        changes::routes(&(source as Arc<dyn ConfigApi>)).listed().iter().copied().collect();
+    assert_eq!(all, described(&|sockets| sockets != Sockets::Broker));
+    let manage: BTreeSet<_> = manage::routes(&(source.clone() as Arc<dyn ConfigApi>), source)
+        .listed()
+        .iter()
+        .copied()
+        .collect();
     assert_eq!(manage, described(&|sockets| sockets != Sockets::Control));
 }

@@ -111,6 +111,12 @@ fn time_now() -> String {
     DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
+/// `seconds` since 1970 (UTC) as RFC 3339 says; empty for what is no time.
+pub(crate) fn time_at(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|s| DateTime::<Utc>::from_timestamp(s, 0));
+    time.map(|time| time.to_rfc3339_opts(SecondsFormat::Secs, true)).unwrap_or_default()
+}
+
 /// `text`, or its beginning if it is too long for an event.
 #[must_use]
 pub fn clip(mut text: String) -> String {

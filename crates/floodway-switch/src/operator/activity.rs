@@ -80,7 +80,7 @@ fn offload(port: &Port) -> OffloadActivity {
     OffloadActivity {
         transmit: config.transmit,
         receive: config.receive,
-        draining: machine.draining,
+        draining: machine.is_draining(),
         flows: machine.engine.len().into(),
         online: machine.engine.online().into(),
         budget_used: used.into(),

@@ -5,7 +5,8 @@ use crate::api::activity::Activity;
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus};
 use crate::api::control::{
     ControlError, DrainStatus, FlowKey, FlowPage, FlowQuery, FlowStatus, InboundChange,
-    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery,
+    InboundStatus, OffloadChange, OffloadSettings, PairPage, PairQuery, UpgradeRequest,
+    UpgradeStatus,
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
@@ -47,6 +48,18 @@ pub trait ConfigApi: Send + Sync {
         let (_, _) = (edit, dry_run);
         Err(ControlError::HasBroker)
     }
+}
+
+/// A broker, whose switch can be upgraded.
+pub trait UpgradeApi: Send + Sync {
+    /// Checks a program and begins an upgrade to it. Returns how upgrades stand then.
+    ///
+    /// # Errors
+    /// The program cannot take the place of the one that runs, or it cannot begin now. Nothing is changed.
+    fn upgrade(&self, request: &UpgradeRequest) -> Result<UpgradeStatus, ControlError>;
+
+    /// How upgrades stand.
+    fn upgrades(&self) -> UpgradeStatus;
 }
 
 /// Something that can be operated: the running switch.

@@ -37,7 +37,7 @@ use crate::state::offload::PortOffload;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
 
-pub use api::{ConfigApi, ControlApi, StatusSource};
+pub use api::{ConfigApi, ControlApi, StatusSource, UpgradeApi};
 pub use capture::CaptureSink;
 pub use snapshot::drops;
 
@@ -57,7 +57,7 @@ impl PortOffload {
         OffloadStatus {
             transmit: config.transmit,
             receive: config.receive,
-            draining: machine.draining,
+            draining: machine.is_draining(),
             tagged: self.tagged(),
             flows: machine.engine.len().into(),
             online: machine.engine.online().into(),
@@ -95,8 +95,8 @@ impl PortOffload {
     fn drain_status(&self) -> DrainStatus {
         let machine = self.machine();
         DrainStatus {
-            draining: machine.draining,
-            drained: machine.draining && machine.engine.is_drained(),
+            draining: machine.is_draining(),
+            drained: machine.is_draining() && machine.engine.is_drained(),
             online: machine.engine.online().into(),
             stored_bytes: machine.pool.used() as u64,
         }

@@ -69,6 +69,7 @@ impl Shared {
             pid: std::process::id(),
             uptime_s: now.as_nanos() as f64 / 1e9,
             predecessors: lock(&self.predecessors).clone(),
+            programs: lock(&self.programs).clone(),
             sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
         }
     }

@@ -201,6 +201,10 @@ impl Forwarder {
             Session::open(port, &mut self.delivery).on_guest_event(event);
             self.delivery.flush();
         }
+        if let Some(migrating) = port.offload.take_migration() {
+            Session::open(port, &mut self.delivery).on_migrating(migrating);
+            self.delivery.flush();
+        }
     }
 
     /// Resets the connections of a guest that is dead. To be called once a second.

@@ -79,6 +79,8 @@ pub struct RxQueue {
     pending: Pending,
     /// The guest has stopped, and may go on.
     stopped: bool,
+    /// What waits has come before it was known what the guest takes.
+    awaited: bool,
     moderation: Moderation,
     /// Packets and bytes of `traffic` that the guest can see.
     visible: (u64, u64),
@@ -114,6 +116,7 @@ impl RxQueue {
             features: RxFeatures::default(),
             pending: Pending { bound: queue_bytes, ..Pending::default() },
             stopped: false,
+            awaited: false,
             moderation: Moderation::default(),
             visible: (0, 0),
             chains: Vec::new(),
@@ -157,9 +160,12 @@ impl RxQueue {
         self.moderation = Moderation::default();
         if features != self.features {
             // What waits was meant for a guest that could take it as it is.
-            self.drop_pending();
+            if !self.awaited {
+                self.drop_pending();
+            }
             self.features = features;
         }
+        self.awaited = false;
     }
 
     /// Stops serving; answers the ring. Frames that wait go on waiting.
@@ -177,6 +183,11 @@ impl RxQueue {
             self.stopped = false;
             self.drop_pending();
         }
+    }
+
+    /// Lets frames wait for a guest that another process has served until now, as for one that has stopped.
+    pub fn expect_guest(&mut self) {
+        (self.stopped, self.awaited) = (true, true);
     }
 
     /// The guest has stopped, and frames may wait for it.

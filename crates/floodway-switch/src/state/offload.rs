@@ -30,6 +30,10 @@ pub struct PortOffload {
     owed_to: AtomicU64,
     /// What the port's worker has to tell the engine of the guest: a [`GuestEvent`], or zero.
     event: AtomicU8,
+    /// The front-end notes what the switch writes: the guest is about to move.
+    migrating: AtomicBool,
+    /// The engine has not been told so yet, or that it is over.
+    migration_changed: AtomicBool,
     /// Seconds without a front-end.
     abandoned_for: AtomicU8,
     /// Frames with tags, which pass by.
@@ -55,8 +59,10 @@ pub(crate) struct Machine {
     pub(crate) engine: Offload<Held>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) output: Output,
-    /// The port is to be drained, or is.
+    /// An operator wants the port to be drained.
     pub(crate) draining: bool,
+    /// The front-end's migration wants that.
+    pub(crate) migrating: bool,
     /// The latest time that the engine has heard: workers' clock readings can be a little out of order.
     pub(crate) latest: Instant,
     /// Where to record what is acknowledged once it is to be.
@@ -64,6 +70,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// Returns `true` if the port is to be drained, or is.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining || self.migrating
+    }
+
     /// What is acknowledged is recorded, or will be.
     pub(crate) fn has_journal(&self) -> bool {
         self.journal.is_some() || self.engine.is_recording()
@@ -91,6 +102,8 @@ impl PortOffload {
             deadline: Deadline::default(),
             owed_to: AtomicU64::new(0),
             event: AtomicU8::new(0),
+            migrating: AtomicBool::new(false),
+            migration_changed: AtomicBool::new(false),
             abandoned_for: AtomicU8::new(0),
             tagged: AtomicU64::new(0),
             machine: Mutex::new(Machine {
@@ -98,6 +111,7 @@ impl PortOffload {
                 pool,
                 output: Output::new(new_epoch()),
                 draining: false,
+                migrating: false,
                 latest: Instant::ZERO,
                 journal: None,
             }),
@@ -157,7 +171,8 @@ impl PortOffload {
         let mut machine = self.machine();
         let latest = machine.latest;
         machine.engine.drain(false, latest, &mut Nowhere);
-        machine.draining = false;
+        (machine.draining, machine.migrating) = (false, false);
+        self.migrating.store(false, Ordering::Release);
         self.publish(&machine, None);
     }
 
@@ -171,6 +186,23 @@ impl PortOffload {
     pub fn report(&self, event: GuestEvent) {
         self.owed_to.store(0, Ordering::Release);
         self.event.store(event as u8, Ordering::Release);
+    }
+
+    /// Notes whether the front-end notes what the switch writes. Returns `true` if that is new; the port's worker has to look at it then.
+    pub fn set_migrating(&self, migrating: bool) -> bool {
+        let is_new = self.migrating.swap(migrating, Ordering::AcqRel) != migrating;
+        if is_new {
+            self.migration_changed.store(true, Ordering::Release);
+        }
+        is_new
+    }
+
+    /// Whether the guest is about to move, if that has changed since this was last called.
+    #[must_use]
+    pub fn take_migration(&self) -> Option<bool> {
+        let changed = self.migration_changed.load(Ordering::Relaxed)
+            && self.migration_changed.swap(false, Ordering::AcqRel);
+        changed.then(|| self.migrating.load(Ordering::Acquire))
     }
 
     /// What was [reported](Self::report) since this was last called.

@@ -245,6 +245,32 @@ impl Port {
         *lock(&self.left_addresses) = addresses;
     }
 
+    /// Lets frames for the guest wait as for one that has stopped: another data plane has served it until now, and its rings are about to be taken up. A port
+    /// without a guest is found out within two seconds.
+    pub(crate) fn await_guest(&self) {
+        let left = lock(&self.left_addresses).clone();
+        let mut tables = self.tables_mut();
+        for network in self.carried.networks() {
+            if let Some(mac) = self.config.mac {
+                // Refused if it is elsewhere, and then nothing waits for it here.
+                let _ = tables.of_mut(network).pin(mac, self.id);
+            }
+        }
+        for (network, mac) in left {
+            if self.carried.carries(network) {
+                tables.of_mut(network).learn(mac, self.id, false, Instant::ZERO);
+            }
+        }
+        drop(tables);
+        self.departed.store(1, Ordering::Release);
+        if self.depart() {
+            self.pairs[0].rx().expect_guest();
+        } else {
+            // Nobody knows where it was.
+            self.departed.store(0, Ordering::Release);
+        }
+    }
+
     /// The front-end's record is complete: if the guest runs, it is the one that was there before, and has the addresses that it had.
     pub fn take_addresses_back(&self) {
         let addresses = std::mem::take(&mut *lock(&self.left_addresses));
@@ -383,6 +409,22 @@ impl Port {
     /// Lets the port's worker send what is kept for the guest after it: its address has shown up elsewhere.
     pub fn on_guest_moved(&self) {
         self.offload.report(GuestEvent::Moved);
+        self.waiting.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Lets the port's worker take connections off the offload while the front-end notes what the switch writes: the guest is about to move. They come back
+    /// if it stays.
+    pub fn on_migrating(&self, migrating: bool) {
+        if !self.offload.set_migrating(migrating) {
+            return;
+        }
+        if self.offload.is_active() {
+            self.emit(|port| match migrating {
+                true => EventKind::DrainBegan { port },
+                false => EventKind::DrainEnded { port },
+            });
+        }
         self.waiting.store(true, Ordering::Release);
         self.waker.wake();
     }

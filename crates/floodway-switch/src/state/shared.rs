@@ -13,7 +13,7 @@ use super::port::Port;
 use super::ports::{Capacity, Ports};
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
-use crate::api::status::{PredecessorsStatus, Sandbox};
+use crate::api::status::{PredecessorsStatus, ProgramsStatus, Sandbox};
 use crate::capture::Captures;
 use crate::events::Events;
 use crate::stats::Removed;
@@ -50,6 +50,8 @@ pub struct Shared {
     pub removed: Mutex<Removed>,
     /// Data planes before this one, if there is a broker.
     pub(crate) predecessors: Mutex<Option<PredecessorsStatus>>,
+    /// Which programs run, if there is a broker.
+    pub(crate) programs: Mutex<Option<ProgramsStatus>>,
     /// What the process has given up; nothing if nobody says so.
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
@@ -86,6 +88,7 @@ impl Shared {
             events,
             removed: Mutex::default(),
             predecessors: Mutex::new(None),
+            programs: Mutex::new(None),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
             tables,

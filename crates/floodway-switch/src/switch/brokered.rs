@@ -51,4 +51,6 @@ pub struct Brokered {
     pub addresses: Vec<KeptAddress>,
     /// Where workers note whose turn it is, if anybody reads it.
     pub turns: Option<KeptTurns>,
+    /// Another data plane has served the guests until now: frames for them wait until their rings are taken up.
+    pub awaits_guests: bool,
 }

@@ -19,6 +19,7 @@
 //!
 //! **Invariant**: what [`configuration`](Manager::configuration) returns is what runs.
 
+pub(super) mod drain;
 mod follow;
 mod parts;
 mod uplinks;
@@ -60,9 +61,7 @@ use vcpus::look_after_vcpus;
 
 /// How long workers may take to see a change. They look between two batches.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// How long a guest whose port changes has to acknowledge what was acknowledged for it.
-const DRAINED_WITHIN: Duration = Duration::from_secs(1);
-/// How often is looked whether they have.
+/// How often is looked whether something has happened.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Changes the ports of one switch. See the module's theory of operation.
@@ -179,6 +178,14 @@ impl Manager {
         while let Some((_, connection)) = state.connections.pop_first() {
             connection.stop();
         }
+    }
+
+    /// Ends all connections' threads and leaves what front-ends have set up as it is.
+    pub(super) fn hand_over(&self) {
+        let state = lock(&self.state);
+        state.connections.values().for_each(Connection::begin_hand_over);
+        drop(state);
+        self.stop();
     }
 
     fn reset_owing(&self) {
@@ -432,26 +439,6 @@ impl Manager {
                     "the worker stands still and has not seen that ports have changed"
                 );
             }
-        }
-    }
-
-    /// Gives guests whose ports come back the time to acknowledge what was acknowledged for them.
-    fn drain(&self, Parts { gone, early, late, .. }: &Parts) {
-        let comes_back =
-            |port: &Port| early.iter().chain(late).any(|new| new.name == port.config.name);
-        let waits = |port: &&Arc<Port>| {
-            comes_back(port) && port.offload.is_active() && port.rx_running() > 0
-        };
-        let ports: Vec<_> = gone.iter().filter(waits).collect();
-        let mut delivery = Delivery::new(Arc::clone(&self.shared));
-        for port in &ports {
-            Session::open(port, &mut delivery).drain(true);
-        }
-        delivery.flush();
-        let deadline = Instant::now() + DRAINED_WITHIN;
-        let is_drained = |port: &Arc<Port>| port.offload.machine().engine.is_drained();
-        while !ports.iter().all(|port| is_drained(port)) && Instant::now() < deadline {
-            thread::sleep(LOOK);
         }
     }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -50,10 +51,31 @@ pub(super) const TIDY: Duration = Duration::from_millis(20);
 /// How long a stop waits for a port's thread.
 const STUCK: Duration = Duration::from_secs(5);
 
+/// How a port's thread is asked to end.
+#[derive(Clone)]
+pub(super) struct Stop {
+    /// Readable for good from then on.
+    pub(super) event: Arc<EventFd>,
+    /// Another process goes on with the front-end: what it has set up stays as it is.
+    is_hand_over: Arc<AtomicBool>,
+}
+
+impl Stop {
+    fn new() -> Result<Self, SocketError> {
+        let event = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
+        Ok(Self { event, is_hand_over: Arc::default() })
+    }
+
+    /// Returns `true` if another process goes on with the front-end.
+    pub(super) fn is_hand_over(&self) -> bool {
+        self.is_hand_over.load(Ordering::Acquire)
+    }
+}
+
 /// A port's socket thread.
 pub struct Connection {
     port: Arc<Port>,
-    stop: Arc<EventFd>,
+    stop: Stop,
     current: Arc<Current>,
     thread: Option<JoinHandle<()>>,
     /// A server's socket, removed at last.
@@ -69,8 +91,8 @@ impl Connection {
     /// # Errors
     /// The socket cannot be had, or no thread.
     pub fn start(port: Arc<Port>) -> Result<Self, SocketError> {
-        let event = || EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"));
-        let (stop, alarm) = (event()?, event()?);
+        let stop = Stop::new()?;
+        let alarm = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
         let (listener, file) = match port.config.mode {
             SocketMode::Server => listen(&port.config).map(|(l, f)| (Some(l), Some(f)))?,
             SocketMode::Client => (None, None),
@@ -81,7 +103,7 @@ impl Connection {
             device: Arc::new(Mutex::new(Device::new(Arc::clone(&port), Arc::clone(&alarm)))),
             port: Arc::clone(&port),
             alarm,
-            stop: Arc::clone(&stop),
+            stop: Arc::clone(&stop.event),
             last_try: Cell::new(None),
             allowance: RefCell::new(Allowance::new(Instant::now())),
             backoff: Cell::new(RECONNECT),
@@ -93,17 +115,17 @@ impl Connection {
         Ok(Self { port, stop, current, thread: Some(thread), _file: file })
     }
 
-    /// A connection whose thread runs `body`, which ends soon after the event that it is given becomes readable. It serves `port` in another way than
+    /// A connection whose thread runs `body`, which ends soon after it is asked to. It serves `port` in another way than
     /// by its socket.
     ///
     /// # Errors
     /// There are no threads or descriptors left.
     pub(super) fn with_thread(
         port: Arc<Port>,
-        body: impl FnOnce(Arc<EventFd>) + Send + 'static,
+        body: impl FnOnce(Stop) + Send + 'static,
     ) -> Result<Self, SocketError> {
-        let stop = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
-        let stopped = Arc::clone(&stop);
+        let stop = Stop::new()?;
+        let stopped = stop.clone();
         let thread = thread::Builder::new()
             .name(format!("vhost-{}", port.config.name))
             .spawn(move || body(stopped))
@@ -120,10 +142,17 @@ impl Connection {
         }
     }
 
+    /// Asks the thread to end and to leave everything as it is, for another process to go on with.
+    pub(crate) fn begin_hand_over(&self) {
+        self.stop.is_hand_over.store(true, Ordering::Release);
+        // Cannot fail: few write, and that does not fill an eventfd.
+        let _ = self.stop.event.write(1);
+    }
+
     /// Ends the connection and the thread, and removes a server's socket.
     pub fn stop(mut self) {
-        // Cannot fail: nobody else writes, and one write does not fill an eventfd.
-        let _ = self.stop.write(1);
+        // As above.
+        let _ = self.stop.event.write(1);
         if let Some(stream) = &*lock(&self.current) {
             // Fails when the front-end has hung up already.
             let _ = stream.shutdown(Shutdown::Both);

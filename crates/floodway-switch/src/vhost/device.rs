@@ -302,6 +302,11 @@ impl Device {
         self.update_all();
     }
 
+    /// Notes whether the guest is about to move: front-ends want writes to be noted for nothing else.
+    fn note_migration(&self) {
+        self.port.on_migrating(self.log_in_use().is_some());
+    }
+
     /// The dirty log, if the front-end wants writes to be noted.
     fn log_in_use(&self) -> Option<Arc<DirtyLog>> {
         self.log.clone().filter(|_| self.features & features::LOG_ALL != 0)
@@ -354,6 +359,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.reset();
         self.features = 0;
         self.port.set_features(0);
+        self.note_migration();
         Ok(())
     }
 
@@ -378,6 +384,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             }
         }
         self.update_all();
+        self.note_migration();
         Ok(())
     }
 
@@ -562,6 +569,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             let memory = Arc::clone(&self.memory);
             self.set_memory(&memory);
         }
+        self.note_migration();
         Ok(())
     }
 }

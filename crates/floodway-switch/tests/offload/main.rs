@@ -18,6 +18,8 @@ use std::time::Duration;
 use floodway_core::offload::Config as OffloadConfig;
 use floodway_switch::Switch;
 use floodway_switch::api::control::{FlowKey, FlowQuery, OffloadChange};
+use floodway_switch::testing::memory::memfd;
+use floodway_switch::testing::message::SET_FEATURES;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_switch::vhost::features;
 
@@ -185,6 +187,45 @@ fn flows_are_shown_and_drained() {
             transfer(guest, host, 1000);
             scene.flows().iter().any(|flow| flow.tx == "ACTIVE")
         });
+    });
+}
+
+/// A front-end that wants to know of each page that is written is about to move its guest.
+#[test]
+fn a_port_drains_by_itself_while_its_guest_migrates() {
+    with_scene(features::offered(1) & !features::LOG_ALL, offload(true, true), |scene| {
+        let (mut guest, mut host) = scene.connection(false);
+        transfer(&mut guest, &mut host, 100_000);
+        let modes = || scene.flows().into_iter().map(|flow| flow.tx).collect::<Vec<_>>();
+        assert_eq!(modes(), ["ACTIVE"]);
+        let log = memfd(1 << 16);
+        let request = |features: u64| {
+            let mut frontend = scene.vm.frontend();
+            let frontend = frontend.as_mut().expect("a front-end");
+            frontend.request(SET_FEATURES, &features.to_ne_bytes(), &[]).expect("offered");
+        };
+        let negotiated = scene.vm.guest().config.features;
+        for _ in 0..2 {
+            let set =
+                scene.vm.frontend().as_mut().expect("a front-end").set_log_base(&log, 1 << 16);
+            set.expect("the switch takes the log");
+            request(negotiated | features::LOG_ALL);
+            wait_until("the drain", || scene.operator.drain("vm1", None).expect("a port").drained);
+            assert_eq!(modes(), ["OFFLINE"]);
+            transfer(&mut guest, &mut host, 100_000);
+            transfer(&mut host, &mut guest, 100_000);
+            // What an operator says of the port has no effect on that.
+            assert!(scene.operator.drain("vm1", Some(false)).expect("a port").draining);
+            // It stays.
+            request(negotiated);
+            wait_until("the end of the drain", || {
+                !scene.operator.drain("vm1", None).expect("a port").draining
+            });
+            wait_until("the flow to come back", || {
+                transfer(&mut guest, &mut host, 1000);
+                modes() == ["ACTIVE"]
+            });
+        }
     });
 }
 

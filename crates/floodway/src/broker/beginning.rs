@@ -2,9 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use floodway_broker::store::taken::Taken;
 use floodway_broker::uplink::UplinkPlace;
 use floodway_process::message::{Setting, StatePart};
 use floodway_process::store::KeptLayout;
+use floodway_process::upgrade::Programs;
 use floodway_switch::Config;
 use floodway_switch::api::control::store_path;
 use floodway_switch::control::{BindError, ControlListener};
@@ -24,7 +24,7 @@ use floodway_switch::switch;
 
 use super::ports::Numbers;
 use super::ports::resume::Left;
-use super::{environment, uplinks};
+use super::{environment, upgrade, uplinks};
 
 /// How long the kernel may take to end a broker that was killed.
 const DYING: Duration = Duration::from_millis(500);
@@ -57,6 +57,10 @@ pub struct Held {
     pub left: Option<Left>,
     /// Its data planes.
     pub past: Option<Past>,
+    /// The programs that run.
+    pub programs: Programs,
+    /// This broker is the replacement of one, in an upgrade.
+    pub replacing: bool,
 }
 
 /// Takes what a broker of the switch with this control socket has left, if one has, and makes it otherwise, as `config` says, whose text is `configuration`.
@@ -68,7 +72,7 @@ pub fn begin(config: Config, configuration: String, is_kept: bool) -> anyhow::Re
     let path = store_path(&config.control);
     let deadline = Instant::now() + DYING;
     loop {
-        if let Some((store, mut taken)) = Store::find(&path)? {
+        if let Some((store, mut taken)) = Store::find(&path, &start_store)? {
             match (taken.control.take(), taken.layout.take()) {
                 (Some(control), Some(layout)) => return resume(store, control, layout, taken),
                 // Its broker had not come so far.
@@ -103,8 +107,11 @@ fn anew(
         settings: Vec::new(),
         left: None,
         past: None,
+        programs: upgrade::programs(None, false),
+        replacing: false,
     };
-    let store = if is_kept { start_store(&store_path(&config.control))? } else { Store::none() };
+    let path = store_path(&config.control);
+    let store = if is_kept { Store::start(&path, &start_store)? } else { Store::none() };
     Ok(Beginning { control, store, config, configuration, held })
 }
 
@@ -120,6 +127,7 @@ fn resume(
     let config = Config::parse(&configuration, Path::new("the configuration that runs"))?;
     let control = ControlListener::resume(control, &config.control);
     let Taken { mut uplinks, state, settings, ports, data_plane, restarts, .. } = taken;
+    let Taken { programs, replacing, number: last, .. } = taken;
     let devices = places.into_iter().zip(&config.uplinks).map(|(number, uplink)| {
         let left = uplinks.remove(&number).map(|(_, rate, files)| (rate, files));
         let uplink = Arc::new(Mutex::new(uplinks::resume(uplink, left)));
@@ -131,7 +139,9 @@ fn resume(
         state: state.into_iter().map(|(part, len, file)| State::of(part, len, file)).collect(),
         settings,
         left: Some(Left { seats, ports }),
-        past: Some(Past { restarts, data_plane }),
+        past: Some(Past { restarts, number: last, data_plane }),
+        programs: upgrade::programs(Some(programs), replacing),
+        replacing,
     };
     Ok(Beginning { control, store, config, configuration, held })
 }
@@ -148,10 +158,8 @@ fn state(places: Places, workers: usize) -> io::Result<Vec<State>> {
 }
 
 /// Starts a store with nothing of this process's but standard error.
-fn start_store(path: &Path) -> io::Result<Store> {
-    Store::start(path, &|channel: OwnedFd, listener: OwnedFd| -> io::Result<Child> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("floodway").arg("descriptor-store").env_clear().envs(environment());
-        command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
-    })
+fn start_store(channel: OwnedFd, listener: OwnedFd) -> io::Result<Child> {
+    let mut command = upgrade::command(None);
+    command.arg("descriptor-store").env_clear().envs(environment());
+    command.stdin(Stdio::from(channel)).stdout(Stdio::from(listener)).spawn()
 }

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
 use floodway_process::channel::Received;
+use floodway_process::fault::{self, Point};
 use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
 use floodway_process::sealed;
-use floodway_switch::Switch;
+use floodway_process::upgrade::Programs;
 use floodway_switch::config::UplinkKind;
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::{KeptCounters, Places};
@@ -18,6 +19,7 @@ use floodway_switch::state::ports::Capacity;
 use floodway_switch::stats::traffic_matrix::TrafficMatrix;
 use floodway_switch::switch::BrokerPort;
 use floodway_switch::uplink::Device;
+use floodway_switch::{Config, Switch};
 
 use super::MainChannel;
 
@@ -40,6 +42,8 @@ pub struct Equipment {
     pub state: Vec<(StatePart, OwnedFd)>,
     /// What earlier data planes have left.
     pub past: Past,
+    /// Another data plane runs, and will hand over.
+    pub stands_by: bool,
 }
 
 /// State of earlier data planes, as far as it can be used.
@@ -93,12 +97,15 @@ pub struct Past {
     restarts: u32,
     /// Why the last one did.
     last_end: Option<String>,
+    /// Which programs run.
+    programs: Programs,
 }
 
 impl Past {
-    /// Brings `switch` to where the last one was.
-    pub fn hand_over(self, switch: &Switch) {
-        switch.note_predecessors(self.broker, self.restarts, self.last_end);
+    /// Brings `switch` to where the last one was, which has ended by itself, or else is being replaced.
+    pub fn hand_over(self, switch: &Switch, has_ended: bool) {
+        switch.note_predecessors(self.broker, self.restarts, self.last_end, has_ended);
+        switch.note_programs(&self.programs);
         for (port, (threads, problem)) in self.vcpus {
             switch.note_vcpus(port, threads, problem);
         }
@@ -111,21 +118,52 @@ impl Past {
 }
 
 impl Equipment {
-    /// Takes what the broker gives, up to the start.
+    /// Takes what the broker gives, up to the start, or until it is to stand by.
     ///
     /// # Errors
     /// The broker is of another version, or has ended.
     pub fn receive(channel: &MainChannel) -> anyhow::Result<Self> {
         let mut equipment = Self::default();
         equipment.past.broker = std::os::unix::process::parent_id();
+        equipment.receive_rest(channel)?;
+        Ok(equipment)
+    }
+
+    /// Takes the rest, after it was to stand by.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_rest(&mut self, channel: &MainChannel) -> anyhow::Result<()> {
         loop {
             match channel.recv()? {
-                Received::Message(ToDataPlane::Start, _) => return Ok(equipment),
-                Received::Message(message, descriptors) => equipment.take(message, descriptors)?,
+                Received::Message(ToDataPlane::Start, _) => {
+                    fault::pass(Point::PlaneEquipped);
+                    return Ok(());
+                }
+                Received::Message(ToDataPlane::StandBy, _) => {
+                    self.stands_by = true;
+                    return Ok(());
+                }
+                Received::Message(message, descriptors) => self.take(message, descriptors)?,
                 Received::Nothing => {}
                 Received::Closed => bail!("the broker has ended"),
             }
         }
+    }
+
+    /// Checks that there is a channel for each port of `config`, and a number for each uplink.
+    ///
+    /// # Errors
+    /// There is not.
+    pub fn check(&self, config: &Config) -> anyhow::Result<()> {
+        let (ports, uplinks) = (self.ports.len(), self.uplinks.len());
+        if ports != config.ports.len() {
+            bail!("the broker sends {ports} channels for {} ports", config.ports.len());
+        }
+        if uplinks != config.uplinks.len() {
+            bail!("the broker sends {uplinks} numbers for {} uplinks", config.uplinks.len());
+        }
+        Ok(())
     }
 
     fn take(&mut self, message: ToDataPlane, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
@@ -154,6 +192,7 @@ impl Equipment {
             ToDataPlane::Vcpus { port, threads, problem } => {
                 self.past.vcpus.insert(usize::from(port), (threads, problem));
             }
+            ToDataPlane::Programs(programs) => self.past.programs = programs,
             ToDataPlane::Stop => bail!("the broker stops"),
             other => bail!("the broker sends what this version cannot use: {other:?}"),
         }

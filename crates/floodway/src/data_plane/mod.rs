@@ -5,12 +5,14 @@
 
 mod changes;
 mod equipment;
+mod preparation;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
@@ -36,6 +38,7 @@ use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
 use changes::Changes;
 use equipment::{Equipment, Kept, device, port, text};
+use preparation::Preparation;
 
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -61,43 +64,48 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let channel = MainChannel::from(stdin);
     channel.set_time_limit(Some(BEAT))?;
     let channel = Arc::new(channel);
-    let equipment = Equipment::receive(&channel)?;
-    fault::pass(Point::PlaneEquipped);
+    let mut equipment = Equipment::receive(&channel)?;
     let config = Config::parse(&equipment.configuration, &args.name)?;
     switch::prepare_confined(&config)?;
     let colours = io::stderr().is_terminal();
     let confinement = confine(args)?;
     let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
+    if equipment.stands_by {
+        channel.send(&FromDataPlane::StandsBy { version: VERSION }, &[])?;
+        equipment.receive_rest(&channel)?;
+    }
+    serve(args, &config, equipment, (channel, owner), confinement)
+}
 
+/// Moves frames, with `equipment`, until the broker at the other end of `channel` says what is to come then; the switch belongs to `owner`.
+fn serve(
+    args: &DataPlaneArgs,
+    config: &Config,
+    equipment: Equipment,
+    (channel, owner): (Arc<MainChannel>, u32),
+    confinement: Confinement,
+) -> anyhow::Result<()> {
+    equipment.check(config)?;
     let bell = Arc::new(Bell::new()?);
     let Equipment { control, numbers, ports, uplinks, mut devices, state, .. } = equipment;
-    if ports.len() != config.ports.len() {
-        bail!("the broker sends {} channels for {} ports", ports.len(), config.ports.len());
-    }
-    if uplinks.len() != config.uplinks.len() {
-        bail!("the broker sends {} numbers for {} uplinks", uplinks.len(), config.uplinks.len());
-    }
     let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
     let uplinks: Vec<_> = uplinks.into_iter().map(supply).collect();
     let Some(control) = control else { bail!("the broker sends no control socket") };
     let listener = ControlListener::from_broker(control, &config.control);
     let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let kept = Kept::open(state, places, config.workers.len());
-    let (brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
-    let switch = Arc::new(Switch::start_behind_broker(&config, brokered)?);
-    switch.note_sandbox(match confinement {
-        Confinement::Full => Sandbox::Full,
-        Confinement::Partial => Sandbox::Partial,
-        Confinement::Off => Sandbox::Off,
-    });
-    equipment.past.hand_over(&switch);
+    let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
+    brokered.awaits_guests = equipment.stands_by;
+    let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
+    switch.note_sandbox(sandbox_of(confinement));
+    equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let ready = FromDataPlane::Ready { version: VERSION, confinement };
     channel.send(&ready, &[])?;
     fault::pass(Point::ReadySent);
-    tracing::info!(control = %config.control.display(), "running with {}", summary(&config));
+    tracing::info!(control = %config.control.display(), "running with {}", summary(config));
     let changes = Changes::new(
         Arc::clone(&switch),
         Arc::clone(&channel),
@@ -105,13 +113,66 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
         Arc::clone(&bell),
     );
     let devices = uplinks.into_iter().map(|uplink| (uplink.number, uplink.device)).collect();
-    Serving { switch: &switch, channel, bell, devices, addresses, changes, is_heard: true }
-        .run()?;
-    tracing::info!("stopping");
+    let mut serving = Serving {
+        switch: &switch,
+        channel: Arc::clone(&channel),
+        bell,
+        devices,
+        addresses,
+        changes,
+        is_heard: true,
+        preparation: None,
+    };
+    let end = serving.run()?;
+    let addresses = serving.addresses.take();
+    drop(serving);
+    // Before the switch lets go of anything: no request is under way then.
     drop(control);
-    // A change that is under way has its own reference, and the process ends before it.
-    drop(switch);
+    match end {
+        Ending::Stop => {
+            tracing::info!("stopping");
+            // A change that is under way has its own reference, and the process ends before it.
+            drop(switch);
+        }
+        Ending::HandOver => hand_over(switch, addresses, &channel)?,
+    }
     Ok(())
+}
+
+/// How `confinement` is called in the status.
+fn sandbox_of(confinement: Confinement) -> Sandbox {
+    match confinement {
+        Confinement::Full => Sandbox::Full,
+        Confinement::Partial => Sandbox::Partial,
+        Confinement::Off => Sandbox::Off,
+    }
+}
+
+/// Lets go of everything, and tells the broker.
+fn hand_over(
+    switch: Arc<Switch>,
+    mut addresses: Option<KeptAddresses>,
+    channel: &MainChannel,
+) -> anyhow::Result<()> {
+    let mut switch = own(switch)?;
+    switch.hand_over(addresses.as_mut());
+    channel.send(&FromDataPlane::HandedOver, &[])?;
+    tracing::info!("handed over");
+    Ok(())
+}
+
+/// The switch, once the thread of a change that was made has let go of it.
+fn own(mut switch: Arc<Switch>) -> anyhow::Result<Switch> {
+    let deadline = Instant::now() + BEAT;
+    loop {
+        match Arc::try_unwrap(switch) {
+            Ok(switch) => return Ok(switch),
+            // The process ends, and another one follows all the same.
+            Err(_) if Instant::now() >= deadline => bail!("a change is under way"),
+            Err(shared) => switch = shared,
+        }
+        thread::sleep(preparation::LOOK);
+    }
 }
 
 /// The uplink with this number, whose device may be yet to come.
@@ -134,7 +195,10 @@ fn brokered(
     if let Some(pairs) = &pairs {
         pairs.restore(is_at);
     }
-    (Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns }, kept)
+    let awaits_guests = false;
+    let brokered =
+        Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests };
+    (brokered, kept)
 }
 
 /// Sends settings to the broker: what is in its queue outlives this process.
@@ -167,11 +231,22 @@ struct Serving<'a> {
     changes: Changes,
     /// There is a broker to hear signs of life.
     is_heard: bool,
+    /// What is done before another data plane takes over.
+    preparation: Option<Preparation>,
+}
+
+/// Why a data plane ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The switch stops.
+    Stop,
+    /// Another data plane takes its place.
+    HandOver,
 }
 
 impl Serving<'_> {
-    /// Gives signs of life until the broker says stop, or is gone.
-    fn run(&mut self) -> anyhow::Result<()> {
+    /// Gives signs of life until the broker says stop or another data plane takes over, or the broker is gone.
+    fn run(&mut self) -> anyhow::Result<Ending> {
         let mut beat = Instant::now();
         let mut count = 0;
         loop {
@@ -190,13 +265,21 @@ impl Serving<'_> {
                     self.switch.save_addresses(addresses);
                 }
             }
-            wait(&[self.channel.as_fd(), self.bell.as_fd()], beat - now);
+            let prepares = self.preparation.as_ref().is_some_and(Preparation::is_waited_for);
+            let left = if prepares { preparation::LOOK } else { beat - now };
+            wait(&[self.channel.as_fd(), self.bell.as_fd()], left);
+            if self.preparation.as_mut().is_some_and(Preparation::is_over_now) {
+                self.channel.send(&FromDataPlane::HandOverPrepared, &[])?;
+            }
             self.pass_requests_on()?;
             self.changes.check()?;
             loop {
                 match self.channel.try_recv()? {
                     Received::Nothing => break,
-                    Received::Closed | Received::Message(ToDataPlane::Stop, _) => return Ok(()),
+                    Received::Closed | Received::Message(ToDataPlane::Stop, _) => {
+                        return Ok(Ending::Stop);
+                    }
+                    Received::Message(ToDataPlane::HandOver, _) => return Ok(Ending::HandOver),
                     Received::Message(message, descriptors) => {
                         self.on_message(message, descriptors)?;
                     }
@@ -234,6 +317,12 @@ impl Serving<'_> {
         Ok(())
     }
 
+    fn cancel_preparation(&mut self) {
+        if let Some(preparation) = self.preparation.take() {
+            preparation.cancel(self.switch);
+        }
+    }
+
     fn on_message(
         &mut self,
         message: ToDataPlane,
@@ -247,7 +336,14 @@ impl Serving<'_> {
                     None => self.changes.add_device(number, device),
                 }
             }
+            ToDataPlane::PrepareHandOver => {
+                self.preparation = Some(Preparation::begin(self.switch));
+            }
+            ToDataPlane::CancelHandOver => self.cancel_preparation(),
+            ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),
             ToDataPlane::Broker { pid } => {
+                // An upgrade ends with the broker that has begun it.
+                self.cancel_preparation();
                 self.is_heard = pid != 0;
                 self.switch.note_broker(pid);
                 match pid {

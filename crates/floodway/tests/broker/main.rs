@@ -16,6 +16,7 @@ mod suspects;
 mod takeover;
 #[cfg(target_arch = "x86_64")]
 mod trace;
+mod upgrade;
 mod uplinks;
 mod vcpus;
 

@@ -202,6 +202,28 @@ fn a_guest_that_is_owed_bytes_gets_them_however_often_data_planes_die() {
 }
 
 #[test]
+fn a_guest_that_is_owed_bytes_gets_them_across_an_upgrade() {
+    in_namespace(|| {
+        let mut debt = Debt::make();
+        // The guest does not acknowledge them in the time that a data plane waits for it.
+        let output = debt.scene.output(&["upgrade"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(debt.counter("adopted"), 1);
+        debt.expect_bytes();
+        debt.acknowledge();
+        wait_until("the end of the debt", || {
+            debt.counter("flows_closed") == debt.counter("flows_opened")
+        });
+        let output = debt.scene.output(&["upgrade"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(debt.counter("adopted"), 1, "there is nothing left to find");
+        debt.connection.segment.flags = Flags::ACK.with(Flags::PSH);
+        debt.b.send(&debt.connection.segment.build(b"thanks"));
+        wait_until("the answer", || debt.peer.read(&mut [0; 6]).is_ok_and(|read| read == 6));
+    });
+}
+
+#[test]
 fn a_connection_that_lacks_bytes_is_reset_at_both_ends() {
     in_namespace(|| {
         let mut debt = Debt::make();

@@ -17,20 +17,20 @@ const RESTARTS: u32 = 100;
 /// Deaths over which memory is looked at, for its least: how far a new process has got when it is looked at, and the heap's areas that it has by then, vary.
 const LOOKS: u32 = 5;
 /// KiB by which a process may be larger than before: half of what losing a page at each restart would be.
-const SLACK: u64 = 200;
+pub const SLACK: u64 = 200;
 /// Mappings that it may have more: half of what losing one would be. The heap makes and drops some.
 const MAPPINGS: u64 = 50;
 
 /// What a process holds.
 #[derive(Debug)]
-struct Held {
+pub struct Held {
     /// Descriptors, by what they are of.
     descriptors: BTreeMap<String, usize>,
     threads: usize,
 }
 
 impl Held {
-    fn of(pid: u64) -> Self {
+    pub fn of(pid: u64) -> Self {
         let mut descriptors = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
             // One that was closed in between is not there.
@@ -42,7 +42,7 @@ impl Held {
     }
 
     /// Nothing is more than it was `before`.
-    fn is_within(&self, before: &Self) -> bool {
+    pub fn is_within(&self, before: &Self) -> bool {
         let known = |kind: &String| before.descriptors.get(kind).copied().unwrap_or(0);
         self.threads <= before.threads
             && self.descriptors.iter().all(|(kind, &count)| count <= known(kind))
@@ -56,7 +56,7 @@ fn kind(target: &str) -> String {
 
 /// How large a process is.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+pub struct Size {
     /// KiB that are there, without those of files: which pages of a program are there is up to the kernel.
     resident: u64,
     /// Ranges of addresses that it has mapped.
@@ -64,7 +64,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(pid: u64) -> Self {
+    pub fn of(pid: u64) -> Self {
         let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
         let status = read("status");
         let field = |name| {
@@ -81,13 +81,13 @@ impl Size {
     }
 
     /// It is no larger than it was `before`, but for what a heap makes and drops.
-    fn is_within(self, before: Self) -> bool {
+    pub fn is_within(self, before: Self) -> bool {
         self.resident <= before.resident + SLACK && self.mappings <= before.mappings + MAPPINGS
     }
 }
 
 /// All files below `directory`.
-fn files(directory: &Path) -> Vec<String> {
+pub fn files(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

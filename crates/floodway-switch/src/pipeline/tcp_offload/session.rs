@@ -253,6 +253,18 @@ impl<'a> Session<'a> {
     /// Takes all flows offline, or ends that.
     pub fn drain(&mut self, draining: bool) {
         self.machine.draining = draining;
+        self.drain_for_now(false);
+    }
+
+    /// As [`drain`](Self::drain), since the guest's migration has begun or ended.
+    pub fn on_migrating(&mut self, migrating: bool) {
+        self.machine.migrating = migrating;
+        self.drain_for_now(false);
+    }
+
+    /// As [`drain`](Self::drain), for what the switch itself is about to do: what operator and front-end want holds before and after it.
+    pub(crate) fn drain_for_now(&mut self, draining: bool) {
+        let draining = draining || self.machine.is_draining();
         self.run(|engine, _, now, egress| engine.drain(draining, now, egress));
     }
 

@@ -103,6 +103,34 @@ fn the_delay_of_a_frame_is_how_long_it_waited_and_others_are_in_the_first_bucket
     assert_eq!((next.traffic.packets.get(), next.delays().count()), (4, 0));
 }
 
+/// What waits for a guest of which nothing is known yet waits for whatever it takes.
+#[test]
+fn frames_for_a_guest_that_is_expected_wait_until_its_ring_starts() {
+    let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+    let mut next = RxQueue::new(1 << 20);
+    let wait = |rx: &mut RxQueue| {
+        frame::with_slice(VnetHdr::default(), &[7; 60], |frame| rx.wait_for_guest(frame));
+        rx.pending().0
+    };
+    assert_eq!(wait(&mut next), 0, "nobody is expected");
+    next.expect_guest();
+    assert_eq!((wait(&mut next), wait(&mut next)), (1, 2));
+    let features = scene.rx.features();
+    assert_ne!(features, next.features());
+    next.start(scene.rx.stop().unwrap(), features);
+    for _ in 0..2 {
+        scene.driver.post(&[Buffer::writable(BUFFERS, 2048)]).unwrap();
+    }
+    next.drain_within(u64::MAX);
+    next.flush();
+    assert_eq!((next.pending().0, next.traffic.packets.get()), (0, 2));
+    // As with any queue, what waits was meant for what the guest takes by now.
+    next.stop();
+    assert_eq!(wait(&mut next), 1);
+    next.forget();
+    assert_eq!(next.pending().0, 0);
+}
+
 /// A frame that finds too few buffers is tried again when there are more, not each time that somebody looks.
 #[test]
 fn buffers_that_were_too_few_are_not_walked_again() {

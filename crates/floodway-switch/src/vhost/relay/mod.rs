@@ -7,7 +7,8 @@
 //!
 //! To a new data plane the record is replayed before anything else. Replies to that are thrown away: the front-end has had them.
 //!
-//! When the broker's end closes, the port's rings go on as they are.
+//! When the broker's end closes, the port's rings go on as they are. When another process is to go on with them, the thread ends between two messages, and
+//! rings that run are left to whoever stops the workers.
 
 mod record;
 
@@ -25,7 +26,7 @@ use floodway_process::peer::Peer;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-use super::connection::{Connection, Session, TIDY, cut_off, on_connected, poll, quarantine};
+use super::connection::{Connection, Session, Stop, TIDY, cut_off, on_connected, poll, quarantine};
 use super::device::Device;
 use super::messages::Verdict;
 use crate::api::events::EventKind;
@@ -58,7 +59,7 @@ struct Relay {
     device: Arc<Mutex<Device>>,
     /// Signalled when memory of the front-end has gone.
     alarm: Arc<EventFd>,
-    stop: Arc<EventFd>,
+    stop: Stop,
     channel: PortChannel,
     front_end: Option<FrontEnd>,
     /// What this thread may do for front-ends.
@@ -79,9 +80,12 @@ impl Relay {
     /// Serves the port until the switch stops, or the broker is gone.
     fn run(mut self) {
         loop {
-            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd(), self.channel.as_raw_fd()];
+            let fds =
+                [self.stop.event.as_raw_fd(), self.alarm.as_raw_fd(), self.channel.as_raw_fd()];
             let tidy = lock(&self.device).drop_retired().then_some(TIDY);
             let outcome = match poll(&fds, tidy) {
+                // What the front-end has set up is what the next process is told by the broker.
+                Some(0) if self.stop.is_hand_over() => return,
                 Some(0) => return self.disconnect(),
                 Some(1) => self.on_alarm(),
                 Some(_) => self.on_channel(),
@@ -99,7 +103,7 @@ impl Relay {
     fn pause(&mut self) {
         let pause = self.allowance.pause(thread_time(), Instant::now());
         if !pause.is_zero() {
-            let fds = [self.stop.as_raw_fd(), self.alarm.as_raw_fd()];
+            let fds = [self.stop.event.as_raw_fd(), self.alarm.as_raw_fd()];
             poll(&fds, Some(pause.max(Duration::from_millis(1))));
         }
     }
@@ -196,7 +200,7 @@ impl Relay {
             self.hang_up(id, lost.name())?;
         }
         let pause = quarantine(&self.port, lost);
-        poll(&[self.stop.as_raw_fd()], Some(pause));
+        poll(&[self.stop.event.as_raw_fd()], Some(pause));
         Ok(())
     }
 

@@ -1,0 +1,91 @@
+//! What the switch does for the process that takes its place while its guests run.
+//!
+//! # Theory of operation
+//! A hand-over has two halves. While frames still move, connections are taken off the offload, as far as they can be ([`Switch::prepare_hand_over`]). Then
+//! everything that touches guests' memory, devices and kept memory ends, in this order ([`Switch::hand_over`]):
+//!
+//! 1. the watchdog, for which workers would seem to stand still;
+//! 2. ports' threads, each between two messages: rings that run go on, and what a front-end has set up is not taken down, since its rings are to stay as they are;
+//! 3. workers, each at the end of a round: chains that were taken are returned, frames that were delivered are published, and rings stand at `used.idx`.
+//!
+//! From then on nothing is written any more. Frames that wait inside (for a guest's buffers, for an uplink's rate) end with the process, as they do in a crash.
+//! Guests are not interrupted for what was published last: whoever takes rings up interrupts once.
+
+use std::sync::atomic::Ordering;
+
+use floodway_process::upgrade::Programs;
+
+use super::{Drain, Switch};
+use crate::api::events::EventKind;
+use crate::api::status::{ProgramStatus, ProgramsStatus, UpgradesStatus};
+use crate::events::time_at;
+use crate::kept::addresses::KeptAddresses;
+use crate::sync::lock;
+
+impl Switch {
+    /// Takes connections off the offload, until this is [taken back](Self::cancel_hand_over) or the switch ends.
+    #[must_use]
+    pub fn prepare_hand_over(&self) -> Drain {
+        self.manager.begin_drain()
+    }
+
+    /// Lets the offload take connections again.
+    pub fn cancel_hand_over(&self, drain: Drain) {
+        self.manager.end_drain(drain);
+    }
+
+    /// Lets go of everything: when this returns, nothing of guests, devices and kept memory is touched any more. Learned addresses are saved.
+    pub fn hand_over(&mut self, addresses: Option<&mut KeptAddresses>) {
+        drop(self.watchdog.take());
+        drop(self.episodes.take());
+        self.manager.hand_over();
+        self.stop.store(true, Ordering::Relaxed);
+        self.workers.iter().for_each(|worker| worker.waker.wake());
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                // It cannot have panicked: that ends the process.
+                let _ = thread.join();
+            }
+        }
+        if let Some(addresses) = addresses {
+            self.save_addresses(addresses);
+        }
+    }
+
+    /// Notes which programs run. Of an upgrade that was made or has failed since the last time operators hear.
+    pub fn note_programs(&self, programs: &Programs) {
+        let status = programs_status(programs);
+        let before = lock(&self.shared.programs).replace(status.clone());
+        let Some(before) = before else { return };
+        let (was, is) = (before.upgrades, status.upgrades);
+        if is.count > was.count {
+            self.shared.events.emit(EventKind::SwitchUpgraded {
+                from: is.from.clone(),
+                to: status.data_plane.version,
+                pause_us: is.pause_us,
+            });
+        }
+        if let (Some(reason), true) = (is.problem, is.attempts > was.attempts) {
+            self.shared.events.emit(EventKind::UpgradeFailed { reason });
+        }
+    }
+}
+
+/// The document of `programs`.
+#[must_use]
+pub fn programs_status(programs: &Programs) -> ProgramsStatus {
+    let Programs { broker, data_plane, upgrades } = programs.clone();
+    let of = |program: floodway_process::upgrade::Program| ProgramStatus {
+        version: program.version,
+        binary: program.binary,
+    };
+    let upgrades = UpgradesStatus {
+        attempts: upgrades.attempts,
+        count: upgrades.count,
+        at: (upgrades.count > 0).then(|| time_at(upgrades.at)),
+        from: upgrades.from,
+        pause_us: upgrades.pause_us,
+        problem: upgrades.problem,
+    };
+    ProgramsStatus { broker: of(broker), data_plane: of(data_plane), upgrades }
+}
