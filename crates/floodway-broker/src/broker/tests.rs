@@ -350,6 +350,7 @@ fn a_successor_gets_everything_when_the_data_plane_has_let_go_of_it() {
 fn a_change_waits_for_the_end_of_an_upgrade() {
     let (scene, old, new) = handing_over();
     let change = scene.change();
+    wait_for(&[scene.changes.as_fd()], Some(PATIENCE));
     old.say(&FromDataPlane::HandedOver);
     let (configuration, ports) = new.take_all();
     // What it was told before is what it is given.
