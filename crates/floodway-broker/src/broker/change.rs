@@ -27,7 +27,7 @@ impl Broker<'_> {
 
     /// Asks the data plane for the change that is waiting, if there is one, and puts it in force.
     pub(super) fn begin_change(&mut self, plane: &mut DataPlane) -> Result<(), HearError> {
-        // What stands by has been told the layout that is in force.
+        // A data plane that stands by has been given the layout in force.
         if !plane.is_settled() || self.progress.is_replacing() {
             return Ok(());
         }

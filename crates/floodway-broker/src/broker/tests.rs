@@ -353,7 +353,7 @@ fn a_change_waits_for_the_end_of_an_upgrade() {
     wait_for(&[scene.changes.as_fd()], Some(PATIENCE));
     old.say(&FromDataPlane::HandedOver);
     let (configuration, ports) = new.take_all();
-    // What it was told before is what it is given.
+    // It starts with the layout that was in force at the hand-over.
     assert_eq!((configuration.as_str(), ports), ("", vec![1]));
     drop(new);
     let (_plane, configuration, ports) = scene.next();
@@ -425,7 +425,7 @@ fn a_successor_that_says_what_it_may_not_changes_nothing() {
 fn a_data_plane_that_hands_over_unasked_is_ended() {
     let scene = Scene::start();
     let (old, ..) = scene.next();
-    // One that is late is no fault: nobody has told it that nothing came of it.
+    // A late answer is no violation: the data plane cannot know that the upgrade was given up.
     old.say(&FromDataPlane::HandOverPrepared);
     old.say(&FromDataPlane::HandedOver);
     let (plane, ..) = scene.next();

@@ -52,7 +52,7 @@ pub(super) struct Successor {
     stage: Stage,
     /// When the stage is over.
     deadline: Instant,
-    /// When the data plane was told to let go.
+    /// When `HandOver` was sent to the data plane.
     since: Instant,
 }
 
@@ -68,7 +68,7 @@ enum Stage {
 /// What has become of a data plane that takes the place of another one.
 pub(super) struct Promotion {
     candidate: Candidate,
-    /// When the other one was told to let go.
+    /// When `HandOver` was sent to the predecessor.
     since: Instant,
 }
 
@@ -338,7 +338,7 @@ impl DataPlane {
         asked.map(|successor| successor.stage = Stage::HandedOver).is_some()
     }
 
-    /// Returns `true` if it has been told to let go: if it has ended, its successor goes on.
+    /// Returns `true` if `HandOver` was sent: if the data plane has ended, its successor goes on.
     pub(super) fn is_handing_over(&self) -> bool {
         let stage = self.successor.as_ref().map(|successor| successor.stage);
         matches!(stage, Some(Stage::HandingOver | Stage::HandedOver))
