@@ -44,7 +44,12 @@ impl DurationHistogram {
     /// Counts `n` durations of this length.
     #[inline]
     pub fn observe(&self, duration: Duration, n: u64) {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.observe_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), n);
+    }
+
+    /// Counts `n` durations of `ns` nanoseconds.
+    #[inline]
+    pub fn observe_nanos(&self, ns: u64, n: u64) {
         self.0.at(bucket(ns)).add(n);
         self.0.at(SUM).add(ns.wrapping_mul(n));
     }

@@ -42,7 +42,14 @@ impl Instant {
     /// Time since `earlier`, zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// [`since`](Self::since) in nanoseconds, where a [`Duration`] would have to be taken apart again.
+    #[must_use]
+    #[inline]
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 

@@ -159,7 +159,8 @@ impl<B: 'static> Flow<B> {
 
     /// Counts in the port what it holds and uses after a call, and notes what may be predicted from here on.
     /// `before` is what it held before.
-    #[inline]
+    // Two calls, one on the way of every packet.
+    #[inline(always)]
     pub fn settle(&mut self, before: Holdings, port: &mut OffloadShared) {
         match &mut self.phase {
             Phase::Established(connection) => {

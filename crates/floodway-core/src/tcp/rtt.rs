@@ -103,7 +103,18 @@ impl RttEstimator {
 
     /// Takes a measured round trip and ends the back-off.
     pub fn sample(&mut self, rtt: Duration, now: Instant) {
-        let us = micros(rtt).clamp(1, MAX_SAMPLE_US);
+        self.sample_micros(micros(rtt), now);
+    }
+
+    /// [`sample`](Self::sample) of a round trip in nanoseconds.
+    #[inline]
+    pub(crate) fn sample_nanos(&mut self, rtt: u64, now: Instant) {
+        self.sample_micros(u32::try_from(rtt / 1000).unwrap_or(u32::MAX), now);
+    }
+
+    #[inline]
+    fn sample_micros(&mut self, us: u32, now: Instant) {
+        let us = us.clamp(1, MAX_SAMPLE_US);
         self.smooth(us);
         self.note_minimum(us, now);
         self.backed_off = 0;
@@ -171,9 +182,14 @@ impl RttEstimator {
             // At least one microsecond of variation: the granularity G of the RFC.
             srtt_8 => (u64::from(srtt_8 / 8) + u64::from(self.rttvar_4.max(1))) * 1000,
         };
-        let doubled = 1_u64.checked_shl(u32::from(self.backed_off)).unwrap_or(u64::MAX);
-        let rto = rto.max(min).saturating_mul(doubled).min(max);
-        Instant::from_nanos(base.as_nanos().saturating_add(rto))
+        let rto = match self.backed_off {
+            0 => rto.max(min),
+            n => {
+                let doubled = 1_u64.checked_shl(u32::from(n)).unwrap_or(u64::MAX);
+                rto.max(min).saturating_mul(doubled)
+            }
+        };
+        Instant::from_nanos(base.as_nanos().saturating_add(rto.min(max)))
     }
 
     /// Doubles the timeout: the timer has expired (RFC 6298 section 5.5).

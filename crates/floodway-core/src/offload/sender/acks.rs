@@ -248,6 +248,7 @@ impl<B: 'static> Sender<B> {
     }
 
     /// What is acknowledged has arrived; before `fack`, behind something that was sent later.
+    #[inline(always)]
     fn note_arrivals(&mut self, freed: &Freed, fack: Seq, now: Instant) {
         if let Some(end) = freed.first_once {
             self.recovery.note_reordering(end, fack);
@@ -260,6 +261,7 @@ impl<B: 'static> Sender<B> {
 
     /// RFC 8985 section 6.2 step 2: what was repeated counts only if its answer cannot be that to the
     /// original.
+    #[inline(always)]
     fn arrival(&mut self, at: Instant, end: Seq, repeated: bool, now: Instant) {
         let rtt = now.since(at);
         if repeated && self.rtt.min_rtt().is_some_and(|min| rtt < min) {
@@ -308,11 +310,11 @@ impl<B: 'static> Sender<B> {
     fn measure<S>(&mut self, freed: &Freed, sacked: &Sacked, env: &Env<'_, S>) -> Option<Duration> {
         let in_order = freed.sent_once_at.filter(|_| !freed.any_repeated);
         let at = in_order.max(sacked.sent_once_at)?;
-        let rtt = env.now.since(at);
-        self.rtt.sample(rtt, env.now);
-        env.rtts.observe(rtt, 1);
+        let nanos = env.now.nanos_since(at);
+        self.rtt.sample_nanos(nanos, env.now);
+        env.rtts.observe_nanos(nanos, 1);
         self.data_measured = true;
-        Some(rtt)
+        Some(Duration::from_nanos(nanos))
     }
 
     /// More would have been in flight with a larger `cwnd` (Linux `tcp_is_cwnd_limited`).

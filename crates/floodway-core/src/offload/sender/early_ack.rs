@@ -65,18 +65,24 @@ impl<B: 'static> Sender<B> {
     /// Returns `true` if the guest was told of more than the peer has acknowledged, as of the latest ACK.
     #[inline]
     pub fn is_ahead(&self) -> bool {
-        self.recovery.early.una.is_some()
+        self.early_una().is_some()
+    }
+
+    /// Up to where the guest was told ahead of the peer, as of the latest ACK.
+    #[inline]
+    pub(super) fn early_una(&self) -> Option<Seq> {
+        if self.recovery.diverged { self.recovery.early.una } else { None }
     }
 
     /// Bytes that are acknowledged to the guest and not by the peer.
     pub fn owed(&self) -> u32 {
-        let ahead = self.recovery.early.una.filter(|una| una.after(self.snd_una()));
+        let ahead = self.early_una().filter(|una| una.after(self.snd_una()));
         ahead.map_or(0, |una| una.since(self.snd_una()))
     }
 
     /// Returns `true` if bytes from `ack` on are owed.
     pub fn owes_from(&self, ack: Seq) -> bool {
-        self.recovery.early.una.is_some_and(|una| una.after(ack))
+        self.early_una().is_some_and(|una| una.after(ack))
     }
 
     /// Moves the acknowledgement number for the guest ahead, as far as the rules allow and `ledger` has the bytes then. Returns `true` if it moved: the guest is to be
@@ -90,6 +96,7 @@ impl<B: 'static> Sender<B> {
         let Some(una) = self.next_early(from, config) else { return false };
         self.acquire_state(&mut FreeList::default());
         self.recovery.early.open = true;
+        self.recovery.diverged = true;
         let una = self.record_owed(una, ledger);
         if una.after(from) {
             self.recovery.early.una = Some(una);
@@ -148,7 +155,7 @@ impl<B: 'static> Sender<B> {
     /// The peer was heard. Nothing is ahead once it has acknowledged as much.
     #[inline]
     pub(super) fn settle_early(&mut self) {
-        if let Some(early) = self.recovery.early.una {
+        if let Some(early) = self.early_una() {
             let una = Some(early).filter(|una| una.after(self.snd_una()));
             let dead_at = Instant::NEVER;
             self.recovery.early = Ahead { una, dead_at, ..self.recovery.early };
@@ -157,7 +164,7 @@ impl<B: 'static> Sender<B> {
 
     /// Most bytes that may be withheld: one less than the guest has not heard of.
     pub(super) fn most_withheld(&self) -> u32 {
-        match self.recovery.early.una {
+        match self.early_una() {
             Some(una) if una.before(self.snd_una()) => self.snd_una().since(una) - 1,
             Some(_) => 0,
             None => u32::MAX,

@@ -301,6 +301,10 @@ impl<B: 'static> Sender<B> {
     pub fn next_timeout(&self) -> Instant {
         let recovery = &*self.recovery;
         let timer = recovery.timer.map_or(Instant::NEVER, |(_, at)| at);
+        if !recovery.diverged {
+            debug_assert!(recovery.tells_the_same(), "the guest is told another number");
+            return timer.min(recovery.gap_until);
+        }
         let end =
             if recovery.early.una.is_some() { recovery.early.dead_at } else { recovery.gap_until };
         timer.min(end).min(recovery.stall.answer_at())

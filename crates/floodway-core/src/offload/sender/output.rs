@@ -44,7 +44,23 @@ const LONG_IDLE: Duration = Duration::from_secs(3600);
 
 impl<B: 'static> Sender<B> {
     /// Releases all that may leave, and sets the timer.
+    #[inline]
     pub fn pump<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
+        let repairs = self.store.has_waiting() || self.recovery.frto == Frto::Probing;
+        if self.held() > 0 || repairs {
+            return self.release_all(env);
+        }
+        self.cwnd_limited = false;
+        self.watch_gap(self.store.snd_nxt(), env.now);
+        if let Some(recovery) = self.recovery.get_mut() {
+            recovery.clocked = 0;
+        }
+        self.set_timer(env);
+        self.note_release_time(env.now);
+    }
+
+    /// [`pump`](Self::pump), where something waits for its release.
+    fn release_all<S: Sink<B>>(&mut self, env: &mut Env<'_, S>) {
         self.restart_after_idle(env);
         let mut quota = self.window.cwnd.saturating_sub(self.pipe());
         let probing = self.recovery.frto == Frto::Probing;
@@ -195,6 +211,9 @@ impl<B: 'static> Sender<B> {
             let urgent = chunk.flags.contains(Flags::URG);
             let len = chunk.end().since(start).min(if urgent { self.window.mss } else { u32::MAX });
             let in_rwnd = self.rwnd_edge.since(start);
+            if in_rwnd == 0 {
+                break;
+            }
             let mut n = self.cut(len, (*quota).min(in_rwnd));
             if n == 0 && self.pipe() == 0 && self.store.records() == 0 {
                 // A window of less than one segment, and nothing that could widen it.
@@ -203,10 +222,14 @@ impl<B: 'static> Sender<B> {
             if n < len && in_rwnd >= len {
                 self.cwnd_limited = true;
             }
-            let most = if urgent { 0 } else { len.min(*quota).min(in_rwnd) };
-            let raised = self.raised_size(env.now).filter(|&full| full <= most);
-            let mss = raised.unwrap_or(self.window.mss);
-            n = raised.unwrap_or(n);
+            let mut mss = self.window.mss;
+            let mut raised = false;
+            if self.recovery.black_hole.full > 0 {
+                let most = if urgent { 0 } else { len.min(*quota).min(in_rwnd) };
+                if let Some(full) = self.raised_size(env.now).filter(|&full| full <= most) {
+                    (n, mss, raised) = (full, full, true);
+                }
+            }
             if n == 0 {
                 break;
             }
@@ -218,7 +241,7 @@ impl<B: 'static> Sender<B> {
             env.sink.release(&chunk.frame, &release);
             self.emitted(&release, false, env.counters);
             self.store.released(start + n, env.now, mss);
-            if raised.is_some() {
+            if raised {
                 self.note_raise(start + n);
             }
             *quota = quota.saturating_sub(n);
@@ -247,14 +270,15 @@ impl<B: 'static> Sender<B> {
     /// Of `quota` bytes of `cwnd`, those that may leave at once.
     #[inline]
     fn at_once(&self, quota: u32, now: Instant) -> u32 {
-        let answers_ack = self.recovery.release_at == Instant::ZERO;
-        if now < self.recovery.release_at || (answers_ack && self.waits_for_pair(quota, now)) {
+        let recovery = &*self.recovery;
+        let answers_ack = recovery.release_at == Instant::ZERO;
+        if now < recovery.release_at || (answers_ack && self.waits_for_pair(quota, now)) {
             return 0;
         }
         let mss = self.window.mss;
         let least = if !answers_ack && self.sends_pairs() { 2 * mss } else { mss };
-        let always = self.recovery.clocked.clamp(least, 2 * mss);
-        if quota.min(self.held()) <= always { quota } else { quota.min(self.burst().max(always)) }
+        let always = recovery.clocked.clamp(least, 2 * mss);
+        if quota.min(self.held()) <= always { quota } else { self.burst(always, quota) }
     }
 
     /// Returns `true` if what may leave, `quota` bytes, waits for the second segment of a pair.
@@ -278,10 +302,20 @@ impl<B: 'static> Sender<B> {
         self.paced_over().is_some_and(|srtt| cwnd * MILLISECOND < mss * srtt)
     }
 
-    /// Bytes of a millisecond at the flow's rate. Outside congestion avoidance bursts are not limited.
-    fn burst(&self) -> u32 {
-        self.paced_over()
-            .map_or(u32::MAX, |srtt| (u64::from(self.window.cwnd) * MILLISECOND / srtt) as u32)
+    /// Bytes of a millisecond at the flow's rate, but `least` at least and `most` at most. Outside congestion avoidance bursts are
+    /// not limited.
+    #[inline]
+    fn burst(&self, least: u32, most: u32) -> u32 {
+        let Some(srtt) = self.paced_over() else { return most };
+        let in_srtt = u64::from(self.window.cwnd) * MILLISECOND;
+        // Divided only where it lies between the two.
+        if u64::from(most) * srtt <= in_srtt {
+            most
+        } else if u64::from(least) * srtt >= in_srtt {
+            least
+        } else {
+            (in_srtt / srtt) as u32
+        }
     }
 
     /// Returns the round trip in nanoseconds over which `cwnd` is spread: in congestion avoidance, with segments in flight, and if it is longer than a millisecond.
@@ -320,8 +354,16 @@ impl<B: 'static> Sender<B> {
     }
 
     /// Of `len` bytes what fits into `quota`: all, or a multiple of the MSS.
+    #[inline]
     fn cut(&self, len: u32, quota: u32) -> u32 {
-        if len <= quota { len } else { quota - quota % self.window.mss }
+        let mss = self.window.mss;
+        match quota {
+            _ if len <= quota => len,
+            // The common cases do without a division.
+            _ if quota < mss => 0,
+            _ if quota < 2 * mss => mss,
+            _ => quota - quota % mss,
+        }
     }
 
     /// Sends `start..end`, which lies within one chunk.

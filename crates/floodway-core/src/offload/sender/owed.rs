@@ -72,7 +72,7 @@ impl<B: 'static> Sender<B> {
     /// Something was acknowledged early, and the port has not heard yet that it is settled.
     #[inline]
     pub fn has_open_debt(&self) -> bool {
-        self.recovery.early.open
+        self.recovery.diverged && self.recovery.early.open
     }
 
     /// Records all that is stored before `una`, which is to be acknowledged. Returns how far it may be: `una`, less if there is no room.
@@ -143,6 +143,7 @@ impl<B: 'static> Sender<B> {
         let Some(recovery) = self.recovery.get_mut() else { return (0, None) };
         let Ahead { counted, place, .. } = recovery.early;
         recovery.early = Ahead { open: false, counted: 0, place: None, ..recovery.early };
+        recovery.note_divergence();
         (counted, place)
     }
 
@@ -187,6 +188,7 @@ impl<B: 'static> Sender<B> {
         let early = Ahead { recorded, sent_before, ..Ahead::NONE };
         let early = Ahead { una: Some(told), place: Some(flow.place), open: true, ..early };
         tx.recovery.early = early;
+        tx.recovery.diverged = true;
         let flight = tx.snd_max.since(una);
         tx.recovery.begin(Phase::Loss, tx.snd_max, flight);
         tx.recovery.timer = Some((Timer::Retransmission, now));

@@ -63,6 +63,9 @@ pub(in crate::offload) struct Recovery {
     pub(super) probe_lone: bool,
     /// [`latest`](Self::latest) is a repair: it may have overtaken what was sent once.
     pub(super) repair_arrived: bool,
+    /// The guest is told another acknowledgement number than the peer's: bytes are withheld, or were acknowledged early.
+    /// Else [`stall`](Self::stall) and [`early`](Self::early) are at rest, and nobody needs to look at their cache lines.
+    pub(super) diverged: bool,
     pub(super) learnt: Learnt,
     /// Ends when this is acknowledged.
     pub recover: Seq,
@@ -81,18 +84,18 @@ pub(in crate::offload) struct Recovery {
     pub clocked: u32,
     /// Bytes that the guest has sent are missing here; the flow is given up at this time.
     pub gap_until: Instant,
-    pub(super) latest: Option<Latest>,
-    pub prr: Prr,
-    /// What the guest sent again although it is stored: it is to hear that it came twice.
-    pub repeat: Option<(Seq, Seq)>,
     /// What size segments had before none came through.
     pub black_hole: BlackHole,
+    /// What the guest sent again although it is stored: it is to hear that it came twice.
+    pub repeat: Option<(Seq, Seq)>,
+    pub(super) latest: Option<Latest>,
+    /// What was sent again in this recovery, and not in vain as far as is known.
+    pub(super) repairs: Repairs,
+    pub prr: Prr,
     /// What the guest is not told of because the receiver's window is closed.
     pub stall: Stall,
     /// What the guest was told ahead of the peer.
     pub(super) early: Ahead,
-    /// What was sent again in this recovery, and not in vain as far as is known.
-    pub(super) repairs: Repairs,
     /// `snd_una` at the latest timeout of this recovery.
     pub(super) timed_out: Option<Seq>,
 }
@@ -122,6 +125,7 @@ impl Recovery {
             probe_end: None,
             probe_lone: false,
             repair_arrived: false,
+            diverged: false,
             probed: false,
             repairs: Repairs::NONE,
             frto: Frto::Off,
@@ -146,6 +150,16 @@ impl Recovery {
         *self = Self { repairs: self.repairs, ..Self::new(next, learnt) };
     }
 
+    /// Notes whether the guest is told another acknowledgement number than the peer's, after either half of that has changed.
+    pub(super) fn note_divergence(&mut self) {
+        self.diverged = !self.tells_the_same();
+    }
+
+    /// Returns `true` if nothing is withheld from the guest, and nothing was acknowledged to it early.
+    pub(super) fn tells_the_same(&self) -> bool {
+        self.stall.withheld == 0 && !self.early.open && self.early.una.is_none()
+    }
+
     /// An acknowledgement of what is on its way can end, undo or show nothing but that it has arrived.
     #[inline]
     pub fn is_calm(&self) -> bool {
@@ -166,8 +180,7 @@ impl Recovery {
             && self.probe_end.is_none()
             && self.gap_until == Instant::NEVER
             && self.repeat.is_none()
-            && self.stall.withheld == 0
-            && !self.early.open
+            && !self.diverged
             && self.black_hole.full == 0
     }
 

@@ -88,22 +88,25 @@ impl<B: 'static> Sender<B> {
     #[inline]
     pub fn una_for_guest(&self) -> Seq {
         let disclosed = self.charged_from();
-        match self.recovery.early.una {
-            Some(early) => early.max(disclosed),
-            None => disclosed,
-        }
+        self.early_una().map_or(disclosed, |early| early.max(disclosed))
     }
 
     /// Where what counts for the budget begins: at `snd_una`, less what is withheld.
     #[inline]
     pub fn charged_from(&self) -> Seq {
-        self.snd_una() - self.recovery.stall.withheld
+        self.snd_una() - self.withheld()
+    }
+
+    /// Acknowledged bytes of which the guest has not been told.
+    #[inline]
+    fn withheld(&self) -> u32 {
+        if self.recovery.diverged { self.recovery.stall.withheld } else { 0 }
     }
 
     /// Returns `true` if the guest is not told of all that is acknowledged.
     #[inline]
     pub fn is_withholding(&self) -> bool {
-        self.recovery.stall.withheld > 0
+        self.withheld() > 0
     }
 
     /// Decides what to withhold after an ACK of the peer; `before` was `snd_una` until then. `guest_is_done` says that
@@ -135,6 +138,7 @@ impl<B: 'static> Sender<B> {
             return false;
         }
         self.recovery.stall.withheld = withheld;
+        self.recovery.diverged = true;
         self.recovery.stall.peer_heard = true;
         self.answer(now)
     }
@@ -145,6 +149,7 @@ impl<B: 'static> Sender<B> {
         let withheld = self.is_withholding();
         if withheld {
             self.recovery.stall = Stall::NONE;
+            self.recovery.note_divergence();
         }
         withheld
     }
@@ -174,6 +179,7 @@ impl<B: 'static> Sender<B> {
             *stall = Stall { withheld, answers, ..Stall::NONE };
             stall.answer_from = now + stall.interval();
             stall.ask_from = now + stall.interval().min(ASK_INTERVAL);
+            self.recovery.note_divergence();
         }
         answers
     }
