@@ -1,7 +1,9 @@
 //! A switch that dies, and the next one.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use floodway_core::offload::journal::{Journal, Layout};
 use floodway_core::offload::{Adoption, Offload};
@@ -13,6 +15,35 @@ use super::World;
 pub struct Memory {
     pub words: &'static [AtomicU64],
     pub layout: Layout,
+}
+
+thread_local! {
+    /// Memory that no world of this thread uses any more.
+    static SPARE: RefCell<Vec<&'static [AtomicU64]>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory of one world. It lasts as long as the process, as that of a switch must, and the next world has it then: a property
+/// makes thousands of worlds.
+pub struct Lease(&'static [AtomicU64]);
+
+impl Lease {
+    /// At least `words` words, all of them zero.
+    fn new(words: usize) -> Self {
+        let spare = SPARE.with_borrow_mut(|spare| {
+            let index = spare.iter().position(|spare| spare.len() >= words)?;
+            Some(spare.swap_remove(index))
+        });
+        let memory = spare
+            .unwrap_or_else(|| (0..words).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak());
+        memory.iter().for_each(|word| word.store(0, Relaxed));
+        Self(memory)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| spare.push(self.0));
+    }
 }
 
 impl World {
@@ -29,9 +60,9 @@ impl World {
     }
 
     fn record_as(&mut self, layout: Layout) -> Memory {
-        let words: Vec<_> = (0..layout.words()).map(|_| AtomicU64::new(0)).collect();
-        // As long as the test runs.
-        let memory = Memory { words: words.leak(), layout };
+        let lease = Lease::new(layout.words());
+        let memory = Memory { words: &lease.0[..layout.words()], layout };
+        self.journal = Some(lease);
         self.switch.offload.record_in(Journal::blank(memory.words, layout));
         memory
     }

@@ -151,6 +151,8 @@ pub struct World {
     rings_stopped: bool,
     guest_capture: Capture,
     wire_capture: Capture,
+    /// Where the switch records what it acknowledges, if it does.
+    journal: Option<dying::Lease>,
 }
 
 /// The flow in the guest's direction.
@@ -205,6 +207,7 @@ impl World {
             rings_stopped: false,
             guest_capture: Capture::default(),
             wire_capture: Capture::default(),
+            journal: None,
         }
     }
 
