@@ -66,7 +66,7 @@ fn everything() -> Scenario {
 #[test]
 fn points_of_the_code_are_steps_of_the_model() {
     let mut steps = HashSet::new();
-    for point in Point::ALL.into_iter().filter(|point| point.process() != Process::Store) {
+    for &point in Point::ALL.iter().filter(|point| point.process() != Process::Store) {
         assert!(!steps_at(point).is_empty(), "{point:?}");
         steps_at(point).iter().for_each(|step| assert!(steps.insert(step), "{step:?}"));
     }

@@ -10,88 +10,6 @@
 //!
 //! **Release builds** have nothing of this: [`pass`] is empty, and no variable is read. `make unit` looks for the variable's name in the program.
 
-/// A step of the hand-over that is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(usize)]
-pub enum Point {
-    // The data plane's workers.
-    /// A batch of frames was taken from a transmit ring.
-    BatchTaken,
-    /// A frame was copied into a receive ring, and its used entry was written.
-    FramePlaced,
-    /// The used index of a receive ring was published.
-    UsedPublished,
-    /// A guest was interrupted.
-    Interrupted,
-    /// The used index of a transmit ring was published.
-    BatchCompleted,
-    /// A frame was taken from an uplink.
-    SegmentReceived,
-    /// A word of a journal was stored.
-    JournalStored,
-    /// An acknowledgement was sent in a guest's name.
-    AckSent,
-    // The data plane's port threads.
-    /// A message was received from the broker.
-    MessageReceived,
-    /// The device has acted on it.
-    MessageActed,
-    /// Its outcome was sent.
-    HandledSent,
-    /// The device has acted on a message of the record.
-    ReplayActed,
-    /// The end of the record was confirmed.
-    ResumedSent,
-    // The data plane's main thread.
-    /// It has got all that it starts with.
-    PlaneEquipped,
-    /// It serves, and has said so.
-    ReadySent,
-    // The broker's port threads.
-    /// The mark that the front-end is owed something is in the store.
-    MarkSet,
-    /// A message was taken from the front-end's socket.
-    MessageTaken,
-    /// It was sent to the data plane.
-    MessageDelivered,
-    /// Its outcome was received, and the record changed.
-    HandledReceived,
-    /// The reply was written.
-    ReplyWritten,
-    /// Changes of the record are in the store.
-    ChangesKept,
-    /// The connection is in the store, with the number of its next message.
-    SessionKept,
-    /// The mark was removed.
-    MarkRemoved,
-    /// A front-end was accepted.
-    FrontEndAccepted,
-    /// The channel of a new data plane is in the store.
-    ChannelKept,
-    /// The record was sent.
-    ReplaySent,
-    // The broker's main thread.
-    /// A data plane was started.
-    PlaneStarted,
-    /// It is in the store.
-    PlaneKept,
-    /// Ports were given their channels to it.
-    PlaneAttached,
-    /// It was given the last of what it starts with.
-    PlaneSupplied,
-    /// That it is ready is in the store.
-    ReadyKept,
-    /// A data plane has ended.
-    PlaneGone,
-    // The descriptor store.
-    /// It has taken an item.
-    ItemKept,
-    /// It has seen that the broker is gone.
-    BrokerLost,
-    /// It has given the next broker all items.
-    ItemsGiven,
-}
-
 /// Whose step a point is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
@@ -103,57 +21,112 @@ pub enum Process {
     Store,
 }
 
-impl Point {
-    /// All of them.
-    pub const ALL: [Self; Self::ItemsGiven as usize + 1] = {
-        use Point::*;
-        [
-            BatchTaken,
-            FramePlaced,
-            UsedPublished,
-            Interrupted,
-            BatchCompleted,
-            SegmentReceived,
-            JournalStored,
-            AckSent,
-            MessageReceived,
-            MessageActed,
-            HandledSent,
-            ReplayActed,
-            ResumedSent,
-            PlaneEquipped,
-            ReadySent,
-            MarkSet,
-            MessageTaken,
-            MessageDelivered,
-            HandledReceived,
-            ReplyWritten,
-            ChangesKept,
-            SessionKept,
-            MarkRemoved,
-            FrontEndAccepted,
-            ChannelKept,
-            ReplaySent,
-            PlaneStarted,
-            PlaneKept,
-            PlaneAttached,
-            PlaneSupplied,
-            ReadyKept,
-            PlaneGone,
-            ItemKept,
-            BrokerLost,
-            ItemsGiven,
-        ]
-    };
-
-    /// The process that passes it.
-    #[must_use]
-    pub const fn process(self) -> Process {
-        match self as usize {
-            ..=14 => Process::DataPlane,
-            15..=31 => Process::Broker,
-            _ => Process::Store,
+/// Declares the points, each in the process that passes it.
+macro_rules! points {
+    ($($process:ident { $($(#[$doc:meta])* $point:ident,)* })*) => {
+        /// A step of the hand-over that is done.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(usize)]
+        pub enum Point {
+            $($($(#[$doc])* $point,)*)*
         }
+
+        impl Point {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$($(Self::$point,)*)*];
+
+            /// The process that passes it.
+            #[must_use]
+            pub const fn process(self) -> Process {
+                match self {
+                    $($(Self::$point)|* => Process::$process,)*
+                }
+            }
+        }
+    };
+}
+
+points! {
+    DataPlane {
+        // Its workers.
+        /// A batch of frames was taken from a transmit ring.
+        BatchTaken,
+        /// A frame was copied into a receive ring, and its used entry was written.
+        FramePlaced,
+        /// The used index of a receive ring was published.
+        UsedPublished,
+        /// A guest was interrupted.
+        Interrupted,
+        /// The used index of a transmit ring was published.
+        BatchCompleted,
+        /// A frame was taken from an uplink.
+        SegmentReceived,
+        /// A word of a journal was stored.
+        JournalStored,
+        /// An acknowledgement was sent in a guest's name.
+        AckSent,
+        // Its port threads.
+        /// A message was received from the broker.
+        MessageReceived,
+        /// The device has acted on it.
+        MessageActed,
+        /// Its outcome was sent.
+        HandledSent,
+        /// The device has acted on a message of the record.
+        ReplayActed,
+        /// The end of the record was confirmed.
+        ResumedSent,
+        // Its main thread.
+        /// It has got all that it starts with.
+        PlaneEquipped,
+        /// It serves, and has said so.
+        ReadySent,
+    }
+    Broker {
+        // Its port threads.
+        /// The mark that the front-end is owed something is in the store.
+        MarkSet,
+        /// A message was taken from the front-end's socket.
+        MessageTaken,
+        /// It was sent to the data plane.
+        MessageDelivered,
+        /// Its outcome was received, and the record changed.
+        HandledReceived,
+        /// The reply was written.
+        ReplyWritten,
+        /// Changes of the record are in the store.
+        ChangesKept,
+        /// The connection is in the store, with the number of its next message.
+        SessionKept,
+        /// The mark was removed.
+        MarkRemoved,
+        /// A front-end was accepted.
+        FrontEndAccepted,
+        /// The channel of a new data plane is in the store.
+        ChannelKept,
+        /// The record was sent.
+        ReplaySent,
+        // Its main thread.
+        /// A data plane was started.
+        PlaneStarted,
+        /// It is in the store.
+        PlaneKept,
+        /// Ports were given their channels to it.
+        PlaneAttached,
+        /// It was given the last of what it starts with.
+        PlaneSupplied,
+        /// That it is ready is in the store.
+        ReadyKept,
+        /// A data plane has ended.
+        PlaneGone,
+    }
+    Store {
+        /// It has taken an item.
+        ItemKept,
+        /// It has seen that the broker is gone.
+        BrokerLost,
+        /// It has given the next broker all items.
+        ItemsGiven,
     }
 }
 

@@ -253,7 +253,7 @@ fn nothing_is_lost_at_any_step_of_the_store() {
 }
 
 fn die_at_each_of(process: Process) {
-    for point in Point::ALL.into_iter().filter(|point| point.process() == process) {
+    for &point in Point::ALL.iter().filter(|point| point.process() == process) {
         let Some(occasion) = occasion(point) else { continue };
         let times = if occasion == Occasion::None { 1..=2 } else { 1..=1 };
         times.for_each(|count| die_at(point, occasion, count));
