@@ -4,6 +4,7 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::flow::state::Debts;
 use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Retained};
 use super::receiver::Receiver;
@@ -67,6 +68,13 @@ impl<B: 'static> Adopted<B> {
             }
         }
         adopted
+    }
+
+    /// Where the journal has what it owes to its guest.
+    pub fn debts(&self) -> Debts {
+        let [place, _] = self.places;
+        let debt = |place| (place, self.rx.guest_ack, self.rx.acked);
+        Debts { to_guest: place.map(debt), to_peer: None }
     }
 
     /// The receive side, if it lacks nothing, with its place in the journal.
