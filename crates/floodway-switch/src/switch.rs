@@ -181,7 +181,7 @@ impl Switch {
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
         let arrived = std::mem::take(&mut held.arrived);
         let Opened { mut shared, tables, memory } = open(config, &wakers, &mut receivers, &held)?;
-        let handed_over = take_up(&shared, &held.journals, arrived);
+        let handed_over = hand_over::take_up(&shared, &held.journals, arrived);
         if let Some(pairs) = held.pairs.take() {
             shared.traffic = pairs;
         }
@@ -461,23 +461,6 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
         arrived,
     };
     (channels, held, addresses)
-}
-
-/// Lets ports take up what earlier data planes have left of connections. Returns what has become of those that were handed over.
-fn take_up(
-    shared: &Shared,
-    journals: &BTreeMap<usize, KeptJournal>,
-    mut arrived: BTreeMap<u64, Arrived>,
-) -> Resumption {
-    let mut all = Resumption::default();
-    for (index, port) in shared.ports().iter().enumerate() {
-        let arrived = arrived.remove(&port.instance);
-        let found = port.take_up(journals.get(&index).copied(), arrived, shared.now());
-        all.carried += found.carried;
-        all.online += found.online;
-        all.refused += found.refused;
-    }
-    all
 }
 
 /// Brings addresses that an earlier data plane had learned into the table: those behind uplinks at once, guests' when they are known to be still there.

@@ -4,9 +4,8 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::flow::state::Debts;
 use super::journal::Recorder;
-use super::journal::{self, FlowPlace, Retained};
+use super::journal::{self, FlowPlace, Owed, Retained};
 use super::receiver::Receiver;
 use super::sender::owed::Left;
 use super::sink::{Link, SynthesizedSegment};
@@ -71,10 +70,10 @@ impl<B: 'static> Adopted<B> {
     }
 
     /// Where the journal has what it owes to its guest.
-    pub fn debts(&self) -> Debts {
+    pub fn debts(&self) -> Owed {
         let [place, _] = self.places;
         let debt = |place| (place, self.rx.guest_ack, self.rx.acked);
-        Debts { to_guest: place.map(debt), to_peer: None }
+        Owed { to_guest: place.map(debt), to_peer: None }
     }
 
     /// The receive side, if it lacks nothing, with its place in the journal.

@@ -37,9 +37,10 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::{Offload, UPKEEP_INTERVAL};
 use super::flow::Flow;
-use super::flow::state::{Debts, FlowState};
+use super::flow::state::FlowState;
+use super::frames::Refused;
 use super::frames::{Frames, Revive, Revived};
-use super::journal::{Creditor, Image, Retained};
+use super::journal::{Creditor, Image, Owed, Retained};
 use super::packed_link::{pack, unpack};
 use super::sink::Sink;
 use crate::tables::flow_table::FlowId;
@@ -48,18 +49,6 @@ use crate::time::Instant;
 
 /// Version of the format. Other versions are not read.
 pub const FORMAT: u32 = 1;
-
-/// A record is not believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the state of a connection contradicts itself")
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// What flows of a port share that does not follow from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +117,7 @@ impl Carried {
     pub(super) fn resume<B: 'static>(
         &mut self,
         tuple: &FiveTuple,
-        debts: Debts,
+        debts: Owed,
         revive: &mut Revive<'_, B>,
     ) -> Option<Resumed<B>> {
         let (state, frames) = self.flows.remove(tuple)?;
@@ -182,7 +171,7 @@ impl<B: 'static> Offload<B> {
             carried.flows.iter().map(|(tuple, (state, _))| (state.last_used, *tuple)).collect();
         names.sort_unstable();
         for (_, tuple) in names {
-            let Some(resumed) = carried.resume(&tuple, Debts::default(), &mut revive) else {
+            let Some(resumed) = carried.resume(&tuple, Owed::default(), &mut revive) else {
                 continue;
             };
             // What was acknowledged in another's name outlives a process only in the journal.

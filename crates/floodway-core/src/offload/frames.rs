@@ -2,13 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::carried::Refused;
 use super::journal::{Creditor, Image, Retained};
 use crate::seq::Seq;
 use crate::tcp::Segment;
 
 /// Longest frame: a GSO packet with its headers is shorter.
 const MAX_FRAME: u32 = 128 << 10;
+
+/// A record is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the state of a connection contradicts itself")
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// What a state says of one of its frames.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -210,3 +210,67 @@ impl Reader {
         Ok((instance, Arrived { carried, behind }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use floodway_core::offload::Config;
+    use rustix::fs::SealFlags;
+
+    use super::super::WORD;
+    use super::super::tests::memory;
+    use super::*;
+    use crate::state::offload::PortOffload;
+
+    const WORDS: usize = 64;
+    const BYTES: u64 = (WORDS * WORD) as u64;
+
+    /// A file in which two ports without connections are written, with room for `bytes`.
+    fn written(bytes: u64, ends: bool) -> File {
+        let file = memory(WORDS, SealFlags::SHRINK.union(SealFlags::GROW));
+        let mut flows = FlowsWriter::begin(file.try_clone().unwrap(), bytes).unwrap();
+        let port = PortOffload::new(Config::default());
+        for instance in [7, 9] {
+            port.hand_over(instance, Instant::from_millis(5), &mut flows).unwrap();
+        }
+        if ends {
+            flows.end().unwrap();
+        }
+        file.into()
+    }
+
+    fn instances(file: &File) -> io::Result<Vec<u64>> {
+        let file = file.try_clone().unwrap();
+        read(file.into(), BYTES).map(|ports| ports.into_keys().collect())
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_clocks_go_on() {
+        let file = written(BYTES, true);
+        assert_eq!(instances(&file).unwrap(), [7, 9]);
+        let ports = read(file.into(), BYTES).unwrap();
+        let ahead = ports[&7].ahead(Instant::ZERO);
+        assert!(ahead >= Duration::from_millis(5) && ahead < Duration::from_secs(60), "{ahead:?}");
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out() {
+        let one = HEAD as u64 + 2 * RECORD as u64 + 40;
+        assert_eq!(instances(&written(one, true)).unwrap(), [7]);
+        assert_eq!(instances(&written(0, true)).unwrap(), []);
+    }
+
+    #[test]
+    fn what_has_no_end_or_is_damaged_is_not_believed() {
+        assert!(instances(&written(BYTES, false)).is_err());
+        assert!(instances(&memory(WORDS, SealFlags::SHRINK).into()).is_err());
+        for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
+            let file = memory(WORDS, SealFlags::SHRINK);
+            let mut bytes = vec![0; BYTES as usize];
+            written(BYTES, true).read_exact_at(&mut bytes, 0).unwrap();
+            bytes[at] = byte;
+            let file = File::from(file);
+            file.write_all_at(&bytes, 0).unwrap();
+            assert!(instances(&file).is_err(), "{at}");
+        }
+    }
+}

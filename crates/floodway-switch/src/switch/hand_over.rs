@@ -11,6 +11,7 @@
 //! Then it is written how connections are ([`kept::flows`](crate::kept::flows)). From then on nothing is written any more. Frames that wait inside (for a guest's buffers, for an uplink's rate) end with the process, as they do in a crash.
 //! Guests are not interrupted for what was published last: whoever takes rings up interrupts once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -23,7 +24,9 @@ use crate::api::events::EventKind;
 use crate::api::status::{ProgramStatus, ProgramsStatus, UpgradesStatus};
 use crate::events::time_at;
 use crate::kept::addresses::KeptAddresses;
-use crate::kept::flows::FlowsWriter;
+use crate::kept::flows::{Arrived, FlowsWriter};
+use crate::kept::journal::KeptJournal;
+use crate::state::shared::Shared;
 use crate::sync::lock;
 
 impl Switch {
@@ -105,6 +108,23 @@ impl Switch {
             self.shared.events.emit(EventKind::UpgradeFailed { reason });
         }
     }
+}
+
+/// Lets ports take up what earlier data planes have left of connections. Returns what has become of those that were handed over.
+pub(super) fn take_up(
+    shared: &Shared,
+    journals: &BTreeMap<usize, KeptJournal>,
+    mut arrived: BTreeMap<u64, Arrived>,
+) -> Resumption {
+    let mut all = Resumption::default();
+    for (index, port) in shared.ports().iter().enumerate() {
+        let arrived = arrived.remove(&port.instance);
+        let found = port.take_up(journals.get(&index).copied(), arrived, shared.now());
+        all.carried += found.carried;
+        all.online += found.online;
+        all.refused += found.refused;
+    }
+    all
 }
 
 /// The document of `programs`.

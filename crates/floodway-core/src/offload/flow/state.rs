@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Flow, Marks, Phase};
 use crate::offload::age::Age;
-use crate::offload::carried::Refused;
 use crate::offload::connection::Connection;
-use crate::offload::frames::{Frames, Revived};
-use crate::offload::journal::{Creditor, FlowPlace};
+use crate::offload::frames::{Frames, Refused, Revived};
+use crate::offload::journal::{Creditor, FlowPlace, Owed};
 use crate::offload::packed_link::{pack, unpack};
 use crate::offload::port::{Holdings, OffloadShared};
 use crate::offload::receiver::Receiver;
@@ -21,13 +20,6 @@ use crate::seq::Seq;
 use crate::tables::flow_table::{FlowId, FlowRef};
 use crate::tables::timer::ShortTime;
 use crate::time::Instant;
-
-/// Where a journal has what a flow owes, with the numbers there: acknowledged by the creditor, and to its other end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::offload) struct Debts {
-    pub to_guest: Option<(FlowPlace, Seq, Seq)>,
-    pub to_peer: Option<(FlowPlace, Seq, Seq)>,
-}
 
 /// Addresses and ports in the guest's direction, protocol, whether it is IPv6, VLAN.
 type Name = (Ipv6Addr, Ipv6Addr, u16, u16, u8, bool, u16);
@@ -90,7 +82,7 @@ impl<B: 'static> Flow<B> {
     /// The state contradicts itself or the journal, or the frames do not hold what it says.
     pub fn import(
         state: FlowState,
-        debts: Debts,
+        debts: Owed,
         frames: &mut Revived<'_, B>,
     ) -> Result<Self, Refused> {
         let place = |debt: Option<(FlowPlace, Seq, Seq)>| debt.map(|(place, ..)| place);
@@ -116,7 +108,7 @@ impl<B: 'static> Flow<B> {
     }
 
     /// What the journal has of it. `None` if it cannot go on as it was: bytes of it are missing.
-    pub fn debts(&self) -> Option<Debts> {
+    pub fn debts(&self) -> Option<Owed> {
         match &self.phase {
             Phase::Established(connection) => Some(connection.debts()),
             Phase::Adopted(adopted) if adopted.broken.is_none() => Some(adopted.debts()),
@@ -153,7 +145,7 @@ impl<B: 'static> Flow<B> {
 }
 
 impl<B: 'static> Connection<B> {
-    fn debts(&self) -> Debts {
-        Debts { to_guest: self.rx.debt(), to_peer: self.tx.debt() }
+    fn debts(&self) -> Owed {
+        Owed { to_guest: self.rx.debt(), to_peer: self.tx.debt() }
     }
 }

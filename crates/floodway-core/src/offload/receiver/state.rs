@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Receiver;
-use crate::offload::carried::Refused;
 use crate::offload::echo::Echo;
-use crate::offload::frames::{Framed, Frames, Revived};
+use crate::offload::frames::{Framed, Frames, Refused, Revived};
 use crate::offload::guest::MAX_REDELIVERIES;
 use crate::offload::journal::FlowPlace;
 use crate::offload::keeping::{Keeping, Kept, charge};

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Sent};
 use super::{Chunk, Store};
-use crate::offload::carried::Refused;
-use crate::offload::frames::{Framed, Frames, Revived};
+use crate::offload::frames::{Framed, Frames, Refused, Revived};
 use crate::offload::state_pool::Pooled;
 use crate::seq::Seq;
 use crate::tcp::Ecn;
