@@ -256,13 +256,13 @@ mod tests {
     fn what_has_no_room_is_left_out() {
         let one = HEAD as u64 + 2 * RECORD as u64 + 40;
         assert_eq!(instances(&written(one, true)).unwrap(), [7]);
-        assert_eq!(instances(&written(0, true)).unwrap(), []);
+        assert!(instances(&written(0, true)).unwrap().is_empty());
     }
 
     #[test]
     fn what_has_no_end_or_is_damaged_is_not_believed() {
         assert!(instances(&written(BYTES, false)).is_err());
-        assert!(instances(&memory(WORDS, SealFlags::SHRINK).into()).is_err());
+        assert!(instances(&File::from(memory(WORDS, SealFlags::SHRINK))).is_err());
         for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
             let file = memory(WORDS, SealFlags::SHRINK);
             let mut bytes = vec![0; BYTES as usize];
