@@ -171,6 +171,10 @@ pub struct UpgradesStatus {
     pub from: String,
     /// Microseconds between the end of the work of one process and the start of that of the next one.
     pub pause_us: u64,
+    /// Connections whose congestion control the switch had before it.
+    pub online: u32,
+    /// Those of them that it still had after it; the others passed through from then on.
+    pub carried: u32,
     /// Why the last attempt failed, if it did.
     pub problem: Option<String>,
 }

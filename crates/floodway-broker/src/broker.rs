@@ -432,17 +432,17 @@ impl Broker<'_> {
             FromDataPlane::Ready { version, .. } if version != VERSION => {
                 return Err(ChannelError::from(Violation::Version(version)).into());
             }
-            FromDataPlane::Ready { .. } => {
+            FromDataPlane::Ready { carried, .. } => {
                 plane.pulse.on_ready();
                 self.leave_data_plane(plane);
                 fault::pass(Point::ReadyKept);
                 (self.on_event)(Event::Ready);
-                self.finish_upgrade(plane);
+                self.finish_upgrade(plane, carried);
             }
             FromDataPlane::StandsBy { .. } => return Err(HearError::NotToHandOver),
             FromDataPlane::HandOverPrepared => plane.begin_hand_over()?,
-            FromDataPlane::HandedOver if plane.on_handed_over() => {}
-            FromDataPlane::HandedOver => return Err(HearError::NotToHandOver),
+            FromDataPlane::HandedOver { online } if plane.on_handed_over(online) => {}
+            FromDataPlane::HandedOver { .. } => return Err(HearError::NotToHandOver),
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),
             FromDataPlane::Reopen { number } if number >= self.uplink_numbers => {
                 return Err(HearError::UnknownUplink(number));

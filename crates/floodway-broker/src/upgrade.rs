@@ -4,8 +4,8 @@
 //! Whoever wants an upgrade opens and checks the program, and leaves it here ([`UpgradeControl::ask`]). The broker's loop does the rest
 //! (`broker::upgrade`), in three steps of which the first can fail without effect:
 //!
-//! 1. A data plane of the other program starts beside the one that runs, is given the configuration, enters its sandbox and waits. Meanwhile the other one takes
-//!    connections off its offload.
+//! 1. A data plane of the other program starts beside the one that runs, is given the configuration, enters its sandbox and waits. Then the one that runs is given memory for
+//!    the state of its connections, or takes them off its offload, if the other one reads another format.
 //! 2. The one that runs lets go of all rings, devices and kept memory, and says so; the other one gets all of them.
 //! 3. When it serves, the broker is replaced by the same program: its ports' threads end when no front-end is owed anything, and the
 //!    process executes the program. What it held is in the [descriptor store](crate::store).
@@ -25,6 +25,8 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Candidate {
     /// What it is.
     pub program: Program,
+    /// Version of the format in which it takes connections over.
+    pub flows: u32,
     /// Its file, which is executed wherever its path leads by then.
     pub file: OwnedFd,
 }

@@ -3,10 +3,14 @@
 use std::ops::{Add, AddAssign, Sub};
 pub use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point in time, in nanoseconds since the caller's epoch (switch start, simulation start).
 ///
 /// 64 bits last 584 years. Arithmetic saturates: a far deadline is a far deadline, not a panic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Instant(u64);
 
 impl Instant {

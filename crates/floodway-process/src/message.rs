@@ -14,7 +14,7 @@
 //! version before it starts it; a difference ends the start with an error that names both.
 //!
 //! **Hand-over**: in an [upgrade](crate::upgrade) two data planes run for a short time, and only one of them moves frames. `StandBy` in the place of `Start` makes the new one
-//! confine itself and wait. `PrepareHandOver` makes the old one take connections off its offload, `HandOver` makes it let go of everything.
+//! confine itself and wait. `PrepareHandOver` gives the old one memory for the state of its connections, or makes it take them off its offload; `HandOver` makes it let go of everything.
 //!
 //! **Invariant**: [`Message::check`] accepts every message that a peer of this version sends.
 
@@ -27,7 +27,7 @@ use crate::peer::Peer;
 use crate::upgrade::Programs;
 
 /// Version of the message set.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -192,6 +192,8 @@ pub enum StatePart {
     Pairs,
     /// The forwarding table.
     MacTable,
+    /// Connections, as the data plane of before has left them: of an upgrade only.
+    Flows,
     /// Whose turn it is: in the first word of each worker's [`TURN_BYTES`] the instance of the port that it serves, or zero.
     Turns,
 }
@@ -282,8 +284,14 @@ pub enum ToDataPlane {
     Programs(Programs),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
     StandBy,
-    /// Another data plane is about to take this one's place: connections are to go off the offload, as far as they can within [`PREPARATION_MS`].
-    PrepareHandOver,
+    /// Another data plane is about to take this one's place. The state of connections goes into the memfd, at its [`HandOver`](Self::HandOver), if this one writes the format
+    /// that the other one reads; otherwise they are to go off the offload, as far as they can within [`PREPARATION_MS`].
+    PrepareHandOver {
+        /// Version of the format.
+        flows: u32,
+        /// Length of the memfd, which is all zeros.
+        bytes: u64,
+    },
     /// Nothing came of it: the offload takes connections again.
     CancelHandOver,
     /// The data plane is to touch no ring, device or kept memory any more, say so, and end.
@@ -298,6 +306,7 @@ impl Message for ToDataPlane {
             Self::Configuration { .. }
             | Self::Control
             | Self::Change { .. }
+            | Self::PrepareHandOver { .. }
             | Self::State { .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Packet, .. } | Self::Port { .. } => 2..=2,
@@ -307,7 +316,6 @@ impl Message for ToDataPlane {
             | Self::Broker { .. }
             | Self::Programs(_)
             | Self::StandBy
-            | Self::PrepareHandOver
             | Self::CancelHandOver
             | Self::HandOver
             | Self::Start
@@ -353,6 +361,8 @@ pub enum FromDataPlane {
         version: u32,
         /// How far it is confined.
         confinement: Confinement,
+        /// Connections that another data plane had online, and that are online.
+        carried: u32,
     },
     /// A sign of life.
     Alive {
@@ -378,10 +388,13 @@ pub enum FromDataPlane {
         /// [`VERSION`] of the data plane.
         version: u32,
     },
-    /// Connections are off the offload, as far as they could go within [`PREPARATION_MS`].
+    /// Connections will be handed over, or are off the offload, as far as they could go within [`PREPARATION_MS`].
     HandOverPrepared,
     /// It touches nothing any more, and ends.
-    HandedOver,
+    HandedOver {
+        /// Connections that were online when it was told that another one would take its place.
+        online: u32,
+    },
 }
 
 impl Message for FromDataPlane {

@@ -18,6 +18,9 @@ pub struct Speaks {
     pub protocol: u32,
     /// Version of the messages between broker and descriptor store.
     pub store: u32,
+    /// Version of the format in which data planes hand connections over. Those of other versions go off the offload before.
+    #[serde(default)]
+    pub flows: u32,
 }
 
 /// A program that cannot take the place of this one.
@@ -29,20 +32,20 @@ pub struct Speaks {
 pub struct OtherVersion(pub Speaks);
 
 impl Speaks {
-    /// What a program of version `version` with these messages speaks.
+    /// What a program of version `version` with these messages, and with this format of connections, speaks.
     #[must_use]
-    pub fn own(version: &str) -> Self {
-        Self { version: version.to_owned(), protocol: VERSION, store: STORE_VERSION }
+    pub fn own(version: &str, flows: u32) -> Self {
+        Self { version: version.to_owned(), protocol: VERSION, store: STORE_VERSION, flows }
     }
 
-    /// Returns the version of the program if it can take the place of this one.
+    /// Returns the version of the program, and its format of connections, if it can take the place of this one.
     ///
     /// # Errors
     /// It speaks other versions.
-    pub fn accept(self) -> Result<String, OtherVersion> {
+    pub fn accept(self) -> Result<(String, u32), OtherVersion> {
         let is_known = (self.protocol, self.store) == (VERSION, STORE_VERSION);
         if is_known && self.version.len() <= MAX_VERSION {
-            Ok(self.version)
+            Ok((self.version, self.flows))
         } else {
             Err(OtherVersion(self))
         }
@@ -55,8 +58,8 @@ mod tests {
 
     #[test]
     fn a_program_of_other_messages_is_refused_by_name() {
-        let own = Speaks::own("1.2.3");
-        assert_eq!(own.clone().accept().as_deref(), Ok("1.2.3"));
+        let own = Speaks::own("1.2.3", 7);
+        assert_eq!(own.clone().accept(), Ok(("1.2.3".to_owned(), 7)));
         let others = [
             Speaks { protocol: VERSION + 1, ..own.clone() },
             Speaks { store: STORE_VERSION + 1, ..own.clone() },

@@ -27,7 +27,7 @@ use crate::sealed;
 use crate::upgrade::Programs;
 
 /// Version of these messages.
-pub const STORE_VERSION: u32 = 3;
+pub const STORE_VERSION: u32 = 4;
 
 /// Under which an item is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -43,6 +43,10 @@ pub struct Upgrades {
     pub from: String,
     /// Microseconds from the time when the data plane before it was told to let go until the next one served.
     pub pause_us: u64,
+    /// Connections that were online before it.
+    pub online: u32,
+    /// Those of them that went on online; the others went off the offload.
+    pub carried: u32,
     /// Why the last attempt failed, if it did.
     pub problem: Option<String>,
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 
 use floodway_core::l2::{MacTable, MacTables, NetworkId, PortKind};
+use floodway_core::offload::Resumption;
 use floodway_core::time::Instant;
 use floodway_wire::MacAddr;
 
@@ -29,6 +30,7 @@ use crate::host::descriptors::{self, TooFewDescriptors};
 use crate::host::socket_file::SocketError;
 use crate::kept::addresses::{KeptAddress, KeptAddresses};
 use crate::kept::counters::KeptCounters;
+use crate::kept::flows::Arrived;
 use crate::kept::journal::KeptJournal;
 use crate::kept::turns::{KeptTurns, Turn};
 use crate::memory::budget::{Budget, Share};
@@ -142,6 +144,8 @@ pub struct Switch {
     episodes: Option<EpisodeThread>,
     slices: Slices,
     stop: Arc<AtomicBool>,
+    /// What has become of connections that another data plane has handed over.
+    handed_over: Resumption,
 }
 
 struct RunningWorker {
@@ -175,7 +179,9 @@ impl Switch {
             .map(|index| Waker::new().map(Arc::new).map_err(failed(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let mut receivers: Vec<Vec<UplinkReceiver>> = wakers.iter().map(|_| Vec::new()).collect();
+        let arrived = std::mem::take(&mut held.arrived);
         let Opened { mut shared, tables, memory } = open(config, &wakers, &mut receivers, &held)?;
+        let handed_over = hand_over::take_up(&shared, &held.journals, arrived);
         if let Some(pairs) = held.pairs.take() {
             shared.traffic = pairs;
         }
@@ -196,6 +202,7 @@ impl Switch {
             episodes: None,
             slices: config.vcpu,
             stop: Arc::new(AtomicBool::new(false)),
+            handed_over,
         };
         for ((index, waker), uplinks) in wakers.into_iter().enumerate().zip(receivers) {
             let turn = held.turns.as_ref().map_or(Turn::default(), |turns| turns.of_worker(index));
@@ -359,6 +366,10 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        if self.stop.load(Ordering::Relaxed) {
+            // It has handed over: rings, journals and what is owed are another process's.
+            return;
+        }
         drop(self.watchdog.take());
         drop(self.episodes.take());
         self.manager.stop();
@@ -408,6 +419,8 @@ struct Held {
     turns: Option<KeptTurns>,
     /// Frames for guests wait until their rings are taken up.
     awaits_guests: bool,
+    /// Connections that another data plane has handed over, by instance.
+    arrived: BTreeMap<u64, Arrived>,
 }
 
 impl Held {
@@ -427,8 +440,8 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
     let Some(brokered) = brokered else {
         return (BTreeMap::new(), Held::default(), Vec::new());
     };
-    let Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests } =
-        brokered;
+    let Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, .. } = brokered;
+    let (awaits_guests, arrived) = (brokered.awaits_guests, brokered.arrived);
     let seat = |(&index, port): (&usize, &BrokerPort)| (index, (port.number, port.instance));
     let seats = ports.iter().map(seat).collect();
     let journals = ports.iter().filter_map(|(&index, port)| Some((index, port.journal?))).collect();
@@ -445,6 +458,7 @@ fn take_apart(brokered: Option<Brokered>) -> (Channels, Held, Vec<KeptAddress>) 
         uplinks: places,
         turns,
         awaits_guests,
+        arrived,
     };
     (channels, held, addresses)
 }
@@ -506,9 +520,6 @@ fn open(
         port.memory = Share::of(Arc::clone(&memory));
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
             port.count_in(&counters);
-        }
-        if let Some(&journal) = held.journals.get(&i) {
-            port.record_in(journal, Instant::ZERO);
         }
         Arc::new(port)
     };

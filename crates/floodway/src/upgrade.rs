@@ -51,7 +51,10 @@ pub fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
 /// # Errors
 /// Standard output takes no more.
 pub fn print_what_is_spoken() -> anyhow::Result<()> {
-    let speaks = serde_json::to_string(&Speaks::own(env!("CARGO_PKG_VERSION")))?;
+    let speaks = serde_json::to_string(&Speaks::own(
+        env!("CARGO_PKG_VERSION"),
+        floodway_switch::kept::flows::FORMAT,
+    ))?;
     Ok(writeln!(io::stdout(), "{speaks}")?)
 }
 
@@ -104,9 +107,11 @@ fn describe(status: &UpgradeStatus) -> String {
     let programs = &status.programs;
     let (from, to) = (&programs.upgrades.from, &programs.data_plane);
     format!(
-        "upgraded from floodway {from} to {}, {}; frames stood still for {:.1} ms",
+        "upgraded from floodway {from} to {}, {}; frames stood still for {:.1} ms; {} of {} offloaded connections go on so",
         to.version,
         to.binary,
-        programs.upgrades.pause_us as f64 / 1e3
+        programs.upgrades.pause_us as f64 / 1e3,
+        programs.upgrades.carried,
+        programs.upgrades.online
     )
 }

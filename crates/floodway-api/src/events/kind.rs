@@ -41,7 +41,7 @@ pub enum EventKind {
     /// It has taken over from one that ended. So many have ended by now.
     DataPlaneRestarted { restarts: u32, reason: Option<String> },
     /// It has taken over from one of another program, or of the same once more. Frames stood still for so many microseconds.
-    SwitchUpgraded { from: String, to: String, pause_us: u64 },
+    SwitchUpgraded { from: String, to: String, pause_us: u64, online: u32, carried: u32 },
     /// An upgrade failed; what ran goes on.
     UpgradeFailed { reason: String },
     /// The configuration that runs is another one, by these changes.
@@ -232,11 +232,11 @@ impl fmt::Display for EventKind {
                 Some(reason) => write!(f, "took over from a data plane that ended: {reason}"),
                 None => f.write_str("took over from a data plane that ended"),
             },
-            Self::SwitchUpgraded { from, to, pause_us } => {
+            Self::SwitchUpgraded { from, to, pause_us, online, carried } => {
                 let ms = *pause_us as f64 / 1e3;
                 write!(
                     f,
-                    "upgraded from floodway {from} to {to}: frames stood still for {ms:.1} ms"
+                    "upgraded from floodway {from} to {to}: frames stood still for {ms:.1} ms; {carried} of {online} offloaded connections go on so"
                 )
             }
             Self::UpgradeFailed { reason } => write!(f, "not upgraded: {reason}"),

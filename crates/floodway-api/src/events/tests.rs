@@ -14,7 +14,13 @@ fn samples() -> Vec<EventKind> {
     vec![
         EventKind::SwitchStarted { version: "1".into(), ports: 1, uplinks: 2 },
         EventKind::DataPlaneRestarted { restarts: 1, reason: Some(reason()) },
-        EventKind::SwitchUpgraded { from: "1".into(), to: "2".into(), pause_us: 7_300 },
+        EventKind::SwitchUpgraded {
+            from: "1".into(),
+            to: "2".into(),
+            pause_us: 7_300,
+            online: 9,
+            carried: 8,
+        },
         EventKind::UpgradeFailed { reason: reason() },
         EventKind::ConfigApplied { changes: changes() },
         EventKind::ConfigFailed { changes: changes(), reason: reason() },

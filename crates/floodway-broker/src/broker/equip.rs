@@ -33,8 +33,12 @@ impl Broker<'_> {
         channel.send(&ToDataPlane::Control, &[self.control])
     }
 
-    /// Gives a data plane everything that only one can have, and lets it start.
-    pub(super) fn equip(&mut self, plane: &DataPlane) -> Result<(), ChannelError> {
+    /// Gives a data plane everything that only one can have, and lets it start. `flows` is what another one has handed over to it.
+    pub(super) fn equip(
+        &mut self,
+        plane: &DataPlane,
+        flows: Option<&State>,
+    ) -> Result<(), ChannelError> {
         let channel = &plane.channel;
         let layout = self.layout.in_force();
         for place in &layout.uplinks {
@@ -49,7 +53,7 @@ impl Broker<'_> {
             place.thread.attach(ours, plane.number);
             fault::pass(Point::PlaneAttached);
         }
-        for State { part, file, bytes } in &self.state {
+        for State { part, file, bytes } in self.state.iter().chain(flows) {
             channel.send(&ToDataPlane::State { part: *part, bytes: *bytes }, &[file.as_fd()])?;
         }
         for setting in self.settings.all() {

@@ -41,8 +41,9 @@ impl Broker<'_> {
         self.upgrades.update(|programs| programs.data_plane = programs.broker.clone());
         self.leave_data_plane(&plane);
         fault::pass(Point::PlaneKept);
-        let given =
-            self.introduce(&plane.channel, restarts, last_end).and_then(|()| self.equip(&plane));
+        let given = self
+            .introduce(&plane.channel, restarts, last_end)
+            .and_then(|()| self.equip(&plane, None));
         if let Err(error) = given {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");

@@ -18,6 +18,8 @@ use crate::port::{Past, PortThread, Source};
 use crate::record::Limits;
 use crate::supervision::LONGEST_PAUSE;
 
+/// The format of connections that other programs read.
+const FLOWS: u32 = 5;
 /// Far beyond what anything here takes; only a failed test waits this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -114,7 +116,7 @@ impl Scene {
     fn upgrade(&self, program: &str) {
         let file = std::fs::File::open("/dev/null").unwrap().into();
         let program = Program::new("2", program);
-        self.upgrades.ask(Candidate { program, file }).unwrap();
+        self.upgrades.ask(Candidate { program, flows: FLOWS, file }).unwrap();
     }
 
     /// Waits until the upgrade is over; returns why it failed.
@@ -147,7 +149,7 @@ impl Plane {
 
     fn serve(&self) {
         let confinement = floodway_process::message::Confinement::Full;
-        self.say(&FromDataPlane::Ready { version: VERSION, confinement });
+        self.say(&FromDataPlane::Ready { version: VERSION, confinement, carried: 3 });
     }
 
     fn say(&self, message: &FromDataPlane) {
@@ -160,6 +162,19 @@ impl Plane {
             && found != *message
         {
             assert!(matches!(found, ToDataPlane::Programs(_)), "{found:?}");
+        }
+    }
+
+    /// Waits until it is to prepare a hand-over, for which it gets memory.
+    fn expect_to_prepare(&self) {
+        loop {
+            match recv(self) {
+                (ToDataPlane::PrepareHandOver { flows: FLOWS, bytes }, files) => {
+                    assert!(files.len() == 1 && bytes > 0);
+                    break;
+                }
+                (found, _) => assert!(matches!(found, ToDataPlane::Programs(_)), "{found:?}"),
+            }
         }
     }
 
@@ -327,7 +342,7 @@ fn handing_over() -> (Scene, Plane, Plane) {
     let new = scene.planes.recv_timeout(PATIENCE).unwrap();
     assert_eq!(new.program.as_deref(), Some("next"));
     new.stand_by();
-    old.expect(&ToDataPlane::PrepareHandOver);
+    old.expect_to_prepare();
     old.say(&FromDataPlane::HandOverPrepared);
     old.expect(&ToDataPlane::HandOver);
     (scene, old, new)
@@ -336,7 +351,7 @@ fn handing_over() -> (Scene, Plane, Plane) {
 #[test]
 fn a_successor_gets_everything_when_the_data_plane_has_let_go_of_it() {
     let (mut scene, old, new) = handing_over();
-    old.say(&FromDataPlane::HandedOver);
+    old.say(&FromDataPlane::HandedOver { online: 4 });
     assert_eq!(new.take_all().1, [1]);
     new.serve();
     let outcome = scene.broker.take().unwrap().join().unwrap();
@@ -344,6 +359,7 @@ fn a_successor_gets_everything_when_the_data_plane_has_let_go_of_it() {
     let programs = scene.upgrades.state().programs;
     assert_eq!(programs.data_plane.binary, "next");
     assert_eq!((programs.upgrades.count, programs.upgrades.problem), (1, None));
+    assert_eq!((programs.upgrades.online, programs.upgrades.carried), (4, 3));
 }
 
 #[test]
@@ -351,7 +367,7 @@ fn a_change_waits_for_the_end_of_an_upgrade() {
     let (scene, old, new) = handing_over();
     let change = scene.change();
     wait_for(&[scene.changes.as_fd()], Some(PATIENCE));
-    old.say(&FromDataPlane::HandedOver);
+    old.say(&FromDataPlane::HandedOver { online: 4 });
     let (configuration, ports) = new.take_all();
     // It starts with the layout that was in force at the hand-over.
     assert_eq!((configuration.as_str(), ports), ("", vec![1]));
@@ -371,7 +387,7 @@ fn a_data_plane_that_dies_over_its_hand_over_is_followed_by_its_successor() {
 #[test]
 fn a_successor_that_dies_after_that_is_followed_by_the_program_of_before() {
     let (scene, old, new) = handing_over();
-    old.say(&FromDataPlane::HandedOver);
+    old.say(&FromDataPlane::HandedOver { online: 4 });
     new.take_all();
     drop(new);
     let (plane, ..) = scene.next();
@@ -389,7 +405,7 @@ fn a_successor_that_dies_before_that_changes_nothing() {
         let new = scene.planes.recv_timeout(PATIENCE).unwrap();
         if stands_by {
             new.stand_by();
-            old.expect(&ToDataPlane::PrepareHandOver);
+            old.expect_to_prepare();
         }
         drop(new);
         assert!(scene.problem().is_some());
@@ -400,7 +416,7 @@ fn a_successor_that_dies_before_that_changes_nothing() {
         scene.upgrade("another");
         let new = scene.planes.recv_timeout(PATIENCE).unwrap();
         new.stand_by();
-        old.expect(&ToDataPlane::PrepareHandOver);
+        old.expect_to_prepare();
     }
 }
 
@@ -408,7 +424,7 @@ fn a_successor_that_dies_before_that_changes_nothing() {
 fn a_successor_that_says_what_it_may_not_changes_nothing() {
     let wrong = [
         FromDataPlane::StandsBy { version: VERSION + 1 },
-        FromDataPlane::HandedOver,
+        FromDataPlane::HandedOver { online: 4 },
         FromDataPlane::Alive { count: 1 },
     ];
     let scene = Scene::start();
@@ -427,7 +443,7 @@ fn a_data_plane_that_hands_over_unasked_is_ended() {
     let (old, ..) = scene.next();
     // A late answer is no violation: the data plane cannot know that the upgrade was given up.
     old.say(&FromDataPlane::HandOverPrepared);
-    old.say(&FromDataPlane::HandedOver);
+    old.say(&FromDataPlane::HandedOver { online: 4 });
     let (plane, ..) = scene.next();
     assert_eq!(plane.program, None);
 }
@@ -439,7 +455,7 @@ fn the_death_of_the_data_plane_before_it_lets_go_ends_the_upgrade() {
     scene.upgrade("next");
     let new = scene.planes.recv_timeout(PATIENCE).unwrap();
     new.stand_by();
-    old.expect(&ToDataPlane::PrepareHandOver);
+    old.expect_to_prepare();
     drop(old);
     let (plane, ..) = scene.next();
     assert_eq!(plane.program, None);

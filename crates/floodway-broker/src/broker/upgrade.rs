@@ -5,7 +5,7 @@
 //! | stage | waits for | if that fails |
 //! |---|---|---|
 //! | `Starting` | the successor says `StandsBy` | the successor is killed; nothing has happened |
-//! | `Preparing` | the data plane has taken connections off its offload, for as long as it may | the successor is killed, and the data plane's offload takes connections again |
+//! | `Preparing` | the data plane will say how its connections are, or has taken them off its offload, for as long as it may | the successor is killed, and the data plane's offload takes connections again |
 //! | `HandingOver` | the data plane says `HandedOver` | the data plane is killed, as one that hangs; the successor takes over from its death |
 //! | (the successor is the data plane) | it says `Ready` | it has ended as any data plane may: one of the program of before replaces it |
 //! | `Replacing` | ports' threads have ended | those that have not are left behind: their front-ends have paused inside a message |
@@ -15,15 +15,24 @@
 //! **One writer.** State memfds, journals and rings have one user at a time: the successor gets them in datagrams that are sent after `HandedOver` was received,
 //! or after the process was seen to have ended. A data plane that lies can go on writing until it is killed, [`RETIREMENT`] later; it could as
 //! well have written the same before, and the successor checks what it reads.
+//!
+//! **Connections** go on by what the data plane writes into memory that it is given when it is to prepare, and that its successor is given after it. The broker never looks
+//! at it. It is as large as all that ports' budgets allow, and [`FLOWS_BYTES`] for each port: a data plane that was taken over can fill it, and no more.
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use floodway_process::channel::{ChannelError, Received};
-use floodway_process::message::{FromDataPlane, PREPARATION_MS, ToDataPlane, VERSION, Violation};
+use floodway_process::message::{
+    FromDataPlane, PREPARATION_MS, StatePart, ToDataPlane, VERSION, Violation,
+};
+use floodway_process::sealed;
 
-use super::{Broker, BrokerError, DataPlane, HearError, MainChannel, Outcome, Progress, Verdict};
+use super::{
+    Broker, BrokerError, DataPlane, HearError, MainChannel, Outcome, Progress, State, Verdict,
+    failed,
+};
 use crate::poll::wait_for;
 use crate::process::Process;
 use crate::supervision::End;
@@ -41,6 +50,8 @@ const TAKING_OVER: Duration = Duration::from_secs(5);
 const REPLACING: Duration = Duration::from_secs(15);
 /// How long a data plane that has handed over may take to end.
 const RETIREMENT: Duration = Duration::from_secs(1);
+/// Room for the state of a port's connections beside the frames that they hold: for more than 20 000 that hold none.
+const FLOWS_BYTES: u64 = 16 << 20;
 /// Between two looks at ports' threads.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
@@ -49,6 +60,10 @@ pub(super) struct Successor {
     candidate: Candidate,
     channel: MainChannel,
     process: Process,
+    /// Where the data plane leaves its connections.
+    flows: State,
+    /// Connections that were online, as it says.
+    online: u32,
     stage: Stage,
     /// When the stage is over.
     deadline: Instant,
@@ -68,6 +83,8 @@ enum Stage {
 /// What has become of a data plane that takes the place of another one.
 pub(super) struct Promotion {
     candidate: Candidate,
+    /// Connections that the predecessor had online.
+    online: u32,
     /// When `HandOver` was sent to the predecessor.
     since: Instant,
 }
@@ -151,6 +168,7 @@ impl Broker<'_> {
         candidate: Candidate,
         restarts: u32,
     ) -> Result<Successor, BrokerError> {
+        let flows = self.memory_for_flows()?;
         let (channel, process) = self.start_process(Some(&candidate))?;
         let introduced = self
             .introduce(&channel, restarts, None)
@@ -161,7 +179,17 @@ impl Broker<'_> {
         }
         let now = Instant::now();
         let (stage, deadline) = (Stage::Starting, now + STARTING);
-        Ok(Successor { candidate, channel, process, stage, deadline, since: now })
+        Ok(Successor { candidate, channel, process, flows, online: 0, stage, deadline, since: now })
+    }
+
+    /// Memory in which a data plane leaves its connections.
+    fn memory_for_flows(&self) -> Result<State, BrokerError> {
+        let room = |budget: u32| FLOWS_BYTES + 2 * u64::from(budget);
+        let ports = &self.layout.in_force().ports;
+        let bytes = FLOWS_BYTES + ports.iter().map(|place| room(place.journal.budget)).sum::<u64>();
+        let file = sealed::fixed("floodway-flows", bytes);
+        let file = file.map_err(failed("make memory for connections"))?;
+        Ok(State { part: StatePart::Flows, file, bytes })
     }
 
     /// Begins an upgrade that is asked for, or goes on with one that is under way.
@@ -191,7 +219,10 @@ impl Broker<'_> {
                     return Ok(false);
                 }
                 if before != successor.stage {
-                    plane.channel.send(&ToDataPlane::PrepareHandOver, &[])?;
+                    let State { file, bytes, .. } = &successor.flows;
+                    let (flows, bytes) = (successor.candidate.flows, *bytes);
+                    let says = ToDataPlane::PrepareHandOver { flows, bytes };
+                    plane.channel.send(&says, &[file.as_fd()])?;
                 } else if before == Stage::Preparing && Instant::now() >= successor.deadline {
                     plane.begin_hand_over()?;
                 }
@@ -224,7 +255,7 @@ impl Broker<'_> {
     /// Gives everything to the successor of `plane`, which has let go of it or has ended. Returns the successor, or `plane` if it has none.
     pub(super) fn promote(&mut self, mut plane: DataPlane) -> DataPlane {
         let Some(successor) = plane.successor.take() else { return plane };
-        let Successor { candidate, channel, process, since, .. } = successor;
+        let Successor { candidate, channel, process, since, flows, online, .. } = successor;
         let restarts = plane.restarts;
         let DataPlane { process: retired, channel: closed, .. } = plane;
         drop(closed);
@@ -233,19 +264,20 @@ impl Broker<'_> {
             .push(Retired { process: retired, deadline: Instant::now() + RETIREMENT });
         let mut next = DataPlane::new(channel, process, restarts, self.progress.next_number());
         let program = candidate.program.clone();
-        next.promotion = Some(Promotion { candidate, since });
+        next.promotion = Some(Promotion { candidate, online, since });
         self.forget_faults();
         self.upgrades.update(|programs| programs.data_plane = program);
         self.leave_data_plane(&next);
-        if let Err(error) = self.equip(&next) {
+        if let Err(error) = self.equip(&next, Some(&flows)) {
             tracing::debug!(%error, "the successor takes nothing");
         }
         next
     }
 
     /// The data plane serves. If it has taken the place of another one, so is the broker to be replaced.
-    pub(super) fn finish_upgrade(&mut self, plane: &mut DataPlane) {
-        let Some(Promotion { candidate, since }) = plane.promotion.take() else { return };
+    /// `carried` connections of that are still online.
+    pub(super) fn finish_upgrade(&mut self, plane: &mut DataPlane, carried: u32) {
+        let Some(Promotion { candidate, online, since }) = plane.promotion.take() else { return };
         let pause = since.elapsed();
         let programs = self.upgrades.update(|programs| {
             let upgrades = &mut programs.upgrades;
@@ -253,9 +285,11 @@ impl Broker<'_> {
             upgrades.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
             upgrades.from.clone_from(&programs.broker.version);
             upgrades.pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+            (upgrades.online, upgrades.carried) = (online, carried);
             upgrades.problem = None;
         });
-        tracing::info!(binary = candidate.program.binary, ?pause, "the data plane is upgraded");
+        let binary = candidate.program.binary.as_str();
+        tracing::info!(binary, ?pause, online, carried, "the data plane is upgraded");
         // Whoever follows if this process dies from here on is not part of the upgrade yet.
         self.leave_programs(&programs, false);
         // Fails when it has ended; whoever watches it finds that.
@@ -332,10 +366,12 @@ impl DataPlane {
         self.channel.send(&ToDataPlane::HandOver, &[])
     }
 
-    /// It says that it has let go of everything. Returns `false` if it was not asked to.
-    pub(super) fn on_handed_over(&mut self) -> bool {
+    /// It says that it has let go of everything, and how many connections were online before. Returns `false` if it was not asked to.
+    pub(super) fn on_handed_over(&mut self, online: u32) -> bool {
         let asked = self.successor.as_mut().filter(|s| s.stage == Stage::HandingOver);
-        asked.map(|successor| successor.stage = Stage::HandedOver).is_some()
+        let Some(successor) = asked else { return false };
+        (successor.stage, successor.online) = (Stage::HandedOver, online);
+        true
     }
 
     /// Returns `true` if `HandOver` was sent: if the data plane has ended, its successor goes on.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Ack, CongestionControl, Cubic, Dctcp, NewReno, PartialAck, Reno, Vegas, Window};
 
 /// For each algorithm its documentation, its type and its name in configuration and output: lower case, one word.
@@ -36,7 +38,7 @@ macro_rules! algorithms {
         }
 
         /// What the algorithm of a flow remembers.
-        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub(super) enum State {
             $($algorithm($algorithm),)+
         }
@@ -70,6 +72,12 @@ macro_rules! algorithms {
             pub fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
                 match self {
                     $(Self::$algorithm(algorithm) => algorithm.on_ack(ack, w),)+
+                }
+            }
+
+            pub fn is_possible(&self) -> bool {
+                match self {
+                    $(Self::$algorithm(algorithm) => algorithm.is_possible(),)+
                 }
             }
 

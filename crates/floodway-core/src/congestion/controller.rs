@@ -1,12 +1,14 @@
 //! The congestion control of one flow: an algorithm and the rules that all of them share.
 
+use serde::{Deserialize, Serialize};
+
 use super::algorithm::State;
 use super::{Ack, Algorithm, Congestion, PartialAck, Window};
 use crate::seq::Seq;
 use crate::time::Duration;
 
 /// Why the window was lowered last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Reduction {
     /// Not yet, or it was taken back.
     None,
@@ -15,14 +17,14 @@ enum Reduction {
 }
 
 /// The window before the last reduction; `cwnd` is zero if there is nothing to undo.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Undo {
     cwnd: u32,
     ssthresh: u32,
 }
 
 /// Congestion control of one flow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Controller {
     state: State,
     undo: Undo,
@@ -49,6 +51,12 @@ impl Controller {
             reduced_until: Seq::default(),
             reduction: Reduction::None,
         }
+    }
+
+    /// Returns `false` if no events lead to it: a stranger has written it.
+    #[must_use]
+    pub(crate) fn is_possible(&self) -> bool {
+        self.state.is_possible()
     }
 
     /// Which algorithm it is.

@@ -35,6 +35,8 @@
 //! Invariants: `cwnd` never shrinks by an ACK and never grows by more than half of what was acknowledged
 //! on the curve; `W_est` never grows faster than Reno.
 
+use serde::{Deserialize, Serialize};
+
 use super::hystart::HyStart;
 use super::{Ack, Congestion, CongestionControl, Window};
 use crate::rtt::micros;
@@ -45,13 +47,13 @@ const C: f64 = 0.4;
 const MAX_OFFSET: u32 = 1_500_000_000;
 
 /// State of CUBIC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cubic {
     stage: Stage,
 }
 
 /// What is needed before the first congestion, and after it, is never needed together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     /// The first slow start.
     First(HyStart),
@@ -59,7 +61,7 @@ enum Stage {
 }
 
 /// Where the window is on its way to the plateau and beyond.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Curve {
     /// In bytes; zero if it is to be the window at the start of the next stage.
     w_max: u32,
@@ -80,7 +82,7 @@ struct Curve {
 }
 
 /// What [`CongestionControl::on_spurious`] brings back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Undo {
     w_max: u32,
     w_est: u32,
@@ -120,6 +122,13 @@ impl CongestionControl for Cubic {
         let bytes = seven_tenths(w.cwnd);
         w.set_ssthresh(bytes);
         w.lower_cwnd(bytes);
+    }
+
+    fn is_possible(&self) -> bool {
+        match &self.stage {
+            Stage::First(hystart) => hystart.is_possible(),
+            Stage::Later(curve) => curve.offset.unsigned_abs() <= MAX_OFFSET,
+        }
     }
 
     fn on_idle(&mut self) {

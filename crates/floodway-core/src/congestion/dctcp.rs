@@ -17,6 +17,8 @@
 //!
 //! Invariant: `0 <= alpha <= 1`.
 
+use serde::{Deserialize, Serialize};
+
 use super::reno::AdditiveIncrease;
 use super::{Ack, Congestion, CongestionControl, Round, Window};
 
@@ -26,7 +28,7 @@ const ONE: u32 = 1 << 20;
 const G_SHIFT: u32 = 4;
 
 /// State of DCTCP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dctcp {
     increase: AdditiveIncrease,
     round: Round,
@@ -74,6 +76,10 @@ impl CongestionControl for Dctcp {
         let cut = (u64::from(w.cwnd) * u64::from(self.alpha) / u64::from(2 * ONE)) as u32;
         w.lower_cwnd(w.cwnd - cut);
         w.set_ssthresh(w.cwnd);
+    }
+
+    fn is_possible(&self) -> bool {
+        self.alpha <= ONE && self.marked <= self.acked
     }
 
     fn mark_counts_as_loss(&self) -> bool {

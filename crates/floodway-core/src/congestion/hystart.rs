@@ -21,6 +21,8 @@
 //!
 //! Invariant: it only ever slows growth down, and sets `ssthresh` at most once.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Ack, Round, Window};
 use crate::rtt::micros;
 
@@ -35,7 +37,7 @@ const MAX_WEIGHT: u32 = 4;
 /// No sample yet.
 const INFINITE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Off,
     SlowStart,
@@ -43,7 +45,7 @@ enum Phase {
 }
 
 /// State of the slow start of one flow. Times are in microseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HyStart {
     round: Round,
     last_round_min: u32,
@@ -67,6 +69,11 @@ impl HyStart {
             css_rounds: 0,
             phase: if enabled { Phase::SlowStart } else { Phase::Off },
         }
+    }
+
+    /// Returns `false` if a stranger has written it.
+    pub(super) fn is_possible(&self) -> bool {
+        self.css_rounds <= CSS_ROUNDS
     }
 
     /// It was not switched off.

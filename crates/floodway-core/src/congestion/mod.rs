@@ -130,6 +130,11 @@ pub trait CongestionControl {
     /// The flow starts again after idle time.
     fn on_idle(&mut self) {}
 
+    /// Returns `false` if no ACKs lead to this state, which a stranger has written: what is done with it must not fail.
+    fn is_possible(&self) -> bool {
+        true
+    }
+
     /// The last reduction was wrong, and the window has been restored to `w`: brings back what
     /// belongs to it.
     fn on_spurious(&mut self, w: &Window) {

@@ -19,10 +19,12 @@
 //! Invariants: `cwnd` never exceeds `max(pipe + 1 MSS, ssthresh)` while `pipe` is not above `ssthresh`; above it,
 //! what is sent in total is in proportion to what was delivered, rounded up.
 
+use serde::{Deserialize, Serialize};
+
 use super::Window;
 
 /// State of one fast recovery, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prr {
     delivered: u32,
     out: u32,

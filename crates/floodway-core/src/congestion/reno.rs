@@ -9,11 +9,13 @@
 //! Both algorithms share this response. They differ in how fast recovery ends for a peer without SACK, which
 //! is the sender's business: see [`PartialAck`](super::PartialAck).
 
+use serde::{Deserialize, Serialize};
+
 use super::hystart::HyStart;
 use super::{Ack, CongestionControl, PartialAck, Window};
 
 /// State of Reno.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reno {
     slow_start: HyStart,
     increase: AdditiveIncrease,
@@ -36,6 +38,10 @@ impl CongestionControl for Reno {
         PartialAck::EndsRecovery
     }
 
+    fn is_possible(&self) -> bool {
+        self.slow_start.is_possible()
+    }
+
     #[inline]
     fn on_ack(&mut self, ack: &Ack, w: &mut Window) {
         let rest = self.slow_start.on_ack(ack, w);
@@ -44,12 +50,16 @@ impl CongestionControl for Reno {
 }
 
 /// State of NewReno.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewReno(Reno);
 
 impl CongestionControl for NewReno {
     fn start(hystart: bool) -> Self {
         Self(Reno::new(hystart))
+    }
+
+    fn is_possible(&self) -> bool {
+        self.0.is_possible()
     }
 
     #[inline]
@@ -59,7 +69,7 @@ impl CongestionControl for NewReno {
 }
 
 /// One MSS for each window that is acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AdditiveIncrease {
     /// Bytes acknowledged since the last increase, less than `cwnd`.
     acked: u32,

@@ -23,6 +23,8 @@
 //! Invariants: at most one MSS of change per round in congestion avoidance; never below two MSS by
 //! its own decision.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Ack, CongestionControl, Round, Window};
 use crate::rtt::micros;
 
@@ -33,7 +35,7 @@ const GAMMA: u32 = 1;
 const INFINITE: u32 = u32::MAX;
 
 /// State of Vegas. Times are in microseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vegas {
     round: Round,
     base_rtt: u32,
@@ -66,6 +68,10 @@ impl CongestionControl for Vegas {
         if w.in_slow_start() && self.growing {
             w.grow_to_ssthresh(ack.growth(w));
         }
+    }
+
+    fn is_possible(&self) -> bool {
+        0 < self.base_rtt && self.base_rtt <= self.round_min
     }
 
     fn on_idle(&mut self) {

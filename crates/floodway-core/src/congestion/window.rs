@@ -1,5 +1,7 @@
 //! The congestion window and what happens to it, in bytes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::seq::Seq;
 use crate::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use crate::time::{Duration, Instant};
 pub const MAX_CWND: u32 = 1 << 30;
 
 /// The sending window of one flow, all in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// Congestion window: what may be in flight.
     pub cwnd: u32,
@@ -181,7 +183,7 @@ impl Congestion {
 /// A round's end always lies between `snd_una` and `snd_nxt`. If it does not, as before the
 /// first ACK, a new round begins: no flag is needed. (A flow whose first window has
 /// sequence number 0 in it has a first round that is too short, no more.)
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Round {
     end: Seq,
 }

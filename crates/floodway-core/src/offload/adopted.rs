@@ -5,7 +5,7 @@ use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
 use super::journal::Recorder;
-use super::journal::{self, FlowPlace, Retained};
+use super::journal::{self, FlowPlace, Owed, Retained};
 use super::receiver::Receiver;
 use super::sender::owed::Left;
 use super::sink::{Link, SynthesizedSegment};
@@ -67,6 +67,13 @@ impl<B: 'static> Adopted<B> {
             }
         }
         adopted
+    }
+
+    /// Where the journal has what it owes to its guest.
+    pub fn debts(&self) -> Owed {
+        let [place, _] = self.places;
+        let debt = |place| (place, self.rx.guest_ack, self.rx.acked);
+        Owed { to_guest: place.map(debt), to_peer: None }
     }
 
     /// The receive side, if it lacks nothing, with its place in the journal.

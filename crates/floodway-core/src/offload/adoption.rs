@@ -29,6 +29,7 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
 use super::adopted::Resets;
+use super::carried::Carried;
 use super::connection::Connection;
 use super::debts;
 use super::engine::Offload;
@@ -77,7 +78,18 @@ impl<B: 'static> Offload<B> {
     /// kept. The guest counts as stopped until [`Offload::resume`].
     pub fn adopt<W: Words + Send + 'static>(
         &mut self,
+        found: (Journal<W>, Vec<journal::Verdict>, Lost),
+        now: Instant,
+        revive: impl FnMut(Creditor, &Retained) -> Option<(B, Segment)>,
+    ) -> Adoption {
+        self.adopt_carried(found, &mut Carried::default(), now, revive)
+    }
+
+    /// As [`adopt`](Self::adopt), but connections of which `carried` has what the journal has go on as they were. [`Offload::take_over`] follows, for the others.
+    pub fn adopt_carried<W: Words + Send + 'static>(
+        &mut self,
         (journal, verdicts, lost): (Journal<W>, Vec<journal::Verdict>, Lost),
+        carried: &mut Carried,
         now: Instant,
         mut revive: impl FnMut(Creditor, &Retained) -> Option<(B, Segment)>,
     ) -> Adoption {
@@ -87,6 +99,10 @@ impl<B: 'static> Offload<B> {
         let mut found = Adoption { unknown: lost.flows as u64 + twice, ..Adoption::default() };
         for (tuple, debts) in connections {
             let flow = debts.into_flow(now, &self.port.config, &mut revive);
+            let resumed = flow.debts().and_then(|d| carried.resume(&tuple, d, &mut revive));
+            if resumed.is_some_and(|resumed| self.insert_resumed(&tuple, resumed, carried, now)) {
+                continue;
+            }
             let is_broken = matches!(&flow.phase, Phase::Adopted(old) if old.broken.is_some());
             if !self.insert_adopted(&tuple, flow, now) {
                 found.unknown += 1;

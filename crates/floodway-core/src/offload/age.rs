@@ -1,5 +1,7 @@
 //! How old a note of the peer's clock is, in one byte.
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Instant;
 
 /// log2 of the nanoseconds of a unit of [`Age`]: 19.5 hours.
@@ -8,7 +10,7 @@ const AGE_SHIFT: u32 = 46;
 const CLOCK_LIFETIME: u8 = 29;
 
 /// When the peer's clock was noted, coarsely.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Age(u8);
 
 impl Age {

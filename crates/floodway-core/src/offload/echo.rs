@@ -21,10 +21,12 @@
 
 use floodway_wire::tcp::Flags;
 
+use serde::{Deserialize, Serialize};
+
 use crate::tcp::{Ecn, Segment};
 
 /// What is known of CE in one direction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Echo(u8);
 
 impl Echo {

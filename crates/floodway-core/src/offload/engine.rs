@@ -27,7 +27,7 @@ const OFFERS_PER_CALL: usize = 4;
 /// Idle flows are forgotten to within this part of the idle time.
 const GRANULES: u32 = 32;
 /// How often old flows are looked for.
-const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Flows that upkeep looks at when the budget is short.
 const UPKEEP_SCAN: u32 = 256;
 /// An online flow that was not used for this long gives its grant back when the budget is short.

@@ -2,6 +2,8 @@
 //!
 //! [`handshake`](super::handshake) decides what becomes of it.
 
+pub(super) mod state;
+
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 

@@ -1,7 +1,7 @@
 //! Whether a port's guest can be delivered to; [`stopped`](super::stopped) says what follows from that.
 
 /// Redeliveries in a row, 16 minutes of them, after which a running guest is given up.
-const MAX_REDELIVERIES: u8 = 20;
+pub(super) const MAX_REDELIVERIES: u8 = 20;
 /// Times that kept frames are sent after a guest that has moved, over 30 s. After another 32 s they are forgotten.
 const MOVED_REDELIVERIES: u8 = 5;
 

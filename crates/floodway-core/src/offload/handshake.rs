@@ -30,15 +30,13 @@ use floodway_wire::tcp::{Flags, OptionSummary};
 use super::config::{Config, LocalFlows};
 use super::connection::Connection;
 use super::receiver::Receiver;
+use super::sender::owed::MAX_SCALE;
 use super::sender::{Agreed, Sender};
 use super::summary::Reason;
 use crate::seq::Seq;
 use crate::tcp::ecn::SynEcn;
 use crate::tcp::{Segment, Side};
 use crate::time::{Duration, Instant};
-
-/// Largest shift that may be used (RFC 7323 section 2.3).
-const MAX_SCALE: u8 = 14;
 
 /// MSS of a peer that names none (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;

@@ -51,7 +51,7 @@ pub(super) struct Keeping<B> {
 }
 
 impl<B> Keeping<B> {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         kept: VecDeque::new(),
         kept_bytes: 0,
         dup_acks: 0,

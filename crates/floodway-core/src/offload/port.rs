@@ -52,7 +52,7 @@ pub(super) struct OffloadShared {
     pub heartbeat_at: Instant,
     pub heartbeat_link: Link,
     /// When a module was last asked for an answer.
-    looked_for_module: Option<Instant>,
+    pub looked_for_module: Option<Instant>,
     pub draining: bool,
     /// The guest's module has answered a notice.
     pub module_heard: bool,

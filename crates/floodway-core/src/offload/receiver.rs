@@ -33,6 +33,8 @@
 //! ACKs leave at the end of a batch ([`super::Offload::flush`]), one per flow, unless data of the guest
 //! is released in the same batch, which carries the number.
 
+pub(super) mod state;
+
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
 

@@ -22,6 +22,7 @@ mod board;
 #[cfg(test)]
 mod model;
 mod search;
+pub(super) mod state;
 
 use std::collections::VecDeque;
 
@@ -37,9 +38,16 @@ use crate::time::Instant;
 
 /// Most records of a flow whose segments are tiny.
 const MAX_RECORDS: usize = 8192;
+/// Most bytes between two numbers of one connection that belong to the same window: none is larger (RFC 7323 section 2.3).
+const MAX_APART: u32 = 1 << 30;
 /// Longer lists of chunks and of records are not kept for later.
 const MAX_SPARE_CHUNKS: usize = 256;
 const MAX_SPARE_RECORDS: usize = 1024;
+
+/// Returns `true` if `a` and `b` are no farther apart than a window can be.
+pub(super) fn is_near(a: Seq, b: Seq) -> bool {
+    a.since(b) <= MAX_APART && b.since(a) <= MAX_APART
+}
 
 /// Notes a step whose number must not grow with that of the records, for tests: the records and words that are looked at.
 #[inline(always)]

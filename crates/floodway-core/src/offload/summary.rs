@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use floodway_wire::FiveTuple;
 
 /// Where the transmit side stands (vFlood, figure 3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxState {
     /// Passed through; the guest's own congestion window rules.
     #[default]
@@ -21,7 +23,7 @@ pub enum TxState {
 }
 
 /// Where the receive side stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RxState {
     /// The guest acknowledges for itself.
     #[default]
@@ -35,7 +37,7 @@ pub enum RxState {
 }
 
 /// Why a flow's transmit state changed last, or why the flow is never offloaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     /// The connection was just set up.
     #[default]

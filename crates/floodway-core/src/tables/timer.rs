@@ -30,6 +30,8 @@
 //!
 //! Invariants: a timer is in at most one slot; no timer is in a slot that the wheel has passed.
 
+use serde::{Deserialize, Serialize};
+
 use crate::tables::flow_table::{Chunks, FlowId, Linked, Links, List};
 use crate::time::{Duration, Instant};
 
@@ -48,7 +50,7 @@ const END: u64 = 1 << (LEVELS as u32 * LEVEL_SHIFT);
 pub const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
 /// A time near the present in 32 bits: to within a tick, and unmistakable for 39 hours before and after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShortTime(u32);
 
 impl ShortTime {

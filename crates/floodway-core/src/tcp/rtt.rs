@@ -25,6 +25,8 @@
 //! Invariants: `min <= rto <= max` whatever the samples are; no arithmetic overflows; samples are
 //! held between 1 µs and 256 s.
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::{Duration, Instant};
 
 /// RFC 6298 section 2.1.
@@ -63,7 +65,7 @@ impl Default for RtoLimits {
 }
 
 /// Smoothed round-trip time, its variation, its recent minimum, and the back-off of the timeout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RttEstimator {
     /// Microseconds times 8; zero before the first sample.
     srtt_8: u32,
@@ -99,6 +101,15 @@ impl RttEstimator {
             backed_off: 0,
             suspicions: 0,
         }
+    }
+
+    /// Returns `false` if no samples lead to it: a stranger has written it.
+    pub(crate) fn is_possible(&self) -> bool {
+        let is_sample = |us| us == NO_SAMPLE || us <= MAX_SAMPLE_US;
+        let minima = [self.bucket_min, self.previous_min];
+        self.srtt_8 <= 8 * MAX_SAMPLE_US
+            && self.rttvar_4 <= 4 * MAX_SAMPLE_US
+            && minima.into_iter().all(is_sample)
     }
 
     /// Takes a measured round trip and ends the back-off.

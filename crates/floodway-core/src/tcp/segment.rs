@@ -2,10 +2,12 @@
 
 use floodway_wire::tcp::{Flags, OptionSummary};
 
+use serde::{Deserialize, Serialize};
+
 use super::seq::Seq;
 
 /// The two ECN bits of the IP header (RFC 3168).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ecn(pub u8);
 
 impl Ecn {

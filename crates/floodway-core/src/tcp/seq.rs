@@ -2,10 +2,12 @@
 
 use std::ops::{Add, AddAssign, Sub};
 
+use serde::{Deserialize, Serialize};
+
 /// A sequence number. Comparing is by distance: `a` is before `b` if it is less than 2^31 behind.
 ///
 /// There is no `Ord` on purpose, since that order is not transitive over the whole circle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seq(pub u32);
 
 impl Seq {

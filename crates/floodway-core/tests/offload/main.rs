@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod black_hole;
+mod carried;
 mod dying;
 mod dying_owing;
 mod early_ack;

@@ -9,12 +9,14 @@
 //! |---|---|
 //! | [`counters`] | traffic and drops of queues, ports and uplinks, and what mechanisms have done |
 //! | [`journal`] | what was acknowledged for a guest |
+//! | [`flows`] | connections that go on as they were |
 //! | [`addresses`] | where learned addresses are |
 //! | [`pairs`] | who sends to whom |
 //! | [`turns`] | whose turn it is |
 
 pub mod addresses;
 pub mod counters;
+pub mod flows;
 pub mod journal;
 pub mod pairs;
 pub mod turns;

@@ -481,8 +481,8 @@ impl Forwarder {
             let frames = || std::iter::once(*frame);
             delivery.deliver_measured(ingress, port.id, pair, Flush::Later, frames);
         };
-        if pair >= port.rx_running() || !port.admits(frame) {
-            // Dropped and counted there. What the guest cannot get must not be acknowledged for it.
+        if (pair >= port.rx_running() && !port.is_awaited()) || !port.admits(frame) {
+            // Dropped and counted there, or left for a guest that may come back. What the guest cannot get must not be acknowledged for it.
             deliver(&mut self.delivery, frame);
             return Ok(());
         }

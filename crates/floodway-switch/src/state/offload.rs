@@ -2,19 +2,22 @@
 //! [`crate::pipeline::tcp_offload`], which works on it.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use floodway_core::offload::journal::Creditor;
+use floodway_core::offload::journal::{Creditor, Image, Retained};
 use floodway_core::offload::{
-    Adoption, Config, Edit, FlowNotice, Link, Offload, Sink, SynthesizedSegment, Transmission,
+    Adoption, Config, Edit, FlowNotice, Link, Offload, Resumption, Segment, Sink,
+    SynthesizedSegment, Transmission,
 };
-use floodway_core::time::Instant;
+use floodway_core::time::{Duration, Instant};
 use floodway_wire::{FiveTuple, MacAddr};
 
 use crate::frame::describe::Direction;
 use crate::frame::held::Held;
 use crate::frame::pool::Pool;
+use crate::kept::flows::{Arrived, FlowsWriter};
 use crate::kept::journal::KeptJournal;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock_order::{Ordered, Rank};
@@ -65,11 +68,27 @@ pub(crate) struct Machine {
     pub(crate) migrating: bool,
     /// The latest time that the engine has heard: workers' clock readings can be a little out of order.
     pub(crate) latest: Instant,
+    /// How far the engine's clock is ahead of the switch's: an earlier process has begun it.
+    ahead: Duration,
     /// Where to record what is acknowledged once it is to be.
     journal: Option<KeptJournal>,
 }
 
+/// What a port has found of earlier processes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    /// What they owed the guest and its peers; `None` if they recorded nothing.
+    pub(crate) owed: Option<Adoption>,
+    /// What has become of connections that were handed over.
+    pub(crate) handed_over: Resumption,
+}
+
 impl Machine {
+    /// The engine's time when the switch says `now`.
+    pub(crate) fn time(&self, now: Instant) -> Instant {
+        (now + self.ahead).max(self.latest)
+    }
+
     /// Returns `true` if the port is to be drained, or is.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining || self.migrating
@@ -113,6 +132,7 @@ impl PortOffload {
                 draining: false,
                 migrating: false,
                 latest: Instant::ZERO,
+                ahead: Duration::ZERO,
                 journal: None,
             }),
         }
@@ -122,25 +142,53 @@ impl PortOffload {
         Ordered::lock(Rank::Offload, &self.machine)
     }
 
-    /// Records what is acknowledged in `journal` from now on. Returns what an earlier process owed the guest, which counts as stopped then; `None` if it recorded
-    /// nothing.
-    pub(crate) fn record_in(&self, journal: KeptJournal, now: Instant) -> Option<Adoption> {
+    /// Records what is acknowledged in `journal` from now on, and goes on with connections that another process has handed over. Returns what was found; if anything was,
+    /// the guest counts as stopped.
+    pub(crate) fn take_up(
+        &self,
+        journal: Option<KeptJournal>,
+        arrived: Option<Arrived>,
+        now: Instant,
+    ) -> Found {
         let mut machine = self.machine();
-        if journal.is_blank() {
-            machine.journal = Some(journal);
-            machine.begin_recording();
-            return None;
+        machine.ahead = arrived.as_ref().map_or(Duration::ZERO, |arrived| arrived.ahead(now));
+        let now = machine.time(now);
+        let mut carried = arrived.map(|arrived| arrived.carried).unwrap_or_default();
+        let mut found = Found::default();
+        let revive = reviver(Arc::clone(&machine.pool));
+        match journal {
+            Some(journal) if journal.is_blank() => {
+                machine.journal = Some(journal);
+                machine.begin_recording();
+            }
+            Some(journal) => {
+                let owed =
+                    machine.engine.adopt_carried(journal.adopt(), &mut carried, now, &revive);
+                found.owed = Some(owed);
+            }
+            None => {}
         }
-        let Machine { engine, pool, .. } = &mut *machine;
-        let found = engine.adopt(journal.adopt(), now, |creditor, retained| {
-            let direction = match creditor {
-                Creditor::Guest => Direction::FromNetwork,
-                Creditor::Peer => Direction::FromGuest,
-            };
-            Held::revive(pool, direction, retained)
-        });
+        found.handed_over = machine.engine.take_over(carried, now, revive);
+        if found.handed_over.carried > 0 {
+            machine.engine.suspend();
+        }
         self.publish(&machine, None);
-        Some(found)
+        found
+    }
+
+    /// Writes the port's connections for another process. Nothing may change them any more.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub(crate) fn hand_over(
+        &self,
+        instance: u64,
+        now: Instant,
+        flows: &mut FlowsWriter,
+    ) -> io::Result<()> {
+        let machine = self.machine();
+        let now = machine.time(now);
+        flows.port(instance, now, |put| machine.engine.export(&Nowhere, put))
     }
 
     /// Frames between the port and an uplink have to go through a session of `pipeline::tcp_offload`.
@@ -249,7 +297,10 @@ impl PortOffload {
         if active != self.is_active() {
             self.active.store(active, Ordering::Relaxed);
         }
-        let deadline = machine.engine.next_timeout();
+        let deadline = match machine.engine.next_timeout() {
+            Instant::NEVER => Instant::NEVER,
+            due => due - machine.ahead,
+        };
         match waker {
             Some(waker) => waker.publish_for_port(&self.deadline, deadline),
             None => self.deadline.set(deadline),
@@ -296,7 +347,18 @@ impl Output {
     }
 }
 
-/// A sink for an engine that has nothing to say, because it has just forgotten everything.
+/// Makes frames of what an earlier process has left.
+fn reviver(pool: Arc<Pool>) -> impl Fn(Creditor, &Retained) -> Option<(Held, Segment)> {
+    move |creditor, retained| {
+        let direction = match creditor {
+            Creditor::Guest => Direction::FromNetwork,
+            Creditor::Peer => Direction::FromGuest,
+        };
+        Held::revive(&pool, direction, retained)
+    }
+}
+
+/// A sink for an engine that has nothing to say: it has just forgotten everything, or only says what it is.
 struct Nowhere;
 
 impl Sink<Held> for Nowhere {
@@ -306,4 +368,7 @@ impl Sink<Held> for Nowhere {
     fn redeliver(&mut self, _: &Held, _: &Edit) {}
     fn heartbeat(&mut self, _: &Link, _: u16) {}
     fn notify_flow(&mut self, _: &FiveTuple, _: &Link, _: FlowNotice) {}
+    fn image<'f>(&self, held: &'f Held) -> Image<'f> {
+        held.image()
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use floodway_core::l2::origin::OwnAddresses;
 use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoof, StormLimit};
-use floodway_core::offload::Adoption;
+use floodway_core::offload::{Adoption, Resumption};
 use floodway_core::time::Instant;
 
 use floodway_wire::{MacAddr, ethernet, notice};
@@ -15,7 +15,7 @@ use super::carried::{Carried, NO_NETWORK};
 use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::limit::PortLimits;
-use super::offload::{GuestEvent, PortOffload};
+use super::offload::{Found, GuestEvent, PortOffload};
 use crate::api::events::{Direction, EventKind};
 use crate::api::status::VcpuStatus;
 use crate::capture::Tap;
@@ -23,6 +23,7 @@ use crate::config::{NetworkConfig, PortConfig};
 use crate::events::PortEvents;
 use crate::frame::Frame;
 use crate::kept::counters::PortCounters;
+use crate::kept::flows::Arrived;
 use crate::kept::journal::KeptJournal;
 use crate::memory::budget::Share;
 use crate::queues::rx::RxQueue;
@@ -116,6 +117,8 @@ pub struct Port {
     unannounced: Mutex<Option<MacAddr>>,
     /// Addresses that its guest had under an earlier data plane, and in which networks.
     left_addresses: Mutex<Vec<(NetworkId, MacAddr)>>,
+    /// See [`is_awaited`](Self::is_awaited).
+    awaited: AtomicBool,
     /// How its VM's CPUs are scheduled; `None` if that is nobody's business.
     pub vcpu: Mutex<Option<VcpuStatus>>,
     /// How much memory its front-end may share.
@@ -178,6 +181,7 @@ impl Port {
             resume_at: Deadline::default(),
             unannounced: Mutex::default(),
             left_addresses: Mutex::default(),
+            awaited: AtomicBool::new(false),
             vcpu: Mutex::default(),
             nonce: AtomicU64::new(0),
             memory: Share::default(),
@@ -223,12 +227,24 @@ impl Port {
         self.inbound.machine().kept = kept.inbound();
     }
 
-    /// Records what is acknowledged for the guest in `journal` from now on, and takes over what an earlier process owed it.
-    pub(crate) fn record_in(&self, journal: KeptJournal, now: Instant) {
-        let Some(Adoption { whole, broken, unknown }) = self.offload.record_in(journal, now) else {
-            return;
-        };
-        self.offload.suspend(self.config.mac);
+    /// Records what is acknowledged for the guest in `journal` from now on, and takes over what an earlier process owed it, and the connections that it has handed over.
+    /// Returns what has become of these.
+    pub(crate) fn take_up(
+        &self,
+        journal: Option<KeptJournal>,
+        arrived: Option<Arrived>,
+        now: Instant,
+    ) -> Resumption {
+        let Found { owed, handed_over } = self.offload.take_up(journal, arrived, now);
+        if owed.is_some() || handed_over.carried > 0 {
+            self.offload.suspend(self.config.mac);
+        }
+        self.tell_of(owed.unwrap_or_default());
+        handed_over
+    }
+
+    /// Lets operators hear what was found of acknowledged bytes.
+    fn tell_of(&self, Adoption { whole, broken, unknown }: Adoption) {
         if whole > 0 {
             self.emit(|port| EventKind::OffloadRestored { port, connections: whole });
         }
@@ -256,14 +272,11 @@ impl Port {
                 let _ = tables.of_mut(network).pin(mac, self.id);
             }
         }
-        for (network, mac) in left {
-            if self.carried.carries(network) {
-                tables.of_mut(network).learn(mac, self.id, false, Instant::ZERO);
-            }
-        }
+        self.learn_left(&mut tables, &left);
         drop(tables);
         self.departed.store(1, Ordering::Release);
         if self.depart() {
+            self.awaited.store(true, Ordering::Release);
             self.pairs[0].rx().expect_guest();
         } else {
             // Nobody knows where it was.
@@ -277,8 +290,11 @@ impl Port {
         if self.rx_running() == 0 || addresses.is_empty() {
             return;
         }
-        let mut tables = self.tables_mut();
-        for (network, mac) in addresses {
+        self.learn_left(&mut self.tables_mut(), &addresses);
+    }
+
+    fn learn_left(&self, tables: &mut MacTables, addresses: &[(NetworkId, MacAddr)]) {
+        for &(network, mac) in addresses {
             if self.carried.carries(network) {
                 tables.of_mut(network).learn(mac, self.id, false, Instant::ZERO);
             }
@@ -360,6 +376,11 @@ impl Port {
                 tracing::error!(port = self.config.name, ?refusal, "cannot pin the port's address");
             }
         }
+        if self.is_awaited() {
+            // It is the one: a frame for an address that nobody knows would be flooded, past the offload that has its connection.
+            self.learn_left(&mut tables, &lock(&self.left_addresses));
+        }
+        self.awaited.store(false, Ordering::Release);
         self.departed.store(0, Ordering::Release);
         self.rx_running.store(running, Ordering::Release);
         drop(tables);
@@ -463,6 +484,12 @@ impl Port {
     #[must_use]
     pub fn is_departed(&self) -> bool {
         self.departed.load(Ordering::Acquire) > 0
+    }
+
+    /// Another data plane has served the guest until now, and its rings are about to be taken up: its connections go on meanwhile.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Acquire) && self.is_departed()
     }
 
     /// Emits the event that `kind` makes of the port's name, unless there were too many: see [`PortEvents`].

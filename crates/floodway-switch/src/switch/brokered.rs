@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::kept::addresses::KeptAddress;
 use crate::kept::counters::KeptCounters;
+use crate::kept::flows::Arrived;
 use crate::kept::journal::KeptJournal;
 use crate::kept::turns::KeptTurns;
 use crate::state::ports::Capacity;
@@ -51,6 +52,8 @@ pub struct Brokered {
     pub addresses: Vec<KeptAddress>,
     /// Where workers note whose turn it is, if anybody reads it.
     pub turns: Option<KeptTurns>,
+    /// Connections that another data plane has handed over, by the instances of ports.
+    pub arrived: BTreeMap<u64, Arrived>,
     /// Another data plane has served the guests until now: frames for them wait until their rings are taken up.
     pub awaits_guests: bool,
 }

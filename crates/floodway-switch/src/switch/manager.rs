@@ -174,6 +174,10 @@ impl Manager {
     pub(super) fn stop(&self) {
         let mut state = lock(&self.state);
         self.reset_owing();
+        Self::disconnect(&mut state);
+    }
+
+    fn disconnect(state: &mut State) {
         drop(state.vcpus.take());
         while let Some((_, connection)) = state.connections.pop_first() {
             connection.stop();
@@ -182,10 +186,9 @@ impl Manager {
 
     /// Ends all connections' threads and leaves what front-ends have set up as it is.
     pub(super) fn hand_over(&self) {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         state.connections.values().for_each(Connection::begin_hand_over);
-        drop(state);
-        self.stop();
+        Self::disconnect(&mut state);
     }
 
     fn reset_owing(&self) {
@@ -357,9 +360,7 @@ impl Manager {
             }
         };
         let port = self.new_port(state, config, number, instance);
-        if let Some(journal) = journal {
-            port.record_in(journal, self.shared.now());
-        }
+        port.take_up(journal, None, self.shared.now());
         add_to_table(&mut self.shared.tables_mut(), &port);
         let connection = match channel {
             Some(channel) => relay::start(Arc::clone(&port), channel),

@@ -106,12 +106,12 @@ impl Upgrader {
         let answer = ask(&file, &["speaks".as_ref()])?;
         let speaks: Speaks = serde_json::from_str(&answer)
             .map_err(|_| anyhow!("it does not say which messages it speaks, so it is no floodway that can be upgraded to"))?;
-        let version = speaks.accept()?;
+        let (version, flows) = speaks.accept()?;
         let words =
             ["run".as_ref(), "--check".as_ref(), "--config".as_ref(), self.config.as_os_str()];
         ask(&file, &words).context("it cannot begin with the configuration file")?;
         let path = fs::read_link(path_of(&file))?;
-        Ok(Candidate { program: Program::new(&version, &path.to_string_lossy()), file })
+        Ok(Candidate { program: Program::new(&version, &path.to_string_lossy()), flows, file })
     }
 
     fn status(&self) -> UpgradeStatus {

@@ -40,6 +40,8 @@ pub struct Equipment {
     pub devices: BTreeMap<u16, Device>,
     /// Memory that outlives data planes, by part.
     pub state: Vec<(StatePart, OwnedFd)>,
+    /// Connections that another data plane has handed over: a file and its length.
+    pub flows: Option<(OwnedFd, u64)>,
     /// What earlier data planes have left.
     pub past: Past,
     /// Another data plane runs, and will hand over.
@@ -72,6 +74,8 @@ impl Kept {
                 }
                 StatePart::MacTable => KeptAddresses::open(&file, places)
                     .map(|addresses| kept.addresses = Some(addresses)),
+                // They are read once, and not kept.
+                StatePart::Flows => Ok(()),
                 StatePart::Turns => {
                     KeptTurns::open(&file, workers).map(|turns| kept.turns = Some(turns))
                 }
@@ -187,6 +191,9 @@ impl Equipment {
             ToDataPlane::Uplink { number, kind, link_rate } => {
                 self.devices.insert(number, device(kind, descriptors, link_rate)?);
             }
+            ToDataPlane::State { part: StatePart::Flows, bytes } => {
+                self.flows = Some((last(&mut descriptors)?, bytes));
+            }
             ToDataPlane::State { part, .. } => self.state.push((part, last(&mut descriptors)?)),
             ToDataPlane::Setting(setting) => self.past.settings.push(setting),
             ToDataPlane::Vcpus { port, threads, problem } => {
@@ -201,7 +208,10 @@ impl Equipment {
 }
 
 /// The last descriptor of a message that has one.
-fn last(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
+///
+/// # Errors
+/// It came without.
+pub fn last(descriptors: &mut Vec<OwnedFd>) -> anyhow::Result<OwnedFd> {
     descriptors.pop().context("a message came without its descriptor")
 }
 

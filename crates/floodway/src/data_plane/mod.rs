@@ -24,6 +24,7 @@ use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::kept::addresses::KeptAddresses;
 use floodway_switch::kept::counters::Places;
+use floodway_switch::kept::flows::{self, Arrived};
 use floodway_switch::state::ports::Capacity;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
@@ -37,7 +38,7 @@ use signal_hook::flag;
 use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
 use changes::Changes;
-use equipment::{Equipment, Kept, device, port, text};
+use equipment::{Equipment, Kept, device, last, port, text};
 use preparation::Preparation;
 
 /// Between two signs of life.
@@ -97,12 +98,14 @@ fn serve(
     let kept = Kept::open(state, places, config.workers.len());
     let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
     brokered.awaits_guests = equipment.stands_by;
+    brokered.arrived = arrived(equipment.flows);
     let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
     switch.note_sandbox(sandbox_of(confinement));
     equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
-    let ready = FromDataPlane::Ready { version: VERSION, confinement };
+    let carried = switch.handed_over().online;
+    let ready = FromDataPlane::Ready { version: VERSION, confinement, carried };
     channel.send(&ready, &[])?;
     fault::pass(Point::ReadySent);
     tracing::info!(control = %config.control.display(), "running with {}", summary(config));
@@ -125,6 +128,7 @@ fn serve(
     };
     let end = serving.run()?;
     let addresses = serving.addresses.take();
+    let preparation = serving.preparation.take();
     drop(serving);
     // Before the switch lets go of anything: no request is under way then.
     drop(control);
@@ -134,9 +138,18 @@ fn serve(
             // A change that is under way has its own reference, and the process ends before it.
             drop(switch);
         }
-        Ending::HandOver => hand_over(switch, addresses, &channel)?,
+        Ending::HandOver => hand_over(switch, addresses, preparation, &channel)?,
     }
     Ok(())
+}
+
+/// Connections that another data plane has left in `file`, if it has, by the instances of ports.
+fn arrived(file: Option<(OwnedFd, u64)>) -> BTreeMap<u64, Arrived> {
+    let Some((file, bytes)) = file else { return BTreeMap::new() };
+    flows::read(file, bytes).unwrap_or_else(|error| {
+        tracing::warn!(%error, "connections of before go off the offload");
+        BTreeMap::new()
+    })
 }
 
 /// How `confinement` is called in the status.
@@ -152,12 +165,14 @@ fn sandbox_of(confinement: Confinement) -> Sandbox {
 fn hand_over(
     switch: Arc<Switch>,
     mut addresses: Option<KeptAddresses>,
+    preparation: Option<Preparation>,
     channel: &MainChannel,
 ) -> anyhow::Result<()> {
     let mut switch = own(switch)?;
-    switch.hand_over(addresses.as_mut());
-    channel.send(&FromDataPlane::HandedOver, &[])?;
-    tracing::info!("handed over");
+    let (online, flows) = preparation.map(Preparation::end).unwrap_or_default();
+    switch.hand_over(addresses.as_mut(), flows);
+    channel.send(&FromDataPlane::HandedOver { online }, &[])?;
+    tracing::info!(online, "handed over");
     Ok(())
 }
 
@@ -195,9 +210,18 @@ fn brokered(
     if let Some(pairs) = &pairs {
         pairs.restore(is_at);
     }
-    let awaits_guests = false;
-    let brokered =
-        Brokered { ports, numbers, uplinks, counters, pairs, addresses, turns, awaits_guests };
+    let (awaits_guests, arrived) = (false, BTreeMap::new());
+    let brokered = Brokered {
+        ports,
+        numbers,
+        uplinks,
+        counters,
+        pairs,
+        addresses,
+        turns,
+        arrived,
+        awaits_guests,
+    };
     (brokered, kept)
 }
 
@@ -336,8 +360,9 @@ impl Serving<'_> {
                     None => self.changes.add_device(number, device),
                 }
             }
-            ToDataPlane::PrepareHandOver => {
-                self.preparation = Some(Preparation::begin(self.switch));
+            ToDataPlane::PrepareHandOver { flows, bytes } => {
+                let file = last(&mut descriptors)?;
+                self.preparation = Some(Preparation::begin(self.switch, flows, file, bytes));
             }
             ToDataPlane::CancelHandOver => self.cancel_preparation(),
             ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),

@@ -5,12 +5,15 @@ use floodway_switch::api::status::{ProgramsStatus, UpgradesStatus};
 /// Lines about upgrades, each after a line break; empty for a switch that has seen none.
 pub fn lines(status: &ProgramsStatus) -> String {
     let ProgramsStatus { broker, data_plane, upgrades } = status;
-    let UpgradesStatus { count, at, from, problem, .. } = upgrades;
+    let UpgradesStatus { count, at, from, problem, online, carried, .. } = upgrades;
     let mut text = String::new();
     if let Some(at) = at {
         let binary = &data_plane.binary;
         text +=
             &format!("\nupgraded {count} times; the last time at {at}, from {from}, to {binary}");
+        if *online > 0 {
+            text += &format!(" ({carried} of {online} offloaded connections went on so)");
+        }
     }
     if let Some(problem) = problem {
         text += &format!("\nthe last upgrade failed: {problem}");
@@ -40,11 +43,13 @@ mod tests {
             count: 2,
             at: Some("2026-11-24T07:05:19Z".into()),
             from: "1.2.2".into(),
+            online: 7,
+            carried: 5,
             problem: Some("it is not executable".into()),
             ..UpgradesStatus::default()
         };
         status.broker.version = "1.2.2".into();
-        let text = "\nupgraded 2 times; the last time at 2026-11-24T07:05:19Z, from 1.2.2, to /usr/bin/floodway\
+        let text = "\nupgraded 2 times; the last time at 2026-11-24T07:05:19Z, from 1.2.2, to /usr/bin/floodway (5 of 7 offloaded connections went on so)\
                     \nthe last upgrade failed: it is not executable\nthe broker is floodway 1.2.2, /usr/bin/floodway";
         assert_eq!(lines(&status), text);
     }

@@ -1,6 +1,7 @@
 //! `floodway run`: what VMs and operators see when the data plane dies.
 
 mod capture;
+mod carried;
 mod changes;
 mod counters;
 mod events;

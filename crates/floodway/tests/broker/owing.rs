@@ -18,7 +18,7 @@ use crate::scene::{Scene, Vm};
 use crate::uplinks::{in_namespace, ip, uplink};
 
 /// Round trips on a busy machine must not end early acknowledgement.
-const AGENTLESS: &str = "[port.offload]\ntransmit = \"agentless\"\nearly_ack_delay_ms = 1000\n";
+pub const AGENTLESS: &str = "[port.offload]\ntransmit = \"agentless\"\nearly_ack_delay_ms = 1000\n";
 const GUEST: &str = "10.77.0.2:4000";
 const PEER: &str = "10.77.0.1:80";
 /// Address of the peer, which is behind the uplink.
@@ -253,8 +253,8 @@ impl Sender {
 }
 
 /// A switch whose second guest sends to a peer behind its uplink.
-struct World {
-    scene: Scene,
+pub struct World {
+    pub scene: Scene,
     peer: Peer,
     sender: Sender,
     vm: Vm,
@@ -263,11 +263,16 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(AGENTLESS)
+    }
+
+    /// One with these settings for the guest's port.
+    pub fn with(mechanisms: &str) -> Self {
         ip("link add fwp0 type veth peer name fwp1");
         ip("link set fwp0 up");
         ip("link set fwp1 up");
         let scene = Scene::launch(
-            &format!("{AGENTLESS}{}", uplink("packet", "fwp0")),
+            &format!("{mechanisms}{}", uplink("packet", "fwp0")),
             &["--longest-pause", "0", "--log", "warn"],
         );
         let (other, mut vm) = (scene.boot(1), scene.boot(2));
@@ -277,7 +282,11 @@ impl World {
     }
 
     /// Runs both ends while `work` runs, with ever more bytes to send. Returns what it returned.
-    fn transfer<T: Send>(&mut self, total: &mut u32, work: impl FnOnce(&Scene) -> T + Send) -> T {
+    pub fn transfer<T: Send>(
+        &mut self,
+        total: &mut u32,
+        work: impl FnOnce(&Scene) -> T + Send,
+    ) -> T {
         let over = AtomicBool::new(false);
         let Self { scene, peer, sender, vm, .. } = self;
         thread::scope(|scope| {
@@ -313,7 +322,19 @@ impl World {
         (world, total)
     }
 
-    fn offload(&self) -> serde_json::Value {
+    /// Transfers what is left of the first `total` bytes: all of them arrive, and nobody resets the connection.
+    pub fn finish(&mut self, total: u32) {
+        let Self { peer, sender, vm, .. } = self;
+        wait_until("the rest", || {
+            sender.run(vm, total);
+            peer.run();
+            peer.received == total
+        });
+        assert_eq!(peer_and_guest_resets(self), (0, 0));
+        assert!(self.peer.lost > 0);
+    }
+
+    pub fn offload(&self) -> serde_json::Value {
         wait("a status", || self.scene.status())["ports"][1]["offload"].clone()
     }
 }
@@ -324,7 +345,7 @@ fn owed(scene: &Scene) -> u64 {
 }
 
 /// Bytes that the second port owes, and the number of its connections that are offloaded.
-fn offloaded(scene: &Scene) -> Option<(u64, u64)> {
+pub fn offloaded(scene: &Scene) -> Option<(u64, u64)> {
     let offload = &scene.status()?["ports"][1]["offload"];
     Some((offload["owed"].as_u64()?, offload["online"].as_u64()?))
 }

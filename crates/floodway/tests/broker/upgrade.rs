@@ -15,7 +15,7 @@ use crate::restarts::{Held, SLACK, Size, files};
 use crate::scene::{Scene, Vm, exchange, run, signal};
 
 /// Another program, as far as processes can tell: the one under test by another name.
-fn copy(scene: &Scene, name: &str) -> PathBuf {
+pub fn copy(scene: &Scene, name: &str) -> PathBuf {
     let path = scene.path(name);
     // A link, unless the directory is on another file system.
     if fs::hard_link(env!("CARGO_BIN_EXE_floodway"), &path).is_err() {
@@ -26,8 +26,12 @@ fn copy(scene: &Scene, name: &str) -> PathBuf {
 
 /// A program that is no floodway: the shell, which takes the words that it is given for the name of a script in the switch's directory.
 fn shell(scene: &Scene, speaks: &str, data_plane: &str) -> PathBuf {
+    shell_with(scene, speaks, data_plane, "exit 0\n")
+}
+
+fn shell_with(scene: &Scene, speaks: &str, data_plane: &str, run: &str) -> PathBuf {
     fs::write(scene.path("speaks"), speaks).unwrap();
-    fs::write(scene.path("run"), "exit 0\n").unwrap();
+    fs::write(scene.path("run"), run).unwrap();
     fs::write(scene.path("data-plane"), data_plane).unwrap();
     let path = scene.path("shell");
     fs::copy("/bin/sh", &path).unwrap();
@@ -38,6 +42,16 @@ fn shell(scene: &Scene, speaks: &str, data_plane: &str) -> PathBuf {
 fn impostor(scene: &Scene, data_plane: &str) -> PathBuf {
     let speaks = String::from_utf8(scene.output(&["speaks"]).stdout).unwrap();
     shell(scene, &format!("echo '{}'\n", speaks.trim()), data_plane)
+}
+
+/// A program that says that it reads another format of connections, and is this one otherwise.
+pub fn of_another_format(scene: &Scene) -> PathBuf {
+    let speaks = scene.output(&["speaks"]).stdout;
+    let mut speaks: serde_json::Value = serde_json::from_slice(&speaks).unwrap();
+    assert_eq!(speaks["flows"], floodway_switch::kept::flows::FORMAT);
+    speaks["flows"] = (floodway_switch::kept::flows::FORMAT + 1).into();
+    let this = |word| format!("exec {} {word} \"$@\"\n", env!("CARGO_BIN_EXE_floodway"));
+    shell_with(scene, &format!("echo '{speaks}'\n"), &this("data-plane"), &this("run"))
 }
 
 /// Waits for the end of its input, as a data plane that does not get ready: its broker ends it, or has died.
@@ -53,7 +67,7 @@ impl Scene {
     }
 
     /// Upgrades to `binary`. Returns the document that says so.
-    fn upgrade_to(&self, binary: &Path) -> serde_json::Value {
+    pub fn upgrade_to(&self, binary: &Path) -> serde_json::Value {
         let output = self.upgrade(binary);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -79,7 +93,7 @@ impl Scene {
     }
 
     /// Tries to upgrade to `binary`. Returns why that fails: in one line.
-    fn refused(&self, binary: &Path) -> String {
+    pub fn refused(&self, binary: &Path) -> String {
         let output = self.upgrade(binary);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = String::from_utf8(output.stderr).unwrap();

@@ -123,6 +123,13 @@ pub enum Creditor {
     Peer,
 }
 
+/// Where a journal has what a connection owes, with the numbers there: acknowledged by the creditor, and to its other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owed {
+    pub to_guest: Option<(FlowPlace, Seq, Seq)>,
+    pub to_peer: Option<(FlowPlace, Seq, Seq)>,
+}
+
 /// A flow that owes bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Debtor<'a> {

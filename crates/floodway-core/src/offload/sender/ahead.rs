@@ -1,17 +1,20 @@
 //! What a sender notes of early acknowledgement: [`early_ack`](super::early_ack) and [`owed`](super::owed) work on it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::offload::journal::FlowPlace;
 use crate::seq::Seq;
 use crate::time::Instant;
 
 /// What the guest was told ahead of the peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Ahead {
     /// Something was acknowledged early, and the port has not heard yet that it is settled.
     pub open: bool,
     /// Bytes that the port has counted as owed.
     pub counted: u32,
     /// Where the port's journal has it, if there is one.
+    #[serde(skip)]
     pub place: Option<FlowPlace>,
     /// Up to where the journal has frames, if there is a place.
     pub recorded: Seq,

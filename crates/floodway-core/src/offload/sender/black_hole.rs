@@ -19,6 +19,8 @@
 //!
 //! Invariant: `full` is zero or larger than the MSS; only a probe is longer than the MSS when it is sent.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Env, Phase, Sender};
 use crate::offload::mtu::{headers_len, least_mtu};
 use crate::seq::Seq;
@@ -32,7 +34,7 @@ const PLATEAUS: [u32; 2] = [1500, 1280];
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// What is remembered of the time before segments became smaller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(in crate::offload) struct BlackHole {
     /// The MSS before; zero if nothing has happened.
     pub full: u32,

@@ -50,10 +50,13 @@ pub(in crate::offload) mod owed;
 mod predict;
 mod recovery;
 mod stall;
+pub(in crate::offload) mod state;
 mod undo;
 
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::{SackBlock, Timestamps};
+
+use serde::{Deserialize, Serialize};
 
 use super::config::Config;
 use super::counters::CounterCells;
@@ -125,7 +128,7 @@ pub(super) enum AckKind {
 }
 
 /// What is being repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Open,
     Fast,
@@ -133,7 +136,7 @@ enum Phase {
 }
 
 /// What a timer is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Timer {
     Retransmission,
     TailLossProbe,
@@ -145,7 +148,7 @@ pub(super) enum Timer {
 
 /// What the connection agreed on, as far as it concerns what the guest sends.
 /// In one byte: a bit for each option, and the shift of the peer's windows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Agreed(u8);
 
 impl Agreed {
@@ -553,7 +556,7 @@ pub(super) fn initial_window(mss: u32, config: &Config) -> u32 {
 }
 
 /// What the peer's latest segment said of its own side.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PeerSide {
     /// Behind the last byte that it sent in order.
     pub nxt: Seq,

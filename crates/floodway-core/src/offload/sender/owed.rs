@@ -45,7 +45,7 @@ use crate::time::{Duration, Instant};
 /// Most bytes that a number may lie ahead of another to be believed: no window is larger.
 const MAX_AHEAD: u32 = 1 << 30;
 /// Largest shift of a window (RFC 7323 section 2.3).
-const MAX_SCALE: u8 = 14;
+pub(in crate::offload) const MAX_SCALE: u8 = 14;
 
 /// Where bytes are recorded that a flow owes to its peer, and what is said there of its other side.
 pub(in crate::offload) struct Ledger<'a, S> {

@@ -7,6 +7,8 @@
 //!
 //! Invariant: a recovery that [is over](Recovery::is_over) can be replaced by a new one without any effect on what is sent.
 
+use serde::{Deserialize, Serialize};
+
 use super::ahead::Ahead;
 use super::black_hole::BlackHole;
 use super::stall::Stall;
@@ -21,7 +23,7 @@ use crate::time::{Duration, Instant};
 const REORDERING_PERSIST: u8 = 16;
 
 /// What has arrived that was sent last.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Latest {
     pub at: Instant,
     pub end: Seq,
@@ -30,7 +32,7 @@ pub(super) struct Latest {
 }
 
 /// What is learnt of the path and outlives a transfer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Learnt {
     pub reordering_seen: bool,
     /// Reordering window in quarters of the smallest round trip.
@@ -50,7 +52,7 @@ impl Learnt {
 /// are any ([`crate::offload::state_pool`]).
 ///
 /// Fields are in the order in which they are needed: every ACK reads the first three cache lines.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub(in crate::offload) struct Recovery {
     pub(super) phase: Phase,
@@ -65,6 +67,7 @@ pub(in crate::offload) struct Recovery {
     pub(super) repair_arrived: bool,
     /// The guest is told another acknowledgement number than the peer's: bytes are withheld, or were acknowledged early.
     /// Else [`stall`](Self::stall) and [`early`](Self::early) are at rest, and nobody needs to look at their cache lines.
+    #[serde(skip)]
     pub(super) diverged: bool,
     pub(super) learnt: Learnt,
     /// Ends when this is acknowledged.
@@ -182,6 +185,11 @@ impl Recovery {
             && self.repeat.is_none()
             && !self.diverged
             && self.black_hole.full == 0
+    }
+
+    /// The same once more, for another process.
+    pub fn copy(&self) -> Self {
+        Self { ..*self }
     }
 
     /// `bytes` have left.

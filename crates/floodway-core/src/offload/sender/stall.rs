@@ -28,6 +28,8 @@
 //! - The window that the guest is shown counts from `una_for_guest`, so its right edge stays (I3); the budget is charged from
 //!   there too, so that withholding never adds to a charge (I4).
 
+use serde::{Deserialize, Serialize};
+
 use super::{Env, Sender};
 use crate::offload::sink::Sink;
 use crate::seq::Seq;
@@ -43,7 +45,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is withheld from the guest, and who waits for whom.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(in crate::offload) struct Stall {
     /// Acknowledged bytes of which the guest has not been told, on purpose.
     pub withheld: u32,

@@ -18,11 +18,13 @@
 //!
 //! Invariant: the ranges are not empty and do not touch each other.
 
+use serde::{Deserialize, Serialize};
+
 use super::{AckKind, Env, Sender};
 use crate::seq::Seq;
 
 /// How far it is known whether a timeout was needless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Frto {
     /// It is not asked, or it was not.
     Off,
@@ -77,7 +79,7 @@ impl<B: 'static> Sender<B> {
 const MOST: usize = 8;
 
 /// What was sent again in a recovery, without what DSACKs have named.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub(super) struct Repairs {
     len: u8,
@@ -91,6 +93,11 @@ pub(super) struct Repairs {
 impl Repairs {
     pub const NONE: Self =
         Self { ranges: [(Seq(0), Seq(0)); MOST], len: 0, more: false, named: false };
+
+    /// Returns `false` if a stranger has written it.
+    pub fn is_possible(&self) -> bool {
+        usize::from(self.len) <= MOST
+    }
 
     /// Forgets them.
     #[inline]

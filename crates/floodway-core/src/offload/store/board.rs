@@ -24,6 +24,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::bits::{Bits, Wanted};
 use super::{Freed, MAX_SPARE_RECORDS, change, search, step};
 use crate::seq::Seq;
@@ -31,13 +33,15 @@ use crate::time::Instant;
 
 /// So many records are looked through without an index.
 const FEW: usize = 16;
+/// No window is larger (RFC 7323 section 2.3).
+const MAX_BYTES: u32 = 1 << 30;
 /// Smallest capacity of an index.
 const LEAST_INDEX: usize = 64;
 /// Entries of the list of repairs beyond twice the records before it is tidied up.
 const REPAIRS_SLACK: usize = 64;
 
 /// What became of a released segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::offload) struct Sent {
     /// Sequence number behind it. It starts where the one before it ends.
     pub end: Seq,
@@ -170,6 +174,30 @@ pub(super) struct Board {
 impl Board {
     pub const EMPTY: Self =
         Self { sent: VecDeque::new(), sacked: 0, lost: 0, in_repair: 0, first: 0, index: None };
+
+    /// What became of each segment, in order.
+    pub fn records(&self) -> impl ExactSizeIterator<Item = &Sent> {
+        self.sent.iter()
+    }
+
+    /// The records `sent`, of which the first begins at `una`, as a stranger says they are. `None` if they contradict themselves.
+    pub fn of_records(una: Seq, sent: Vec<Sent>) -> Option<Self> {
+        let mut board = Self::EMPTY;
+        let mut start = una;
+        for record in &sent {
+            let is_one = start.before(record.end)
+                && !(record.sacked && record.lost)
+                && (record.lost || !record.in_repair)
+                && (record.repeated || !record.in_repair);
+            if !is_one || record.end.since(una) > MAX_BYTES {
+                return None;
+            }
+            board.count(record, record.end.since(start));
+            start = record.end;
+        }
+        board.sent = sent.into();
+        Some(board)
+    }
 
     /// Forgets everything; returns `false` if it has grown too large to be kept.
     pub fn clear(&mut self) -> bool {

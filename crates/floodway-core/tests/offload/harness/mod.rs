@@ -8,6 +8,7 @@
 pub mod cases;
 pub mod dying;
 mod early_ack;
+pub mod handing_over;
 pub mod monitor;
 pub mod network;
 pub mod packet;

@@ -47,7 +47,7 @@ impl<'a> Session<'a> {
     pub fn open(port: &'a Port, delivery: &'a mut Delivery) -> Self {
         let mut machine = port.offload.machine();
         // Read once the engine is ours: waiting for it takes time.
-        let now = delivery.shared.now().max(machine.latest);
+        let now = machine.time(delivery.shared.now());
         machine.latest = now;
         let heard = port.nonce() != 0;
         let is_news = machine.engine.hears_module() != heard;

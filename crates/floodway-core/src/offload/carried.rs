@@ -1,0 +1,228 @@
+//! Connections that go on in another process as they were: the state of flows, for an upgrade.
+//!
+//! # Theory of operation
+//! **Goal.** A process that hands over in order says of each connection all that it knows ([`Offload::export`]), and the next one goes on with it
+//! ([`Offload::take_over`]): what it does from then on is what the first one would have done. A flow that was online is online.
+//!
+//! **What is carried.** Connections whose handshake is over. One that is still opening, and one that is excluded, passes in the next process. One of an earlier process that
+//! owes to its guest alone ([`adoption`](super::adoption)) is in the journal and found there again.
+//!
+//! **Format.** One record for the port, then one for each connection, in any order; [`FORMAT`] is the version of all of them, and whoever keeps them says it beside them. A
+//! record is the `postcard` encoding of its fields in the order of their declaration, behind it the bytes of a connection's frames, one after the other: what is stored for the peer, in sequence
+//! order, then what is kept for the guest. Numbers are varints, times nanoseconds since the epoch of the caller's clock, which has to be the same for both processes.
+//!
+//! | record | fields |
+//! |---|---|
+//! | port | whether the guest's module was heard · when it was last looked for · the next heartbeat and its Ethernet header · the next upkeep |
+//! | connection | addresses, ports, protocol, VLAN · last use · place in the line for the budget · Ethernet header · FINs · times of the next notice and ACK for the guest · the peer's largest window and clock · sender · receiver |
+//! | sender | first and last byte on their way · frames · scoreboard, a record for each segment · the edges of the grant and of the peer's window · what the guest has sent and heard · recovery, if anything is on its way · window, round trip, congestion control (a number for the algorithm, then its own fields) · what the SYNs agreed on · state and its reason |
+//! | receiver | frames and when they are delivered again, if any are kept · numbers of both sides, their clocks and windows · state · echo of CE |
+//!
+//! What follows from these is not carried but counted anew: bytes of the budget, of what is kept and owed, marks and indexes of the scoreboard, timers. A change of any of these types
+//! is another version (a test compares a record with one that is written down).
+//!
+//! **Strangers.** Whoever wrote the state may have been taken over. A record is refused, and nothing else with it, if it cannot be decoded, has bytes left, names a connection twice, or
+//! contradicts itself: every number has to lie in reach of the others, every frame to hold what is said of it, every segment on its way to lie in one frame. What passes can do no
+//! more harm than a guest and a peer together can, to their own connection. The connection of a record that is refused is met in mid-stream.
+//!
+//! **Journals.** What was acknowledged in another's name is in the port's [journal](super::journal) besides, and stays there: the next process adopts the journal first, and goes on by the state only if
+//! that names exactly what the journal has of the connection. Else the journal rules. If the next process ends early, the one after it finds the journal as the first one left it.
+//!
+//! **Cost.** Nothing before the hand-over.
+
+use std::collections::BTreeMap;
+
+use floodway_wire::FiveTuple;
+use serde::{Deserialize, Serialize};
+
+use super::engine::{Offload, UPKEEP_INTERVAL};
+use super::flow::Flow;
+use super::flow::state::FlowState;
+use super::frames::Refused;
+use super::frames::{Frames, Revive, Revived};
+use super::journal::{Creditor, Image, Owed, Retained};
+use super::packed_link::{pack, unpack};
+use super::sink::Sink;
+use crate::tables::flow_table::FlowId;
+use crate::tcp::Segment;
+use crate::time::Instant;
+
+/// Version of the format. Other versions are not read.
+pub const FORMAT: u32 = 1;
+
+/// What flows of a port share that does not follow from them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PortState {
+    module_heard: bool,
+    looked_for_module: Option<Instant>,
+    heartbeat_at: Instant,
+    heartbeat_link: [u64; 2],
+    upkeep_at: Instant,
+}
+
+/// Records of a port that another process has written.
+#[derive(Debug, Default)]
+pub struct Carried {
+    port: Option<PortState>,
+    flows: BTreeMap<FiveTuple, (FlowState, Vec<u8>)>,
+    done: Resumption,
+    /// Flows that wait for room, by their places in the line.
+    waiting: Vec<(u32, FlowId)>,
+}
+
+/// What has become of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumption {
+    /// They go on as they were.
+    pub carried: u32,
+    /// Those of them that are online.
+    pub online: u32,
+    /// Their records were refused, or the table or the budget had no room.
+    pub refused: u32,
+}
+
+/// A flow that goes on.
+pub(super) struct Resumed<B> {
+    flow: Flow<B>,
+    last_used: Instant,
+    waiting: Option<u32>,
+}
+
+impl Carried {
+    /// Takes the record of the port, which is the first one.
+    ///
+    /// # Errors
+    /// It cannot be decoded.
+    pub fn of_port(record: &[u8]) -> Result<Self, Refused> {
+        let (port, rest) = postcard::take_from_bytes(record).map_err(|_| Refused)?;
+        if !rest.is_empty() {
+            return Err(Refused);
+        }
+        Ok(Self { port: Some(port), ..Self::default() })
+    }
+
+    /// Takes the record of a connection. One that cannot be read is counted.
+    pub fn add(&mut self, record: &[u8]) {
+        let Ok((state, frames)) = postcard::take_from_bytes::<FlowState>(record) else {
+            self.done.refused += 1;
+            return;
+        };
+        // Of two with a name neither is believed more.
+        if self.flows.insert(state.tuple(), (state, frames.to_vec())).is_some() {
+            self.done.refused += 1;
+        }
+    }
+
+    /// The flow that goes on as `tuple` and owes what the journal has of it, if there is a record and both agree.
+    pub(super) fn resume<B: 'static>(
+        &mut self,
+        tuple: &FiveTuple,
+        debts: Owed,
+        revive: &mut Revive<'_, B>,
+    ) -> Option<Resumed<B>> {
+        let (state, frames) = self.flows.remove(tuple)?;
+        let (last_used, waiting) = (state.last_used, state.waiting);
+        let flow = Flow::import(state, debts, &mut Revived::new(&frames, revive));
+        self.done.refused += u32::from(flow.is_err());
+        Some(Resumed { flow: flow.ok()?, last_used, waiting })
+    }
+}
+
+impl<B: 'static> Offload<B> {
+    /// Writes what another process needs to go on: gives `put` one record after the other, that of the port first, until it returns `false`. `sink` makes bytes of
+    /// frames. To be called between two batches, after [`Offload::flush`]. Nothing is changed.
+    pub fn export(&self, sink: &impl Sink<B>, mut put: impl FnMut(&[u8]) -> bool) {
+        if !put(&encode(&self.port_state())) {
+            return;
+        }
+        let line: BTreeMap<_, _> = self.port.waiting.iter().copied().zip(0..).collect();
+        let image: &dyn Fn(&B) -> Image<'_> = &|frame| sink.image(frame);
+        for found in self.flows.iter_from(0, self.flows.slots()) {
+            let mut frames = Frames::new(image);
+            let Some(mut state) = Flow::export(&found, &mut frames) else { continue };
+            state.waiting = line.get(&found.id).copied();
+            let mut record = encode(&state);
+            record.extend_from_slice(&frames.into_bytes());
+            if !put(&record) {
+                return;
+            }
+        }
+    }
+
+    fn port_state(&self) -> PortState {
+        PortState {
+            module_heard: self.port.module_heard,
+            looked_for_module: self.port.looked_for_module,
+            heartbeat_at: self.port.heartbeat_at,
+            heartbeat_link: pack(&self.port.heartbeat_link),
+            upkeep_at: self.upkeep_at,
+        }
+    }
+
+    /// Goes on with the connections of another process that are not in the journal ([`Offload::adopt_carried`] comes before, if there is one), and returns what has
+    /// become of all of them. `revive` makes a frame, and what its headers say, of what was written.
+    pub fn take_over(
+        &mut self,
+        mut carried: Carried,
+        now: Instant,
+        mut revive: impl FnMut(Creditor, &Retained) -> Option<(B, Segment)>,
+    ) -> Resumption {
+        let mut names: Vec<_> =
+            carried.flows.iter().map(|(tuple, (state, _))| (state.last_used, *tuple)).collect();
+        names.sort_unstable();
+        for (_, tuple) in names {
+            let Some(resumed) = carried.resume(&tuple, Owed::default(), &mut revive) else {
+                continue;
+            };
+            // What was acknowledged in another's name outlives a process only in the journal.
+            let may_go_on = !(self.is_recording() && resumed.flow.has_debts());
+            if !(may_go_on && self.insert_resumed(&tuple, resumed, &mut carried, now)) {
+                carried.done.refused += 1;
+            }
+        }
+        if let Some(port) = carried.port.take() {
+            self.take_port_over(&port, now);
+        }
+        carried.waiting.sort_unstable();
+        self.port.waiting.extend(carried.waiting.iter().map(|&(_, id)| id));
+        carried.done
+    }
+
+    fn take_port_over(&mut self, port: &PortState, now: Instant) {
+        self.port.module_heard = port.module_heard;
+        self.port.choose_early_acks();
+        self.port.looked_for_module = port.looked_for_module.map(|at| at.min(now));
+        self.port.heartbeat_at = port.heartbeat_at;
+        self.port.heartbeat_link = unpack(port.heartbeat_link);
+        let latest = if self.flows.is_empty() { Instant::NEVER } else { now + UPKEEP_INTERVAL };
+        self.upkeep_at = self.upkeep_at.min(port.upkeep_at).min(latest);
+    }
+
+    /// Returns `false` if table or budget have no room for it.
+    pub(super) fn insert_resumed(
+        &mut self,
+        tuple: &FiveTuple,
+        resumed: Resumed<B>,
+        carried: &mut Carried,
+        now: Instant,
+    ) -> bool {
+        let Resumed { flow, last_used, waiting } = resumed;
+        if !flow.fits(&self.port) {
+            return false;
+        }
+        let Ok(id) = self.flows.insert(tuple, last_used.min(now), flow) else { return false };
+        self.port.counters.flows_opened().add(1);
+        let Some(flow) = self.flows.get_mut(id) else { return false };
+        carried.done.carried += 1;
+        carried.done.online += u32::from(flow.resume_in(id, waiting.is_some(), &mut self.port));
+        flow.set_timer(id, now, &mut self.timers);
+        carried.waiting.extend(waiting.map(|place| (place, id)));
+        true
+    }
+}
+
+/// The encoding of a record's fields.
+fn encode(fields: &impl Serialize) -> Vec<u8> {
+    // Fails only when memory has run out.
+    postcard::to_allocvec(fields).unwrap_or_default()
+}

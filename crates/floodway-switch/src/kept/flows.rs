@@ -1,0 +1,276 @@
+//! Connections on their way from one data plane to the next, in memory that a broker gives to one after the other.
+//!
+//! # Theory of operation
+//! **File.** A head, then a record for each port, each with those of its connections behind it ([`core`](floodway_core::offload) has their contents), then an end. Numbers
+//! are little-endian.
+//!
+//! | | bytes |
+//! |---|---|
+//! | head | `fwflows\0` · [`FORMAT`] (8) |
+//! | record | kind (1) · length (4) · content |
+//! | content of a port (kind 1) | instance (8) · nanoseconds by which its engine's clock is behind the host's monotonic one (8) · core's record |
+//! | content of a connection (kind 2) | core's record |
+//! | end (kind 3) | length zero |
+//!
+//! Nothing of a file without its end is believed: whoever wrote it has ended over it. A connection for which there is no room is left out, and with it those that
+//! come behind it.
+//!
+//! **Clocks.** Times in records are those of the engine that wrote them, whose clock began with its process. An engine that goes on with them has a clock that goes on: ahead of its
+//! switch's ([`Arrived::ahead`]).
+//!
+//! **Strangers.** The process that wrote it may have been taken over, and may go on writing: everything is copied before it is looked at. Lengths are checked against the file's.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use floodway_core::offload::Carried;
+pub use floodway_core::offload::FORMAT;
+use floodway_core::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
+
+const MAGIC: [u8; 8] = *b"fwflows\0";
+const HEAD: usize = 16;
+/// Kind and length of a record.
+const RECORD: usize = 5;
+const PORT: u8 = 1;
+const CONNECTION: u8 = 2;
+const END: u8 = 3;
+/// What a port's record begins with.
+const PORT_HEAD: usize = 16;
+
+/// The host's monotonic clock, in nanoseconds.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Writes connections.
+pub struct FlowsWriter {
+    file: BufWriter<File>,
+    /// Bytes that records may still take.
+    room: u64,
+}
+
+impl FlowsWriter {
+    /// Begins to write into `file`, which is `bytes` long, and of which nothing was written yet.
+    ///
+    /// # Errors
+    /// It cannot be written, or is too short.
+    pub fn begin(file: OwnedFd, bytes: u64) -> io::Result<Self> {
+        let mut file = BufWriter::new(File::from(file));
+        file.write_all(&MAGIC)?;
+        file.write_all(&u64::from(FORMAT).to_le_bytes())?;
+        let room = bytes.saturating_sub((HEAD + RECORD) as u64);
+        Ok(Self { file, room })
+    }
+
+    /// Writes the record of a port and those of its connections, as `export` gives them to what it is called with, which returns `false` if there is no room. `now` is the clock of
+    /// the port's engine.
+    ///
+    /// # Errors
+    /// The file takes no more.
+    pub fn port(
+        &mut self,
+        instance: u64,
+        now: Instant,
+        export: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool),
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        let behind = monotonic().saturating_sub(now.as_nanos());
+        let mut head = [instance, behind].map(u64::to_le_bytes).concat();
+        let mut kind = PORT;
+        export(&mut |record| {
+            let written = self.record(kind, &[&head, record]);
+            (kind, head) = (CONNECTION, Vec::new());
+            match written {
+                Ok(written) => written,
+                Err(error) => {
+                    result = Err(error);
+                    false
+                }
+            }
+        });
+        result
+    }
+
+    /// Returns `false` if there is no room.
+    fn record(&mut self, kind: u8, content: &[&[u8]]) -> io::Result<bool> {
+        let len: usize = content.iter().map(|part| part.len()).sum();
+        let taken = (RECORD + len) as u64;
+        let Ok(len) = u32::try_from(len) else { return Ok(false) };
+        let Some(room) = self.room.checked_sub(taken) else { return Ok(false) };
+        self.room = room;
+        self.file.write_all(&[kind])?;
+        self.file.write_all(&len.to_le_bytes())?;
+        content.iter().try_for_each(|part| self.file.write_all(part))?;
+        Ok(true)
+    }
+
+    /// Writes the end. What was written is believed from then on.
+    ///
+    /// # Errors
+    /// The file takes no more.
+    pub fn end(mut self) -> io::Result<()> {
+        self.room = RECORD as u64;
+        self.record(END, &[])?;
+        self.file.flush()
+    }
+}
+
+/// Connections of a port that have come from another data plane.
+#[derive(Debug)]
+pub struct Arrived {
+    pub(crate) carried: Carried,
+    /// How far the clock of their engine is behind the host's.
+    behind: Duration,
+}
+
+impl Arrived {
+    /// How far the engine's clock has to be ahead of a switch's, which says `now`.
+    pub(crate) fn ahead(&self, now: Instant) -> Duration {
+        (Instant::from_nanos(monotonic()) - self.behind).since(now)
+    }
+}
+
+/// Reads connections that another data plane has left in `file`, of `bytes`: by the instances of ports.
+///
+/// # Errors
+/// They are not to be believed.
+pub fn read(file: OwnedFd, bytes: u64) -> io::Result<BTreeMap<u64, Arrived>> {
+    Reader { file: File::from(file), at: 0, end: bytes }.read()
+}
+
+struct Reader {
+    file: File,
+    at: u64,
+    end: u64,
+}
+
+fn wrong(problem: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.into())
+}
+
+impl Reader {
+    fn take(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let end = self.at + len as u64;
+        if end > self.end {
+            return Err(wrong("a record is longer than the file"));
+        }
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, self.at)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn take_number(&mut self) -> io::Result<u64> {
+        let bytes = self.take(size_of::<u64>())?;
+        Ok(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+
+    fn take_head(&mut self) -> io::Result<()> {
+        if self.take(MAGIC.len())? != MAGIC {
+            return Err(wrong("nothing was handed over"));
+        }
+        match self.take_number()? {
+            format if format == u64::from(FORMAT) => Ok(()),
+            format => Err(wrong(format!("format {format} instead of {FORMAT}"))),
+        }
+    }
+
+    fn read(mut self) -> io::Result<BTreeMap<u64, Arrived>> {
+        self.take_head()?;
+        let mut ports = BTreeMap::new();
+        let mut open: Option<(u64, Arrived)> = None;
+        loop {
+            let head = self.take(RECORD)?;
+            let len = head[1..].iter().rev().fold(0, |len, &byte| len << 8 | usize::from(byte));
+            match (head[0], &mut open) {
+                (PORT, _) => ports.extend(open.replace(self.take_port(len)?)),
+                (CONNECTION, Some((_, arrived))) => {
+                    let record = self.take(len)?;
+                    arrived.carried.add(&record);
+                }
+                (END, _) => break,
+                (kind, _) => return Err(wrong(format!("a record of kind {kind}"))),
+            }
+        }
+        ports.extend(open);
+        Ok(ports)
+    }
+
+    fn take_port(&mut self, len: usize) -> io::Result<(u64, Arrived)> {
+        let rest = len.checked_sub(PORT_HEAD).ok_or_else(|| wrong("a short record of a port"))?;
+        let instance = self.take_number()?;
+        let behind = Duration::from_nanos(self.take_number()?);
+        let carried = Carried::of_port(&self.take(rest)?).map_err(|e| wrong(e.to_string()))?;
+        Ok((instance, Arrived { carried, behind }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floodway_core::offload::Config;
+    use rustix::fs::SealFlags;
+
+    use super::super::WORD;
+    use super::super::tests::memory;
+    use super::*;
+    use crate::state::offload::PortOffload;
+
+    const WORDS: usize = 64;
+    const BYTES: u64 = (WORDS * WORD) as u64;
+
+    /// A file in which two ports without connections are written, with room for `bytes`.
+    fn written(bytes: u64, ends: bool) -> File {
+        let file = memory(WORDS, SealFlags::SHRINK.union(SealFlags::GROW));
+        let mut flows = FlowsWriter::begin(file.try_clone().unwrap(), bytes).unwrap();
+        let port = PortOffload::new(Config::default());
+        for instance in [7, 9] {
+            port.hand_over(instance, Instant::from_millis(5), &mut flows).unwrap();
+        }
+        if ends {
+            flows.end().unwrap();
+        }
+        file.into()
+    }
+
+    fn instances(file: &File) -> io::Result<Vec<u64>> {
+        let file = file.try_clone().unwrap();
+        read(file.into(), BYTES).map(|ports| ports.into_keys().collect())
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_clocks_go_on() {
+        let file = written(BYTES, true);
+        assert_eq!(instances(&file).unwrap(), [7, 9]);
+        let ports = read(file.into(), BYTES).unwrap();
+        let ahead = ports[&7].ahead(Instant::ZERO);
+        assert!(ahead >= Duration::from_millis(5) && ahead < Duration::from_secs(60), "{ahead:?}");
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out() {
+        let one = HEAD as u64 + 2 * RECORD as u64 + 40;
+        assert_eq!(instances(&written(one, true)).unwrap(), [7]);
+        assert!(instances(&written(0, true)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_has_no_end_or_is_damaged_is_not_believed() {
+        assert!(instances(&written(BYTES, false)).is_err());
+        assert!(instances(&File::from(memory(WORDS, SealFlags::SHRINK))).is_err());
+        for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
+            let file = memory(WORDS, SealFlags::SHRINK);
+            let mut bytes = vec![0; BYTES as usize];
+            written(BYTES, true).read_exact_at(&mut bytes, 0).unwrap();
+            bytes[at] = byte;
+            let file = File::from(file);
+            file.write_all_at(&bytes, 0).unwrap();
+            assert!(instances(&file).is_err(), "{at}");
+        }
+    }
+}
