@@ -22,11 +22,12 @@ use serde::{Deserialize, Serialize};
 use crate::child::Process;
 use crate::kernel::Kernel;
 use crate::process::{self, lock};
-use crate::vm::QEMU;
 use crate::{cache, cleanup};
 
 /// Chooses where [`choose`] does not: `auto`, `kvm` or `tcg`.
 pub const VARIABLE: &str = "FLOODWAY_LAB_ACCEL";
+/// The emulator's program, also of those that it does not emulate.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
 const DEVICE: &str = "/dev/kvm";
 /// How long a kernel may take until it panics. Emulation takes 2 to 5 s, hardware a fraction of that.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::accel::{self, Accelerator};
+use crate::accel::{self, Accelerator, QEMU};
 use crate::agent::{Agent, Hello};
 use crate::child::Process;
 use crate::guest_image::GuestImage;
@@ -29,8 +29,6 @@ use crate::{cleanup, vcpu};
 
 pub use nic::{Backend, Nic, Role};
 
-/// The emulator's program.
-pub(crate) const QEMU: &str = "qemu-system-x86_64";
 /// Memory beyond what was asked for, so that no VM has a multiple of 256 KiB. QEMU 7.2 in emulation loses pages of a VM that
 /// moves otherwise: it then takes dirty bits by the word, and does not tell the vCPU's TLB, whose later writes to these pages go
 /// unnoticed. (Debian 12's package; mended in QEMU 9.0. KVM is not concerned.)
