@@ -19,15 +19,18 @@ programs() {
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing </dev/null
 }
 
-# Makes an archive of a Debian with packages ($2, with commas; may be empty), unless there is one ($1); $3 is a further source in apt's one-line form.
+# Makes an archive of a Debian with packages ($2, with commas; may be empty), unless there is one ($1). $3 is a further suite, whose packages are preferred.
 # The Debian comes from the mirrors that this machine's apt uses.
 make_debian() {
     [ ! -e "$1" ] || return 0
-    local sources
+    local sources preferred=()
     mapfile -t sources < <(find /etc/apt/sources.list /etc/apt/sources.list.d -name '*.list' -o -name '*.sources' 2>/dev/null)
-    [ -z "${3:-}" ] || sources+=("$3")
+    if [ -n "${3:-}" ]; then
+        sources+=("deb http://deb.debian.org/debian $3 main")
+        preferred=(--aptopt="APT::Default-Release \"$3\"")
+    fi
     # systemd brings what makes users and directories; it does not run there.
-    mmdebstrap --quiet --format=tar --variant=minbase --skip=cleanup/apt/lists --include="systemd,init-system-helpers,procps${2:+,$2}" bookworm "$1.part" "${sources[@]}"
+    mmdebstrap --quiet --format=tar --variant=minbase --skip=cleanup/apt/lists "${preferred[@]}" --include="systemd,init-system-helpers,procps${2:+,$2}" bookworm "$1.part" "${sources[@]}"
     mv "$1.part" "$1"
 }
 
