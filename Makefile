@@ -27,7 +27,7 @@ ifneq ($(ROOT),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(ROOT)
 endif
 
-.PHONY: help demo check test test-ray test-packages test-frontends test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
+.PHONY: help demo check test test-ray test-packages test-newer-qemu test-frontends test-libvirt test-metrics test-reports test-web packages lint unit prove bench bench-ab bench-sim fuzz fuzz-smoke soak docs results build compiler ready
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,8 +50,12 @@ test-ray: build ## Sweeps under a local Ray, in a Python environment of its own 
 packages: build ## Debian packages of switch, lab and guest module, in target/debian
 	CARGO=$(CARGO) tools/packages $(TARGET)
 
-test-packages: packages ## Lintian; installs, upgrades, removes and purges the packages in a Debian of its own
+test-packages: packages ## Lintian; installs, upgrades, removes and purges the packages in a Debian of its own; then libvirt's VMs by the installed one there
 	CARGO=$(CARGO) $(ROOT) tools/test-packages
+	$(ROOT) tools/test-installed
+
+test-newer-qemu: packages ## VMs by the installed package with QEMU and libvirt of bookworm-backports
+	$(ROOT) tools/test-installed --backports
 
 test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and two VMs
 	$(ROOT) tools/test-libvirt $(TARGET)/release/floodway

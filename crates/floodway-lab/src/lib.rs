@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod accel;
 pub mod agent;
 pub mod bench;
 pub mod cache;

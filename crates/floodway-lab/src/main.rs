@@ -13,6 +13,7 @@ use floodway_report::{Provenance, Report, Samples, Verdict, World, html, table};
 use floodway_simlab::simulation::command as simulator;
 use floodway_simlab::{bench_sim, sweep};
 
+use floodway_lab::accel::{self, Choice};
 use floodway_lab::doctor::{self, Need};
 use floodway_lab::experiment::Experiment;
 use floodway_lab::{bench, cleanup, demo, path, results};
@@ -21,6 +22,9 @@ use floodway_lab::{bench, cleanup, demo, path, results};
 #[derive(Parser)]
 #[command(name = "floodway-lab", version)]
 struct Arguments {
+    /// What executes the guests' instructions [default: FLOODWAY_LAB_ACCEL, or auto]
+    #[arg(long, global = true, value_enum)]
+    accel: Option<Choice>,
     #[command(subcommand)]
     command: Command,
 }
@@ -146,7 +150,9 @@ const BUILD: Build = Build {
 };
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    let arguments = Arguments::parse();
+    arguments.accel.into_iter().for_each(accel::choose);
+    match run(arguments.command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("floodway-lab: {error:#}");

@@ -1,10 +1,10 @@
-//! Virtual machines: QEMU in emulation, with an agent inside.
+//! Virtual machines: QEMU with an agent inside.
 //!
 //! # Theory of operation
 //!
 //! A VM boots a [`GuestImage`] in a directory of its own below the run's directory: control socket, agent
 //! socket, console log, QEMU's messages. It is up when its agent answers. Guest memory is a shared memfd, as
-//! vhost-user needs. Emulation runs each vCPU on a host thread of its own (`thread=multi`), so the host's scheduler treats vCPUs as it does under KVM; see
+//! vhost-user needs. Where KVM does not work ([`crate::accel`]), emulation runs each vCPU on a host thread of its own (`thread=multi`), so the host's scheduler treats vCPUs as it does under KVM; see
 //! [`crate::vcpu`] for pinning and slices.
 //!
 //! A VM that does not come up says why: the error has the end of its console and QEMU's messages.
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::accel::{self, Accelerator, QEMU};
 use crate::agent::{Agent, Hello};
 use crate::child::Process;
 use crate::guest_image::GuestImage;
@@ -28,7 +29,6 @@ use crate::{cleanup, vcpu};
 
 pub use nic::{Backend, Nic, Role};
 
-const QEMU: &str = "qemu-system-x86_64";
 /// Memory beyond what was asked for, so that no VM has a multiple of 256 KiB. QEMU 7.2 in emulation loses pages of a VM that
 /// moves otherwise: it then takes dirty bits by the word, and does not tell the vCPU's TLB, whose later writes to these pages go
 /// unnoticed. (Debian 12's package; mended in QEMU 9.0. KVM is not concerned.)
@@ -333,9 +333,11 @@ fn start_qemu(config: &Config, dir: &Path, more: &[&str]) -> Result<Process> {
         }
         None => Command::new(QEMU),
     };
-    command.args(machine_arguments(config)).args(channel_arguments(dir)).args(more);
+    let accelerator = accel::of_process(&config.image.kernel)?;
+    command.args(machine_arguments(config, &accelerator)).args(channel_arguments(dir)).args(more);
     for (index, nic) in config.nics.iter().enumerate() {
-        command.args(nic.arguments(index).with_context(|| format!("VM {}", config.name))?);
+        let words = nic.arguments(index, &accelerator);
+        command.args(words.with_context(|| format!("VM {}", config.name))?);
     }
     let messages = File::create(dir.join("qemu.log"))?;
     command.stdin(Stdio::null()).stdout(messages.try_clone()?).stderr(messages);
@@ -343,7 +345,7 @@ fn start_qemu(config: &Config, dir: &Path, more: &[&str]) -> Result<Process> {
         .with_context(|| format!("{QEMU}: `apt-get install qemu-system-x86` brings it"))
 }
 
-fn machine_arguments(config: &Config) -> Vec<String> {
+fn machine_arguments(config: &Config, accelerator: &Accelerator) -> Vec<String> {
     let memory = config.memory_mib * 1024 + ODD_KIB;
     // Without no_timer_check a guest that gets no CPU while it probes its timer panics ("IO-APIC +
     // timer doesn't work").
@@ -360,7 +362,7 @@ fn machine_arguments(config: &Config) -> Vec<String> {
         "-display",
         "none",
         "-accel",
-        "tcg,thread=multi",
+        accelerator.argument(),
         "-cpu",
         "max",
         "-smp",

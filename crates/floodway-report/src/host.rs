@@ -6,11 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Facts that decide figures: the machine's, and the emulator. What cannot be read is left out.
+/// Facts that decide figures: the machine's, and QEMU's version. What cannot be read is left out.
 #[must_use]
 pub fn facts() -> BTreeMap<String, Value> {
     let mut facts = machine();
-    facts.insert("accelerator".into(), "tcg".into());
     if let Some(qemu) = version("qemu-system-x86_64").as_deref().and_then(first_line) {
         facts.insert("qemu".into(), qemu.into());
     }

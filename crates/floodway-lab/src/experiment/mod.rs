@@ -35,6 +35,7 @@ use floodway_report::report::add_intervals;
 use floodway_report::{About, Band, Measured, Report, Samples, World, host, judge};
 use serde::Deserialize;
 
+use crate::accel;
 use crate::noise::Quiet;
 
 pub use all_pairs::AllPairs;
@@ -252,6 +253,10 @@ impl Experiment {
             notes.push(format!("{error:#}"));
         }
         let mut host = host::facts();
+        if let Some(accelerator) = accel::used() {
+            host.insert("accelerator".into(), accelerator.name().into());
+            host.insert("accelerator_reason".into(), accelerator.reason.into());
+        }
         host.insert("noise_before".into(), before.to_string().into());
         host.insert("noise_after".into(), Quiet::measure().to_string().into());
         let report = Report {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use crate::accel::Accelerator;
+
 /// What is behind a network card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
@@ -61,7 +63,7 @@ impl Nic {
     }
 
     /// The words for card number `index`.
-    pub(super) fn arguments(&self, index: usize) -> Result<Vec<String>> {
+    pub(super) fn arguments(&self, index: usize, accelerator: &Accelerator) -> Result<Vec<String>> {
         let pairs = self.queue_pairs;
         ensure!((1..=16).contains(&pairs), "queue_pairs {pairs}: must be between 1 and 16");
         let (mut words, vectors) = match &self.backend {
@@ -71,7 +73,7 @@ impl Nic {
             Backend::Tap { interface } => (tap(index, interface, pairs), false),
         };
         let mut device = format!("virtio-net-pci,netdev=net{index},mac={}", self.mac);
-        if vectors {
+        if vectors && !accelerator.is_kvm {
             // QEMU 7.2 crashes when a guest starts a vhost-user card with MSI-X under emulation.
             device += ",vectors=0";
         }
@@ -115,18 +117,22 @@ mod tests {
 
     #[test]
     fn words_follow_the_card() {
+        let tcg = Accelerator { is_kvm: false, reason: String::new() };
         let mut nic = Nic::vhost_user("/run/a,b.sock", "52:54:00:00:00:01");
         (nic.queue_pairs, nic.mtu) = (2, Some(9000));
         let expected = "-chardev socket,id=switch3,path=/run/a,,b.sock,server=on,wait=off \
              -netdev vhost-user,id=net3,chardev=switch3,queues=2 \
              -device virtio-net-pci,netdev=net3,mac=52:54:00:00:00:01,vectors=0,mq=on,host_mtu=9000";
-        assert_eq!(nic.arguments(3).unwrap().join(" "), expected);
-        let tap = Nic::tap("tap0", "52:54:00:00:00:02").arguments(0).unwrap().join(" ");
+        assert_eq!(nic.arguments(3, &tcg).unwrap().join(" "), expected);
+        let kvm = Accelerator { is_kvm: true, ..tcg.clone() };
+        let words = nic.arguments(3, &kvm).unwrap().join(" ");
+        assert_eq!(words, expected.replace(",vectors=0", ""), "MSI-X");
+        let tap = Nic::tap("tap0", "52:54:00:00:00:02").arguments(0, &tcg).unwrap().join(" ");
         assert!(
             tap.contains("ifname=tap0") && !tap.contains("queues") && !tap.contains("vectors"),
             "{tap}"
         );
         nic.queue_pairs = 17;
-        assert!(nic.arguments(0).unwrap_err().to_string().starts_with("queue_pairs 17"));
+        assert!(nic.arguments(0, &tcg).unwrap_err().to_string().starts_with("queue_pairs 17"));
     }
 }

@@ -150,9 +150,17 @@ impl RegionLayout {
 #[derive(Clone, Debug)]
 struct Region {
     layout: RegionLayout,
+    /// Device and inode.
+    file: (u64, u64),
     host: *mut u8,
     // Keeps `host` mapped.
     mapping: Arc<Leased>,
+}
+
+/// Device and inode of a file; `None` if the kernel does not say.
+fn identity(file: &File) -> Option<(u64, u64)> {
+    let found = rustix::fs::fstat(file).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 /// A mapping, and what it takes of its port's share: given back when it has gone, so this is the order of the fields.
@@ -225,7 +233,8 @@ impl GuestMemory {
         let mapping = self.map_region(layout, file)?;
         let mut regions = self.regions.clone();
         let host = mapping.mapping.as_ptr();
-        let region = Region { layout, host, mapping: Arc::new(mapping) };
+        let file = identity(file).unwrap_or_default();
+        let region = Region { layout, file, host, mapping: Arc::new(mapping) };
         regions.insert(at, region);
         Ok(self.of(regions))
     }
@@ -268,6 +277,14 @@ impl GuestMemory {
     #[must_use]
     pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
         Self { log, ..self.clone() }
+    }
+
+    /// Returns `true` if there is this region, of this file.
+    #[must_use]
+    pub fn has(&self, layout: RegionLayout, file: &File) -> bool {
+        let is_it =
+            |region: &Region| region.layout == layout && Some(region.file) == identity(file);
+        self.regions.iter().any(is_it)
     }
 
     /// The same memory without the region at `gpa` of `size` bytes.

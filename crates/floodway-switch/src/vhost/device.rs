@@ -411,6 +411,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
+        // QEMU before 8.0 says all of it for each queue pair, and removes it for each, too.
+        if self.memory.has(layout(region), &file) {
+            return Ok(None);
+        }
         self.await_retired();
         let memory = self.memory.with_region(layout(region), &file).map_err(|e| self.refuse(&e))?;
         self.set_memory(&memory);
@@ -418,11 +422,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let memory = self
-            .memory
-            .without_region(region.guest_phys_addr, region.memory_size)
-            .map_err(|e| self.refuse(&e))?;
-        self.set_memory(&memory);
+        let (gpa, size) = (region.guest_phys_addr, region.memory_size);
+        if let Ok(memory) = self.memory.without_region(gpa, size) {
+            self.set_memory(&memory);
+        }
         Ok(())
     }
 

@@ -6,18 +6,26 @@ use floodway_switch::config::PortConfig;
 use floodway_switch::control::{ControlClient, ControlListener, ControlServer};
 use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::{GuestConfig, wait_until};
+use rustix::process::{Resource, getrlimit};
 
 use crate::net::Net;
 
-const PORTS: u16 = 400;
 const CONNECTED: u8 = 100;
 
-fn ports() -> Vec<PortConfig> {
+/// 500, or as many as the process may have descriptors for, which are 48 for each.
+fn how_many() -> u16 {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let most = u16::try_from((limit.saturating_sub(200)) / 48).unwrap_or(u16::MAX);
+    assert!(most >= 300, "a hard limit of {limit} descriptors is too low for this test");
+    most.min(500)
+}
+
+fn ports(count: u16) -> Vec<PortConfig> {
     let port = |n: u16| {
         let mac = u8::try_from(n).ok().filter(|n| *n <= CONNECTED).map(mac);
         PortConfig { mac, storm_pps: 0, ..PortConfig::new(format!("vm{n}"), "") }
     };
-    (1..=PORTS).map(port).collect()
+    (1..=count).map(port).collect()
 }
 
 /// How long something takes, and what comes of it.
@@ -29,7 +37,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 
 #[test]
 fn hundreds_of_ports_are_changed_and_shown_and_those_that_stay_are_not_touched() {
-    let net = Net::start(ports());
+    let count = how_many();
+    let net = Net::start(ports(count));
     let mut guests: Vec<_> = (1..=CONNECTED)
         .map(|n| net.boot(n, GuestConfig { ring_size: 32, ..GuestConfig::default() }))
         .collect();
@@ -53,7 +62,7 @@ fn hundreds_of_ports_are_changed_and_shown_and_those_that_stay_are_not_touched()
 
     // The last ten go, ten others come, and a hundred others change what takes effect at once.
     let mut wanted = net.config.clone();
-    for port in &mut wanted.ports[390..] {
+    for port in &mut wanted.ports[usize::from(count) - 10..] {
         port.name += "b";
         port.socket = port.socket.with_extension("b");
     }
@@ -67,10 +76,10 @@ fn hundreds_of_ports_are_changed_and_shown_and_those_that_stay_are_not_touched()
     // That one was held against its schema, too, which takes longer than all else.
     let (collected, _) = timed(|| net.status());
     println!(
-        "{PORTS} ports, {CONNECTED} connected: apply {apply:?}, status {collected:?}, checked {status:?}"
+        "{count} ports, {CONNECTED} connected: apply {apply:?}, status {collected:?}, checked {status:?}"
     );
 
-    assert_eq!((shown.ports.len(), shown.removed.ports), (usize::from(PORTS), 10));
+    assert_eq!((shown.ports.len(), shown.removed.ports), (usize::from(count), 10));
     send(&mut guests, 2);
     let status = net.status();
     let frames: Vec<_> = status.ports[..CONNECTED.into()]

@@ -10,7 +10,7 @@
 //! | `GET_FEATURES`, `GET_PROTOCOL_FEATURES` | the first one: the protocol's library acknowledges only after it was asked |
 //! | `SET_MEM_TABLE` | one entry; all regions that were added or removed go |
 //! | `ADD_MEM_REG` | an entry for its guest address |
-//! | `REM_MEM_REG` | the entry of its guest address goes; kept itself only if the region is in the table |
+//! | `REM_MEM_REG` | the entry of its guest address goes; kept itself only if the region is in the table. Nothing if there is no such region |
 //! | a ring's size, addresses, base, kick, call, enable flag | an entry for each ring |
 //! | `GET_VRING_BASE` | kick and call go; a `SET_VRING_BASE` of our own with the index that was returned |
 //! | a reset | all of the rings go, but for their bases; the features, too, unless it is `RESET_OWNER` |
@@ -20,7 +20,7 @@
 //!
 //! **Invariant**: the record is bounded by what a device can hold: its rings and [`MAX_REGIONS`](crate::memory::MAX_REGIONS).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floodway_process::message::Change;
 
@@ -69,13 +69,16 @@ pub(super) struct Keeper {
     rings: usize,
     /// Guest addresses of the regions of the last table.
     table: BTreeSet<u64>,
+    /// Sizes of the regions that there are, by their guest addresses.
+    present: BTreeMap<u64, u64>,
     asked_features: bool,
     asked_protocol: bool,
 }
 
 impl Keeper {
     pub(super) fn new(rings: usize) -> Self {
-        Self { rings, table: BTreeSet::new(), asked_features: false, asked_protocol: false }
+        let (table, present) = (BTreeSet::new(), BTreeMap::new());
+        Self { rings, table, present, asked_features: false, asked_protocol: false }
     }
 
     /// What changes in the record by `message`, which the device has accepted. `bases` knows the avail index at which a stopped ring goes on.
@@ -91,8 +94,8 @@ impl Keeper {
             RESET_DEVICE => self.reset(&[SET_FEATURES], bases),
             RESET_OWNER => self.reset(&[], bases),
             SET_MEM_TABLE => self.new_table(message),
-            ADD_MEM_REG => keep(request, page(message, HEADER_LEN + 8)),
-            REM_MEM_REG => self.removed(page(message, HEADER_LEN + 8)),
+            ADD_MEM_REG => self.added(region(message, HEADER_LEN + 8)),
+            REM_MEM_REG => self.removed(region(message, HEADER_LEN + 8)),
             SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | SET_VRING_ENABLE => {
                 keep(request, number.into())
             }
@@ -106,11 +109,21 @@ impl Keeper {
     fn new_table(&mut self, message: &[u8]) -> Vec<Change> {
         let regions =
             (0..word(message, HEADER_LEN) as usize).map(|n| HEADER_LEN + 8 + n * REGION_LEN);
-        self.table = regions.map(|at| page(message, at)).collect();
+        self.present = regions.map(|at| region(message, at)).collect();
+        self.table = self.present.keys().copied().collect();
         [vec![all(ADD_MEM_REG), all(REM_MEM_REG)], keep(SET_MEM_TABLE, 0)].concat()
     }
 
-    fn removed(&self, page: u64) -> Vec<Change> {
+    fn added(&mut self, (page, size): (u64, u64)) -> Vec<Change> {
+        self.present.insert(page, size);
+        keep(ADD_MEM_REG, page)
+    }
+
+    fn removed(&mut self, (page, size): (u64, u64)) -> Vec<Change> {
+        if self.present.get(&page) != Some(&size) {
+            return Vec::new();
+        }
+        self.present.remove(&page);
         let mut changes = vec![one(key(ADD_MEM_REG, page))];
         if self.table.contains(&page) {
             changes.extend(keep(REM_MEM_REG, page));
@@ -166,8 +179,8 @@ fn long(message: &[u8], at: usize) -> u64 {
 }
 
 /// The page of guest memory whose address is at `at`.
-fn page(message: &[u8], at: usize) -> u64 {
-    long(message, at) / crate::memory::PAGE_SIZE
+fn region(message: &[u8], at: usize) -> (u64, u64) {
+    (long(message, at) / crate::memory::PAGE_SIZE, long(message, at + 8))
 }
 
 #[cfg(test)]
@@ -243,6 +256,16 @@ mod tests {
         assert_eq!(record.requests(), expected);
         record.accept(SET_MEM_TABLE, &table(&[9]));
         assert_eq!(record.requests(), [(SET_MEM_TABLE, 0)]);
+    }
+
+    #[test]
+    fn a_region_that_is_not_there_leaves_the_record_as_it_is() {
+        let mut record = Record::new();
+        record.accept(ADD_MEM_REG, &single(5));
+        let larger = [0, 5 * 4096, 8192, 0, 0].map(u64::to_ne_bytes).concat();
+        record.accept(REM_MEM_REG, &larger);
+        record.accept(REM_MEM_REG, &single(6));
+        assert_eq!(record.requests(), [(ADD_MEM_REG, 5)]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use floodway_switch::Config;
+use floodway_switch::api::edit::{self, Kind};
 use floodway_switch::config::{NetworkConfig, PortConfig, UplinkConfig, UplinkKind};
 use floodway_switch::testing::frames::{number_of, numbered};
 use floodway_switch::testing::{wait, wait_until};
@@ -76,13 +77,37 @@ fn as_read(config: Config) -> Config {
     Config::parse(&toml::to_string(&config).unwrap(), "wanted".as_ref()).unwrap_or(config)
 }
 
+/// What differs between two configurations: networks, ports and uplinks that come, change or go.
+fn differences(before: &Config, wanted: &Config) -> BTreeSet<(&'static str, String)> {
+    let of = |kind: Kind| {
+        let names = kind.names(before).into_iter().chain(kind.names(wanted));
+        let keys = move |config, name| edit::document(config, kind, name).ok();
+        let differ = names.filter(move |name| keys(before, name) != keys(wanted, name));
+        differ.map(move |name| (kind.name(), name.to_owned()))
+    };
+    Kind::ALL.into_iter().flat_map(of).collect()
+}
+
+/// Makes the switch `wanted`: if that differs in one thing by a request for it, which is counted in `requests`, and else as a file.
+fn make(scene: &Scene, wanted: &Config, requests: &mut u32) -> Result<String, String> {
+    let differences: Vec<_> = differences(&scene.configuration(), wanted).into_iter().collect();
+    let [(section, name)] = &differences[..] else { return scene.apply(wanted) };
+    *requests += 1;
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == *section).unwrap();
+    let plan = match edit::document(wanted, kind, name) {
+        Ok(keys) => scene.client().put(kind, name, &keys, false),
+        Err(_) => scene.client().delete(kind, name, false),
+    };
+    plan.map(|plan| plan.to_string()).map_err(|error| error.to_string())
+}
+
 /// Makes `count` random changes, calling `before_each` with the number of the next, and checks that each is made wholly or not at all. Returns how many were
 /// made and refused.
 fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32)) -> (u32, u32) {
     let foreign = scene.path("foreign.sock");
     let _listener = UnixListener::bind(&foreign).unwrap();
     let mut dice = Dice(1);
-    let (mut made, mut refused) = (0, 0);
+    let (mut made, mut refused, mut requests) = (0, 0, 0);
     for number in 0..count {
         let before = scene.configuration();
         let mut wanted = before.clone();
@@ -92,7 +117,7 @@ fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32))
         }
         let wanted = as_read(wanted);
         before_each(number);
-        match scene.apply(&wanted) {
+        match make(scene, &wanted, &mut requests) {
             Ok(plan) => {
                 // The order of ports alone is no change.
                 let expected = if plan == "no changes" { before } else { wanted };
@@ -105,11 +130,27 @@ fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32))
             }
         }
     }
+    assert!(requests > count / 4 && requests < count * 9 / 10, "{requests} by requests");
     (made, refused)
 }
 
-/// Ends the switch and starts another one from what was saved of it, which has to be the same.
+/// Descriptors of broker and data plane while nobody asks anything: the fewest of several looks.
+fn held(scene: &Scene) -> [usize; 2] {
+    [u64::from(scene.broker.id()), scene.data_plane()].map(|process| {
+        let looks = (0..20).map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+        });
+        looks.min().unwrap()
+    })
+}
+
+/// Ends the switch, whose guests have gone, and starts another one from what was saved of it, which has to be the same and to hold as much.
 fn check_against_a_fresh_start(mut scene: Scene) {
+    wait_until("all ports to be down", || {
+        scene.json()["ports"].as_array().unwrap().iter().all(|port| port["state"] == "down")
+    });
+    let held_before = held(&scene);
     let last = scene.configuration();
     assert_eq!(scene.data_planes_configuration(), last);
     let text = scene.client().config().unwrap();
@@ -128,6 +169,10 @@ fn check_against_a_fresh_start(mut scene: Scene) {
     assert_eq!(uplinks(&scene), last.uplinks.len());
     assert_eq!((scene.configuration(), scene.data_planes_configuration()), (last.clone(), last));
     assert_eq!(sockets(&scene), files);
+    wait_until("as many descriptors", || {
+        let fresh = held(&scene);
+        held_before.iter().zip(fresh).all(|(before, fresh)| *before <= fresh)
+    });
 }
 
 #[test]

@@ -1,0 +1,8 @@
+//! Networks and control queues with real VMs: Debian's kernels under QEMU on the real switch. Needs root and a release build of
+//! `floodway`.
+//!
+//! Counters and contents are judged; timeouts only decide hangs.
+
+mod control_queue;
+mod networks;
+mod scene;
