@@ -81,7 +81,7 @@ impl<B: 'static> Receiver<B> {
     ) -> Result<Self, Refused> {
         let mut keeping = Pooled::EMPTY;
         if let Some(kept) = state.keeping {
-            *keeping = Keeping::import(kept, state.guest_ack, frames)?;
+            *keeping = Keeping::import(&kept, state.guest_ack, frames)?;
             keeping.place = place;
         }
         let receiver = Self {
@@ -143,7 +143,7 @@ impl<B: 'static> Keeping<B> {
 
     /// What is kept for a guest that has acknowledged all before `guest_ack`: frames in order, without a gap.
     fn import(
-        state: KeepingState,
+        state: &KeepingState,
         guest_ack: Seq,
         frames: &mut Revived<'_, B>,
     ) -> Result<Self, Refused> {

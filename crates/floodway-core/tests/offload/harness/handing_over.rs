@@ -96,7 +96,7 @@ impl World {
             let len = (self.random.next() % 3_000) as u32;
             let mut packet = self.peer_segment(len * (round % 2));
             let ahead = (self.random.next() % 20_000) as u32;
-            packet.segment.ack = packet.segment.ack + ahead;
+            packet.segment.ack += ahead;
             self.switch.peer_sends(end, &flow, &packet);
             let packet = self.guest_segment(i64::from(ahead) - 5_000, len);
             self.switch.guest_sends(end, &flow, &packet);
