@@ -13,7 +13,7 @@ PATIENCE = 30.0
 
 OPTIONS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 ]
 
 
@@ -84,8 +84,7 @@ class Browser:
         page.resize(width, height)
         features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
         page.ask("Emulation.setEmulatedMedia", features=features)
-        page.ask("Page.navigate", url=url)
-        page.wait("the page to be loaded", "location.href !== 'about:blank' && document.readyState === 'complete'")
+        page.go(url)
         return page
 
 
@@ -112,8 +111,14 @@ class Page:
             self.complaints.append(f"{entry['text']} ({entry.get('url', '')})")
         elif event == "Network.requestWillBeSent":
             url = parameters["request"]["url"]
-            if not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "about:")):
+            if not url.startswith(("file:", "http://127.0.0.1:", "http://localhost:", "data:", "about:")):
                 self.foreign.append(url)
+
+    def go(self, url: str) -> None:
+        """Leads to another page, and waits until it is loaded."""
+        self.js("window.left = true")
+        self.ask("Page.navigate", url=url)
+        self.wait("the page to be loaded", "!window.left && document.readyState === 'complete'")
 
     def resize(self, width: int, height: int) -> None:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

@@ -16,6 +16,8 @@ from png import squeeze
 
 SIZES = {"wide": (1200, 900), "narrow": (390, 844)}
 THEMES = ["light", "dark"]
+# What batch1 does wrong, as `floodway diagnose` says it.
+SPOOFED = "spoofed_mac: the guest sends from a MAC address that is not the port\\'s"
 HEADING = "document.querySelector('h1')?.textContent"
 
 
@@ -111,9 +113,9 @@ def views(host: Host) -> dict[str, tuple[str, str]]:
     """Routes, and what is true when a view is complete."""
     drawn = "document.querySelectorAll('.plot canvas').length"
     return {
-        "vms": ("#/", "document.querySelectorAll('table.map tbody tr').length === 9"),
+        "vms": ("#/", "document.querySelectorAll('table.map tbody tr').length === 9 && document.querySelector('.wrong').textContent.includes('spoofed_mac')"),
         "port": ("#/ports/web1", f"{drawn} === 4 && document.querySelectorAll('.scroll tbody a').length > 1"),
-        "faulty": ("#/ports/batch1", f"{drawn} === 4 && document.querySelector('.finding')"),
+        "faulty": ("#/ports/batch1", f"{drawn} === 4 && document.querySelector('.finding')?.textContent.includes('{SPOOFED}')"),
         "flow": (host.flow(), f"{drawn} === 2 && document.querySelector('.sentence').textContent.length > 20"),
         "events": ("#/events", "document.querySelectorAll('.events tbody tr').length > 5"),
     }
@@ -149,7 +151,7 @@ def make_pictures(browser: Browser, host: Host, out: Path) -> None:
     # Connections have a past from when their port is first shown.
     page.js("location.hash = '#/ports/web1'")
     time.sleep(170)
-    for name, route, height in [("flow", route, 1000), ("port", "#/ports/batch1", 960), ("vms", "#/", 590)]:
+    for name, route, height in [("flow", route, 1000), ("port", "#/ports/batch1", 960), ("vms", "#/", 690)]:
         page.js(f"location.hash = {json.dumps(route)}")
         time.sleep(12 if name == "port" else 4)
         path = out / f"web-{name}.png"

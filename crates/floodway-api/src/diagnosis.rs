@@ -4,6 +4,10 @@
 //! A diagnosis is a list of facts and what follows from them. [`Diagnosis::judge`] looks for the ways in which ports are known to
 //! fail, from the socket to the frames: each rule is a function of the facts alone. The worst finding comes first, and its command
 //! is the one suggested. Words that end in "in the guest" are for the guest's shell.
+//!
+//! The switch counts from its start, so a fault that begins on a busy host hides among all frames of the past, and one that is over is still in
+//! the counters. Who asks can look at them for a while and fill [`Recent`] in: what is dropped now comes before what was dropped since
+//! the start. The time that vCPUs wait for a CPU is known to the kernel only, and the sandboxed switch does not look; it is there, too.
 
 use std::fs;
 use std::io;
@@ -18,6 +22,8 @@ use crate::status::PortState;
 const HARMLESS_DROPS: [&str; 4] = ["guest_nonce", "no_destination", "port_down", "hairpin"];
 /// Share of a direction's frames from which on drops are worth a look.
 const NOTABLE_DROPS: f64 = 0.01;
+/// vCPUs that wait for a CPU, on average, from which on that is worth a look: a tenth of one, and a tenth of what they want to run.
+const NOTABLE_WAIT: f64 = 0.1;
 
 /// How bad a finding is.
 #[derive(
@@ -88,8 +94,24 @@ pub struct Diagnosis {
     /// Uplinks of its network.
     #[serde(default)]
     pub uplinks: Vec<UplinkReport>,
+    /// What was seen in a while just before; none if nobody has looked, as the switch itself does not.
+    #[serde(default)]
+    pub recent: Option<Recent>,
     /// What is wrong, the worst first.
     pub findings: Vec<Finding>,
+}
+
+/// What a port has done in a while just before the diagnosis.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Recent {
+    /// How long, in seconds.
+    pub seconds: f64,
+    /// What most frames of the port were dropped for, in either direction; none if none were.
+    pub top_drop: Option<DropReport>,
+    /// vCPUs that were runnable and did not run, on average; none if the threads of the VMM cannot be seen.
+    pub vcpu_wait: Option<f64>,
+    /// vCPUs that ran, on average.
+    pub vcpu_run: Option<f64>,
 }
 
 /// An uplink by which the port's frames leave.
@@ -101,6 +123,9 @@ pub struct UplinkReport {
     pub device: String,
     /// What its device did not take, for the most frequent reason; none if it took all.
     pub top_drop: Option<DropReport>,
+    /// As `top_drop`, in a while just before.
+    #[serde(default)]
+    pub recent_drop: Option<DropReport>,
 }
 
 /// A port's socket.
@@ -228,7 +253,7 @@ pub struct DropReport {
     pub direction: String,
     /// The reason.
     pub reason: String,
-    /// Frames dropped for it since the switch started.
+    /// Frames dropped for it since the switch started, or in the while that was looked at.
     pub frames: u64,
     /// Their share of all frames of that direction, 0 to 1.
     pub share: f64,
@@ -252,6 +277,7 @@ impl Diagnosis {
         let rules = [Self::quarantined, Self::socket, Self::device, Self::rings, Self::error];
         let mut findings: Vec<_> = rules.iter().filter_map(|rule| rule(self)).collect();
         findings.extend(self.drops());
+        findings.extend(self.waits());
         findings.extend(self.uplinks.iter().filter_map(UplinkReport::drops));
         // Stable: of two that are as bad, the one closer to the socket is the cause.
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -325,10 +351,8 @@ impl Diagnosis {
     }
 
     fn drops(&self) -> Option<Finding> {
-        let top = self.top_drop.as_ref()?;
-        if top.share < NOTABLE_DROPS || HARMLESS_DROPS.contains(&&*top.reason) {
-            return None;
-        }
+        let now = self.recent.as_ref().and_then(|recent| recent.top_drop.as_ref());
+        let (top, when) = notable(now, self.top_drop.as_ref())?;
         let command = match &*top.reason {
             "spoofed_mac" | "spoofed_ip" | "invalid_source" | "mac_in_use" => {
                 "ip address show # in the guest"
@@ -339,13 +363,27 @@ impl Diagnosis {
             _ => "floodway status --watch",
         };
         let problem = format!(
-            "{:.1} % of {} frames are dropped: {}{}",
+            "{:.1} % of {} frames {when}: {}{}",
             top.share * 100.0,
             top.direction,
             top.reason,
             cause(&top.reason)
         );
         Some(warning(problem, command))
+    }
+
+    fn waits(&self) -> Option<Finding> {
+        let recent = self.recent.as_ref()?;
+        let (wait, run) = (recent.vcpu_wait?, recent.vcpu_run?);
+        let share = wait / (wait + run);
+        if wait < NOTABLE_WAIT || share < NOTABLE_WAIT {
+            return None;
+        }
+        let problem = format!(
+            "its vCPUs wait for a CPU {:.0} % of the time that they could run: other VMs or programs have the cores",
+            share * 100.0
+        );
+        Some(warning(problem, "floodway top --once --sort wait"))
     }
 
     fn log(&self) -> String {
@@ -355,10 +393,10 @@ impl Diagnosis {
 
 impl UplinkReport {
     fn drops(&self) -> Option<Finding> {
-        let top = self.top_drop.as_ref().filter(|top| top.share >= NOTABLE_DROPS)?;
+        let (top, when) = notable(self.recent_drop.as_ref(), self.top_drop.as_ref())?;
         let Self { name, device, .. } = self;
         let problem = format!(
-            "{:.1} % of the frames that leave by uplink {name} are dropped: {}{}",
+            "{:.1} % of the frames that leave by uplink {name} {when}: {}{}",
             top.share * 100.0,
             top.reason,
             cause(&top.reason)
@@ -367,8 +405,20 @@ impl UplinkReport {
     }
 }
 
-/// What is behind a drop, for those that have one cause in most cases.
-fn cause(reason: &str) -> &'static str {
+/// The drops to speak of, and when they are: those of now if they matter, else those since the start.
+fn notable<'a>(
+    now: Option<&'a DropReport>,
+    all: Option<&'a DropReport>,
+) -> Option<(&'a DropReport, &'static str)> {
+    let matters =
+        |top: &&DropReport| top.share >= NOTABLE_DROPS && !HARMLESS_DROPS.contains(&&*top.reason);
+    let now = now.filter(matters).map(|top| (top, "are dropped now"));
+    now.or_else(|| all.filter(matters).map(|top| (top, "were dropped since the start")))
+}
+
+/// What is behind a drop, for those that have one cause in most cases, after a colon; else nothing.
+#[must_use]
+pub fn cause(reason: &str) -> &'static str {
     match reason {
         "spoofed_mac" => ": the guest sends from a MAC address that is not the port's",
         "spoofed_ip" => ": the guest sends from an IP address that is not the port's",
@@ -421,6 +471,11 @@ mod tests {
         }
     }
 
+    fn dropped(direction: &str, reason: &str, share: f64) -> Option<DropReport> {
+        let (direction, reason) = (direction.into(), reason.into());
+        Some(DropReport { direction, reason, frames: 9, share })
+    }
+
     fn judged(mut diagnosis: Diagnosis) -> Diagnosis {
         diagnosis.judge();
         diagnosis
@@ -431,8 +486,7 @@ mod tests {
         let healthy = judged(running());
         assert_eq!((healthy.severity(), healthy.command()), (Severity::Ok, None));
         let drop = |reason: &str, share| {
-            let (direction, reason) = ("tx".into(), reason.into());
-            let top_drop = Some(DropReport { direction, reason, frames: 9, share });
+            let top_drop = dropped("tx", reason, share);
             judged(Diagnosis { top_drop, ..running() }).severity()
         };
         assert_eq!(drop("port_down", 0.9), Severity::Ok);
@@ -442,24 +496,61 @@ mod tests {
 
     #[test]
     fn the_cause_of_drops_is_named_also_those_of_an_uplink() {
-        let drop = |direction: &str, reason: &str, share| {
-            let (direction, reason) = (direction.into(), reason.into());
-            Some(DropReport { direction, reason, frames: 9, share })
-        };
-        let top_drop = drop("rx", "queue_full", 0.2);
+        let top_drop = dropped("rx", "queue_full", 0.2);
         let found = judged(Diagnosis { top_drop, ..running() });
         assert!(found.findings[0].problem.contains("gives no receive buffers back"));
-        let uplink = |top_drop| UplinkReport { name: "up".into(), device: "eth0".into(), top_drop };
+        let uplink = |top_drop| UplinkReport {
+            name: "up".into(),
+            device: "eth0".into(),
+            top_drop,
+            recent_drop: None,
+        };
         let with = |top_drop| judged(Diagnosis { uplinks: vec![uplink(top_drop)], ..running() });
-        let found = with(drop("tx", "uplink_error", 0.5));
-        let expected = "50.0 % of the frames that leave by uplink up are dropped: uplink_error: its device is down or gone, or has a smaller MTU";
+        let found = with(dropped("tx", "uplink_error", 0.5));
+        let expected = "50.0 % of the frames that leave by uplink up were dropped since the start: uplink_error: its device is down or gone, or has a smaller MTU";
         assert_eq!(found.findings[0].problem, expected);
         assert_eq!(
             (found.severity(), found.command()),
             (Severity::Warning, Some("ip -s link show eth0"))
         );
-        assert_eq!(with(drop("tx", "uplink_error", 0.001)).findings, []);
+        assert_eq!(with(dropped("tx", "uplink_error", 0.001)).findings, []);
         assert_eq!(with(None).findings, []);
+    }
+
+    #[test]
+    fn what_is_dropped_now_comes_before_what_was_dropped_in_the_past() {
+        let drop = |reason, share| dropped("tx", reason, share);
+        let with = |now, all| {
+            let recent = Some(Recent { top_drop: now, ..Recent::default() });
+            let found = judged(Diagnosis { top_drop: all, recent, ..running() });
+            found.findings.first().map(|finding| finding.problem.clone()).unwrap_or_default()
+        };
+        let problem = with(drop("spoofed_mac", 0.9), drop("storm", 0.5));
+        assert!(problem.starts_with("90.0 % of tx frames are dropped now: spoofed_mac: the guest"));
+        let past = "50.0 % of tx frames were dropped since the start: storm";
+        assert_eq!(with(drop("spoofed_mac", 0.001), drop("storm", 0.5)), past);
+        assert_eq!(with(drop("port_down", 0.9), drop("storm", 0.5)), past);
+        assert_eq!(with(None, drop("storm", 0.001)), "");
+        let recent_drop = drop("uplink_error", 1.0);
+        let uplink = UplinkReport { name: "up".into(), recent_drop, ..UplinkReport::default() };
+        let found = judged(Diagnosis { uplinks: vec![uplink], ..running() });
+        let expected =
+            "100.0 % of the frames that leave by uplink up are dropped now: uplink_error";
+        assert!(found.findings[0].problem.starts_with(expected));
+    }
+
+    #[test]
+    fn vcpus_that_wait_for_a_noticeable_part_of_their_time_are_a_finding() {
+        let with = |vcpu_wait, vcpu_run| {
+            let recent = Some(Recent { vcpu_wait, vcpu_run, ..Recent::default() });
+            judged(Diagnosis { recent, ..running() })
+        };
+        let found = with(Some(0.5), Some(0.5));
+        assert!(found.findings[0].problem.starts_with("its vCPUs wait for a CPU 50 % of the time"));
+        assert_eq!(found.command(), Some("floodway top --once --sort wait"));
+        assert_eq!(with(Some(0.05), Some(0.01)).findings, [], "next to nothing");
+        assert_eq!(with(Some(0.5), Some(15.0)).findings, [], "little, of so many");
+        assert_eq!(with(None, None).findings, []);
     }
 
     #[test]

@@ -3,19 +3,25 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use floodway_switch::api::diagnosis::{
-    Diagnosis, FileReport, Finding, RegionReport, RingReport, Severity, SocketReport, UplinkReport,
+    Diagnosis, FileReport, Finding, Recent, RegionReport, RingReport, Severity, SocketReport,
+    UplinkReport,
 };
+use floodway_switch::api::status::PortState;
 use floodway_switch::control::ControlClient;
 
 use crate::cli::DiagnoseArgs;
 use crate::output;
 use crate::table::table;
+use crate::top::recent;
 
 /// Exit codes of what was found; 1 and 2 are failures to find out.
 const EXIT_WARNING: u8 = 3;
 const EXIT_ERROR: u8 = 4;
+/// For how long a port is watched.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Prints what is known of a port. The exit code says how bad it is.
 ///
@@ -23,6 +29,11 @@ const EXIT_ERROR: u8 = 4;
 /// The switch does not answer, has no such port, or standard output takes no more.
 pub fn diagnose(args: &DiagnoseArgs) -> anyhow::Result<ExitCode> {
     let mut diagnosis = ControlClient::new(&args.control.path)?.diagnosis(&args.port)?;
+    // What nobody is connected to does nothing that could be watched.
+    if diagnosis.state == PortState::Running {
+        let model = recent::watch(&args.control.path, WATCH)?;
+        recent::fill(&mut diagnosis, &model, WATCH);
+    }
     if diagnosis.socket.hidden && Path::new(&diagnosis.socket.path).is_absolute() {
         // The switch is in a sandbox, and we are not.
         diagnosis.socket.look();
@@ -46,7 +57,7 @@ fn render(diagnosis: &Diagnosis) -> String {
     sections.join("\n\n")
 }
 
-fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 9] {
+fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 10] {
     let none = || "none".to_owned();
     let peer = diagnosis.peer.map(|p| format!("pid {}, uid {}, gid {}", p.pid, p.uid, p.gid));
     let last_error = diagnosis.last_error.as_ref().map(|last| {
@@ -66,8 +77,17 @@ fn facts(diagnosis: &Diagnosis) -> [(&'static str, String); 9] {
         ("memory", memory(diagnosis)),
         ("last error", last_error.unwrap_or_else(none)),
         ("top drop", top_drop.unwrap_or_else(none)),
+        ("vCPUs", diagnosis.recent.as_ref().map_or_else(none, vcpus)),
         ("uplinks", uplinks(&diagnosis.uplinks)),
     ]
+}
+
+fn vcpus(recent: &Recent) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    match (recent.vcpu_run, recent.vcpu_wait) {
+        (Some(run), Some(wait)) => format!("run {}, wait {}", percent(run), percent(wait)),
+        _ => "not seen".to_owned(),
+    }
 }
 
 fn socket(socket: &SocketReport) -> String {
@@ -148,6 +168,11 @@ mod tests {
             peer: Some(PeerReport { pid: 7, uid: 64055, gid: 64055 }),
             last_error: Some(ErrorReport { error: "x".into(), ago_s: 2.2, current: true }),
             memory: vec![RegionReport { address: 0, size: 1 << 21 }],
+            recent: Some(Recent {
+                vcpu_run: Some(0.5),
+                vcpu_wait: Some(0.041),
+                ..Recent::default()
+            }),
             rings: vec![ring, RingReport { index: 1, ..ring }],
             ..Diagnosis::default()
         };
@@ -161,6 +186,7 @@ protocol   none
 memory     2 MiB: 0x0+0x200000
 last error x, 2 s ago
 top drop   none
+vCPUs      run 50 %, wait 4 %
 uplinks    none
 
 RING  DIRECTION  STATE    ENABLED  KICK  CALL  SIZE

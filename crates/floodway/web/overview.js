@@ -15,6 +15,10 @@ const FIGURES = {
 };
 
 const TALKERS = 8;
+/** vCPUs that wait, from which on that is worth a look. */
+const NOTABLE_WAIT = 0.3;
+/** Lines about what is wrong. */
+const MOST_WRONG = 12;
 
 export function portLink(name) {
   return `#/ports/${encodeURIComponent(name)}`;
@@ -26,6 +30,19 @@ export function stateText(port) {
   return port.state === "running" ? "" : port.state;
 }
 
+/** What is wrong with a port. */
+function troubles(port) {
+  const link = portLink(port.name);
+  const lines = port.reasons.map((drop) => ({ ...dropText(port.name, drop), link }));
+  const wait = last(port.wait);
+  if (wait > NOTABLE_WAIT) lines.push({ name: port.name, link, key: "wait", text: `its vCPUs wait for a CPU, ${percent(wait)}` });
+  return lines;
+}
+
+function dropText(name, { direction, reason, per_s }) {
+  return { name, key: `${direction} ${reason}`, text: `${perSecond(per_s)} dropped, ${direction} ${reason}` };
+}
+
 export class OverviewView {
   constructor() {
     this.title = "VMs";
@@ -35,6 +52,8 @@ export class OverviewView {
     this.map = new HeatMap();
     this.summary = h("dl", { class: "facts" });
     this.talkers = h("ol", { class: "talkers" });
+    this.wrongList = h("ul", {});
+    this.wrong = h("section", { class: "wrong verdict warning card", "aria-labelledby": "wrong", hidden: "" }, h("h2", { id: "wrong" }, "Wrong now"), this.wrongList);
     this.caption = h("caption", {});
     this.head = h("thead", {});
     this.body = h("tbody", {});
@@ -45,7 +64,7 @@ export class OverviewView {
     this.tools = h("div", { class: "tools" }, this.figures,
       choice("Show as", "layout", [["map", "Heat map"], ["table", "Table"]], this.layout, (key) => this.choose("layout", key)));
     this.element = h("div", {},
-      h("h1", {}, "VMs of this host"), this.summary,
+      h("h1", {}, "VMs of this host"), this.summary, this.wrong,
       h("div", { class: "columns" },
         h("section", { class: "card wide", "aria-label": "VMs over the last two minutes" }, this.tools, this.scroll, this.map.scale),
         h("section", { class: "card", "aria-labelledby": "talkers" }, h("h2", { id: "talkers" }, "Top talkers"), legend(), this.talkers)));
@@ -85,6 +104,15 @@ export class OverviewView {
     syncRows(this.body, overview.ports, (port) => port.name, (port) => this.row(port), (row, port) => this.fill(row, port));
     if (this.layout === "map") this.map.draw(overview, FIGURES[this.figure]);
     this.rank(overview.ports);
+    this.accuse(overview);
+  }
+
+  /** Says what is wrong now, so that nobody has to look for the VM. */
+  accuse({ ports, uplinks }) {
+    const lines = [...ports.flatMap(troubles), ...uplinks.flatMap(({ name, drops }) => drops.map((drop) => dropText(name, drop)))].slice(0, MOST_WRONG);
+    this.wrong.hidden = !lines.length;
+    const make = ({ name, link }) => h("li", {}, link ? h("a", { href: link }, name) : h("strong", {}, name), h("span", {}));
+    syncRows(this.wrongList, lines, ({ name, key }) => `${name} ${key}`, make, (row, { text }) => setText(row.lastChild, `: ${text}`));
   }
 
   row(port) {

@@ -3,7 +3,8 @@
 //! # Theory of operation
 //! Each capture has a thread. It takes records from the capture's rings ([`crate::capture`]) in the order of their times, runs the filter over what was
 //! captured of each frame, and hands chunks of a pcapng file to the [`CaptureSink`]. It looks again after [`SHORT`], and up to [`LONG`] while nothing comes: workers do not wake
-//! it. It keeps off the cores that workers are pinned to, where the process may use others.
+//! it. It keeps off the cores that workers are pinned to, where the process may use others; where it may not, it has the lowest priority, so that a busy worker gives it a
+//! sixtieth of the core, and copies are lost instead of other ports' turns.
 //!
 //! A port that is changed so that it has to connect again is another object with the same name: the thread looks every [`FOLLOW`] and sets the tap of the one that is there. Frames
 //! in between are not seen. An uplink whose device fails stays what it is.
@@ -41,6 +42,8 @@ const LONG: Duration = Duration::from_millis(20);
 const FOLLOW: Duration = Duration::from_millis(100);
 /// Bytes after which a chunk is handed on.
 const CHUNK: usize = 256 << 10;
+/// The lowest priority of an ordinary thread.
+const NICEST: i32 = 19;
 /// Longest filter expression that is written to the file.
 const MAX_EXPRESSION: usize = 4096;
 
@@ -135,15 +138,29 @@ pub(super) fn begin(
         program,
         sink,
     };
-    let thread = spawn_critical(format!("capture-{id}"), move || task.run()).map_err(|error| {
+    let cores = Cores::spare(shared.workers.iter().filter_map(|worker| worker.core));
+    let is_apart = cores.is_some();
+    let run = move || {
+        if !is_apart {
+            give_way();
+        }
+        task.run();
+    };
+    let thread = spawn_critical(format!("capture-{id}"), run).map_err(|error| {
         capture.end("no thread is left");
         ControlError::Failed(format!("cannot start the thread of a capture: {error}"))
     })?;
-    let cores = Cores::spare(shared.workers.iter().filter_map(|worker| worker.core));
     if let Some(error) = cores.and_then(|cores| cores.pin(&thread).err()) {
         tracing::debug!(%error, "a capture may share a core with a worker");
     }
     Ok(id)
+}
+
+/// Lets this thread have only what others leave of a core that it may share with a worker. What it does not get to in time is lost, and counted.
+fn give_way() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICEST) {
+        tracing::debug!(%error, "a capture competes with workers");
+    }
 }
 
 /// Asks a capture to end.

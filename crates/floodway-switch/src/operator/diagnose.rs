@@ -48,6 +48,7 @@ pub fn port(shared: &Shared, port: &Port) -> Diagnosis {
         top_drop: top_drop(&status),
         uplinks: uplinks(shared, port),
         features: status.features,
+        recent: None,
         findings: Vec::new(),
     };
     diagnosis.judge();
@@ -102,6 +103,7 @@ fn uplinks(shared: &Shared, port: &Port) -> Vec<UplinkReport> {
         name: uplink.config.name.clone(),
         device: uplink.config.device.clone(),
         top_drop: top_uplink_drop(&uplink.sent.traffic),
+        recent_drop: None,
     };
     shared.uplinks().iter().filter(carries).map(report).collect()
 }

@@ -1,11 +1,12 @@
 //! The selected port: its last minute, what is dropped and why, its connections.
 
+use floodway_switch::api::diagnosis::cause;
 use ratatui::style::Style;
 
 use super::app::App;
 use super::canvas::Canvas;
 use super::history::{History, SECONDS};
-use super::model::{Model, Row};
+use super::model::{DropRate, Model, Row};
 use super::order::state;
 use super::units::{binary, decimal, delay, percent};
 
@@ -60,11 +61,21 @@ fn dropped(canvas: &mut Canvas<'_>, row: &Row) {
     if row.drops.is_empty() {
         return canvas.line("dropped  nothing", Style::new());
     }
-    let one = |drop: &super::model::DropRate| {
-        format!("{} {} {}/s", drop.direction, drop.reason, decimal(drop.per_s))
+    let text = match &row.drops[..] {
+        [only] => with_cause(only),
+        several => several.iter().map(drop_rate).collect::<Vec<_>>().join(", "),
     };
-    let text = row.drops.iter().map(one).collect::<Vec<_>>().join(", ");
     canvas.line(&format!("dropped  {text}"), canvas.look.alarm());
+}
+
+/// What is dropped, and how often.
+fn drop_rate(drop: &DropRate) -> String {
+    format!("{} {} {}/s", drop.direction, drop.reason, decimal(drop.per_s))
+}
+
+/// The same, with what is behind it in most cases.
+pub fn with_cause(drop: &DropRate) -> String {
+    drop_rate(drop) + cause(&drop.reason)
 }
 
 fn offload(model: &Model, row: &Row) -> String {

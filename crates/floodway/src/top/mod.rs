@@ -19,6 +19,7 @@ mod history;
 pub mod model;
 mod once;
 mod order;
+pub mod recent;
 pub mod sample;
 pub mod sampler;
 mod style;

@@ -97,8 +97,14 @@ pub struct Total {
     pub rx_bps: Option<f64>,
     /// Bits a second out, of ports from guests.
     pub tx_bps: Option<f64>,
+    /// Frames a second in, and out.
+    pub rx_pps: Option<f64>,
+    /// See above.
+    pub tx_pps: Option<f64>,
     /// Frames dropped a second.
     pub drops_per_s: Option<f64>,
+    /// Frames of an uplink dropped a second by direction and reason, the most first; only what was dropped.
+    pub drops: Vec<DropRate>,
     /// Share of its worker's work in the last second, 0 to 1; of ports, nothing.
     pub work_share: f64,
 }
@@ -297,12 +303,19 @@ impl<'a> Step<'a> {
         row.repairs_per_s = self.rate(then.retransmitted, now.retransmitted);
         row.saved_per_s = self.rate(then.frames_saved(), now.frames_saved());
         row.drops_per_s = self.rate(dropped(before), dropped(port));
-        row.drops = self.drops("rx", &before.rx.drops, &port.rx.drops);
-        row.drops.extend(self.drops("tx", &before.tx.drops, &port.tx.drops));
-        row.drops.sort_by(|a, b| b.per_s.total_cmp(&a.per_s));
+        row.drops = self.drops(&[&before.rx, &before.tx], &[&port.rx, &port.tx]);
     }
 
-    fn drops(&self, direction: &'static str, before: &Drops, now: &Drops) -> Vec<DropRate> {
+    /// What was dropped, to a guest or from a device and the other way, the most first.
+    fn drops(&self, before: &[&TrafficActivity; 2], now: &[&TrafficActivity; 2]) -> Vec<DropRate> {
+        let way =
+            |(n, direction): (usize, _)| self.drops_of(direction, &before[n].drops, &now[n].drops);
+        let mut drops: Vec<_> = ["rx", "tx"].into_iter().enumerate().flat_map(way).collect();
+        drops.sort_by(|a, b| b.per_s.total_cmp(&a.per_s));
+        drops
+    }
+
+    fn drops_of(&self, direction: &'static str, before: &Drops, now: &Drops) -> Vec<DropRate> {
         let rate = |(reason, &now): (&String, &u64)| {
             let per_s = self.rate(before.get(reason).copied().unwrap_or(0), now)?;
             (per_s > 0.0).then(|| DropRate { direction, reason: reason.clone(), per_s })
@@ -351,11 +364,17 @@ impl<'a> Step<'a> {
         let before = self.before.and_then(|before| before.activity.uplinks.iter().find(same));
         let rate = |value: fn(&UplinkActivity) -> u64| self.rate(value(before?), value(uplink));
         let bits = |value| rate(value).map(|bytes| bytes * 8.0);
+        let drops = |before: &UplinkActivity| {
+            self.drops(&[&before.rx, &before.tx], &[&uplink.rx, &uplink.tx])
+        };
         Total {
             name: uplink.name.clone(),
             rx_bps: bits(|uplink| uplink.rx.bytes),
             tx_bps: bits(|uplink| uplink.tx.bytes),
+            rx_pps: rate(|uplink| uplink.rx.packets),
+            tx_pps: rate(|uplink| uplink.tx.packets),
             drops_per_s: rate(|uplink| uplink.rx.dropped() + uplink.tx.dropped()),
+            drops: before.map(drops).unwrap_or_default(),
             work_share: uplink.work.share,
         }
     }

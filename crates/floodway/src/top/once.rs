@@ -8,16 +8,20 @@ use ratatui::layout::Rect;
 use serde::Serialize;
 
 use super::app::App;
-use super::model::{Model, Row, Total, WorkerRow};
+use super::model::{DropRate, Model, Row, Total, WorkerRow};
+use super::order::Key;
 use super::sampler::Sampler;
 use super::style::Look;
-use super::view;
+use super::units::percent;
+use super::{details, view};
 use crate::cli::TopArgs;
 
 /// Columns of the text.
 const WIDTH: u16 = 120;
 /// Lines beside those of ports, at most.
 const LINES: usize = 8;
+/// Lines about what is wrong, at most.
+const MOST_FINDINGS: usize = 20;
 
 /// The document of `--json`.
 #[derive(Debug, Serialize)]
@@ -73,13 +77,33 @@ fn document<'a>(model: &'a Model, app: &App) -> Document<'a> {
     }
 }
 
-/// The picture as text, with all ports and without keys.
-fn text(model: &Model, app: &mut App) -> String {
+/// The picture as text, with all ports and without keys, and what is wrong.
+pub fn text(model: &Model, app: &mut App) -> String {
     let height = u16::try_from(app.rows(model).len() + LINES).unwrap_or(u16::MAX);
     let mut buffer = Buffer::empty(Rect::new(0, 0, WIDTH, height));
     view::draw(&mut buffer, Look::new(false, true), model, app);
     let lines: Vec<String> = (0..height - 1).map(|y| line(&buffer, y)).collect();
-    lines.join("\n").trim_end().to_owned()
+    let findings = findings(model, app);
+    let blank = if findings.is_empty() { "" } else { "\n\n" };
+    format!("{}{blank}{}", lines.join("\n").trim_end(), findings.join("\n"))
+}
+
+/// What is wrong with the ports that are shown, in their order, and with uplinks: a line each.
+fn findings(model: &Model, app: &App) -> Vec<String> {
+    let dropped = |name: &str, drops: &[DropRate]| {
+        let line = |drop| format!("{name}: dropped {}", details::with_cause(drop));
+        drops.iter().map(line).collect::<Vec<_>>()
+    };
+    let mut lines = Vec::new();
+    for row in app.rows(model) {
+        lines.extend(dropped(&row.name, &row.drops));
+        if let Some(wait) = row.vcpu_wait.filter(|_| view::is_alarming(Key::Wait, row)) {
+            lines.push(format!("{}: vCPUs wait for a CPU, {}", row.name, percent(wait)));
+        }
+    }
+    lines.extend(model.uplinks().iter().flat_map(|uplink| dropped(&uplink.name, &uplink.drops)));
+    lines.truncate(MOST_FINDINGS);
+    lines
 }
 
 /// A line of a picture, without spaces at its end.

@@ -1,5 +1,6 @@
 //! Scenes of a switch for the model and the view.
 
+mod cost;
 mod model;
 mod view;
 

@@ -93,12 +93,14 @@ fn title(canvas: &mut Canvas<'_>, model: &Model, app: &App) {
 
 fn uplinks(canvas: &mut Canvas<'_>, uplinks: &[Total]) {
     let one = |uplink: &Total| {
+        let reason = uplink.drops.first().map(|drop| format!(" {}", drop.reason));
         format!(
-            "{}  in {}  out {}  drops {}/s  work {}",
+            "{}  in {}  out {}  drops {}/s{}  work {}",
             uplink.name,
             rate(uplink.rx_bps),
             rate(uplink.tx_bps),
             rate(uplink.drops_per_s),
+            reason.unwrap_or_default(),
             percent(uplink.work_share)
         )
     };
@@ -202,7 +204,7 @@ fn minute(look: Look, model: &Model, row: &Row, width: usize) -> String {
 }
 
 /// What an operator should look at.
-fn is_alarming(key: Key, row: &Row) -> bool {
+pub fn is_alarming(key: Key, row: &Row) -> bool {
     let over = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
     match key {
         Key::Drops => over(row.drops_per_s, 0.0),

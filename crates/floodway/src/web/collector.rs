@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::board::{Board, Subject};
 use super::flow_page::key;
 use crate::top::model::Model;
+use crate::top::recent;
 use crate::top::sampler::Sampler;
 
 /// Between two looks.
@@ -125,7 +126,8 @@ impl Collector {
 
     fn look_at_port(&self, port: &str) -> Result<(), ClientError> {
         let status = self.client.port_status(port)?;
-        let diagnosis = self.client.diagnosis(port)?;
+        let mut diagnosis = self.client.diagnosis(port)?;
+        recent::fill(&mut diagnosis, &self.model, INTERVAL);
         let (name, limit) = (Some(port.to_owned()), Some(MAX_PAGE));
         let flows = self.client.flows(&FlowQuery { port: name, limit, cursor: None })?;
         let time = now();

@@ -7,9 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use floodway_switch::control::ControlClient;
-use floodway_switch::testing::frames::{mac, numbered};
+use floodway_switch::testing::frames::{mac, numbered, partial, pattern, tcp};
 use floodway_switch::testing::pcapng::File;
 use floodway_switch::testing::{wait, wait_until};
+use floodway_wire::vnet::VnetHdr;
 
 use crate::scene::{Scene, exchange, signal};
 
@@ -106,6 +107,55 @@ fn a_pipe_gets_frames_as_they_come() {
     let file = File::read(&bytes);
     assert_eq!((file.packets.len(), &*file.end), (2, "all frames that were asked for"));
     assert_eq!(file.packets[1].bytes, numbered(1, 2, 1, 700));
+}
+
+/// A guest that never waits sends small, large and GSO frames: copies may be lost, which is counted; what is there is whole.
+#[test]
+fn a_file_of_a_guest_that_sends_as_fast_as_it_can_is_read_without_a_warning() {
+    const FRAMES: u64 = 60_000;
+    let scene = Scene::start();
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    let running = capture(&scene, &["vm1", "--stage", "in", "-w", "a.pcapng"]).spawn().unwrap();
+    wait_for_header(&scene, "a.pcapng");
+    let gso = tcp(1, 2, false).build_partial(&pattern(1, 60_000));
+    let large = partial(&gso, 1448);
+    for number in 0..FRAMES {
+        let plain = numbered(1, 2, number as u32, if number % 2 == 0 { 22 } else { 1400 });
+        let (header, frame) = match number % 100 {
+            99 => (&large, &gso),
+            _ => (&VnetHdr::default(), &plain),
+        };
+        while !a.guest.send(0, header, frame) {
+            while b.guest.recv(0).is_some() {}
+        }
+    }
+    wait_until("transmission", || {
+        while b.guest.recv(0).is_some() {}
+        a.guest.transmitting(0) == 0
+    });
+    interrupt(running);
+    let file = File::read(&fs::read(scene.path("a.pcapng")).unwrap());
+    assert_eq!(file.seen(), FRAMES);
+    assert_eq!(file.packets.len() as u64 + file.lost(), FRAMES, "{} are lost", file.lost());
+    assert!(file.packets.iter().any(|packet| packet.comment == "gso=42x1448"));
+    let words = ["tshark", "-n", "-r", "a.pcapng", "-T", "fields", "-e", "frame.number"];
+    if let Some(text) = ask(&scene, &words) {
+        assert_eq!(text.lines().count(), file.packets.len());
+    }
+}
+
+/// No core is the workers' own here, so it may have to share one with them.
+#[test]
+fn who_writes_a_file_has_what_workers_leave() {
+    let scene = Scene::start();
+    let running = capture(&scene, &["vm1", "-w", "a.pcapng"]).spawn().unwrap();
+    wait_for_header(&scene, "a.pcapng");
+    let tasks = fs::read_dir(format!("/proc/{}/task", scene.data_plane())).unwrap();
+    let stats = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+    let stat = stats.into_iter().find(|stat| stat.contains("(capture-")).expect("its thread");
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    assert_eq!(fields.split(' ').nth(16), Some("19"), "its nice value: {stat}");
+    interrupt(running);
 }
 
 #[test]

@@ -7,17 +7,17 @@ use floodway_switch::testing::frames::{mac, numbered};
 use floodway_switch::testing::wait_until;
 use serde_json::Value;
 
-use crate::scene::{Scene, signal};
+use crate::scene::{Scene, Vm, exchange, signal};
 use crate::uplinks::{in_namespace, ip, uplink};
 
 /// A command that follows events, and what it prints. Killed when the test is over.
-struct Follower {
+pub struct Follower {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Follower {
-    fn start(scene: &Scene, words: &[&str]) -> Self {
+    pub fn start(scene: &Scene, words: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_floodway"));
         command.args(["events", "--follow", "--json"]).args(words);
         command.env("FLOODWAY_CONTROL", scene.path("control.sock")).stdout(Stdio::piped());
@@ -27,7 +27,7 @@ impl Follower {
     }
 
     /// The next event of that kind.
-    fn expect(&mut self, kind: &str) -> Value {
+    pub fn expect(&mut self, kind: &str) -> Value {
         loop {
             let line = self.lines.next().expect("it goes on").unwrap();
             let event: Value = serde_json::from_str(&line).unwrap();
@@ -94,6 +94,37 @@ fn a_follower_hears_of_drops_and_of_what_operators_change() {
     assert!(scene.output(&["port", "del", "vm1"]).status.success());
     let changes = all.expect("config_applied")["changes"].clone();
     assert_eq!(changes, "- port vm1");
+}
+
+/// Stops the guest's rings as a VMM does whose VM has moved away, and ends the connection.
+fn leave(mut vm: Vm) {
+    for index in [0, 1] {
+        vm.frontend.get_vring_base(index).expect("the ring stops");
+    }
+}
+
+#[test]
+fn a_follower_hears_of_a_guest_that_has_moved_and_of_what_is_refused() {
+    // Ports without addresses of their own.
+    let port = |n| format!("[[port]]\nname = \"vm{n}\"\nsocket = \"vm{n}.sock\"\nstorm_pps = 0\n");
+    let scene = Scene::start_with(&[3, 4].map(port).concat());
+    let (mut a, mut c, mut d) = (scene.boot(1), scene.boot(3), scene.boot(4));
+    exchange(&mut c, &mut a, 0);
+    leave(c);
+    let mut follower = Follower::start(&scene, &[]);
+    assert_eq!(follower.expect("port_disconnected")["port"], "vm3");
+    // As the guest does at its new place.
+    d.send(&numbered(3, 1, 1, 100));
+    let moved = follower.expect("guest_migrated");
+    assert_eq!((&moved["port"], &moved["severity"]), (&"vm3".into(), &"info".into()));
+
+    assert!(d.frontend.set_vring_enable(99, true).is_err());
+    let refused = follower.expect("port_refused");
+    assert_eq!(refused["port"], "vm4");
+    assert!(
+        refused["reason"].as_str().is_some_and(|reason| reason.starts_with("request ")),
+        "{refused}"
+    );
 }
 
 #[test]

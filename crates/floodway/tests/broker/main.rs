@@ -12,7 +12,6 @@ mod restarts;
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod scene;
-mod slow;
 mod suspects;
 mod takeover;
 #[cfg(target_arch = "x86_64")]

@@ -49,7 +49,7 @@ fn no_thread_of_a_data_plane_has_any_right() {
 }
 
 /// What a guest would do that has taken a data plane over.
-fn attempts(process: u64) -> [(&'static str, i64); 6] {
+fn attempts(process: u64) -> [(&'static str, i64); 7] {
     let mut tracee = Tracee::attach(process);
     let path = tracee.push(b"/\0");
     let here = libc::AT_FDCWD.into();
@@ -60,6 +60,8 @@ fn attempts(process: u64) -> [(&'static str, i64); 6] {
         ("connect", tracee.call(libc::SYS_connect, [0, path, 2])),
         ("bind", tracee.call(libc::SYS_bind, [0, path, 2])),
         ("getppid", tracee.call(libc::SYS_getppid, [0; 3])),
+        // Of a process that does not exist, so that nothing happens where it is allowed.
+        ("setpriority", tracee.call(libc::SYS_setpriority, [0, i32::MAX.into(), 19])),
         ("kill", tracee.call(libc::SYS_kill, [i64::from(std::process::id()), 0, 0])),
     ]
 }

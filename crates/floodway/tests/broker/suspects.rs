@@ -7,6 +7,7 @@ use floodway_process::message::TURN_BYTES;
 use floodway_switch::testing::frames::numbered;
 use floodway_switch::testing::{wait, wait_until};
 
+use crate::events::Follower;
 use crate::scene::{Scene, exchange, signal};
 
 /// Notes of whose turn it is, of a switch with one worker: the broker's memory for them.
@@ -86,12 +87,16 @@ fn a_port_in_whose_turns_data_planes_crash_is_cut_off() {
         wait_until("both ports to run", || runs(&scene, 2));
         assert!(!b.frontend.is_closed());
     }
+    let mut follower = Follower::start(&scene, &["--port", "vm2"]);
     crash(&scene, &notes, 2);
     wait_until("the end of the connection", || b.frontend.is_closed());
     let reason = wait("the reason", || quarantine(&scene));
     let expected = "3 data planes in a row crashed in its turn: signal 6 (SIGABRT";
     assert!(reason.starts_with(expected), "{reason}");
     assert!(!reason.contains("let in"), "{reason}");
+    let event = follower.expect("port_quarantined");
+    assert_eq!((&event["cause"], &event["severity"]), (&"crash".into(), &"warning".into()));
+    assert_eq!(event["reason"], *reason);
     let diagnosis = String::from_utf8(scene.output(&["diagnose", "vm2"]).stdout).unwrap();
     assert!(diagnosis.contains(expected) && diagnosis.contains("journalctl"), "{diagnosis}");
     assert!(!a.frontend.is_closed());

@@ -5,12 +5,11 @@ use comfy_table::{ContentArrangement, Table};
 use floodway_report::table::number;
 use floodway_report::{Row, Samples, Verdict, stats};
 
+use super::kind::Kind;
 use super::slices::{Load, Paired, Slice, attackers_share};
 use super::{Case, Results};
 use crate::bench::peer::PeerKind;
 
-/// What the victims must keep of their fair share.
-const KEPT: f64 = 0.9;
 /// What the 99 % quantile of round trips may be, in multiples of calm and microseconds.
 const P99_TIMES: f64 = 2.0;
 const P99_PLUS_US: f64 = 200.0;
@@ -40,6 +39,8 @@ struct Figures {
     attacking: Paired,
     share: Option<f64>,
     fair: f64,
+    /// What the victims must keep of it, and of round trips.
+    kept: f64,
 }
 
 impl Figures {
@@ -60,6 +61,7 @@ impl Figures {
             fair: case
                 .attack
                 .fair_share(share.or((case.peer != PeerKind::Floodway).then_some(1.0))),
+            kept: case.attack.kept(),
         }
     }
 
@@ -76,8 +78,8 @@ impl Figures {
         [
             ("round trip p50", "us", &self.p50, [None, None]),
             ("round trip p99", "us", &self.p99, [None, Some(p99)]),
-            ("round trips", "1/s", &self.trips, [Some(KEPT), None]),
-            ("stream", "Gbit/s", &self.stream, [Some(KEPT * self.fair), None]),
+            ("round trips", "1/s", &self.trips, [Some(self.kept), None]),
+            ("stream", "Gbit/s", &self.stream, [Some(self.kept * self.fair), None]),
             ("foreign frames", "1/s", &self.foreign, [None, None]),
             ("client's turn p99", "us", &self.turns, [None, None]),
             ("client's time for the attacker", "%", &self.attacking, [None, None]),
@@ -190,10 +192,11 @@ fn stream_ratio(figures: &Figures) -> String {
 
 /// What a reader must know before trusting the figures.
 pub fn notes(results: &Results, is_short: bool) -> Vec<String> {
+    let [kept, captured] = [Kind::SmallFrames, Kind::Capture].map(Kind::kept);
     let mut notes = vec![
         "under attack beside calm slices in turns, medians over slices; all VMs are played by one thread, whose turns are part of each latency".into(),
         format!(
-            "holds: the stream keeps {KEPT} of its fair share, round trips {KEPT} of their rate, and their 99 % quantile stays within {P99_TIMES} times calm and {P99_PLUS_US} us"
+            "holds: the stream keeps {kept} of its fair share, round trips {kept} of their rate (beside a capture {captured}), and their 99 % quantile stays within {P99_TIMES} times calm and {P99_PLUS_US} us"
         ),
     ];
     for case in &results.cases {

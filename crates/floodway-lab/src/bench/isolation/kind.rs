@@ -38,6 +38,8 @@ pub enum Kind {
     RefusedDestination,
     /// Broadcasts from the network.
     UplinkBroadcasts,
+    /// The port of a VM that sends 64-byte frames without end is captured. It sends in calm slices, too.
+    Capture,
 }
 
 /// How the switch is set up for an attack.
@@ -65,6 +67,7 @@ impl Kind {
             Self::Reconnects => Some("it connects to the front-end itself, once a second"),
             Self::GsoPackets => Some("without TSO it takes none, and with it cuts none"),
             Self::InventedDestinations => Some("it has no classes"),
+            Self::Capture => Some("it captures nothing by itself"),
             Self::RefusedDestination | Self::UplinkBroadcasts => {
                 Some("its uplinks are DPDK's devices")
             }
@@ -96,14 +99,24 @@ impl Kind {
     pub fn fair_share(self, share: Option<f64>) -> f64 {
         let due = 1.0 - 1.0 / f64::from(self.senders() + 1);
         match self.uplink() {
+            // The sender is there in calm slices, too.
+            _ if self == Self::Capture => 1.0,
             Uplink::Between { rate_mbit: Some(_) } => 1.0 - due,
             _ => 1.0 - share.unwrap_or(0.0).min(due),
         }
     }
 
+    /// What the victims must keep of their fair share.
+    pub const fn kept(self) -> f64 {
+        if matches!(self, Self::Capture) { 0.97 } else { 0.9 }
+    }
+
     /// What [`Self::fair_share`] goes by, for people.
     pub const fn fairness(self) -> &'static str {
         match (self.uplink(), self.senders()) {
+            _ if matches!(self, Self::Capture) => {
+                "what there is beside the same VM without a capture"
+            }
             (Uplink::Between { rate_mbit: Some(_) }, _) => "half of the link",
             (_, 1) => "what the attacker is not charged for, at least half of the worker",
             _ => {
@@ -134,6 +147,12 @@ mod tests {
     #[test]
     fn on_a_link_that_both_fill_fair_is_half_of_it() {
         assert_eq!(Kind::InventedDestinations.fair_share(Some(0.01)), 0.5);
+    }
+
+    #[test]
+    fn a_capture_takes_next_to_nothing_of_others() {
+        assert_eq!((Kind::Capture.fair_share(Some(0.6)), Kind::Capture.kept()), (1.0, 0.97));
+        assert_eq!(Kind::SmallFrames.kept(), 0.9);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
         time: Duration,
     ) -> Result<super::slices::Measured> {
         let attack = &mut self.attack;
-        let mut turn = || if attacked { attack.attack() } else { Ok(()) };
+        let mut turn = || if attacked { attack.attack() } else { attack.calm() };
         self.victims.measure(load, time, &mut turn)
     }
 

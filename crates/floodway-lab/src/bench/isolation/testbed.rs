@@ -33,6 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Never sleeps between bursts: OVS polls without end, too.
 const POLL_US: u64 = 1_000_000;
+/// The control socket's file.
+const CONTROL: &str = "control.sock";
 /// Names of ports, by VM.
 const PORTS: [(u8, &str); 4] =
     [(VICTIM, "victim"), (PARTNER, "partner"), (ATTACKER, "attacker"), (ACCOMPLICE, "accomplice")];
@@ -70,7 +72,7 @@ impl Testbed {
         let qmp_path = dir.join("qmp.sock");
         let qmp = (kind == Kind::SilentQmp).then(|| UnixListener::bind(&qmp_path)).transpose()?;
         let ports = PORTS.map(|(_, name)| PlannedPort { name: name.into(), socket: socket(name) });
-        let control = dir.join("control.sock");
+        let control = dir.join(CONTROL);
         let plan = Plan {
             ports: ports.into(),
             config: config(kind, &dir, &control, setup.core),
@@ -104,10 +106,19 @@ impl Testbed {
         Vm::accept(listener, spec, CONNECT_TIMEOUT).with_context(|| format!("VM {n}"))
     }
 
+    /// The name of VM `n`'s port.
+    pub fn port(&self, n: u8) -> &'static str {
+        PORTS.iter().find(|(number, _)| *number == n).map_or("", |(_, name)| name)
+    }
+
     /// The socket of VM `n`'s port.
     pub fn socket(&self, n: u8) -> PathBuf {
-        let name = PORTS.iter().find(|(number, _)| *number == n).map_or("", |(_, name)| name);
-        self.dir.join(format!("{name}.sock"))
+        self.dir.join(format!("{}.sock", self.port(n)))
+    }
+
+    /// The control socket.
+    pub fn control_path(&self) -> PathBuf {
+        self.dir.join(CONTROL)
     }
 
     /// Where the attacker's VMM is asked for threads.

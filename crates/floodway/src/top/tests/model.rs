@@ -1,8 +1,11 @@
 //! Rates from counters.
 
+use floodway_switch::api::diagnosis::{Diagnosis, UplinkReport};
+
 use super::*;
 use crate::top::history::SECONDS;
 use crate::top::model::Model;
+use crate::top::recent;
 
 /// A model that has taken these samples.
 fn model(samples: impl IntoIterator<Item = Sample>) -> Model {
@@ -126,6 +129,39 @@ fn workers_are_awake_for_what_they_did_not_sleep_and_busy_in_some_rounds() {
     assert_eq!(model.uplinks()[0].tx_bps, Some(16e6));
 }
 
+/// What was dropped long ago does not hide what is dropped now.
+#[test]
+fn a_diagnosis_is_told_what_the_last_seconds_have_shown() {
+    let at = |n: u64| {
+        let mut sample = busy(n);
+        sample.activity.ports[0].rx.drops.insert("storm".to_owned(), 1_000_000);
+        let drops = [("uplink_error".to_owned(), 500 * n), ("storm".to_owned(), 9000 * n)];
+        sample.activity.uplinks[0].tx.drops = Drops::from(drops);
+        sample
+    };
+    let model = model([at(10), at(12)]);
+    let uplink = UplinkReport { name: "up0".to_owned(), ..UplinkReport::default() };
+    let diagnose = |port: &str| {
+        let uplinks = vec![uplink.clone()];
+        let mut diagnosis = Diagnosis { port: port.to_owned(), uplinks, ..Diagnosis::default() };
+        recent::fill(&mut diagnosis, &model, 2 * Duration::from_secs(1));
+        diagnosis
+    };
+    let db = diagnose("db1");
+    let top = db.recent.unwrap().top_drop.unwrap();
+    // 1250 frames a second came, 250 did not.
+    assert_eq!((&*top.direction, &*top.reason, top.frames), ("rx", "queue_full", 500));
+    assert!((top.share - 250.0 / 1500.0).abs() < 1e-9, "{top:?}");
+    let at_uplink = db.uplinks[0].recent_drop.as_ref().unwrap();
+    assert_eq!((&*at_uplink.reason, at_uplink.frames), ("uplink_error", 1000));
+    let web = diagnose("web-frontend-1");
+    let recent = web.recent.unwrap();
+    assert_eq!((recent.top_drop, recent.vcpu_wait), (None, Some(0.25)));
+    let found: Vec<_> = web.findings.iter().map(|finding| &*finding.problem).collect();
+    assert!(found.iter().any(|problem| problem.contains("wait for a CPU 33 %")), "{found:?}");
+    assert_eq!(diagnose("gone").recent, None);
+}
+
 #[test]
 fn history_has_a_minute_of_each_port() {
     let model = model((0..100).map(busy));
@@ -135,9 +171,8 @@ fn history_has_a_minute_of_each_port() {
     assert_eq!(model.history("spare").unwrap().drops.peak(), Some(0.0));
 }
 
-/// Nothing may depend on time here, so this counts what has to be done for each port: no more with many ports than with few.
 #[test]
-fn many_ports_are_one_look_up_each() {
+fn ports_in_another_order_are_still_the_same_ones() {
     let ports = |bytes| (0..5000).map(|n| port(&format!("vm{n}"), bytes, 0)).collect::<Vec<_>>();
     let mut backwards = ports(1000);
     backwards.reverse();

@@ -163,3 +163,39 @@ fn a_filter_is_seen_while_it_is_typed_and_after() {
     find(&buffer, "no port fits the filter");
     find(&buffer, "filter: nothing   / change");
 }
+
+/// A switch whose second port has been dropping, and whose uplink's device has been away, for a second.
+fn faults() -> Model {
+    let at = |n: u64| {
+        let mut sample = busy(n);
+        sample.activity.uplinks[0].tx.drops = Drops::from([("uplink_error".to_owned(), 20 * n)]);
+        let ns = (0.4 * n as f64 * 1e9) as u64;
+        sample.threads = HashMap::from([(1234, ThreadTimes::one(ns, ns))]);
+        sample
+    };
+    let mut model = Model::default();
+    [at(1), at(2)].into_iter().for_each(|sample| model.take(sample));
+    model
+}
+
+#[test]
+fn the_text_names_what_is_wrong_with_ports_and_uplinks() {
+    let (model, mut app) = (faults(), App::new(SECOND));
+    app.is_terse = true;
+    let text = once::text(&model, &mut app);
+    let (_, findings) = text.split_once("\n\n").expect("findings behind the table");
+    let expected = "\
+web-frontend-1: vCPUs wait for a CPU, 40%
+db1: dropped rx queue_full 250/s: the guest gives no receive buffers back; it has no CPU time, or its driver hangs
+db1: dropped tx spoofed_mac 1/s: the guest sends from a MAC address that is not the port's
+up0: dropped tx uplink_error 20/s: its device is down or gone, or has a smaller MTU";
+    assert_eq!(findings, expected);
+    app.filter = "spare".to_owned();
+    assert!(!once::text(&model, &mut app).contains("db1"), "what is filtered is not named");
+}
+
+#[test]
+fn the_picture_names_what_an_uplink_drops() {
+    let (model, mut app) = (faults(), App::new(SECOND));
+    find(&picture(&model, &mut app, 80, 24), "drops 20/s uplink_error  work 10%");
+}

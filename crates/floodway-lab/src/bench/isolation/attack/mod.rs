@@ -1,5 +1,6 @@
 //! What may be done to the victims. Each attack has been seen to harm others on some version of some switch.
 
+mod capture;
 mod frontend;
 mod guest;
 mod uplink;
@@ -25,6 +26,7 @@ pub fn stage(kind: Kind, bed: &Testbed) -> Result<Box<dyn Attack + '_>> {
         Kind::SmallFrames | Kind::QueuePairs => {
             Box::new(guest::small_frames(bed, kind.queue_pairs())?)
         }
+        Kind::Capture => Box::new(capture::Captured::stage(bed)?),
         Kind::GsoPackets => Box::new(guest::gso_packets(bed)?),
         Kind::Broadcasts => Box::new(guest::broadcasts(bed)?),
         Kind::ForgedNeighbours => Box::new(guest::forged_neighbours(bed)?),
@@ -49,6 +51,14 @@ pub trait Attack {
     /// # Errors
     /// When the attack cannot go on.
     fn attack(&mut self) -> Result<()>;
+
+    /// A turn in a slice that the attack is compared with.
+    ///
+    /// # Errors
+    /// As [`Self::attack`].
+    fn calm(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// A turn while it is paused. Returns `true` once the switch has nothing left to do for the attacker.
     ///
