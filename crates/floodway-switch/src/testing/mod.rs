@@ -31,8 +31,8 @@ pub use frontend::{Frontend, RequestError};
 pub use guest::{Guest, GuestConfig, TxShape, as_driver_sends};
 pub use memory::TestMemory;
 
-/// When a test counts as hanging.
-pub const HANG: Duration = Duration::from_secs(30);
+/// When a test counts as hanging. A lossy connection of a stand-in guest, whose timeouts double, has taken 31 s on a busy machine.
+pub const HANG: Duration = Duration::from_secs(120);
 
 /// Calls `f` until it answers something.
 ///

@@ -137,8 +137,8 @@ fn change_at_random(scene: &Scene, count: u32, mut before_each: impl FnMut(u32))
 /// Descriptors of broker and data plane while nobody asks anything: the fewest of several looks.
 fn held(scene: &Scene) -> [usize; 2] {
     [u64::from(scene.broker.id()), scene.data_plane()].map(|process| {
-        let looks = (0..20).map(|_| {
-            thread::sleep(Duration::from_millis(10));
+        let looks = (0..100).map(|_| {
+            thread::sleep(Duration::from_millis(20));
             fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
         });
         looks.min().unwrap()
@@ -169,7 +169,7 @@ fn check_against_a_fresh_start(mut scene: Scene) {
     assert_eq!(uplinks(&scene), last.uplinks.len());
     assert_eq!((scene.configuration(), scene.data_planes_configuration()), (last.clone(), last));
     assert_eq!(sockets(&scene), files);
-    wait_until("as many descriptors", || {
+    wait_until(&format!("{held_before:?} descriptors or more"), || {
         let fresh = held(&scene);
         held_before.iter().zip(fresh).all(|(before, fresh)| *before <= fresh)
     });
