@@ -1,6 +1,7 @@
 //! A switch of two processes, its guests, and what tests do to them.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 
@@ -159,7 +160,16 @@ pub fn run(directory: &Path) -> Command {
     if points.exists() {
         command.env(VARIABLE, points);
     }
+    // SAFETY: the call between fork and exec takes plain numbers.
+    unsafe { command.pre_exec(inherit_nothing) };
     command
+}
+
+/// Sees to it that the program that is started has none of the descriptors that tests beside have open just now, without the flag that closes them.
+fn inherit_nothing() -> std::io::Result<()> {
+    // SAFETY: takes plain numbers. Descriptors stay open until exec.
+    let rc = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
+    if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 pub fn signal(pid: u64, signal: i32) {

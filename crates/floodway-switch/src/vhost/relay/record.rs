@@ -178,7 +178,7 @@ fn long(message: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_ne_bytes)
 }
 
-/// The page of guest memory whose address is at `at`.
+/// The page at which the region of guest memory begins whose address is at `at`, and its size in bytes.
 fn region(message: &[u8], at: usize) -> (u64, u64) {
     (long(message, at) / crate::memory::PAGE_SIZE, long(message, at + 8))
 }
