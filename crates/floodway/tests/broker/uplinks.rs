@@ -31,6 +31,13 @@ pub fn in_namespace(body: impl FnOnce() + Send) {
     });
 }
 
+/// The kernel removes a TAP when its last descriptor is closed, which may be after the answer to a request.
+fn wait_until_gone(device: &str) {
+    wait_until(&format!("{device} to be gone"), || {
+        try_ip(&format!("link show dev {device}")).is_none()
+    });
+}
+
 /// Runs ip(8); returns what it printed, or `None` if it failed.
 fn try_ip(arguments: &str) -> Option<String> {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();
@@ -178,11 +185,11 @@ fn uplinks_come_change_and_go_while_others_go_on() {
         assert!(error.contains("uplink \"other\"") && error.contains("nowhere"), "{error}");
         assert_hears_host(&mut b, "after what cannot be");
         say("uplink set net device=fwt1");
-        assert_eq!(try_ip("link show dev fwt0"), None, "the last one has it no more");
+        wait_until_gone("fwt0");
         ip("addr add 10.77.0.1/24 dev fwt1");
         assert_hears_host(&mut a, "another device");
         assert_eq!(say("uplink del net"), "- uplink net");
-        assert_eq!(try_ip("link show dev fwt1"), None);
+        wait_until_gone("fwt1");
         exchange(&mut a, &mut b, 2);
         let status = scene.status().unwrap();
         assert_eq!(status["uplinks"], serde_json::json!([]));
@@ -195,17 +202,14 @@ fn uplinks_that_came_and_went_leave_nothing_behind() {
     in_namespace(|| {
         let scene = Scene::start();
         let (mut a, mut b) = (scene.boot(1), scene.boot(2));
-        let cycle = |number: u32| {
+        let cycle = |_| {
             let client = scene.client();
             let net = keys(json!({ "kind": "tap", "device": "fwt0" }));
             client.put(Kind::Uplink, "net", &net, false).unwrap();
             let rate = keys(json!({ "queue": { "rate_mbit": 100 } }));
             client.patch(Kind::Uplink, "net", &rate, false).unwrap();
             client.delete(Kind::Uplink, "net", false).unwrap();
-            // The kernel removes it when the last descriptor is closed, which may be after the answer.
-            wait_until(&format!("device {number} to be gone"), || {
-                try_ip("link show dev fwt0").is_none()
-            });
+            wait_until_gone("fwt0");
         };
         cycle(0);
         let open = || {
