@@ -22,7 +22,7 @@
 //! is another version (a test compares a record with one that is written down).
 //!
 //! **Strangers.** Whoever wrote the state may have been taken over. A record is refused, and nothing else with it, if it cannot be decoded, has bytes left, names a connection twice, or
-//! contradicts itself: every number has to lie in reach of the others, every frame to hold what is said of it, every segment on its way to lie in one frame. What passes can do no
+//! contradicts itself: every number has to lie in reach of the others, every frame to contain the bytes that its description names, every segment in flight to lie in one frame. What passes can do no
 //! more harm than a guest and a peer together can, to their own connection. The connection of a record that is refused is met in mid-stream.
 //!
 //! **Journals.** What was acknowledged in another's name is in the port's [journal](super::journal) besides, and stays there: the next process adopts the journal first, and goes on by the state only if

@@ -74,11 +74,11 @@ impl<'a, B> Revived<'a, B> {
     ///
     /// # Errors
     /// It is not there, or is none.
-    pub fn take(&mut self, said: &Framed) -> Result<(B, Segment), Refused> {
-        let len = Some(said.bytes).filter(|&len| len <= MAX_FRAME).ok_or(Refused)? as usize;
+    pub fn take(&mut self, framed: &Framed) -> Result<(B, Segment), Refused> {
+        let len = Some(framed.bytes).filter(|&len| len <= MAX_FRAME).ok_or(Refused)? as usize;
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Refused)?;
         self.rest = rest;
-        let retained = Retained { seq: Seq(0), len: 0, about: said.about, bytes: bytes.to_vec() };
+        let retained = Retained { seq: Seq(0), len: 0, about: framed.about, bytes: bytes.to_vec() };
         (self.revive)(self.creditor, &retained).ok_or(Refused)
     }
 

@@ -157,8 +157,8 @@ impl<B: 'static> Keeping<B> {
             repeat: state.repeat,
             ..Self::EMPTY
         };
-        for said in &state.frames {
-            let (frame, segment) = frames.take(said)?;
+        for framed in &state.frames {
+            let (frame, segment) = frames.take(framed)?;
             let (end, last) = (segment.end(), keeping.kept.back().map(|last: &Kept<B>| last.end));
             let follows = last.map_or(!segment.seq.after(guest_ack), |last| last == segment.seq);
             if !follows || !end.after(guest_ack) || !is_near(end, guest_ack) {

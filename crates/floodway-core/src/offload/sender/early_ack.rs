@@ -68,7 +68,7 @@ impl<B: 'static> Sender<B> {
         self.early_una().is_some()
     }
 
-    /// Up to where the guest was told ahead of the peer, as of the latest ACK.
+    /// The acknowledgement number that was sent to the guest ahead of the peer's, as of the latest ACK.
     #[inline]
     pub(super) fn early_una(&self) -> Option<Seq> {
         if self.recovery.diverged { self.recovery.early.una } else { None }

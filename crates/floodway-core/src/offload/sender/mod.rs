@@ -305,7 +305,7 @@ impl<B: 'static> Sender<B> {
         let recovery = &*self.recovery;
         let timer = recovery.timer.map_or(Instant::NEVER, |(_, at)| at);
         if !recovery.diverged {
-            debug_assert!(recovery.tells_the_same(), "the guest is told another number");
+            debug_assert!(recovery.advertises_snd_una(), "`diverged` is not up to date");
             return timer.min(recovery.gap_until);
         }
         let end =

@@ -65,7 +65,7 @@ pub(in crate::offload) struct Recovery {
     pub(super) probe_lone: bool,
     /// [`latest`](Self::latest) is a repair: it may have overtaken what was sent once.
     pub(super) repair_arrived: bool,
-    /// The guest is told another acknowledgement number than the peer's: bytes are withheld, or were acknowledged early.
+    /// The acknowledgement number for the guest is not `snd_una`: bytes are withheld, or were acknowledged early.
     /// Else [`stall`](Self::stall) and [`early`](Self::early) are at rest, and nobody needs to look at their cache lines.
     #[serde(skip)]
     pub(super) diverged: bool,
@@ -153,13 +153,13 @@ impl Recovery {
         *self = Self { repairs: self.repairs, ..Self::new(next, learnt) };
     }
 
-    /// Notes whether the guest is told another acknowledgement number than the peer's, after either half of that has changed.
+    /// Updates [`diverged`](Self::diverged) after [`stall`](Self::stall) or [`early`](Self::early) has changed.
     pub(super) fn note_divergence(&mut self) {
-        self.diverged = !self.tells_the_same();
+        self.diverged = !self.advertises_snd_una();
     }
 
-    /// Returns `true` if nothing is withheld from the guest, and nothing was acknowledged to it early.
-    pub(super) fn tells_the_same(&self) -> bool {
+    /// Returns `true` if the acknowledgement number for the guest is `snd_una`: nothing is withheld from it, and nothing was acknowledged early.
+    pub(super) fn advertises_snd_una(&self) -> bool {
         self.stall.withheld == 0 && !self.early.open && self.early.una.is_none()
     }
 

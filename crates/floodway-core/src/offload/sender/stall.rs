@@ -99,7 +99,7 @@ impl<B: 'static> Sender<B> {
         self.snd_una() - self.withheld()
     }
 
-    /// Acknowledged bytes of which the guest has not been told.
+    /// Acknowledged bytes that are withheld from the guest.
     #[inline]
     fn withheld(&self) -> u32 {
         if self.recovery.diverged { self.recovery.stall.withheld } else { 0 }

@@ -168,12 +168,12 @@ impl<B: 'static> Sender<B> {
 
     fn is_recovery_possible(&self) -> bool {
         let (recovery, una) = (&*self.recovery, self.snd_una());
-        let Ahead { una: told, recorded, sent_before, place, .. } = recovery.early;
-        let numbers = [told, sent_before, place.map(|_| recorded)];
-        let is_known = |told: Seq| told.after(una) && !told.after(self.snd_max);
+        let Ahead { una: early, recorded, sent_before, place, .. } = recovery.early;
+        let numbers = [early, sent_before, place.map(|_| recorded)];
+        let is_stored = |ack: Seq| ack.after(una) && !ack.after(self.snd_max);
         let latest = recovery.latest.is_none_or(|Latest { rtt, .. }| rtt <= MAX_RTT);
         numbers.into_iter().flatten().all(|number| is_near(number, una))
-            && told.is_none_or(|told| self.is_online() && is_known(told))
+            && early.is_none_or(|ack| self.is_online() && is_stored(ack))
             && recovery.stall.withheld <= RESERVE
             && recovery.repairs.is_possible()
             && latest
