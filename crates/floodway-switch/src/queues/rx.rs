@@ -486,7 +486,7 @@ impl RxQueue {
         // SAFETY: the buffer has `need` bytes: those of the header, and the frame's, beyond which nothing is written. Two guests, or one guest's buffers, may name the same bytes: `copy`
         // allows overlap.
         unsafe {
-            copy::copy(hdr.as_ptr(), ptr, hdr_len);
+            write_header(&hdr, ptr, hdr_len);
             let (mut at, mut left) = (ptr.add(hdr_len), frame.len as usize);
             for part in frame.parts {
                 let n = part.len().min(left);
@@ -520,7 +520,7 @@ impl RxQueue {
         }
         let Some(ring) = &mut self.ring else { return Ok(Placed::NoBuffers) };
         let queue = &mut ring.queue;
-        let hdr = header(frame, self.features.offloads, self.chains.len() as u16);
+        let hdr = header(frame, self.features.offloads, self.chains.len() as u16).to_bytes();
         let iovecs = self.iovecs.as_slice();
         write(iovecs, &hdr[..self.features.hdr_len.min(vnet::LEN)], frame.parts);
         if queue.is_logged() {
@@ -544,9 +544,27 @@ impl RxQueue {
 
 /// The virtio-net header of `frame` for a receiver with `offloads`, who is given it in so many chains.
 #[inline]
-fn header(frame: &Frame<'_>, offloads: Offloads, num_buffers: u16) -> [u8; vnet::LEN] {
+fn header(frame: &Frame<'_>, offloads: Offloads, num_buffers: u16) -> VnetHdr {
     let flags = frame.vnet.flags & offloads.rx_flags();
-    VnetHdr { flags, num_buffers, ..frame.vnet }.to_bytes()
+    VnetHdr { flags, num_buffers, ..frame.vnet }
+}
+
+/// Writes the first `len` bytes of `hdr` to `to`, from registers: a copy of them from the stack would wait for all stores of the frame before.
+///
+/// # Safety
+/// `len` bytes at `to` are writable, [`vnet::LEGACY_LEN`] or [`vnet::LEN`].
+#[inline(always)]
+unsafe fn write_header(hdr: &VnetHdr, to: *mut u8, len: usize) {
+    let (first, last) = hdr.to_words();
+    // SAFETY: bytes 0 to 8, and 8 to 10 or 12; the caller answers for those. None of the writes needs an alignment.
+    unsafe {
+        to.cast::<u64>().write_unaligned(first.to_le());
+        let to = to.add(size_of::<u64>());
+        match len {
+            vnet::LEN => to.cast::<u32>().write_unaligned(last.to_le()),
+            _ => to.cast::<u16>().write_unaligned((last as u16).to_le()),
+        }
+    }
 }
 
 /// Writes `hdr` and then `parts` into `iovecs`, which are long enough together.

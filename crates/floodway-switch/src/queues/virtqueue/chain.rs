@@ -172,11 +172,11 @@ impl Virtqueue {
         if self.available_cached() == 0 && self.available()? == 0 {
             return Ok(Pop::Empty);
         }
-        let head = self.avail_entry(self.next_avail);
-        if head >= self.size {
+        let head = self.avail_entry(self.next_avail());
+        if head >= self.size() {
             return Err(RingBroken);
         }
-        self.next_avail = self.next_avail.wrapping_add(1);
+        self.next_avail.advance();
         iovecs.hold(&self.memory);
         let start = iovecs.len();
         Ok(match self.walk(head, access, iovecs) {
@@ -199,8 +199,8 @@ impl Virtqueue {
             self.avail_idx = self.next_avail;
             return None;
         }
-        let head = self.avail_entry(self.next_avail);
-        if head >= self.size {
+        let head = self.avail_entry(self.next_avail());
+        if head >= self.size() {
             return None;
         }
         work::count(Unit::Descriptor);
@@ -220,7 +220,7 @@ impl Virtqueue {
             return None;
         }
         work::count(Unit::IoVec);
-        self.next_avail = self.next_avail.wrapping_add(1);
+        self.next_avail.advance();
         Some(Plain { head, len, ptr })
     }
 
@@ -264,7 +264,7 @@ impl Virtqueue {
         let (memory, hint, scattered) = (&self.memory, &mut self.region_hint, &mut self.scattered);
         let mut walk = Walk { memory, hint, access, left, iovecs, ordinary, end, scattered };
         let (table, first) = if first.flags & F_INDIRECT == 0 {
-            (Table { base: self.desc, len: u32::from(self.size) }, first)
+            (Table { base: self.desc, len: u32::from(self.size.get()) }, first)
         } else {
             let table = walk.indirect_table(first)?;
             (table, table.get(0).ok_or(ChainError::Indirect)?)

@@ -86,7 +86,7 @@ pub struct Virtqueue {
     region_hint: usize,
     /// Scattered descriptors that were walked: see `take_scattered`.
     scattered: u64,
-    size: u16,
+    size: Word,
     event_idx: bool,
     /// `memory` notes writes.
     logged: bool,
@@ -95,21 +95,43 @@ pub struct Virtqueue {
     avail: *mut u16,
     /// `flags`, `idx`, `ring[size]` of (u32, u32), `avail_event`.
     used: *mut u16,
-    next_avail: u16,
+    next_avail: Word,
     /// The guest's avail index when last read; entries before it may be taken.
-    avail_idx: u16,
-    next_used: u16,
+    avail_idx: Word,
+    next_used: Word,
     /// `used.idx` as the guest sees it.
-    published: u16,
+    published: Word,
     /// `used.idx` when the guest was last considered for an interrupt.
-    signalled: u16,
+    signalled: Word,
+}
+
+/// A number of 16 bits that is kept in 32, and always stored as these.
+///
+/// Of a field of 16 bits at a multiple of 4, a compiler may load the field behind it, too. Where that one has just been stored, a load of both
+/// waits until the store has reached the cache, and so have all stores before it: those of the last frame's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u32);
+
+impl Word {
+    const fn new(n: u16) -> Self {
+        Self(n as u32)
+    }
+
+    const fn get(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Goes on by one, to 0 after the last.
+    const fn advance(&mut self) {
+        *self = Self::new(self.get().wrapping_add(1));
+    }
 }
 
 /// Where taking chains stands: see [`Virtqueue::position`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    next_avail: u16,
-    avail_idx: u16,
+    next_avail: Word,
+    avail_idx: Word,
     scattered: u64,
 }
 
@@ -146,18 +168,18 @@ impl Virtqueue {
             memory,
             region_hint: 0,
             scattered: 0,
-            size,
+            size: Word::new(size),
             event_idx,
             desc: desc.cast_const().cast(),
             avail: avail.cast(),
             used: used.cast(),
-            next_avail: 0,
-            avail_idx: 0,
-            next_used: 0,
-            published: 0,
-            signalled: 0,
+            next_avail: Word::new(0),
+            avail_idx: Word::new(0),
+            next_used: Word::new(0),
+            published: Word::new(0),
+            signalled: Word::new(0),
         };
-        let start = queue.used_u16(1).load(Ordering::Acquire);
+        let start = Word::new(queue.used_u16(1).load(Ordering::Acquire));
         queue.next_avail = start;
         queue.avail_idx = start;
         queue.next_used = start;
@@ -176,13 +198,13 @@ impl Virtqueue {
     /// Entries of the ring.
     #[must_use]
     pub fn size(&self) -> u16 {
-        self.size
+        self.size.get()
     }
 
     /// The avail index at which a later back-end has to go on.
     #[must_use]
     pub fn next_avail(&self) -> u16 {
-        self.next_avail
+        self.next_avail.get()
     }
 
     /// Chains that the guest has made available and that were not taken yet.
@@ -196,23 +218,23 @@ impl Virtqueue {
 
     #[inline]
     fn note_available(&mut self, avail_idx: u16) -> Result<u16, RingBroken> {
-        self.avail_idx = avail_idx;
+        self.avail_idx = Word::new(avail_idx);
         let n = self.available_cached();
-        if n > self.size { Err(RingBroken) } else { Ok(n) }
+        if n > self.size() { Err(RingBroken) } else { Ok(n) }
     }
 
     /// Chains available as of the last look at the guest's index.
     #[inline]
     #[must_use]
     pub fn available_cached(&self) -> u16 {
-        self.avail_idx.wrapping_sub(self.next_avail)
+        self.avail_idx.get().wrapping_sub(self.next_avail())
     }
 
     /// Goes back to avail index `next_avail`, for chains that were taken but not used. Only indices
     /// of chains taken since the last [`Virtqueue::push_used`] make sense.
     #[inline]
     pub fn rewind(&mut self, next_avail: u16) {
-        self.next_avail = next_avail;
+        self.next_avail = Word::new(next_avail);
     }
 
     /// Takes the number of short descriptors beyond the second of their chains that were walked since this was last called.
@@ -239,7 +261,7 @@ impl Virtqueue {
     #[inline]
     pub fn prefetch(&self, n: u16) {
         for i in 0..n.min(self.available_cached()) {
-            let head = self.avail_entry(self.next_avail.wrapping_add(i)) & (self.size - 1);
+            let head = self.avail_entry(self.next_avail().wrapping_add(i)) & (self.size() - 1);
             // SAFETY: the masked index is inside the table; prefetching reads nothing anyway.
             prefetch(unsafe { self.desc.add(usize::from(head)) });
         }
@@ -249,7 +271,7 @@ impl Virtqueue {
     /// [`Virtqueue::publish`].
     #[inline]
     pub fn push_used(&mut self, head: u16, len: u32) {
-        let slot = usize::from(self.next_used & (self.size - 1));
+        let slot = usize::from(self.next_used.get() & (self.size() - 1));
         let element = u64::from(head) | (u64::from(len) << 32);
         // SAFETY: slot < size, so the element lies in the used ring that `new` checked. It is
         // 4-byte aligned; the guest reads it only after the release store of the index.
@@ -257,7 +279,7 @@ impl Virtqueue {
         if self.logged {
             self.note_used(2 + 4 * slot, 8);
         }
-        self.next_used = self.next_used.wrapping_add(1);
+        self.next_used.advance();
     }
 
     /// Used entries were written that the guest cannot see yet.
@@ -271,7 +293,7 @@ impl Virtqueue {
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.next_used;
-        notify::publish::<Native>(self.used_u16(1), self.published);
+        notify::publish::<Native>(self.used_u16(1), self.published.get());
         if self.logged {
             self.note_used(1, 2);
         }
@@ -289,19 +311,19 @@ impl Virtqueue {
     #[inline]
     #[must_use]
     pub fn used_since_signal(&self) -> u16 {
-        self.published.wrapping_sub(self.signalled)
+        self.published.get().wrapping_sub(self.signalled.get())
     }
 
     /// As [`Virtqueue::take_interrupt`], to be asked again.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self) -> bool {
-        let (old, new) = (self.signalled, self.published);
+        let (old, new) = (self.signalled.get(), self.published.get());
         if old == new {
             return false;
         }
         if self.event_idx {
-            let used_event = self.avail_u16(2 + usize::from(self.size));
+            let used_event = self.avail_u16(2 + usize::from(self.size()));
             need_event(notify::wish_of_other::<Native>(used_event), new, old)
         } else {
             notify::wish_of_other::<Native>(self.avail_u16(0)) & AVAIL_F_NO_INTERRUPT == 0
@@ -316,7 +338,7 @@ impl Virtqueue {
     pub fn enable_kick(&mut self) -> Result<bool, RingBroken> {
         let (at, wish) = if self.event_idx {
             // Not `next_avail`: a guest that has chains available already, only too few, passed that.
-            (self.avail_event_at(), self.avail_idx)
+            (self.avail_event_at(), self.avail_idx.get())
         } else {
             (0, 0)
         };
@@ -329,7 +351,7 @@ impl Virtqueue {
     pub fn disable_kick(&mut self) {
         let (at, wish) = if self.event_idx {
             // The event index cannot say "never"; half a ring of indices away is as far as it goes.
-            (self.avail_event_at(), self.next_avail.wrapping_add(MAX_SIZE))
+            (self.avail_event_at(), self.next_avail().wrapping_add(MAX_SIZE))
         } else {
             (0, USED_F_NO_NOTIFY)
         };
@@ -339,7 +361,7 @@ impl Virtqueue {
 
     /// The word of the used ring that says of which chain the guest is to kick.
     fn avail_event_at(&self) -> usize {
-        2 + 4 * usize::from(self.size)
+        2 + 4 * usize::from(self.size())
     }
 
     /// The VM migrates: what is written to its memory must be noted.
@@ -359,13 +381,13 @@ impl Virtqueue {
     /// Entry of the avail ring for avail index `index`: the head of a chain, unchecked.
     #[inline]
     fn avail_entry(&self, index: u16) -> u16 {
-        self.avail_u16(2 + usize::from(index & (self.size - 1))).load(Ordering::Relaxed)
+        self.avail_u16(2 + usize::from(index & (self.size() - 1))).load(Ordering::Relaxed)
     }
 
     /// The `i`-th 16-bit word of the avail ring, `i` <= size + 2.
     #[inline]
     fn avail_u16(&self, i: usize) -> &AtomicU16 {
-        debug_assert!(i <= usize::from(self.size) + 2);
+        debug_assert!(i <= usize::from(self.size()) + 2);
         // SAFETY: `new` checked alignment and that 3 + size words are there; `memory` keeps them.
         unsafe { AtomicU16::from_ptr(self.avail.add(i)) }
     }
@@ -373,7 +395,7 @@ impl Virtqueue {
     /// The `i`-th 16-bit word of the used ring, `i` <= 4 * size + 2.
     #[inline]
     fn used_u16(&self, i: usize) -> &AtomicU16 {
-        debug_assert!(i <= 4 * usize::from(self.size) + 2);
+        debug_assert!(i <= 4 * usize::from(self.size()) + 2);
         // SAFETY: as `avail_u16`, for 3 + 4 * size words.
         unsafe { AtomicU16::from_ptr(self.used.add(i)) }
     }
