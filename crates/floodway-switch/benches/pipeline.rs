@@ -3,6 +3,8 @@
 //! A time is that of one frame in a batch of 32.
 //!
 //! - `forward`: guests and switch in one thread. Rings and frames stay in the cache of its core.
+//! - `cold`: the same with a receiver that comes back to a buffer after 24 MiB of others, so that frames are written to memory that is in no
+//!   cache of the core.
 //! - `apart`: the guests on another core, as on a real host: what they write comes from their core's cache, and what the switch has read
 //!   or written goes back there. The time is that of the median batch, which a preemption of either thread does not change.
 //! - `addresses`: the forwarding table with more addresses.
@@ -88,11 +90,22 @@ struct Guests {
 impl Guests {
     /// The guests of ports 0 and 1.
     fn new(shared: &Shared, tx_shape: TxShape, vnet: VnetHdr, frames: Vec<Vec<u8>>) -> Self {
+        // Room for 32 GSO packets.
+        Self::with_receive_ring(2048, shared, tx_shape, vnet, frames)
+    }
+
+    /// The same with so many receive buffers.
+    fn with_receive_ring(
+        buffers: u16,
+        shared: &Shared,
+        tx_shape: TxShape,
+        vnet: VnetHdr,
+        frames: Vec<Vec<u8>>,
+    ) -> Self {
         let guest = |ring_size| {
             polling_guest(GuestConfig { ring_size, tx_shape, ..GuestConfig::default() })
         };
-        // Room for 32 GSO packets.
-        let (sender, mut receiver) = (guest(256), guest(2048));
+        let (sender, mut receiver) = (guest(256), guest(buffers));
         receiver.auto_refill = false;
         attach(shared, 0, &sender);
         attach(shared, 1, &receiver);
@@ -269,6 +282,19 @@ fn forward(c: &mut Criterion) {
     }
 }
 
+/// Receive buffers of 24 MiB.
+const COLD: u16 = 16_384;
+
+fn cold(c: &mut Criterion) {
+    let mut group = c.benchmark_group("cold");
+    for (name, shape, vnet, frame) in cases().into_iter().filter(|case| case.1 == TxShape::Single) {
+        let mut switch = Switch::new();
+        group.throughput(Throughput::Bytes(frame.len() as u64));
+        let mut guests = Guests::with_receive_ring(COLD, &switch.shared, shape, vnet, vec![frame]);
+        group.bench_function(name, |b| b.iter_custom(|n| switch.run(&mut guests, n)));
+    }
+}
+
 fn apart(c: &mut Criterion) {
     pin(0);
     let mut group = c.benchmark_group("apart");
@@ -345,5 +371,5 @@ fn addresses(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, forward, apart, addresses, ports);
+criterion_group!(benches, forward, cold, apart, addresses, ports);
 criterion_main!(benches);
