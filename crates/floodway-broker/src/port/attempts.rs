@@ -60,3 +60,29 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_something_is_in_the_way() {
+        let mut attempts = Attempts::default();
+        assert_eq!(attempts.next_pause(false), RECONNECT);
+        let pauses: Vec<_> = (0..7).map(|_| attempts.next_pause(true).as_millis()).collect();
+        assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(attempts.next_pause(false), RECONNECT);
+        assert_eq!(attempts.next_pause(true), 2 * RECONNECT);
+    }
+
+    #[test]
+    fn a_problem_names_the_path_the_user_and_what_is_there() {
+        let error = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(!is_nobody(&error));
+        let uid = rustix::process::geteuid().as_raw();
+        let problem =
+            describe_problem(Path::new("/run/vm"), &error, |path| format!("{path:?} is mode 0600"));
+        let found = "permission denied; \"/run/vm\" is mode 0600";
+        assert_eq!(problem, format!("cannot connect to /run/vm as uid {uid}: {found}"));
+    }
+}

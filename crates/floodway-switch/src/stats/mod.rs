@@ -92,7 +92,7 @@ drop_reasons! {
     QueueFull = "queue_full",
     /// A group or unknown address, and no other port or uplink that could take the frame.
     NoDestination = "no_destination",
-    /// The destination port has no running guest.
+    /// The destination port has no running guest; or the frame waited for one that stopped and did not come back, or came back taking frames otherwise.
     PortDown = "port_down",
     /// The frame fits no receive buffer of the guest (which did not negotiate mergeable ones).
     NoLargeBuffer = "no_large_buffer",

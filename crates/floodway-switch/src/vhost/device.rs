@@ -368,9 +368,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        if features & !features::offered(self.port.config.queue_pairs) != 0 {
-            return Err(Error::InvalidParam);
-        }
+        let pairs = self.port.config.queue_pairs;
+        features::check(features, pairs).map_err(|error| self.refuse(&error))?;
         self.features = features;
         self.port.set_features(features & !features::LOG_ALL);
         if self.memory.is_logged() != self.log_in_use().is_some() {

@@ -92,6 +92,38 @@ pub fn offered(queue_pairs: u16) -> u64 {
     if queue_pairs > 1 { OFFERED | MQ } else { OFFERED }
 }
 
+/// Features that front-ends know and no port offers: their bits and names.
+const NEVER_OFFERED: [(u32, &str); 3] = [(17, "CTRL_VQ"), (34, "RING_PACKED"), (35, "IN_ORDER")];
+
+/// A front-end has acknowledged virtio features that its port does not offer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the port does not offer {0}")]
+pub struct NotOffered(String);
+
+/// Checks what a front-end acknowledges to a port with `queue_pairs`.
+///
+/// # Errors
+/// Some of it was not offered.
+pub fn check(features: u64, queue_pairs: u16) -> Result<(), NotOffered> {
+    match features & !offered(queue_pairs) {
+        0 => Ok(()),
+        more => Err(NotOffered(name_bits(more))),
+    }
+}
+
+/// The bits of `features`, lowest first, by name where they have one.
+fn name_bits(features: u64) -> String {
+    let name = |bit: u32| {
+        let never = NEVER_OFFERED.iter().find(|(other, _)| *other == bit).map(|(_, name)| *name);
+        match names(1 << bit).first().copied().or(never) {
+            Some(name) => format!("{name} (bit {bit})"),
+            None => format!("bit {bit}"),
+        }
+    };
+    let bits = (0..u64::BITS).filter(|bit| features & (1 << bit) != 0);
+    bits.map(name).collect::<Vec<_>>().join(", ")
+}
+
 /// The vhost-user protocol features that every port offers.
 #[must_use]
 pub fn protocol() -> Protocol {
@@ -140,5 +172,21 @@ pub fn tx(features: u64) -> TxFeatures {
             tso6: has(HOST_TSO6),
             ecn: has(HOST_ECN),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_offered_is_named() {
+        assert_eq!(check(offered(2), 2), Ok(()));
+        let error = |features| check(features, 1).unwrap_err().to_string();
+        assert_eq!(error(VERSION_1 | MQ), "the port does not offer MQ (bit 22)");
+        assert_eq!(
+            error((1 << 34) | (1 << 35) | (1 << 63)),
+            "the port does not offer RING_PACKED (bit 34), IN_ORDER (bit 35), bit 63"
+        );
     }
 }

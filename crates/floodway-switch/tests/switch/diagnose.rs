@@ -56,6 +56,20 @@ fn the_last_refused_request_is_named_until_another_front_end_comes() {
 }
 
 #[test]
+fn packed_rings_are_refused_in_words() {
+    let net = Net::of(1);
+    let mut vm = net.boot(1, GuestConfig::default());
+    let features = vm.guest.config.features | (1 << 34);
+    vm.frontend().request(message::SET_FEATURES, &features.to_ne_bytes(), &[]).unwrap_err();
+    let found = diagnosis(&net, 1);
+    let last = found.last_error.clone().expect("an error");
+    assert_eq!(last.error, "SET_FEATURES: the port does not offer RING_PACKED (bit 34)");
+    assert!(last.current && found.severity() == Severity::Warning, "{found:?}");
+    // The rings that there were go on as they are.
+    assert!(found.rings.iter().all(|ring| ring.state == RingState::Running), "{found:?}");
+}
+
+#[test]
 fn a_ring_that_the_guest_breaks_is_an_error() {
     let net = Net::of(1);
     let vm = net.boot(1, GuestConfig::default());

@@ -52,14 +52,22 @@ pub fn choose(control: &Path) -> anyhow::Result<Option<User>> {
     }
 }
 
-/// Root in a container may lack what it takes to be another user.
+/// What it takes to start a process of another user, and to end one that hangs.
+const NEEDED: [(CapabilitySet, &str); 3] = [
+    (CapabilitySet::SETUID, "CAP_SETUID"),
+    (CapabilitySet::SETGID, "CAP_SETGID"),
+    (CapabilitySet::KILL, "CAP_KILL"),
+];
+
+/// Root in a container may lack some of it.
 fn require_capabilities() -> anyhow::Result<()> {
-    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
-    let capabilities = capabilities(None).context("cannot tell the capabilities")?;
-    if !capabilities.effective.contains(needed) {
+    let held = capabilities(None).context("cannot tell the capabilities")?.effective;
+    let missing = NEEDED.iter().filter(|(one, _)| !held.contains(*one)).map(|(_, name)| *name);
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    if !missing.is_empty() {
         bail!(
-            "the switch is root without CAP_SETUID and CAP_SETGID, so that its data plane cannot have a user of its own \
-             (add them, or start it as another user with the capabilities that uplinks and vCPUs need)"
+            "the switch is root without {missing}, so that its data plane cannot have a user of its own, or not be ended when it hangs \
+             (add that, or start the switch as another user with the capabilities that uplinks and vCPUs need)"
         );
     }
     Ok(())

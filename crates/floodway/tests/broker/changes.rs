@@ -437,3 +437,23 @@ fn a_port_for_which_there_could_be_no_descriptors_is_refused() {
     assert!(scene.change(|config| config.ports[1].mtu = 900).is_err());
     scene.change(|config| config.ports[1].storm_pps = 9).unwrap();
 }
+
+#[test]
+fn a_port_that_nobody_has_connected_to_holds_few_descriptors() {
+    const MORE: usize = 10;
+    let scene = Scene::start();
+    let held = || {
+        let data_plane = fs::read_dir(format!("/proc/{}/fd", scene.data_plane())).unwrap();
+        [descriptors(&scene.broker), data_plane.count()]
+    };
+    let before = held();
+    let more = (3..).map(|n| scene.new_port(n)).take(MORE);
+    scene.change(|config| config.ports.extend(more)).unwrap();
+    // Of hundreds that it is allowed: those are for what its front-end may send.
+    let most = [before[0] + 6 * MORE, before[1] + 4 * MORE];
+    wait_until("what the change took to be let go", || {
+        let now = held();
+        now[0] <= most[0] && now[1] <= most[1]
+    });
+    assert_eq!(names(&scene.json()).len(), 2 + MORE);
+}

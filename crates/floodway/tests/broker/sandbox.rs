@@ -1,8 +1,14 @@
 //! The sandbox of the real data plane. Needs root.
 
-use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::{fs, io};
 
-use crate::scene::{Scene, exchange, signal};
+use floodway_switch::testing::wait;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::scene::{Scene, configure, exchange, run, signal};
 use crate::trace::Tracee;
 
 /// Whatever a thread of a process says of itself under `name`.
@@ -90,4 +96,58 @@ fn without_a_sandbox_nothing_is_refused_and_the_status_says_so() {
     assert!(table.contains("\nsandbox: OFF, "), "{table}");
     signal(scene.data_plane(), libc::SIGKILL);
     assert_eq!(scene.status().unwrap()["switch"]["sandbox"], "off", "of the next one, too");
+}
+
+/// What the head of the container's recipe gives the switch.
+fn rights_of_the_container() -> CapabilitySet {
+    let recipe = include_str!("../../../../packaging/container/Containerfile");
+    let (_, names) = recipe.split_once("--cap-add ").expect("capabilities");
+    let (names, _) = names.split_once(' ').expect("other options");
+    names.split(',').map(|name| CapabilitySet::from_name(name).expect(name)).collect()
+}
+
+/// Lets a program that root starts have no capabilities but `kept`.
+fn keep(kept: u64) -> io::Result<()> {
+    for number in (0..u64::BITS).filter(|number| kept & (1 << number) == 0) {
+        // SAFETY: takes plain numbers. Fails for numbers that are no capability.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(number), 0, 0, 0) };
+    }
+    let mut sets = capabilities(None)?;
+    sets.inheritable = CapabilitySet::empty();
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// Starts a switch as the recipe does, as root with no other capabilities than these.
+fn start_with_rights(rights: CapabilitySet, stderr: Stdio) -> Scene {
+    let directory = tempfile::tempdir().unwrap();
+    configure(directory.path(), "control.sock", "");
+    let mut command = run(directory.path());
+    command.env("FLOODWAY_NO_DESCRIPTOR_STORE", "true");
+    let kept = rights.bits();
+    // SAFETY: calls between fork and exec take plain numbers.
+    unsafe { command.pre_exec(move || keep(kept)) };
+    Scene { broker: command.stderr(stderr).spawn().unwrap(), directory }
+}
+
+#[test]
+fn with_the_rights_of_the_container_a_data_plane_that_hangs_is_replaced() {
+    let scene = start_with_rights(rights_of_the_container(), Stdio::inherit());
+    wait("the switch to answer", || scene.status());
+    let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+    exchange(&mut a, &mut b, 0);
+    scene.signal_data_plane(libc::SIGSTOP);
+    exchange(&mut a, &mut b, 1);
+}
+
+#[test]
+fn root_that_cannot_start_or_end_a_process_of_another_user_says_so() {
+    for missing in ["SETUID", "SETGID", "KILL"] {
+        let rights = rights_of_the_container() - CapabilitySet::from_name(missing).unwrap();
+        let mut scene = start_with_rights(rights, Stdio::piped());
+        let status = wait("it to end", || scene.broker.try_wait().unwrap());
+        let mut error = String::new();
+        scene.broker.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        let expected = format!("the switch is root without CAP_{missing}, so that");
+        assert!(status.code() == Some(1) && error.contains(&expected), "{status}: {error}");
+    }
 }

@@ -131,6 +131,28 @@ fn frames_for_a_guest_that_is_expected_wait_until_its_ring_starts() {
     assert_eq!(next.pending().0, 0);
 }
 
+/// What waits for a guest that has stopped is given to it when it goes on. One that takes frames otherwise is another guest.
+#[test]
+fn frames_that_wait_are_for_the_same_guest_only() {
+    for (mergeable, given, dropped) in [(true, 2, 0), (false, 0, 2)] {
+        let mut scene = Scene::new(&[(0, 64 * PAGE)], true);
+        scene.deliver(&[7; 60]);
+        scene.deliver(&[8; 60]);
+        let ring = scene.rx.stop().unwrap();
+        assert_eq!(scene.rx.pending().0, 2);
+        let features = RxFeatures { mergeable, ..scene.rx.features() };
+        scene.rx.start(ring, features);
+        for _ in 0..2 {
+            scene.driver.post(&[Buffer::writable(BUFFERS, 2048)]).unwrap();
+        }
+        scene.rx.drain_within(u64::MAX);
+        scene.rx.flush();
+        let traffic = &scene.rx.traffic;
+        let counts = (traffic.packets.get(), traffic.drops(DropReason::PortDown));
+        assert_eq!((counts, scene.rx.pending().0), ((given, dropped), 0), "{mergeable}");
+    }
+}
+
 /// A frame that finds too few buffers is tried again when there are more, not each time that somebody looks.
 #[test]
 fn buffers_that_were_too_few_are_not_walked_again() {
