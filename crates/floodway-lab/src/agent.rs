@@ -2,6 +2,7 @@
 
 mod channel;
 mod network;
+mod requests;
 mod transfer;
 
 use std::fs::File;

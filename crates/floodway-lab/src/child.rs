@@ -11,13 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::cleanup;
-use crate::process::{fork, lock};
+use crate::process::{KILL_TIMEOUT, fork, lock};
 
 /// How often a waiting parent looks whether its child has ended.
 const POLL: Duration = Duration::from_millis(10);
-/// How long a killed child may take to vanish before that is reported as a failure.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// A child process, killed when dropped.
 #[derive(Debug)]
 pub struct Process {

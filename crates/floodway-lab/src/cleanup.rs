@@ -16,7 +16,7 @@
 //! The sweep needs to know what belonged to whom. Each run holds a directory
 //! `/run/floodway-lab/PID` with a lock file that it keeps locked for as long as it lives, and tags
 //! every name that it gives to the kernel with that PID ([`interface_name`], [`namespace_name`]). A
-//! directory whose lock can be taken belongs to a dead run: its interfaces, namespaces and the
+//! directory whose lock can be taken belongs to a dead run: processes that work in it, its interfaces, its namespaces and the
 //! directory itself are removed. The lock, not the PID, says who is alive, so a reused PID does not
 //! matter.
 //!
@@ -299,6 +299,7 @@ fn sweep() {
             continue;
         };
         if lock.try_lock().is_ok() {
+            report(process::kill_those_in(&path));
             sweep_run(pid);
             remove_dir(&path);
         }

@@ -8,16 +8,24 @@
 //! spawner thread that lives as long as the process. Each child also gets a process group of its own, so
 //! that Ctrl-C reaches the lab alone, which then ends its children in order.
 //!
-//! A child that goes on beside the lab is a [`crate::child::Process`].
+//! A child that goes on beside the lab is a [`crate::child::Process`]. What children leave running on purpose is found by the working directory.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+
+/// How long a killed process may take to vanish before that is reported as a failure.
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+const KILL_POLL: Duration = Duration::from_millis(5);
 
 type Request = (Command, Sender<io::Result<Child>>);
 
@@ -46,6 +54,35 @@ pub fn run_command(mut command: Command) -> Result<String> {
         bail!("`{text}` failed ({status}): {}", stderr.trim());
     }
     Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// Kills (SIGKILL) all processes whose working directory is `dir` or below, and waits until they are gone.
+///
+/// # Errors
+/// When they do not go.
+pub(crate) fn kill_those_in(dir: &Path) -> Result<()> {
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    loop {
+        let found = those_in(dir)?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "processes {found:?} do not die");
+        for pid in found {
+            // SAFETY: kill takes no pointers. Fails for one that has ended meanwhile.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        thread::sleep(KILL_POLL);
+    }
+}
+
+/// Process IDs of those whose working directory is `dir` or below.
+fn those_in(dir: &Path) -> Result<Vec<i32>> {
+    let processes = fs::read_dir("/proc").context("cannot list /proc")?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_there =
+        |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
+    Ok(pids.filter(is_there).collect())
 }
 
 fn describe(command: &Command) -> String {
@@ -92,7 +129,7 @@ fn spawner() -> io::Result<Sender<Request>> {
     let (sender, requests) = mpsc::channel::<Request>();
     // When two threads get here at once, one spawner loses, sees its channel close, and ends
     // without having forked anything.
-    std::thread::Builder::new().name("spawner".into()).spawn(move || {
+    thread::Builder::new().name("spawner".into()).spawn(move || {
         for (mut command, reply) in requests {
             let _ = reply.send(command.spawn());
         }
@@ -114,5 +151,26 @@ mod tests {
         assert!(error.contains("sh -c") && error.contains("oops"), "{error}");
         assert_eq!(run(&["echo", "hi"]).unwrap(), "hi\n");
         assert!(run(&["/nonexistent/program"]).is_err());
+    }
+
+    #[test]
+    fn processes_are_found_by_their_directory_and_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let mut children = [dir.path(), below.as_path(), Path::new("/")].map(|dir| {
+            let mut command = Command::new("sleep");
+            command.arg("1000").current_dir(dir);
+            fork(command).unwrap()
+        });
+        let [one, two, other] = &mut children;
+        // Until they are waited for they are there, but they are in no directory any more.
+        kill_those_in(dir.path()).unwrap();
+        for killed in [one, two] {
+            assert!(!killed.wait().unwrap().success());
+        }
+        assert_eq!(other.try_wait().unwrap(), None);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

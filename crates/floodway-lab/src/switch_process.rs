@@ -10,7 +10,8 @@
 //!
 //! CPU time and memory come from `/proc`, so they are what the kernel charged, whatever the switch
 //! says of itself. A switch is two processes; what is measured is the one that moves frames ([`data_plane`]), what is killed both.
-//! The lab runs it without a descriptor store, so that its data plane ends with its broker.
+//! The lab runs it without a descriptor store, so that its data plane ends with its broker, until [`Switch::keep_store`] says otherwise:
+//! then the other processes are found by the switch's directory, in which they work, and end with the lab or are swept by its next run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,6 +27,7 @@ use floodway_wire::ethernet::MacAddr;
 use serde_json::Value;
 
 use crate::child::{Process, signal_target};
+use crate::cleanup::{self, Guard};
 use crate::net::Namespace;
 use crate::process;
 use crate::vcpu;
@@ -112,6 +114,19 @@ pub struct Switch {
     config: toml::Table,
     namespace: Option<String>,
     process: Option<Process>,
+    /// Ends the processes that outlive [`process`](Self::process); nothing without a descriptor store.
+    others: Option<Guard>,
+}
+
+/// What an upgrade was, by the switch's account.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Upgrade {
+    /// For how long frames stood still.
+    pub pause: Duration,
+    /// Connections that were offloaded before.
+    pub online: u64,
+    /// Those of them that are offloaded after.
+    pub carried: u64,
 }
 
 impl Switch {
@@ -134,6 +149,7 @@ impl Switch {
             config: toml::Table::try_from(config)?,
             namespace: namespace.map(|namespace| namespace.name().to_owned()),
             process: None,
+            others: None,
         };
         switch.restart_with(|_| ())?;
         Ok(switch)
@@ -160,9 +176,28 @@ impl Switch {
     /// As [`Switch::start`].
     pub fn restart(&mut self) -> Result<Duration> {
         self.kill()?;
+        self.launch()
+    }
+
+    /// Starts it again with a descriptor store, from now on: what a broker that is killed leaves behind can be taken over, and it can be upgraded.
+    ///
+    /// # Errors
+    /// As [`Switch::start`].
+    pub fn keep_store(&mut self) -> Result<()> {
+        self.kill()?;
+        let (what, dir) = (format!("processes in {}", self.dir.display()), self.dir.clone());
+        self.others = Some(cleanup::register(what, move || process::kill_those_in(&dir))?);
+        self.launch().map(drop)
+    }
+
+    /// Starts the process, which takes over what another one may have left. Returns the time until it was up.
+    fn launch(&mut self) -> Result<Duration> {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let mut command = self.command(&binary()?);
-        command.env(NO_STORE_VARIABLE, "true");
+        match self.others {
+            None => command.env(NO_STORE_VARIABLE, "true"),
+            Some(_) => command.env_remove(NO_STORE_VARIABLE).current_dir(&self.dir),
+        };
         command.arg("run").arg("--config").arg(self.config_path());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let started = Instant::now();
@@ -176,7 +211,42 @@ impl Switch {
     /// # Errors
     /// When it does not go.
     pub fn kill(&mut self) -> Result<()> {
-        self.process.take().map_or(Ok(()), Process::kill)
+        self.process.take().map_or(Ok(()), Process::kill)?;
+        self.others.as_ref().map_or(Ok(()), |_| process::kill_those_in(&self.dir))
+    }
+
+    /// Kills its broker (SIGKILL), and starts another one, which takes over what the first one has left. Returns when it has.
+    ///
+    /// # Errors
+    /// It has no descriptor store, or as [`Switch::start`].
+    pub fn replace_broker(&mut self) -> Result<()> {
+        ensure!(
+            self.others.is_some(),
+            "the switch has no descriptor store: its broker would take all with it"
+        );
+        let broker = self.process.take().context("the switch does not run")?;
+        // Not its group, which the other processes are in.
+        broker.signal(libc::SIGKILL)?;
+        broker.wait(START_TIMEOUT)?;
+        self.launch().map(drop)
+    }
+
+    /// Upgrades it to the program that it is of.
+    ///
+    /// # Errors
+    /// What `floodway upgrade` says.
+    pub fn upgrade(&self) -> Result<Upgrade> {
+        let program = binary()?;
+        let mut command = Command::new(&program);
+        command.args(["upgrade", "--json", "--binary"]).arg(&program);
+        command.arg("--control").arg(&self.control);
+        let said: Value = serde_json::from_str(&process::run_command(command)?)?;
+        let figure = |name: &str| {
+            let figure = said["upgrades"][name].as_u64();
+            figure.with_context(|| format!("`floodway upgrade` did not say {name}"))
+        };
+        let pause = Duration::from_micros(figure("pause_us")?);
+        Ok(Upgrade { pause, online: figure("online")?, carried: figure("carried")? })
     }
 
     /// How long its data plane has run.
@@ -195,7 +265,7 @@ impl Switch {
     /// It does not run, or has no broker.
     pub fn kill_data_plane(&self) -> Result<()> {
         let broker = self.process.as_ref().context("the switch does not run")?.id();
-        let victim = data_plane(broker);
+        let victim = self.mover()?;
         ensure!(victim != broker, "the switch has no data plane of its own");
         signal_target(i32::try_from(victim)?, libc::SIGKILL)
     }
@@ -234,11 +304,21 @@ impl Switch {
     /// As [`Switch::status`]; or there is no such port, or the switch has no offload.
     pub fn offload_counters(&self, port: &str) -> Result<BTreeMap<String, u64>> {
         let status = self.status()?;
-        let ports = status["ports"].as_array().map_or(&[][..], Vec::as_slice);
-        let found = ports.iter().find(|entry| entry["name"] == port);
-        let counters = found.and_then(|entry| entry["offload"]["counters"].as_object());
+        let counters =
+            port_of(&status, port).and_then(|entry| entry["offload"]["counters"].as_object());
         let counters = counters.with_context(|| format!("no counters of the offload of {port}"))?;
         Ok(counters.iter().filter_map(|(name, n)| Some((name.clone(), n.as_u64()?))).collect())
+    }
+
+    /// How many connections of a port are offloaded.
+    ///
+    /// # Errors
+    /// As [`Switch::offload_counters`].
+    pub fn online_flows(&self, port: &str) -> Result<u64> {
+        let status = self.status()?;
+        let online = port_of(&status, port).and_then(|entry| entry["offload"]["online"].as_u64());
+        online
+            .with_context(|| format!("the status does not say how many flows of {port} are online"))
     }
 
     /// The operator's client of its control socket, for what is done too often to start `floodway` each time.
@@ -264,8 +344,17 @@ impl Switch {
     /// # Errors
     /// When it does not run.
     pub fn usage(&self) -> Result<Usage> {
-        let process = self.process.as_ref().context("the switch does not run")?;
-        usage(data_plane(process.id())).with_context(|| format!("switch {}", self.name))
+        usage(self.mover()?).with_context(|| format!("switch {}", self.name))
+    }
+
+    /// Process ID of the process that moves frames. One that a broker has taken over is no child of it.
+    fn mover(&self) -> Result<u32> {
+        let process = self.process.as_ref().context("the switch does not run")?.id();
+        if self.others.is_none() {
+            return Ok(data_plane(process));
+        }
+        let pid = self.status()?["switch"]["pid"].as_u64().context("a status without a pid")?;
+        Ok(u32::try_from(pid)?)
     }
 
     /// Files and sockets in its directory, which other parts of the testbed may share.
@@ -280,7 +369,7 @@ impl Switch {
     /// Process ID of the process that moves frames, `None` when it does not run.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
-        self.process.as_ref().map(|process| data_plane(process.id()))
+        self.mover().ok()
     }
 
     fn config_path(&self) -> PathBuf {
@@ -300,8 +389,7 @@ impl Switch {
 
     fn wait_until_up(&self, deadline: Instant) -> Result<()> {
         loop {
-            let answer = self.status();
-            let Err(error) = answer else { return Ok(()) };
+            let Err(error) = self.is_up() else { return Ok(()) };
             let ended = match &self.process {
                 Some(process) => process.try_wait()?,
                 None => bail!("the switch was not started"),
@@ -316,6 +404,15 @@ impl Switch {
             );
             sleep(START_POLL);
         }
+    }
+
+    /// Whether it answers. A data plane that outlives its broker answers at any time, and says which process that is.
+    fn is_up(&self) -> Result<()> {
+        let status = self.status()?;
+        let broker = status["switch"]["predecessors"]["broker"].as_u64();
+        let own = self.process.as_ref().map(|process| u64::from(process.id()));
+        ensure!(self.others.is_none() || broker == own, "broker {broker:?} looks after it");
+        Ok(())
     }
 
     fn log_tail(&self) -> String {
@@ -333,7 +430,7 @@ impl Switch {
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(BINARY_VARIABLE).map(PathBuf::from) {
         ensure!(path.is_file(), "{BINARY_VARIABLE}={}: no such file", path.display());
-        return Ok(path);
+        return Ok(std::path::absolute(path)?);
     }
     let own = std::env::current_exe().context("cannot tell where this program is")?;
     own.ancestors()
@@ -342,6 +439,11 @@ pub fn binary() -> Result<PathBuf> {
         .flat_map(|dir| [dir.join("floodway"), dir.join("release/floodway")])
         .find(|candidate| candidate.is_file() && candidate.components().any(|part| part.as_os_str() == "release"))
         .context("no release build of floodway; build one: cargo build --release -p floodway, or name one in FLOODWAY_BIN")
+}
+
+/// What a status says of a port.
+fn port_of<'a>(status: &'a Value, port: &str) -> Option<&'a Value> {
+    status["ports"].as_array()?.iter().find(|entry| entry["name"] == port)
 }
 
 /// Adds up the objects of drop counters, wherever they are in the status.

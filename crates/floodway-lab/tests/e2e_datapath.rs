@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use floodway_lab::experiment::switch_restart::{Load, Victim};
 use floodway_lab::experiment::{Experiment, Scenario};
 use floodway_lab::switch_process;
 use floodway_report::Verdict;
@@ -28,17 +29,65 @@ fn assert_zero(values: &BTreeMap<String, f64>, rows: &[&str]) {
     }
 }
 
+/// How often something is killed or replaced.
+const CYCLES: u32 = 2;
+
+/// Kills or replaces it under each of these loads.
+fn replace(victim: Victim, loads: &[Load]) -> BTreeMap<String, f64> {
+    run("datapath-switch-restart", |scenario| {
+        let Scenario::SwitchRestart(restart) = scenario else { panic!("another kind") };
+        (restart.victims, restart.cycles) = (vec![victim], CYCLES);
+        restart.loads = loads.to_vec();
+    })
+}
+
 #[test]
 fn connections_survive_a_killed_switch() {
-    let values = run("datapath-switch-restart", |scenario| {
-        let Scenario::SwitchRestart(restart) = scenario else { panic!("another kind") };
-        restart.cycles = 3;
-        restart.transfer_mb = 600;
-    });
-    for victim in ["", "data plane: "] {
-        let rows = ["streams broken", "descriptors leaked"].map(|row| format!("{victim}{row}"));
-        assert_zero(&values, &rows.each_ref().map(String::as_str));
-        assert_eq!(values[&format!("{victim}kills survived")], 3.0);
+    let values = replace(Victim::Switch, &[]);
+    assert_zero(&values, &["streams broken", "descriptors leaked", "files left"]);
+    assert_eq!(values["kills survived"], f64::from(CYCLES));
+}
+
+fn row(part: &str, load: &str, name: &str) -> String {
+    format!("{part}, {load}/{name}")
+}
+
+/// No connection is lost, and no byte is another one.
+fn assert_carried(part: &str, values: &BTreeMap<String, f64>) {
+    let connections = [("requests", 1000.0 * f64::from(CYCLES)), ("stream", 1.0)];
+    for (load, connections) in connections {
+        for name in ["connections lost", "requests failed", "digests that differ"] {
+            assert_zero(values, &[&row(part, load, name)]);
+        }
+        assert_eq!(values[&row(part, load, "connections")], connections);
+        assert!(values[&row(part, load, "requests answered")] >= 2.0 * connections);
+    }
+    for by in ["stored by transmit offload", "acknowledged by receive offload"] {
+        assert!(values[&row(part, "stream", by)] > 0.0, "{by}: {values:?}");
+    }
+}
+
+#[test]
+fn connections_survive_a_killed_data_plane() {
+    let values = replace(Victim::DataPlane, &[Load::Requests, Load::Stream]);
+    assert_carried("data plane", &values);
+}
+
+#[test]
+fn connections_survive_a_killed_broker() {
+    let values = replace(Victim::Broker, &[Load::Requests, Load::Stream]);
+    assert_carried("broker", &values);
+}
+
+#[test]
+fn connections_survive_an_upgrade_and_stay_offloaded() {
+    let values = replace(Victim::Upgrade, &[Load::Iperf3, Load::Requests, Load::Stream]);
+    assert_carried("upgrade", &values);
+    for load in ["iperf3", "requests", "stream"] {
+        assert!(values[&row("upgrade", load, "flows online before, least")] >= 1.0);
+        for name in ["flows that went offline", "connections lost"] {
+            assert_zero(&values, &[&row("upgrade", load, name)]);
+        }
     }
 }
 

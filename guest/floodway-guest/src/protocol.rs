@@ -133,6 +133,16 @@ pub enum Request {
         /// From [`Listening`].
         listener: u64,
     },
+    /// Opens a server of requests. Value: [`Listening`].
+    RequestsServe {
+        /// Address; port 0 lets the kernel choose.
+        address: SocketAddr,
+    },
+    /// Closes a server of requests, and with it all its connections. Value: null.
+    RequestsClose {
+        /// From [`Listening`].
+        listener: u64,
+    },
     /// Starts CPU hogs, in place of any that run. Value: null.
     HogStart(Hog),
     /// Stops the hogs. Value: list of [`HogUse`], one per vCPU; empty when none ran.

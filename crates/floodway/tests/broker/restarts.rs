@@ -1,10 +1,11 @@
-//! What is left of data planes that died: nothing. Needs root and ip(8).
+//! What is left of data planes and brokers that died: nothing. Needs root and ip(8).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use floodway_switch::testing::message::GET_FEATURES;
 use floodway_switch::testing::wait_until;
 
 use crate::scene::{Scene, exchange};
@@ -12,6 +13,8 @@ use crate::uplinks::{in_namespace, uplink};
 
 /// Deaths after which everything that is made once has been made, the heap's areas of threads included.
 const SETTLING: u32 = 20;
+/// Brokers after which the data plane, which sees them all, is as large as it gets: seen to grow over the first 250, and not over the next 450.
+const BROKERS_SETTLING: u32 = 300;
 /// Deaths in between two looks.
 const RESTARTS: u32 = 100;
 /// Deaths over which memory is looked at, for its least: how far a new process has got when it is looked at, and the heap's areas that it has by then, vary.
@@ -96,45 +99,77 @@ pub fn files(directory: &Path) -> Vec<String> {
     names
 }
 
+/// Restarts something a hundred times after `settling` times, and looks at the processes `of` the switch before and after: they hold no more, and are no larger.
+fn leaves_nothing(
+    scene: &mut Scene,
+    settling: u32,
+    of: fn(&Scene) -> Vec<u64>,
+    mut restart: impl FnMut(&mut Scene, u32),
+) {
+    let mut least = |scene: &mut Scene, numbers: Range<u32>| -> Vec<Size> {
+        let sizes = numbers.map(|number| {
+            restart(scene, number);
+            of(scene).into_iter().map(Size::of).collect::<Vec<_>>()
+        });
+        sizes.reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| a.least(b)).collect()).unwrap()
+    };
+    let held = |scene: &Scene| of(scene).into_iter().map(Held::of).collect::<Vec<_>>();
+    let end = settling + RESTARTS;
+    least(scene, 0..settling - LOOKS);
+    let small = least(scene, settling - LOOKS..settling);
+    // One that answers has all its threads.
+    scene.status().unwrap();
+    let (before, files_before) = (held(scene), files(scene.directory.path()));
+    least(scene, settling..end - LOOKS);
+    let large = least(scene, end - LOOKS..end);
+    // A connection whose request was just answered may not be closed yet.
+    let mut after = held(scene);
+    wait_until(&format!("{after:?} to be as {before:?}"), || {
+        after = held(scene);
+        after.iter().zip(&before).all(|(after, before)| after.is_within(before))
+    });
+    assert_eq!(files(scene.directory.path()), files_before);
+    for (after, before) in large.into_iter().zip(small) {
+        assert!(after.is_within(before), "{after:?}, and {before:?} before");
+    }
+}
+
+const OFFLOAD: &str = "[port.offload]\ntransmit = true\nreceive = true\n";
+
 #[test]
 fn a_hundred_restarts_leave_no_descriptor_memory_or_file_behind() {
     in_namespace(|| {
-        let offload = "[port.offload]\ntransmit = true\nreceive = true\n";
-        let extra = format!("{offload}{}", uplink("tap", "fwt0"));
-        let scene = Scene::launch(&extra, &["--longest-pause", "0", "--log", "warn"]);
+        let extra = format!("{OFFLOAD}{}", uplink("tap", "fwt0"));
+        let arguments = ["--longest-pause", "0", "--log", "warn"];
+        let mut scene = Scene::launch(&extra, &arguments);
         let (mut a, mut b) = (scene.boot(1), scene.boot(2));
-        let broker = scene.broker.id().into();
-        let both = || [broker, scene.data_plane()];
-        let mut restart = |number| {
+        let both = |scene: &Scene| vec![scene.broker.id().into(), scene.data_plane()];
+        leaves_nothing(&mut scene, SETTLING, both, |scene, number| {
             scene.kill_data_plane();
             exchange(&mut a, &mut b, number);
-        };
-        let mut least = |numbers: Range<u32>| {
-            let sizes = numbers.map(|number| {
-                restart(number);
-                both().map(Size::of)
-            });
-            sizes.reduce(|[a, b], [c, d]| [a.least(c), b.least(d)]).unwrap()
-        };
-        let end = SETTLING + RESTARTS;
-        least(0..SETTLING - LOOKS);
-        let small = least(SETTLING - LOOKS..SETTLING);
-        // One that answers has all its threads.
-        scene.status().unwrap();
-        let (before, files_before) = (both().map(Held::of), files(scene.directory.path()));
-        least(SETTLING..end - LOOKS);
-        let large = least(end - LOOKS..end);
-        // A connection whose request was just answered may not be closed yet.
-        let mut after = both().map(Held::of);
-        wait_until(&format!("{after:?} to be as {before:?}"), || {
-            after = both().map(Held::of);
-            after.iter().zip(&before).all(|(after, before)| after.is_within(before))
         });
-        assert_eq!(files(scene.directory.path()), files_before);
-        for (after, before) in large.into_iter().zip(small) {
-            assert!(after.is_within(before), "{after:?}, and {before:?} before");
-        }
         let status = scene.status().unwrap();
-        assert_eq!(status["switch"]["predecessors"]["count"], end);
+        assert_eq!(status["switch"]["predecessors"]["count"], SETTLING + RESTARTS);
+    });
+}
+
+#[test]
+fn a_hundred_brokers_leave_no_descriptor_memory_or_file_behind() {
+    in_namespace(|| {
+        let extra = format!("{OFFLOAD}{}", uplink("tap", "fwt0"));
+        let mut scene = Scene::launch(&extra, &[]);
+        let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+        let data_plane = scene.data_plane();
+        let those_that_stay = |scene: &Scene| vec![scene.data_plane(), scene.store()];
+        leaves_nothing(&mut scene, BROKERS_SETTLING, those_that_stay, |scene, number| {
+            scene.kill_broker();
+            scene.start_broker();
+            exchange(&mut a, &mut b, number);
+            // The broker takes part in this.
+            for vm in [&mut a, &mut b] {
+                vm.frontend.get(GET_FEATURES).expect("an answer");
+            }
+        });
+        assert_eq!(scene.data_plane(), data_plane);
     });
 }

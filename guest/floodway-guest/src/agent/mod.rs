@@ -9,11 +9,11 @@ mod file;
 mod hog;
 mod jobs;
 mod listeners;
-mod sinks;
 
 use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,13 +25,16 @@ use floodway_guest::frame::{self, Decoder, Frame};
 use floodway_guest::protocol::{
     Clock, Hello, OutputStream, Reply, ReplyMessage, Request, RequestMessage, UNSOLICITED,
 };
-use floodway_guest::{stream, transfer};
+use floodway_guest::requests::Server;
+use floodway_guest::stream;
+use floodway_guest::transfer::{self, Sink};
 use rustix::system::{RebootCommand, reboot, uname};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::port;
+use listeners::Listeners;
 
 /// Most requests that are served at once.
 const MAX_IN_FLIGHT: usize = 256;
@@ -57,8 +60,9 @@ struct Agent {
     in_flight: AtomicUsize,
     jobs: jobs::Jobs,
     hogs: hog::Hogs,
-    listeners: listeners::Listeners,
-    sinks: sinks::Sinks,
+    streams: Listeners<Arc<TcpListener>>,
+    sinks: Listeners<Sink>,
+    servers: Listeners<Server>,
 }
 
 fn serve(mut port: File, agent: &Arc<Agent>) -> Result<()> {
@@ -138,19 +142,21 @@ impl Agent {
                 Ok(Done { value: Value::Null, payload: file::read(&path, offset, len)? })
             }
             Request::Sha256 { path } => done(file::sha256(&path)?),
-            Request::StreamListen { address } => done(self.listeners.open(address)?),
+            Request::StreamListen { address } => done(self.streams.open(address)?),
             Request::StreamReceive { listener, timeout_ms } => {
-                let listener = self.listeners.get(listener)?;
+                let listener = self.streams.with(listener, Arc::clone)?;
                 done(stream::receive(&listener, Duration::from_millis(timeout_ms))?)
             }
-            Request::StreamClose { listener } => done(self.listeners.close(listener)?),
+            Request::StreamClose { listener } => done(self.streams.close(listener)?),
             Request::StreamSend { address, bytes, seed, timeout_ms } => {
                 done(stream::send(address, bytes, seed, Duration::from_millis(timeout_ms))?)
             }
             Request::TransferSend(plan) => done(transfer::send(&plan)?),
             Request::TransferListen { address } => done(self.sinks.open(address)?),
-            Request::TransferArrivals { listener } => done(self.sinks.take(listener)?),
+            Request::TransferArrivals { listener } => done(self.sinks.with(listener, Sink::take)?),
             Request::TransferClose { listener } => done(self.sinks.close(listener)?),
+            Request::RequestsServe { address } => done(self.servers.open(address)?),
+            Request::RequestsClose { listener } => done(self.servers.close(listener)?),
             Request::HogStart(hog) => done(self.hogs.start(&hog)?),
             Request::HogStop => done(self.hogs.stop()?),
             Request::Counters => done(counters::read()?),

@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Arrival;
 use super::pattern::{Block, HEADER, Header, Way};
 use super::receive::{ask_for_timestamps, receive};
+use crate::background::Background;
 
 /// Bytes per read.
 const BUFFER: usize = 256 * 1024;
@@ -22,8 +22,7 @@ const BUFFER: usize = 256 * 1024;
 pub struct Sink {
     address: SocketAddr,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
-    stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background,
 }
 
 impl Sink {
@@ -36,18 +35,14 @@ impl Sink {
         listener.set_nonblocking(true)?;
         ask_for_timestamps(&listener)?;
         let address = listener.local_addr()?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let arrivals = Arc::<Mutex<Vec<Arrival>>>::default();
-        let mut server = Server {
-            listener,
-            stop: stop.try_clone()?,
-            connections: Vec::new(),
-            block: Block::new(0),
-            buffer: vec![0; BUFFER],
-            arrivals: Arc::clone(&arrivals),
-        };
-        let thread = thread::Builder::new().name("sink".into()).spawn(move || server.run())?;
-        Ok(Self { address, arrivals, stop, thread: Some(thread) })
+        let shared = Arc::clone(&arrivals);
+        let thread = Background::start("sink", move |stop| {
+            let connections = Vec::new();
+            let (block, buffer) = (Block::new(0), vec![0; BUFFER]);
+            Server { listener, stop, connections, block, buffer, arrivals: shared }.run();
+        })?;
+        Ok(Self { address, arrivals, _thread: thread })
     }
 
     /// Where it listens, with the port that the kernel chose.
@@ -61,16 +56,6 @@ impl Sink {
     #[must_use]
     pub fn take(&self) -> Vec<Arrival> {
         std::mem::take(&mut lock(&self.arrivals))
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        // The write can only fail when the counter is full, and then the thread wakes up, too.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -197,7 +197,7 @@ impl SwitchKilled {
     ) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let online = online_flows(switch, guest.name())?;
+            let online = switch.online_flows(guest.name())?;
             if online >= u64::from(self.flows) {
                 return Ok(());
             }
@@ -228,14 +228,6 @@ fn kill_and_restart(switch: &mut Switch, pause: Duration) -> Result<i64> {
     thread::sleep(pause);
     switch.restart()?;
     Ok(killed_ns)
-}
-
-fn online_flows(switch: &Switch, port: &str) -> Result<u64> {
-    let status = switch.status()?;
-    let ports = status["ports"].as_array().context("the switch's status has no ports")?;
-    let entry = ports.iter().find(|entry| entry["name"] == port);
-    let online = entry.and_then(|entry| entry["offload"]["online"].as_u64());
-    online.with_context(|| format!("the switch does not say how many flows of {port} are online"))
 }
 
 /// Starts to write down what passes the guest's card.

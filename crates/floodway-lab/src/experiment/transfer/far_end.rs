@@ -84,10 +84,20 @@ impl<'a> FarEnd<'a> {
         let subnet = subnet.filter(|&subnet| subnet < u8::MAX);
         ensure!(subnet.is_some(), "path `{}`: too many paths", path.name);
         let emulated = Emulated::start(host, path, subnet.unwrap_or(FIRST_SUBNET), core, seed)?;
-        let way = net::address(subnet.unwrap_or(FIRST_SUBNET), 0) + "/24";
+        let end = Self { host, emulated: Some(emulated) };
+        end.lead(guest)?;
+        Ok(end)
+    }
+
+    /// Tells another guest the way.
+    ///
+    /// # Errors
+    /// When the guest refuses.
+    pub fn lead(&self, guest: &Vm) -> Result<()> {
+        let Some(emulated) = &self.emulated else { return Ok(()) };
+        let way = net::address(emulated.subnet, 0) + "/24";
         let router = Network::Floodway.host_address();
-        Place::Guest(guest).run(&["ip", "route", "replace", &way, "via", &router])?;
-        Ok(Self { host, emulated: Some(emulated) })
+        Place::Guest(guest).run(&["ip", "route", "replace", &way, "via", &router]).map(drop)
     }
 
     /// The namespace to make sockets in.
