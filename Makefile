@@ -63,13 +63,13 @@ test-libvirt: build ## What the guide says of libvirt, with Debian's libvirt and
 test-frontends: build ## DPDK's virtio-user in many shapes against the switch (dpdk-dev of Debian; no hugepages)
 	$(ROOT) tools/test-frontends $(TARGET)/release/floodway
 
-test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a live switch
-	CARGO=$(CARGO) tools/test-metrics $(TARGET)
+test-metrics: compiler ## Metrics, alert rules and every query of the dashboard, with Debian's Prometheus beside a switch with busy VMs
+	CARGO=$(CARGO) $(ROOT) tools/test-metrics $(TARGET)
 
-test-reports: build ## Pages of simulated reports in headless Chromium, wide and narrow, light and dark; screenshots
+test-reports: build ## Pages of simulated reports and the book's figures in headless Chromium, wide and narrow, light and dark; screenshots
 	$(ROOT) tools/test-reports --lab $(TARGET)/release/floodway-lab --out $(TARGET)/test-reports
 
-test-web: compiler ## The live page in Debian's Chromium beside busy VMs; screenshots go to target/web
+test-web: compiler ## The live page in Debian's Chromium, and top in tmux, beside busy VMs; screenshots go to target/web
 	CARGO=$(CARGO) $(ROOT) tools/test-web $(TARGET)
 
 lint: compiler ## Formatting, clippy, links of the API documentation, layers of modules, sizes of functions and files, words of the glossary, licences and sources of dependencies

@@ -1,8 +1,9 @@
-"""`floodway web` in Chromium, beside a switch with VMs that are busy: see tools/test-web."""
+"""`floodway web` in Chromium and `floodway top` in tmux, beside a switch with VMs that are busy: see tools/test-web."""
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from cdp import Browser, Page, wait
 from png import squeeze
+from terminal import Terminal
 
 SIZES = {"wide": (1200, 900), "narrow": (390, 844)}
 THEMES = ["light", "dark"]
+# Columns and lines: the least that `floodway top` is made for, and a large terminal.
+TERMINALS = [(80, 24), (132, 43)]
 # What batch1 does wrong, as `floodway diagnose` says it.
 SPOOFED = "spoofed_mac: the guest sends from a MAC address that is not the port\\'s"
 HEADING = "document.querySelector('h1')?.textContent"
@@ -196,6 +200,25 @@ def test_keyboard(browser: Browser, host: Host) -> None:
     page.close()
 
 
+def test_top(browser: Browser, host: Host, out: Path) -> None:
+    """`floodway top` names all VMs and what is wrong, in both sizes; with screenshots."""
+    names = [port["name"] for port in host.ask("status")["ports"]]
+    for columns, lines in TERMINALS:
+        command = [*host.floodway, "top", "--sort", "drops"]
+        with Terminal(command, columns, lines, host.environment) as terminal:
+            # The first port, which is the worst then, is selected and shown closely.
+            wait("rates", lambda: re.search(r"PORT.*\n.batch1 ", terminal.text()))
+            for _ in names:
+                terminal.press("Up")
+            terminal.wait_for("spoofed_mac")
+            # Some of the minute that it shows.
+            time.sleep(8)
+            screen = terminal.text()
+            assert [name for name in names if name not in screen] == [], screen
+            for theme in THEMES:
+                terminal.picture(browser, theme, out / f"top-{columns}x{lines}-{theme}.png")
+
+
 def test_past(host: Host) -> None:
     """A page that is opened has the past at once, also that of a connection whose port was looked at before."""
     overview = host.first("overview")
@@ -287,6 +310,7 @@ def main() -> None:
                 test_views(browser, host, arguments.out)
                 test_keyboard(browser, host)
                 test_motion(browser, host)
+                test_top(browser, host, arguments.out)
             except Exception:
                 for page in list(browser.pages.values()):
                     page.screenshot(arguments.out / "failed.png")

@@ -56,6 +56,15 @@ impl Histogram {
     }
 }
 
+/// How many frames batches had, since the process that moves frames began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchSizes {
+    /// Batches of up to 1, 2, 4, 8, 16 and 32 frames, each without those of the ones before. Empty if there were none.
+    pub buckets: Vec<u64>,
+    /// Frames of all batches.
+    pub frames: u64,
+}
+
 impl From<&DurationCounts> for Histogram {
     fn from(counts: &DurationCounts) -> Self {
         if counts.count() == 0 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Histogram;
+use crate::histogram::{BatchSizes, Histogram};
 
 use crate::config::Policy;
 
@@ -197,6 +197,12 @@ pub struct WorkerStatus {
     pub stalls: u64,
     /// Share of the uptime in which it was not asleep, 0 to 1: what it takes of a core.
     pub awake: f64,
+    /// How long rounds took that found something to do.
+    #[serde(default)]
+    pub rounds: Histogram,
+    /// How many frames guests' batches had.
+    #[serde(default)]
+    pub batches: BatchSizes,
 }
 
 /// Where a port is in its life.

@@ -1,4 +1,4 @@
-//! `floodway-lab results`: publishes runs, and makes the tables of texts from them.
+//! `floodway-lab results`: publishes runs, and makes the tables and figures of texts from them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use floodway_report::results::{self, Run, Runs, Texts, age};
+use floodway_report::results::{self, Run, Runs, Texts, age, figures};
 use serde::Serialize;
 
 /// What is done with published runs.
@@ -21,9 +21,9 @@ pub enum Action {
         #[arg(long = "as")]
         name: Option<String>,
     },
-    /// Make the tables of README.md and docs/ from published runs
+    /// Make the tables and figures of README.md and docs/ from published runs
     Render {
-        /// Change nothing; exit with 1 if a table differs
+        /// Change nothing; exit with 1 if a table or a figure differs
         #[arg(long)]
         check: bool,
     },
@@ -55,12 +55,19 @@ pub fn run(root: &Path, action: Action) -> Result<ExitCode> {
 
 fn render(root: &Path, runs: &Runs, check: bool) -> Result<ExitCode> {
     ensure!(root.join("README.md").is_file(), "{}: no README.md here", root.display());
-    let changed = Texts::below(root)?.render(runs, check)?;
+    let changed = differing(root, runs, check)?;
     for path in &changed {
         let what = if check { "differs from its results" } else { "written" };
         println!("{}: {what}", path.display());
     }
     Ok(if check && !changed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Makes figures and texts of `root` from `runs`, or just compares them. Returns the files that differ.
+fn differing(root: &Path, runs: &Runs, check: bool) -> Result<Vec<PathBuf>> {
+    let mut files = figures::render(root, runs, check)?;
+    files.extend(Texts::below(root)?.render(runs, check)?);
+    Ok(files)
 }
 
 /// A published run in the list.
@@ -106,11 +113,26 @@ fn list(root: &Path, runs: &Runs, json: bool) -> Result<ExitCode> {
 mod tests {
     use super::*;
 
+    /// Bytes of a figure, at most: it is read over networks, and kept in the history of each checkout.
+    const LARGEST: u64 = 100_000;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
     #[test]
-    fn tables_of_the_project_are_those_of_its_published_runs() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let runs = results::read(&root.join(results::DIRECTORY)).unwrap();
-        let differ = Texts::below(&root).unwrap().render(&runs, true).unwrap();
+    fn tables_and_figures_of_the_project_are_those_of_its_published_runs() {
+        let runs = results::read(&root().join(results::DIRECTORY)).unwrap();
+        let differ = differing(&root(), &runs, true).unwrap();
         assert!(differ.is_empty(), "run `floodway-lab results render`: {differ:?}");
+    }
+
+    #[test]
+    fn figures_of_the_project_are_small() {
+        let Ok(files) = std::fs::read_dir(root().join(figures::DIRECTORY)) else { return };
+        for file in files.map(Result::unwrap) {
+            let bytes = file.metadata().unwrap().len();
+            assert!(bytes <= LARGEST, "{}: {bytes} bytes", file.path().display());
+        }
     }
 }

@@ -9,7 +9,7 @@ use floodway_switch::api::plan::Plan;
 use floodway_switch::control::ControlClient;
 use serde_json::Value;
 
-use crate::cli::{ChangeArgs, KeysArgs};
+use crate::cli::{ChangeArgs, DelArgs, KeysArgs};
 use crate::save::{Edit, File};
 
 /// Adds what `args` says.
@@ -38,12 +38,14 @@ pub fn set(kind: Kind, args: &KeysArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Removes what is called `name`.
+/// Removes what `args` names.
 ///
 /// # Errors
 /// As [`change`].
-pub fn remove(kind: Kind, name: &str, how: &ChangeArgs) -> anyhow::Result<()> {
-    change(how, kind, name, Edit::Remove, |client, dry_run| Ok(client.delete(kind, name, dry_run)?))
+pub fn remove(kind: Kind, args: &DelArgs) -> anyhow::Result<()> {
+    change(&args.how, kind, &args.name, Edit::Remove, |client, dry_run| {
+        Ok(client.delete(kind, &args.name, dry_run)?)
+    })
 }
 
 fn is_there(client: &ControlClient, kind: Kind, name: &str) -> anyhow::Result<bool> {

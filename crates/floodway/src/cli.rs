@@ -19,7 +19,9 @@ use floodway_switch::config::DEFAULT_CONTROL_SOCKET;
 use tracing_subscriber::EnvFilter;
 
 pub use capture::CaptureArgs;
-pub use change::{ChangeArgs, KeysArgs, NetworkCommand, PortCommand, UplinkCommand};
+pub use change::{
+    ChangeArgs, DelArgs, KeysArgs, ListArgs, NetworkCommand, PortCommand, ShowArgs, UplinkCommand,
+};
 pub use events::EventsArgs;
 pub use trace::TraceArgs;
 pub use upgrade::UpgradeArgs;

@@ -29,6 +29,7 @@ mod port;
 mod reload;
 mod run;
 mod save;
+mod serving;
 mod status;
 mod table;
 mod top;

@@ -1,19 +1,16 @@
 //! `floodway metrics`: prints the metrics, or serves them to who may see and not touch.
 
 use std::io::{self, Write};
-use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::anyhow;
 use floodway_switch::control::{
-    BindError, ClientError, ControlClient, ControlListener, ControlServer, MetricsListener,
-    MetricsSource,
+    ClientError, ControlClient, ControlServer, MetricsListener, MetricsSource,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::MetricsArgs;
+use crate::serving::{bind, listen, say};
 
 /// Prints the metrics once; serves them until a signal if there is an address or a socket to do so.
 ///
@@ -29,14 +26,13 @@ pub fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.socket {
         let listener = MetricsListener::Unix(bind(path)?);
         servers.push(ControlServer::start_metrics(listener, Arc::clone(&source))?);
-        say(&path.display().to_string())?;
+        say(&format!("serving metrics on {}", path.display()))?;
     }
     if let Some(address) = args.listen {
-        let listener = TcpListener::bind(address)
-            .map_err(|error| anyhow!("--listen {address}: cannot listen: {error}"))?;
+        let listener = listen(address)?;
         let address = listener.local_addr()?;
         servers.push(ControlServer::start_metrics(MetricsListener::Tcp(listener), source)?);
-        say(&format!("http://{address}/metrics"))?;
+        say(&format!("serving metrics on http://{address}/metrics"))?;
     }
     signals.forever().next();
     Ok(())
@@ -49,21 +45,4 @@ fn source(args: &MetricsArgs) -> MetricsSource {
     Arc::new(move || -> Result<Vec<u8>, ClientError> {
         Ok(ControlClient::new(&control)?.get_bytes(route)?.to_vec())
     })
-}
-
-fn bind(path: &Path) -> anyhow::Result<ControlListener> {
-    ControlListener::bind(path).map_err(|error| match error {
-        BindError::AlreadyRunning(path) => anyhow!("--socket {}: it is in use", path.display()),
-        BindError::NotASocket(path) => {
-            anyhow!("--socket {}: the file exists and is not a socket", path.display())
-        }
-        other => anyhow!(other),
-    })
-}
-
-/// Tells who waits for it that metrics are served there.
-fn say(place: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "serving metrics on {place}")?;
-    out.flush()
 }

@@ -7,7 +7,7 @@ use floodway_switch::api::networks::{Member, Network, NetworkTable};
 use floodway_switch::control::ControlClient;
 
 use crate::change;
-use crate::cli::NetworkCommand;
+use crate::cli::{ListArgs, NetworkCommand};
 use crate::output;
 use crate::table::{Column, columns, entries};
 
@@ -20,17 +20,17 @@ const MAX_MEMBERS: usize = 6;
 /// A key cannot be read, the switch does not answer or does not take the change, or the file cannot be saved.
 pub fn network(command: &NetworkCommand) -> anyhow::Result<()> {
     let text = match command {
-        NetworkCommand::List { json, control } => {
+        NetworkCommand::List(ListArgs { json, control }) => {
             let networks = ControlClient::new(&control.path)?.networks()?;
             if *json { output::json(&networks, None)? } else { list(&networks) }
         }
-        NetworkCommand::Show { name, json, control } => {
+        NetworkCommand::Show { name, list: ListArgs { json, control } } => {
             let table = ControlClient::new(&control.path)?.network(name)?;
             if *json { output::json(&table, None)? } else { show(&table) }
         }
         NetworkCommand::Add(args) => return change::add(Kind::Network, args),
         NetworkCommand::Set(args) => return change::set(Kind::Network, args),
-        NetworkCommand::Del { name, how } => return change::remove(Kind::Network, name, how),
+        NetworkCommand::Del(args) => return change::remove(Kind::Network, args),
     };
     Ok(writeln!(io::stdout(), "{}", text.trim_end())?)
 }

@@ -7,7 +7,7 @@ use floodway_switch::control::{ClientError, ControlClient};
 use serde_json::Value;
 
 use crate::change;
-use crate::cli::{ControlArgs, PortCommand, UplinkCommand};
+use crate::cli::{ListArgs, PortCommand, ShowArgs, UplinkCommand};
 use crate::output;
 use crate::table::uplinks;
 
@@ -17,12 +17,10 @@ use crate::table::uplinks;
 /// A key cannot be read, the switch does not answer or does not take the change, or the file cannot be saved.
 pub fn port(command: &PortCommand) -> anyhow::Result<()> {
     match command {
-        PortCommand::Show { name, json, control } => {
-            show(Kind::Port, name.as_deref(), *json, control)
-        }
+        PortCommand::Show(args) => show(Kind::Port, args),
         PortCommand::Add(args) => change::add(Kind::Port, args),
         PortCommand::Set(args) => change::set(Kind::Port, args),
-        PortCommand::Del { name, how } => change::remove(Kind::Port, name, how),
+        PortCommand::Del(args) => change::remove(Kind::Port, args),
     }
 }
 
@@ -32,25 +30,25 @@ pub fn port(command: &PortCommand) -> anyhow::Result<()> {
 /// As [`port`].
 pub fn uplink(command: &UplinkCommand) -> anyhow::Result<()> {
     match command {
-        UplinkCommand::List { json, control } => {
-            let status = ControlClient::new(&control.path)?.status()?;
-            let table = || uplinks(&status).unwrap_or_default();
-            let text = if *json { output::json(&status.uplinks, None)? } else { table() };
-            Ok(writeln!(io::stdout(), "{}", text.trim_end())?)
-        }
-        UplinkCommand::Show { name, json, control } => {
-            show(Kind::Uplink, name.as_deref(), *json, control)
-        }
+        UplinkCommand::List(args) => list_uplinks(args),
+        UplinkCommand::Show(args) => show(Kind::Uplink, args),
         UplinkCommand::Add(args) => change::add(Kind::Uplink, args),
         UplinkCommand::Set(args) => change::set(Kind::Uplink, args),
-        UplinkCommand::Del { name, how } => change::remove(Kind::Uplink, name, how),
+        UplinkCommand::Del(args) => change::remove(Kind::Uplink, args),
     }
 }
 
+fn list_uplinks(args: &ListArgs) -> anyhow::Result<()> {
+    let status = ControlClient::new(&args.control.path)?.status()?;
+    let table = || uplinks(&status).unwrap_or_default();
+    let text = if args.json { output::json(&status.uplinks, None)? } else { table() };
+    Ok(writeln!(io::stdout(), "{}", text.trim_end())?)
+}
+
 /// Prints the keys of one or of all.
-fn show(kind: Kind, name: Option<&str>, json: bool, control: &ControlArgs) -> anyhow::Result<()> {
-    let client = ControlClient::new(&control.path)?;
-    let text = match name {
+fn show(kind: Kind, args: &ShowArgs) -> anyhow::Result<()> {
+    let (client, json) = (ControlClient::new(&args.control.path)?, args.json);
+    let text = match &args.name {
         Some(name) => {
             let keys = one(&client, kind, name)?;
             if json { output::json(&keys, None)? } else { toml::to_string(&keys)? }

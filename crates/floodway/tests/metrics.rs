@@ -1,9 +1,11 @@
 //! `floodway metrics` beside a live switch, and what is made for its readers: alert rules and a dashboard.
 //!
-//! With Debian's Prometheus (`make test-metrics` unpacks it) every query of the dashboard is put to it; without it the names in the queries are
-//! still compared with those that the switch serves.
+//! With Debian's Prometheus (`make test-metrics` unpacks it) queries of the dashboard are put to it, but those that need an uplink, which `tools/browser/dashboard.py` asks beside VMs
+//! that have one; without it the names in the queries are still compared with those that the switch serves.
 
 mod common;
+#[path = "common/scene.rs"]
+mod scene;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +17,11 @@ use std::process::{Command, Stdio};
 
 use common::Running;
 use floodway_switch::testing::frames::{mac, numbered};
-use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+use floodway_switch::testing::{Guest, wait, wait_until};
 use floodway_wire::vnet::VnetHdr;
+use scene::Scene;
 use serde_json::Value;
 
-const FLOODWAY: &str = env!("CARGO_BIN_EXE_floodway");
 const ALERTS: &str = include_str!("../../../packaging/floodway/examples/floodway-alerts.yml");
 const DASHBOARD: &str =
     include_str!("../../../packaging/floodway/examples/floodway-dashboard.json");
@@ -31,73 +33,34 @@ const WITHOUT_DATA: [&str; 4] = [
     "Uplinks: what waits for the device",
 ];
 
-/// A switch with two ports that have the TCP offload, and a link that is divided.
-struct Scene {
-    directory: tempfile::TempDir,
-    switch: Option<Running>,
+/// The configuration of a switch with two ports that have the TCP offload, and a link that is divided.
+fn config(scene: &Scene) -> String {
+    let port = |n| {
+        let keys = format!("mac = \"{}\"\nstorm_pps = 0\noffload = {{ transmit = true }}", mac(n));
+        scene.port(n, &keys)
+    };
+    "[inbound]\ncapacity_mbit = 100\n".to_owned() + &port(1) + &port(2)
 }
 
-impl Scene {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let port = |n: u8| {
-            let (socket, mac) = (path(&format!("vm{n}.sock")), mac(n));
-            format!(
-                "[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nmac = \"{mac}\"\nstorm_pps = 0\n\
-                 offload = {{ transmit = true }}\n"
-            )
-        };
-        let control = path("control.sock");
-        let text = format!("control = {control:?}\n[inbound]\ncapacity_mbit = 100\n");
-        fs::write(path("switch.toml"), text + &port(1) + &port(2)).unwrap();
-        let mut scene = Self { directory, switch: None };
-        scene.start();
-        scene
-    }
+/// Such a switch.
+fn started() -> Scene {
+    let mut scene = Scene::new();
+    scene.start(&config(&scene));
+    scene
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(FLOODWAY);
-        command.args(words).current_dir(self.directory.path());
-        command.env("FLOODWAY_CONTROL", self.path("control.sock"));
-        command
-    }
-
-    fn answers(&self) -> bool {
-        let mut status = self.command(&["status"]);
-        status.stdout(Stdio::null()).stderr(Stdio::null());
-        status.status().unwrap().success()
-    }
-
-    fn start(&mut self) {
-        let mut command = self.command(&["run", "--config", "switch.toml", "--log", "warn"]);
-        self.switch = Some(Running(command.spawn().unwrap()));
-        wait_until("the switch to answer", || self.answers());
-    }
-
-    /// Serves metrics on a Unix socket and a loopback address, and returns both.
-    fn serve(&self) -> (Running, PathBuf, SocketAddr) {
-        let words = ["metrics", "--socket", "metrics.sock", "--listen", "127.0.0.1:0"];
-        let mut child = self.command(&words).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let running = Running(child);
-        let mut place = || lines.next().unwrap().unwrap();
-        assert_eq!(place(), "serving metrics on metrics.sock");
-        let tcp = place();
-        let address = tcp.strip_prefix("serving metrics on http://").unwrap();
-        let address = address.strip_suffix("/metrics").unwrap().parse().unwrap();
-        (running, self.path("metrics.sock"), address)
-    }
-
-    fn boot(&self, n: u8) -> (Guest, Frontend) {
-        let guest = Guest::new(GuestConfig::default());
-        let frontend = Frontend::attach(&self.path(&format!("vm{n}.sock")), &guest);
-        (guest, frontend)
-    }
+/// Serves metrics on a Unix socket and a loopback address, and returns both.
+fn serve(scene: &Scene) -> (Running, PathBuf, SocketAddr) {
+    let words = ["metrics", "--socket", "metrics.sock", "--listen", "127.0.0.1:0"];
+    let mut child = scene.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let running = Running(child);
+    let mut place = || lines.next().unwrap().unwrap();
+    assert_eq!(place(), "serving metrics on metrics.sock");
+    let tcp = place();
+    let address = tcp.strip_prefix("serving metrics on http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap().parse().unwrap();
+    (running, scene.path("metrics.sock"), address)
 }
 
 /// The code and the body of the answer to a request.
@@ -125,7 +88,11 @@ fn send((sender, receiver): (&mut Guest, &mut Guest), number: &mut u32) {
 fn names(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let words = text.split(|c| !is_part(c));
-    let family = |word: &str| word.strip_suffix("_bucket").unwrap_or(word).to_owned();
+    let parts = ["_bucket", "_sum", "_count"];
+    let family = |word: &str| {
+        let family = parts.iter().find_map(|part| word.strip_suffix(part));
+        family.unwrap_or(word).to_owned()
+    };
     words.filter(|word| word.starts_with("floodway_")).map(family).collect()
 }
 
@@ -143,8 +110,8 @@ fn queries() -> Vec<(String, String)> {
 
 #[test]
 fn metrics_are_served_for_reading_and_nothing_else_is() {
-    let mut scene = Scene::new();
-    let (_server, socket, address) = scene.serve();
+    let mut scene = started();
+    let (_server, socket, address) = serve(&scene);
     let unix = || UnixStream::connect(&socket).unwrap();
     let tcp = || TcpStream::connect(address).unwrap();
     for (code, text) in [ask(unix(), "GET", "/metrics"), ask(tcp(), "GET", "/metrics")] {
@@ -159,17 +126,17 @@ fn metrics_are_served_for_reading_and_nothing_else_is() {
     let printed = scene.command(&["metrics"]).output().unwrap();
     assert!(String::from_utf8(printed.stdout).unwrap().contains("floodway_build_info{"));
 
-    scene.switch = None;
+    scene.stop();
     wait_until("the switch to be gone", || !scene.answers());
     let (code, text) = ask(tcp(), "GET", "/metrics");
     assert_eq!((code, text.contains("floodway is not running")), (503, true), "{text}");
-    scene.start();
+    scene.start(&config(&scene));
     assert_eq!(ask(tcp(), "GET", "/metrics").0, 200, "it is found again");
 }
 
 #[test]
 fn addresses_that_others_reach_are_refused() {
-    let scene = Scene::new();
+    let scene = started();
     for address in ["0.0.0.0:9468", "192.0.2.1:9468", "[::]:9468", "localhost"] {
         let output = scene.command(&["metrics", "--listen", address]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{address}");
@@ -185,7 +152,7 @@ fn addresses_that_others_reach_are_refused() {
 
 #[test]
 fn rules_and_dashboard_name_only_what_there_is() {
-    let scene = Scene::new();
+    let scene = started();
     let output = scene.command(&["metrics"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let family = |line: &str| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned());
@@ -198,13 +165,13 @@ fn rules_and_dashboard_name_only_what_there_is() {
 }
 
 #[test]
-fn each_query_of_the_dashboard_has_data_in_prometheus() {
+fn queries_of_the_dashboard_that_need_no_uplink_have_data_in_prometheus() {
     if Command::new("prometheus").arg("--version").output().is_err() {
         eprintln!("not tested: prometheus is missing (make test-metrics)");
         return;
     }
-    let scene = Scene::new();
-    let (_server, _, address) = scene.serve();
+    let scene = started();
+    let (_server, _, address) = serve(&scene);
     let (mut one, _front_end_one) = scene.boot(1);
     let (mut two, _front_end_two) = scene.boot(2);
     let (_prometheus, api) = prometheus(&scene, address);

@@ -3,69 +3,30 @@
 //! Without tmux (which `floodway-lab doctor --install` brings) the tests that need it say so and pass.
 
 mod common;
+#[path = "common/scene.rs"]
+mod scene;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::Running;
 use floodway_switch::testing::frames::numbered;
-use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
+use floodway_switch::testing::{wait, wait_until};
 use floodway_wire::vnet::VnetHdr;
+use scene::Scene;
 
 const FLOODWAY: &str = env!("CARGO_BIN_EXE_floodway");
 
-/// A directory with a switch of three ports, vm1 to vm3.
-struct Scene {
-    directory: tempfile::TempDir,
-    switch: Option<Running>,
+/// The configuration of a switch with the ports vm1 to vm3.
+fn config(scene: &Scene) -> String {
+    (1..=3).map(|n| scene.port(n, "storm_pps = 0")).collect()
 }
 
-impl Scene {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let port = |n| {
-            let socket = path(&format!("vm{n}.sock"));
-            format!("[[port]]\nname = \"vm{n}\"\nsocket = {socket:?}\nstorm_pps = 0\n")
-        };
-        let ports: String = (1..=3).map(port).collect();
-        let control = format!("control = {:?}\n", path("control.sock"));
-        fs::write(path("switch.toml"), control + &ports).unwrap();
-        let mut scene = Self { directory, switch: None };
-        scene.start();
-        scene
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(FLOODWAY);
-        command.args(words).current_dir(self.directory.path());
-        command.env("FLOODWAY_CONTROL", self.path("control.sock"));
-        command
-    }
-
-    /// Starts the switch and waits until it answers.
-    fn start(&mut self) {
-        let mut command = self.command(&["run", "--config", "switch.toml", "--log", "warn"]);
-        self.switch = Some(Running(command.spawn().unwrap()));
-        let mut status = self.command(&["status"]);
-        status.stdout(Stdio::null()).stderr(Stdio::null());
-        wait_until("the switch to answer", || status.status().unwrap().success());
-    }
-
-    fn stop(&mut self) {
-        self.switch = None;
-    }
-
-    fn boot(&self, n: u8) -> (Guest, Frontend) {
-        let guest = Guest::new(GuestConfig::default());
-        let frontend = Frontend::attach(&self.path(&format!("vm{n}.sock")), &guest);
-        (guest, frontend)
-    }
+/// Such a switch.
+fn started() -> Scene {
+    let mut scene = Scene::new();
+    scene.start(&config(&scene));
+    scene
 }
 
 /// A terminal of 80 by 24 with a shell, on a tmux server of its own.
@@ -145,7 +106,7 @@ fn ports(screen: &str) -> Vec<String> {
 
 #[test]
 fn what_a_vm_sends_is_on_the_screen_and_keys_do_what_they_say() {
-    let scene = Scene::new();
+    let scene = started();
     let Some(screen) = Screen::open(&scene) else { return };
     let (mut sender, _sender_front_end) = scene.boot(1);
     let (mut receiver, _receiver_front_end) = scene.boot(2);
@@ -181,7 +142,7 @@ fn what_a_vm_sends_is_on_the_screen_and_keys_do_what_they_say() {
 
 #[test]
 fn a_switch_that_goes_is_named_and_one_that_comes_back_is_shown() {
-    let mut scene = Scene::new();
+    let mut scene = started();
     let Some(screen) = Screen::open(&scene) else { return };
     screen.run(&format!("{FLOODWAY} top --interval 0.2"));
     screen.wait_for("of 3 ports running");
@@ -189,7 +150,7 @@ fn a_switch_that_goes_is_named_and_one_that_comes_back_is_shown() {
     let line = screen.wait_for("NO ANSWER");
     assert!(line.contains("floodway is not running"), "{line}");
     assert!(screen.text().contains("-vm1"), "the last picture stays");
-    scene.start();
+    scene.start(&config(&scene));
     screen.wait_until("the switch", |text| {
         !text.contains("NO ANSWER") && text.contains("restarted 1x")
     });
@@ -197,7 +158,7 @@ fn a_switch_that_goes_is_named_and_one_that_comes_back_is_shown() {
 
 #[test]
 fn each_way_out_leaves_the_terminal_as_it_was() {
-    let scene = Scene::new();
+    let scene = started();
     let Some(screen) = Screen::open(&scene) else { return };
     let before = screen.settings(&scene.path("before"));
     for (name, leave) in [("q", None), ("C-c", None), ("TERM", Some("TERM")), ("HUP", Some("HUP"))]
@@ -225,7 +186,7 @@ fn each_way_out_leaves_the_terminal_as_it_was() {
 
 #[test]
 fn without_a_terminal_it_says_what_to_do_and_prints_what_scripts_read() {
-    let scene = Scene::new();
+    let scene = started();
     let output = scene.command(&["top"]).stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.starts_with("floodway: top needs a terminal (--once"), "{error}");

@@ -1,28 +1,23 @@
 //! `floodway web` over HTTP, beside a live switch and beside a stand-in for one: who gets what, and what it asks the switch for.
 
 mod common;
+#[path = "common/scene.rs"]
+mod scene;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{PATIENCE, Running};
 use floodway_switch::api::activity::{Activity, PortActivity};
-use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait_until};
+use floodway_switch::testing::wait_until;
+use scene::Scene;
 use serde_json::Value;
-
-const FLOODWAY: &str = env!("CARGO_BIN_EXE_floodway");
-
-/// A directory for sockets.
-struct Scene {
-    directory: tempfile::TempDir,
-}
 
 /// A server of the page.
 struct Page {
@@ -31,56 +26,25 @@ struct Page {
     token: String,
 }
 
-impl Scene {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
-    }
+/// Starts a switch with the ports vm1 and vm2.
+fn start(scene: &mut Scene) {
+    scene.start(&(scene.port(1, "") + &scene.port(2, "")));
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
+/// Starts the server with these options, and returns what it says.
+fn serve(scene: &Scene, options: &[&str], lines: usize) -> (Running, Vec<String>) {
+    let words = [&["web"], options].concat();
+    let mut child = scene.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap()).lines().take(lines);
+    let said = said.map(Result::unwrap).collect();
+    (Running(child), said)
+}
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(FLOODWAY);
-        command.args(words).current_dir(self.directory.path());
-        command.env("FLOODWAY_CONTROL", self.path("control.sock"));
-        command
-    }
-
-    /// Starts a switch with the ports vm1 and vm2, and waits until it answers.
-    fn start_switch(&self) -> Running {
-        let port = |n| {
-            format!(
-                "[[port]]\nname = \"vm{n}\"\nsocket = {:?}\n",
-                self.path(&format!("vm{n}.sock"))
-            )
-        };
-        let control = format!("control = {:?}\n", self.path("control.sock"));
-        fs::write(self.path("switch.toml"), control + &port(1) + &port(2)).unwrap();
-        let mut command = self.command(&["run", "--config", "switch.toml", "--log", "warn"]);
-        let switch = Running(command.spawn().unwrap());
-        wait_until("the switch to answer", || {
-            let mut status = self.command(&["status"]);
-            status.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
-        });
-        switch
-    }
-
-    /// Starts the server with these options, and returns what it says.
-    fn serve(&self, options: &[&str], lines: usize) -> (Running, Vec<String>) {
-        let words = [&["web"], options].concat();
-        let mut child = self.command(&words).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines().take(lines);
-        let said = said.map(Result::unwrap).collect();
-        (Running(child), said)
-    }
-
-    fn serve_tcp(&self) -> Page {
-        let (process, said) = self.serve(&["--listen", "127.0.0.1:0"], 1);
-        let url = said[0].strip_prefix("the page is at http://").expect("a URL");
-        let (address, token) = url.split_once("/#token=").expect("a token");
-        Page { _process: process, address: address.parse().unwrap(), token: token.to_owned() }
-    }
+fn serve_tcp(scene: &Scene) -> Page {
+    let (process, said) = serve(scene, &["--listen", "127.0.0.1:0"], 1);
+    let url = said[0].strip_prefix("the page is at http://").expect("a URL");
+    let (address, token) = url.split_once("/#token=").expect("a token");
+    Page { _process: process, address: address.parse().unwrap(), token: token.to_owned() }
 }
 
 impl Page {
@@ -166,7 +130,7 @@ fn ask(
 #[test]
 fn the_page_is_served_for_reading_with_a_policy_and_nothing_else_is() {
     let scene = Scene::new();
-    let page = scene.serve_tcp();
+    let page = serve_tcp(&scene);
     let (code, head, body) = page.ask("GET", "/");
     assert_eq!((code, body.contains("<title>Floodway</title>")), (200, true));
     for directive in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"] {
@@ -204,7 +168,7 @@ fn the_page_is_served_for_reading_with_a_policy_and_nothing_else_is() {
 #[test]
 fn only_who_knows_the_token_is_told_about_the_switch() {
     let scene = Scene::new();
-    let page = scene.serve_tcp();
+    let page = serve_tcp(&scene);
     assert_eq!(page.token.len(), 32);
     let wrong = page.token.replace(['0', '1'], "2") + "0";
     for query in ["", "?token=", "?token=0", &format!("?token={wrong}"), "?port=vm1"] {
@@ -216,13 +180,13 @@ fn only_who_knows_the_token_is_told_about_the_switch() {
     }
     let (code, _, body) = page.ask("GET", &format!("/v1/version?token={}", page.token));
     assert_eq!((code, body.contains(env!("CARGO_PKG_VERSION"))), (200, true));
-    assert_ne!(scene.serve_tcp().token, page.token, "each process has its own");
+    assert_ne!(serve_tcp(&scene).token, page.token, "each process has its own");
 }
 
 #[test]
 fn another_sites_name_leads_nowhere() {
     let scene = Scene::new();
-    let page = scene.serve_tcp();
+    let page = serve_tcp(&scene);
     let route = format!("/v1/version?token={}", page.token);
     for hosts in
         [&["evil.example"][..], &["127.0.0.1.evil.example:80"], &[], &["localhost", "evil"]]
@@ -240,11 +204,10 @@ fn another_sites_name_leads_nowhere() {
 
 #[test]
 fn a_page_shows_the_past_at_once_and_finds_a_switch_again() {
-    let scene = Scene::new();
-    let switch = scene.start_switch();
-    let guest = Guest::new(GuestConfig::default());
-    let _front_end = Frontend::attach(&scene.path("vm1.sock"), &guest);
-    let page = scene.serve_tcp();
+    let mut scene = Scene::new();
+    start(&mut scene);
+    let _guest = scene.boot(1);
+    let page = serve_tcp(&scene);
     let mut documents = page.stream("");
     let first = documents.next("overview");
     assert_eq!(first["reset"], true);
@@ -263,19 +226,19 @@ fn a_page_shows_the_past_at_once_and_finds_a_switch_again() {
     assert!(past["times"].as_array().unwrap().len() >= 4, "{past}");
     assert_eq!([length("tx"), length("drops")], [past["times"].as_array().unwrap().len(); 2]);
 
-    drop(switch);
+    scene.stop();
     let gone = documents.find("overview", |document| !document["problem"].is_null());
     assert!(gone["problem"].as_str().unwrap().contains("floodway is not running"), "{gone}");
     assert_eq!(gone["ports"][0]["tx"], Value::from(vec![Value::Null]));
-    let _switch = scene.start_switch();
+    start(&mut scene);
     documents.find("overview", |document| document["problem"].is_null());
 }
 
 #[test]
 fn a_port_and_a_connection_are_looked_at_closely() {
-    let scene = Scene::new();
-    let _switch = scene.start_switch();
-    let page = scene.serve_tcp();
+    let mut scene = Scene::new();
+    start(&mut scene);
+    let page = serve_tcp(&scene);
     let mut port = page.stream("port=vm2");
     let document = port.next("port");
     let facts = &document["facts"];
@@ -295,7 +258,7 @@ fn a_port_and_a_connection_are_looked_at_closely() {
 #[test]
 fn pages_are_limited_and_one_that_goes_makes_room() {
     let scene = Scene::new();
-    let page = scene.serve_tcp();
+    let page = serve_tcp(&scene);
     let mut open: Vec<_> = (0..16).map(|_| page.stream("")).collect();
     assert_eq!(page.code(""), 503);
     assert_eq!(page.ask("GET", "/").0, 200, "the page's files are served");
@@ -306,7 +269,7 @@ fn pages_are_limited_and_one_that_goes_makes_room() {
 #[test]
 fn a_socket_has_permissions_instead_of_a_token() {
     let scene = Scene::new();
-    let (server, said) = scene.serve(&["--socket", "web.sock"], 1);
+    let (server, said) = serve(&scene, &["--socket", "web.sock"], 1);
     assert_eq!(said, ["the page is on web.sock, for who may connect to it"]);
     let path = scene.path("web.sock");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
@@ -394,7 +357,7 @@ impl StandIn {
 fn the_switch_is_asked_for_what_pages_show_and_with_get_only() {
     let scene = Scene::new();
     let switch = StandIn::start(&scene);
-    let page = scene.serve_tcp();
+    let page = serve_tcp(&scene);
     assert_eq!(switch.beside(3), [""; 0], "no page is open");
     let overview = page.stream("");
     assert_eq!(switch.beside(2), [""; 0], "no port is shown");

@@ -74,7 +74,8 @@ export class Chart {
         y: log ? { distr: 3, range: (_, low, high) => logRange(low, high) } : { range: (_, __, most) => [0, Math.max(most ?? 0, least) * 1.08] },
       },
       axes: [
-        { ...axis, size: 26, space: 76, values: (_, splits) => splits.map((s) => clock(s * 1000)) },
+        // Clear of the lowest value of the other axis, which may stand beside the first time.
+        { ...axis, size: 30, gap: 9, space: 76, values: (_, splits) => splits.map((s) => clock(s * 1000)) },
         { ...axis, size: 78, space: 26, ...(log ? { splits: (_, __, low, high) => decades(low, high) } : {}), ...(binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((v) => (v === null ? "" : short(format(v)))) },
       ],
       series: [{}, ...this.lines.map(uplotSeries)],

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Across, Chart, Mark, Scale, WIDTH, px};
+use super::{Across, Chart, Mark, Scale, px};
 use crate::table::number;
 
 /// Height of the plane of values.
@@ -10,9 +10,10 @@ const PLANE: f64 = 190.0;
 const TOP: f64 = 10.0;
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 12.0;
-/// Height of a line of text, and the width of a letter, about.
+/// Height of a line of text.
 const LINE: f64 = 14.0;
-const LETTER: f64 = 6.6;
+/// Width of a letter, about.
+pub const LETTER: f64 = 6.6;
 /// Least width of a bar, and what is free between groups.
 const BAR: f64 = 13.0;
 const GAP: f64 = 14.0;
@@ -35,14 +36,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The measures of a chart.
-    pub fn of(chart: &Chart) -> Self {
+    /// The measures of a chart that is `least` wide, and wider if its labels need that.
+    pub fn of(chart: &Chart, least: f64) -> Self {
         let bars = chart.series.iter().filter(|series| series.mark == Mark::Bars).count();
         let (slot, count) = match &chart.across {
             Across::Labels(labels) => (least_slot(labels, bars), labels.len()),
             Across::Numbers { .. } => (0.0, 0),
         };
-        let width = (slot * count as f64 + LEFT + RIGHT).max(WIDTH);
+        let width = (slot * count as f64 + LEFT + RIGHT).max(least);
         let slot = (width - LEFT - RIGHT) / count.max(1) as f64;
         let labels: Vec<_> = match &chart.across {
             Across::Labels(labels) => labels.iter().map(|label| wrap(label, slot - 4.0)).collect(),
@@ -155,7 +156,7 @@ fn least_slot(labels: &[String], bars: usize) -> f64 {
 }
 
 /// A label in lines that fit into a width.
-fn wrap(label: &str, width: f64) -> Vec<String> {
+pub fn wrap(label: &str, width: f64) -> Vec<String> {
     let fits = |line: &str, word: &str| {
         (line.chars().count() + 1 + word.chars().count()) as f64 * LETTER <= width
     };

@@ -147,15 +147,18 @@ fn value_of_paper(chart: &Chart, layout: &Layout, paper: &Paper) -> Markup {
         false => format!("{} to {}", number(paper.low), number(paper.high)),
     };
     let range = format!("M{} {}V{}", px(x), px(low), px(high));
-    let diamond =
-        |y: f64| format!("M{} {}l{CAP} {CAP}l-{CAP} {CAP}l-{CAP} -{CAP}z", px(x), px(y - CAP));
     html! {
         g {
             title { "paper, " (chart.place(paper.x)) ": " (value) }
-            @if paper.low != paper.high { path.paper d=(range) {} path.paper d=(diamond(high)) {} }
-            path.paper d=(diamond(low)) {}
+            @if paper.low != paper.high { path.paper d=(range) {} path.paper d=(diamond(x, high)) {} }
+            path.paper d=(diamond(x, low)) {}
         }
     }
+}
+
+/// The outline of the mark of a paper's value.
+pub fn diamond(x: f64, y: f64) -> String {
+    format!("M{} {}l{CAP} {CAP}l-{CAP} {CAP}l-{CAP} -{CAP}z", px(x), px(y - CAP))
 }
 
 fn tip(chart: &Chart, series: &Series, point: &Point) -> String {

@@ -1,15 +1,16 @@
 //! Charts as inline SVG, laid out here.
 //!
 //! # Theory of operation
-//! A [`Chart`] is data: labels or numbers across, series of points, values of a paper, a line of reference. [`Chart::render`] lays it out. Colours and
-//! fonts are classes of the page's style sheet, so that one drawing serves light and dark; a point's value is its `title`, which browsers show to
-//! whoever points at it and which screen readers read. There are no scripts, nothing is random, and coordinates have one decimal:
+//! A [`Chart`] is data: labels or numbers across, series of points, values of a paper, a line of reference. [`Chart::render`] lays it out for a page, [`picture()`] lays
+//! several out as a file of its own. Colours and fonts are classes of a style sheet ([`STYLE`]), so that one drawing serves light and dark; a point's value is
+//! its `title`, which browsers show to whoever points at it and which screen readers read. There are no scripts, nothing is random, and coordinates have one decimal:
 //! the same chart gives the same bytes.
 //!
 //! A chart is [`WIDTH`] wide and shrinks with the page. If its labels need more, it is as wide as they need, and scrolls by itself.
 
 mod layout;
 mod marks;
+mod picture;
 mod scale;
 
 use maud::{Markup, html};
@@ -17,12 +18,17 @@ use maud::{Markup, html};
 use crate::stats::Interval;
 use crate::table::number;
 use layout::Layout;
+pub use picture::picture;
 use scale::Scale;
 
+/// Colours and fonts of charts.
+pub const STYLE: &str = include_str!("chart.css");
 /// Width of a chart in user units, which are CSS pixels where the page has room.
 pub const WIDTH: f64 = 460.0;
 /// Kinds of colour that the style sheet has.
 pub const COLOURS: usize = 6;
+/// What a paper's values are called, in the legend and in the style sheet.
+const PAPER: &str = "paper";
 
 /// A chart.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +124,7 @@ impl Chart {
     /// The chart with legend and caption.
     #[must_use]
     pub fn render(&self) -> Markup {
-        let layout = Layout::of(self);
+        let layout = Layout::of(self, WIDTH);
         let wide = if layout.width > WIDTH { "chart wide" } else { "chart" };
         html! {
             figure class=(wide) {
@@ -127,26 +133,32 @@ impl Chart {
                 @if !self.y_label.is_empty() { p.axis-title { (self.y_label) } }
                 div.scroll {
                     svg.plot viewBox={ "0 0 " (px(layout.width)) " " (px(layout.height)) } width=(px(layout.width)) role="img" aria-label=(self.title) {
-                        (layout.grid(self))
-                        (marks::all(self, &layout))
+                        (self.drawing(&layout))
                     }
                 }
             }
         }
     }
 
+    /// Axes and marks.
+    fn drawing(&self, layout: &Layout) -> Markup {
+        html! { (layout.grid(self)) (marks::all(self, layout)) }
+    }
+
     fn legend(&self) -> Markup {
-        if self.paper.is_empty() && self.series.iter().all(|series| series.name.is_empty()) {
-            return html! {};
-        }
+        let entries = self.entries();
         html! {
-            ul.legend {
-                @for (n, series) in self.series.iter().enumerate() {
-                    @if !series.name.is_empty() { li { span class={ "swatch s" (n % COLOURS) } {} (series.name) } }
-                }
-                @if !self.paper.is_empty() { li { span.swatch.paper {} "paper" } }
+            @if !entries.is_empty() {
+                ul.legend { @for (class, name) in &entries { li { span class={ "swatch " (class) } {} (name) } } }
             }
         }
+    }
+
+    /// What the legend names, with the class of its colour.
+    fn entries(&self) -> Vec<(String, &str)> {
+        let named = self.series.iter().enumerate().filter(|(_, series)| !series.name.is_empty());
+        let named = named.map(|(n, series)| (format!("s{}", n % COLOURS), &series.name[..]));
+        named.chain((!self.paper.is_empty()).then(|| (PAPER.to_owned(), PAPER))).collect()
     }
 
     /// All values that the vertical axis has to reach.
@@ -187,7 +199,7 @@ fn px(length: f64) -> String {
 mod tests {
     use super::*;
 
-    fn chart() -> Chart {
+    pub fn chart() -> Chart {
         let point = |x, y| Point { x, y, interval: Some(Interval { low: y / 2.0, high: y * 2.0 }) };
         let series = |name: &str, factor: f64| Series {
             name: name.into(),
@@ -235,7 +247,7 @@ mod tests {
     fn a_chart_with_many_labels_is_wider() {
         let labels = (0..30).map(|n| format!("a-long-label-{n}")).collect();
         let wide = Chart { across: Across::Labels(labels), ..chart() };
-        assert!(Layout::of(&wide).width > 2.0 * WIDTH);
-        assert_eq!(Layout::of(&chart()).width, WIDTH);
+        assert!(Layout::of(&wide, WIDTH).width > 2.0 * WIDTH);
+        assert_eq!(Layout::of(&chart(), WIDTH).width, WIDTH);
     }
 }

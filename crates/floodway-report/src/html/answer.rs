@@ -9,10 +9,7 @@ use crate::table;
 
 /// The sentence that answers the question, and how the first figure stands to paper and band.
 pub fn section(report: &Report) -> Markup {
-    let rows = headlines(report);
-    let Some(row) = rows.first().filter(|_| !report.about.headline.is_empty()) else {
-        return counts(report);
-    };
+    let Some(row) = row(report) else { return counts(report) };
     html! {
         p.answer { (sentence(report, row)) }
         p.soft {
@@ -27,6 +24,16 @@ pub fn section(report: &Report) -> Markup {
         }
         (counts(report))
     }
+}
+
+/// The sentence that answers the question; none if the experiment names no figure that does.
+pub fn answer(report: &Report) -> Option<String> {
+    row(report).map(|row| sentence(report, row))
+}
+
+/// The figure that answers the question.
+fn row(report: &Report) -> Option<&Row> {
+    headlines(report).first().copied().filter(|_| !report.about.headline.is_empty())
 }
 
 /// The template of the experiment with the figure in it.

@@ -142,10 +142,12 @@ fn of_samples(
     draw: fn(&Figure, &mut Chart, (&str, &Samples)),
 ) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
-    for one in samples.iter().filter(|one| !one.name.contains(" = ") || figure.rows.contains(" = "))
-    {
-        let Some(parts) = pattern::fit(&figure.rows, &one.name) else { continue };
-        let title = titled(&figure.title, parts.get("panel").copied().unwrap_or_default());
+    for one in samples {
+        let Some(parts) = parts_of(figure, one) else { continue };
+        // Labels have no place across samples: each has a panel.
+        let panel = ["panel", "x"].into_iter().filter_map(|part| parts.get(part).copied());
+        let panel: Vec<_> = panel.filter(|part| !part.is_empty()).collect();
+        let title = titled(&figure.title, &panel.join(", "));
         if charts.last().is_none_or(|chart| chart.title != title) {
             charts.push(Chart {
                 title,
@@ -160,6 +162,29 @@ fn of_samples(
         }
     }
     charts
+}
+
+/// What the name of samples says of their place in a figure of samples; none if they are not in it.
+fn parts_of<'a>(figure: &'a Figure, samples: &'a Samples) -> Option<pattern::Parts<'a>> {
+    let is_shown = !samples.name.contains(" = ") || figure.rows.contains(" = ");
+    is_shown.then(|| pattern::fit(&figure.rows, &samples.name)).flatten()
+}
+
+/// What the figures of a report need of its samples: the values of those that they draw, and what both sides of the others are called.
+pub fn needed(report: &Report, samples: &[Samples]) -> Vec<Samples> {
+    let figures = &report.about.figure;
+    let draws = |figure: &Figure, one: &Samples| {
+        matches!(figure.form, Form::Distribution | Form::Time) && parts_of(figure, one).is_some()
+    };
+    let named = figures.iter().any(|figure| figure.show == Show::Values);
+    let needed = samples.iter().filter_map(|one| {
+        if figures.iter().any(|figure| draws(figure, one)) {
+            return Some(one.clone());
+        }
+        let (name, variants) = (one.name.clone(), one.variants.clone());
+        named.then(|| Samples { name, variants, ..Samples::default() })
+    });
+    needed.collect()
 }
 
 fn distribution(figure: &Figure, chart: &mut Chart, (_, samples): (&str, &Samples)) {
@@ -293,6 +318,49 @@ mod tests {
         let charts = all(&report(Figure { form: Form::Time, rows, ..Figure::default() }), &samples);
         let names: Vec<_> = charts[0].series.iter().map(|series| &series.name[..]).collect();
         assert_eq!((charts.len(), names), (1, vec!["vm1", "vm2"]));
+    }
+
+    #[test]
+    fn what_figures_need_of_samples_draws_the_same() {
+        let one = |name: &str| Samples {
+            name: name.into(),
+            value: vec![1.0, 2.0],
+            baseline: vec![3.0],
+            variants: Some(["on".into(), "off".into()]),
+            ..Samples::default()
+        };
+        let samples = ["2 VMs, 10 KB/rate 2011", "time vm1", "a = b/time vm1"].map(one);
+        let values = Figure { show: Show::Values, ..figure() };
+        let time = Figure { form: Form::Time, rows: "time {series}".into(), ..Figure::default() };
+        let mut report = report(values);
+        report.about.figure.push(time);
+        let needed = needed(&report, &samples);
+        let counts: Vec<_> = needed.iter().map(|one| one.value.len()).collect();
+        assert_eq!(counts, [0, 2, 0]);
+        let text = |samples: &[Samples]| {
+            all(&report, samples)
+                .iter()
+                .map(|chart| chart.render().into_string())
+                .collect::<String>()
+        };
+        assert_eq!(text(&needed), text(&samples));
+        assert!(text(&needed).contains("off"));
+        report.about.figure.clear();
+        assert!(super::needed(&report, &samples).is_empty());
+    }
+
+    #[test]
+    fn distributions_with_labels_have_a_panel_each() {
+        let samples = ["1 MB/rate 2011", "1 MB/rate today"].map(|name| Samples {
+            name: name.into(),
+            value: vec![1.0, 2.0],
+            ..Samples::default()
+        });
+        let rows = "{panel}/rate {x}".into();
+        let form = Figure { form: Form::Distribution, rows, ..Figure::default() };
+        let charts = all(&report(form), &samples);
+        let titles: Vec<_> = charts.iter().map(|chart| &chart.title[..]).collect();
+        assert_eq!(titles, ["1 MB, 2011", "1 MB, today"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod answer;
 mod charts;
 mod figures;
 pub mod index;
+mod picture;
 mod rows;
 mod strips;
 
@@ -20,9 +21,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::chart::Chart;
+use crate::chart::{self, Chart};
 use crate::provenance::{PROVENANCE_FILE, Provenance};
 use crate::report::{REPORT_FILE, Report, Samples, World, read_samples};
+
+pub use answer::answer;
+pub use figures::needed as samples_of_figures;
+pub use picture::Picture;
 
 /// File name of the page inside an experiment's output directory.
 pub const HTML_FILE: &str = "report.html";
@@ -97,7 +102,7 @@ fn document(title: &str, body: &Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(chart::STYLE)) (PreEscaped(STYLE)) }
             }
             body { (body) }
         }

@@ -1,13 +1,17 @@
-//! Published results: chosen runs, each in a file of its own, and the tables in texts that are made of them.
+//! Published results: chosen runs, each in a file of its own, and the tables and figures in texts that are made of them.
 //!
 //! # Theory of operation
 //! **Goal**: a figure in a text is one that a run has measured, and whoever reads it can tell by which commit, when, and by which command.
 //!
-//! `docs/results/RUN.json` is a [`Run`]: a report, and how it came about. A text has a block for each table:
+//! `docs/results/RUN.json` is a [`Run`]: a report, how it came about, and the samples that its figures are drawn from. A text has a block for each table, and for figures:
 //!
 //! ```text
 //! <!-- results: RUN, RUN | ROWS, ROWS -->
 //! the table, which nobody edits
+//! <!-- end of results -->
+//!
+//! <!-- figures of results: RUNS, RUNS -->
+//! the figures of these runs
 //! <!-- end of results -->
 //! ```
 //!
@@ -15,12 +19,16 @@
 //! experiment, the headline of each and their mean ([`table`]). [`Texts::render`] writes the tables of all texts, and tells those that it has changed: none, if every figure is
 //! the file's.
 //!
+//! **Figures.** [`figures::render`] draws a run's figures as its page does ([`crate::html`]), into `docs/src/results/RUN.svg`. A text has them as images, with what they show in
+//! words. `RUNS` are names of runs, in which `*` stands for any text.
+//!
 //! **Age.** A run is as old as the changes since its commit to what decides its figures ([`age`]).
 //!
 //! **Invariants.** What is outside of blocks stays as it is, to the byte. Rendering twice changes nothing the second time. A block that names no run, no row, or has no
 //! end is an error that names the text and the line.
 
 pub mod age;
+pub mod figures;
 mod table;
 mod text;
 
@@ -31,8 +39,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::html::{Picture, samples_of_figures};
 use crate::provenance::Provenance;
-use crate::report::{REPORT_FILE, Report, write_json};
+use crate::report::{REPORT_FILE, Report, Samples, read_samples, write_json};
 pub use text::Texts;
 
 /// Where runs are, below the root of the sources.
@@ -46,6 +55,9 @@ pub struct Run {
     pub provenance: Provenance,
     /// What it measured.
     pub report: Report,
+    /// What its figures are drawn from besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<Samples>,
 }
 
 impl Run {
@@ -63,7 +75,14 @@ impl Run {
             dir.display(),
             provenance.version()
         );
-        Ok(Self { provenance, report })
+        let samples = samples_of_figures(&report, &read_samples(dir)?);
+        Ok(Self { provenance, report, samples })
+    }
+
+    /// Its figures; none if its experiment has none, or it was published without what they are drawn from.
+    #[must_use]
+    pub fn picture(&self) -> Option<Picture> {
+        Picture::of(&self.report, &self.samples)
     }
 
     /// Publishes it as `name` in `directory`. Returns the file.
@@ -110,9 +129,9 @@ pub fn read(directory: &Path) -> Result<Runs> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::about::About;
+    use crate::about::{About, Figure, Form};
     use crate::band::Band;
-    use crate::report::{Row, World};
+    use crate::report::{Row, World, write_samples};
 
     /// A run of one comparison with this ratio.
     pub fn run(ratio: f64) -> Run {
@@ -133,16 +152,23 @@ mod tests {
             started: "2026-11-23T17:00:00Z".into(),
             ..Provenance::default()
         };
-        Run { provenance, report }
+        Run { provenance, report, samples: Vec::new() }
     }
 
     #[test]
     fn what_is_published_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let (out, results) = (dir.path().join("out"), dir.path().join("results"));
-        let left = run(1.0);
+        let mut left = run(1.0);
+        let distribution =
+            Figure { form: Form::Distribution, rows: "{x}".into(), ..Figure::default() };
+        left.report.about.figure.push(distribution);
+        let drawn = Samples { name: "a".into(), value: vec![1.5, 0.1], ..Samples::default() };
+        let other = Samples { name: "a/b".into(), ..drawn.clone() };
         left.report.write(&out).unwrap();
         left.provenance.write(&out).unwrap();
+        write_samples(&out, &[drawn.clone(), other]).unwrap();
+        left.samples.push(drawn);
         let file = Run::of(&out).unwrap().publish(&results, "e-1").unwrap();
         assert_eq!(file, results.join("e-1.json"));
         assert_eq!(read(&results).unwrap(), Runs::from([("e-1".to_owned(), left)]));

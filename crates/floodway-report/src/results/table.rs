@@ -79,10 +79,15 @@ fn verdict(verdict: Verdict) -> String {
     }
 }
 
-/// Which run it is, and how to make it again.
-fn source(name: &str, run: &Run) -> String {
+/// Which run it is.
+pub fn origin(name: &str, run: &Run) -> String {
     let commit = run.provenance.commit.as_deref().unwrap_or("unknown");
     let day = run.provenance.started.split('T').next().unwrap_or_default();
+    format!("`{name}`: commit {}, {day}", commit.get(..SHORT).unwrap_or(commit))
+}
+
+/// Which run it is, and how to make it again.
+fn source(name: &str, run: &Run) -> String {
     let fact = |key: &str| {
         run.report
             .host
@@ -92,12 +97,8 @@ fn source(name: &str, run: &Run) -> String {
     let cpus = fact("cpus").map(|cpus| format!("{cpus} CPUs"));
     let facts: Vec<_> =
         [cpus, fact("cpu_model"), fact("accelerator")].into_iter().flatten().collect();
-    format!(
-        "`{name}`: commit {}, {day}, {}; `{}`",
-        commit.get(..SHORT).unwrap_or(commit),
-        facts.join(", "),
-        run.provenance.command.join(" "),
-    )
+    let command = run.provenance.command.join(" ");
+    format!("{}, {}; `{command}`", origin(name, run), facts.join(", "))
 }
 
 fn markdown<L: AsRef<[String]>>(header: &[String], lines: impl IntoIterator<Item = L>) -> String {

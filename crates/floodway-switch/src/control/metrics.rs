@@ -7,8 +7,8 @@
 //! begins with its first count, which `increase` does not see. So drops are also counted without a reason (`frames_dropped`), which is always there. Gauges
 //! of the TCP offload are left out for ports that have none. Pairs of ports grow with the square of the ports' number, and are there only for who asks for them.
 //!
-//! **Histograms** have the same fixed buckets everywhere, so that they can be added up, and begin anew with a data plane, which Prometheus takes for a restart of the counter that it is. A port
-//! that has delayed nothing, or measured no round trip, has none.
+//! **Histograms** of durations have the same fixed buckets everywhere, so that they can be added up, and begin anew with a data plane, which Prometheus takes for a restart of the counter that
+//! it is. A port that has delayed nothing, or measured no round trip, has none, and neither has a worker that has had nothing to do.
 //!
 //! **Format.** OpenMetrics for who accepts it, as Prometheus does, and otherwise the older text format, where the name of a counter's family ends with `_total`, too.
 
@@ -26,10 +26,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::api::control::{InboundPort, InboundStatus, MetricsQuery};
-use crate::api::histogram::{Histogram, bounds_s};
+use crate::api::histogram::{BatchSizes, Histogram, bounds_s};
 use crate::api::status::{
     ClassStatus, Drops, OffloadStatus, PortState, PortStatus, QueuePairStatus, Status,
-    TrafficStatus, UplinkStatus,
+    TrafficStatus, UplinkStatus, WorkerStatus,
 };
 
 /// How metrics are written.
@@ -108,6 +108,7 @@ impl Collector for Snapshot {
         let mut metrics = Metrics(&mut encoder);
         self.process(&mut metrics)?;
         self.workers(&mut metrics)?;
+        self.rounds(&mut metrics)?;
         self.ports(&mut metrics)?;
         self.work(&mut metrics)?;
         self.traffic(&mut metrics)?;
@@ -162,6 +163,18 @@ impl Snapshot {
         metrics.counter("worker_stalls", "Times that the worker stood still", stalls)?;
         let awake = workers().map(|(labels, worker)| (labels, worker.awake));
         metrics.gauge("worker_awake_ratio", "Share of the uptime not asleep", awake)
+    }
+
+    /// How much workers take at a time, and how long a round takes them; nothing for those that have had nothing to do.
+    fn rounds(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
+        let labels = |worker: &WorkerStatus| vec![("worker", worker.index.to_string())];
+        let workers = || self.status.workers.iter().map(move |worker| (labels(worker), worker));
+        let rounds = workers().map(|(labels, worker)| (labels, &worker.rounds));
+        let help = "How long rounds took that found something to do";
+        metrics.histogram("worker_round_seconds", help, rounds)?;
+        let batches = workers().map(|(labels, worker)| (labels, &worker.batches));
+        let help = "How many frames guests' batches had; a GSO packet is one";
+        metrics.histogram("worker_batch_frames", help, batches)
     }
 
     fn ports(&self, metrics: &mut Metrics<'_, '_>) -> fmt::Result {
@@ -335,13 +348,12 @@ impl Snapshot {
         let delays = self.status.ports.iter().map(|port| {
             let mut all = Histogram::default();
             port.queues.iter().for_each(|queue| all.add(&queue.rx.delay));
-            (port_labels(port), all)
+            (port_labels(port), Buckets::from(&all))
         });
         let help =
             "How long frames to the guest waited for its buffers, for their turn, or for the guest";
         metrics.histogram("port_queue_delay_seconds", help, delays)?;
-        let rtts =
-            self.status.ports.iter().map(|port| (port_labels(port), port.offload.rtt.clone()));
+        let rtts = self.status.ports.iter().map(|port| (port_labels(port), &port.offload.rtt));
         let help = "Round trips of connections whose congestion control the switch has taken over";
         metrics.histogram("offload_rtt_seconds", help, rtts)
     }
@@ -424,15 +436,38 @@ fn directed(labels: &Labels, direction: &str) -> Labels {
     labels.iter().cloned().chain([("direction", direction.to_owned())]).collect()
 }
 
-/// A histogram as one sample.
-struct Buckets(Histogram);
+/// A histogram as one sample: upper bounds, each with what is above the one before it, and the sum of all.
+struct Buckets {
+    counts: Vec<(f64, u64)>,
+    sum: f64,
+}
+
+impl From<&Histogram> for Buckets {
+    fn from(histogram: &Histogram) -> Self {
+        let counts = bounds_s().zip(histogram.buckets.iter().copied()).collect();
+        Self { counts, sum: histogram.sum_ns as f64 / 1e9 }
+    }
+}
+
+impl From<&BatchSizes> for Buckets {
+    fn from(sizes: &BatchSizes) -> Self {
+        let last = sizes.buckets.len().saturating_sub(1);
+        let bound =
+            |index: usize| if index < last { (1_u64 << index) as f64 } else { f64::INFINITY };
+        let counts = sizes.buckets.iter().enumerate().map(|(index, n)| (bound(index), *n));
+        Self { counts: counts.collect(), sum: sizes.frames as f64 }
+    }
+}
+
+impl Buckets {
+    fn count(&self) -> u64 {
+        self.counts.iter().map(|(_, n)| n).sum()
+    }
+}
 
 impl EncodeMetric for Buckets {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let Self(histogram) = self;
-        let buckets: Vec<_> = bounds_s().zip(histogram.buckets.iter().copied()).collect();
-        let sum_s = histogram.sum_ns as f64 / 1e9;
-        encoder.encode_histogram::<NoLabelSet>(sum_s, histogram.count(), &buckets, None)
+        encoder.encode_histogram::<NoLabelSet>(self.sum, self.count(), &self.counts, None)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -475,10 +510,12 @@ impl Metrics<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        samples: impl IntoIterator<Item = (Labels, Histogram)>,
+        samples: impl IntoIterator<Item = (Labels, impl Into<Buckets>)>,
     ) -> fmt::Result {
-        let samples = samples.into_iter().filter(|(_, histogram)| histogram.count() > 0);
-        let samples = samples.map(|(labels, histogram)| (labels, Buckets(histogram)));
+        let samples = samples.into_iter().filter_map(|(labels, sample)| {
+            let buckets: Buckets = sample.into();
+            (buckets.count() > 0).then_some((labels, buckets))
+        });
         self.metric(name, help, MetricType::Histogram, samples)
     }
 

@@ -25,6 +25,7 @@ use crate::api::control::{
 };
 use crate::api::diagnosis::Diagnosis;
 use crate::api::events::EventQuery;
+use crate::api::histogram::BatchSizes;
 use crate::api::status::{
     ClassStatus, EgressStatus, L2Entry, MeterStatus, OffloadStatus, PairTrafficStatus, PortState,
     PortStatus, QueuePairStatus, RemovedStatus, Status, SwitchStatus, TrafficStatus, UplinkStatus,
@@ -193,6 +194,12 @@ fn with_delays() -> QueuePairStatus {
     queue
 }
 
+fn worker() -> WorkerStatus {
+    let batches = BatchSizes { buckets: vec![3, 0, 1, 0, 0, 2], frames: 60 };
+    let rounds = with_delays().rx.delay;
+    WorkerStatus { polls: 9, awake: 0.25, rounds, batches, ..Default::default() }
+}
+
 fn sample() -> Status {
     let traffic = Traffic::default();
     traffic.count(1500);
@@ -211,7 +218,7 @@ fn sample() -> Status {
             uptime_s: 1.5,
             ..SwitchStatus::default()
         },
-        workers: vec![WorkerStatus { index: 0, polls: 9, awake: 0.25, ..Default::default() }],
+        workers: vec![worker()],
         ports: vec![PortStatus {
             name: "vm1".into(),
             state: PortState::Running,
@@ -299,6 +306,11 @@ fn metrics_are_the_same_counters() {
         "floodway_uptime_seconds 1.5",
         "floodway_worker_polls_total{worker=\"0\"} 9",
         "floodway_worker_awake_ratio{worker=\"0\"} 0.25",
+        "floodway_worker_round_seconds_bucket{le=\"0.000032\",worker=\"0\"} 9",
+        "floodway_worker_batch_frames_bucket{le=\"1.0\",worker=\"0\"} 3",
+        "floodway_worker_batch_frames_bucket{le=\"16.0\",worker=\"0\"} 4",
+        "floodway_worker_batch_frames_bucket{le=\"+Inf\",worker=\"0\"} 6",
+        "floodway_worker_batch_frames_sum{worker=\"0\"} 60.0",
         "floodway_port_running{port=\"vm1\"} 1.0",
         "floodway_port_quarantined{port=\"vm1\"} 1.0",
         "floodway_port_quarantines_total{port=\"vm1\",reason=\"dirty_log\"} 2",

@@ -151,6 +151,8 @@ fn worker(index: usize, info: &WorkerInfo, now: Instant) -> WorkerStatus {
         sleeps: stats.sleeps.get(),
         stalls: stats.stalls.get(),
         awake: (1.0 - slept_s / uptime_s.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0),
+        rounds: (&stats.rounds.counts()).into(),
+        batches: stats.batches.status(),
     }
 }
 

@@ -24,6 +24,7 @@ mod schedule;
 mod tests;
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -177,7 +178,7 @@ impl Worker {
         if !idle_polls.is_multiple_of(CLOCK_EVERY) && self.polling.is_polling() {
             return;
         }
-        *now = self.shared.now();
+        let before = mem::replace(now, self.shared.now());
         busy |= self.run_timers(forwarder, *now);
         if self.polled.begin_look(*now) {
             self.look_at_ports(*now);
@@ -188,6 +189,7 @@ impl Worker {
         }
         if busy {
             self.stats.busy_polls.add(1);
+            self.stats.rounds.observe_nanos(now.nanos_since(before), 1);
             self.polling.note_work(*now, thread_time);
         } else if self.polling.next(*now, thread_time) == Next::Sleep {
             batch.release();
@@ -412,6 +414,7 @@ impl Worker {
                 continue;
             }
             ledger.charge(port.id, batch.taken());
+            self.stats.batches.note(batch.len());
             without = if batch.has_more() { 0 } else { without + 1 };
             forwarder.forward_batch(port, batch, now);
             let due = tx.complete_moderated(batch, now, port.sent(), port.received());

@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use floodway_core::histogram::DurationHistogram;
 use floodway_core::time::Instant;
 
 use super::uplink::UplinkReceiver;
+use crate::api::histogram;
+use crate::queues::tx::BATCH;
 use crate::stats::Counter;
 
 /// What everybody may know of a worker.
@@ -35,6 +38,10 @@ pub struct WorkerStats {
     asleep_since_ns: AtomicU64,
     /// Times that it stood still. Written by the watchdog.
     pub stalls: Counter,
+    /// How long rounds took that found something to do, each since the look at the clock before it.
+    pub rounds: DurationHistogram,
+    /// How many frames guests' batches had.
+    pub batches: BatchSizes,
     /// The table of ports that it has seen.
     generation: AtomicU64,
     /// Its thread, once it runs.
@@ -89,9 +96,46 @@ impl WorkerStats {
     }
 }
 
+/// How many frames batches had. One thread counts, any may read.
+#[derive(Debug, Default)]
+pub struct BatchSizes {
+    /// Up to 1, 2, 4 ... and [`BATCH`] frames, each without those of the ones before.
+    buckets: [Counter; BATCH.ilog2() as usize + 1],
+    frames: Counter,
+}
+
+impl BatchSizes {
+    /// Counts a batch of so many frames, at most [`BATCH`].
+    #[inline]
+    pub(crate) fn note(&self, frames: usize) {
+        let bucket = frames.next_power_of_two().ilog2() as usize;
+        if let Some(bucket) = self.buckets.get(bucket) {
+            bucket.add(1);
+            self.frames.add(frames as u64);
+        }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn status(&self) -> histogram::BatchSizes {
+        let frames = self.frames.get();
+        let buckets = self.buckets.iter().map(Counter::get).filter(|_| frames > 0);
+        histogram::BatchSizes { buckets: buckets.collect(), frames }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_are_counted_by_how_many_frames_they_have() {
+        let sizes = BatchSizes::default();
+        assert_eq!(sizes.status(), histogram::BatchSizes::default());
+        [1, 2, 3, 4, 5, 16, 17, BATCH].iter().for_each(|&frames| sizes.note(frames));
+        let status = sizes.status();
+        assert_eq!((&status.buckets[..], status.frames), (&[1, 1, 2, 1, 1, 2][..], 80));
+    }
 
     #[test]
     fn a_sleep_that_goes_on_counts() {

@@ -10,94 +10,79 @@ use super::ControlArgs;
 #[derive(Debug, Subcommand)]
 pub enum PortCommand {
     /// Show the keys of ports that do not have their defaults
-    Show {
-        /// The port; all of them if left out
-        name: Option<String>,
-        /// Print JSON instead of TOML
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
+    Show(ShowArgs),
     /// Add a port
     Add(KeysArgs),
     /// Change keys of a port
     Set(KeysArgs),
     /// Remove a port
-    Del {
-        /// The port
-        name: String,
-        #[command(flatten)]
-        how: ChangeArgs,
-    },
+    Del(DelArgs),
 }
 
 /// What `floodway network` can do.
 #[derive(Debug, Subcommand)]
 pub enum NetworkCommand {
     /// List the networks, their ports and uplinks
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
+    List(ListArgs),
     /// Show a network, who is in it and its forwarding table
     Show {
         /// The network
         name: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        control: ControlArgs,
+        list: ListArgs,
     },
     /// Add a network
     Add(KeysArgs),
     /// Change keys of a network, and with it the ports and uplinks that are in it
     Set(KeysArgs),
     /// Remove a network that nobody is in
-    Del {
-        /// The network
-        name: String,
-        #[command(flatten)]
-        how: ChangeArgs,
-    },
+    Del(DelArgs),
 }
 
 /// What `floodway uplink` can do.
 #[derive(Debug, Subcommand)]
 pub enum UplinkCommand {
     /// List the uplinks, their devices and networks
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
+    List(ListArgs),
     /// Show the keys of uplinks that do not have their defaults
-    Show {
-        /// The uplink; all of them if left out
-        name: Option<String>,
-        /// Print JSON instead of TOML
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        control: ControlArgs,
-    },
+    Show(ShowArgs),
     /// Add an uplink
     Add(KeysArgs),
     /// Change keys of an uplink
     Set(KeysArgs),
     /// Remove an uplink
-    Del {
-        /// The uplink
-        name: String,
-        #[command(flatten)]
-        how: ChangeArgs,
-    },
+    Del(DelArgs),
+}
+
+/// Options of what prints a table.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// Options of what prints keys.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Its name; all of them if left out
+    pub name: Option<String>,
+    /// Print JSON instead of TOML
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: ControlArgs,
+}
+
+/// Options of `del`.
+#[derive(Debug, Args)]
+pub struct DelArgs {
+    /// Its name
+    pub name: String,
+    #[command(flatten)]
+    pub how: ChangeArgs,
 }
 
 /// Options of `add` and `set`.

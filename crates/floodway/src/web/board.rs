@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use super::flow_page::FlowPage;
 use super::overview::Overview;
 use super::port_page::PortPage;
-use super::series::KEPT;
+use super::series::{History, KEPT};
 
 /// Pages at one time.
 pub const MOST_PAGES: usize = 16;

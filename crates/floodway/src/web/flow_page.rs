@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use floodway_switch::api::control::{FlowKey, FlowStatus};
 use serde::Serialize;
 
-use super::series::{Columns, KEPT, Series, push, tail};
+use super::series::{Columns, History, Series, push, tail};
 
 /// States of the transmit side; samples have positions in this list.
 const TX: [&str; 5] = ["OFFLINE", "ACTIVE", "NO_BUFFER", "PACKET_LOSS", "LEAVING"];
@@ -57,20 +57,10 @@ impl FlowPage {
     pub fn time(&self) -> Option<u64> {
         self.times.back().copied()
     }
+}
 
-    /// All of it.
-    #[must_use]
-    pub fn all(&self) -> impl Serialize + '_ {
-        self.document(true, KEPT)
-    }
-
-    /// What was noted last.
-    #[must_use]
-    pub fn last(&self) -> impl Serialize + '_ {
-        self.document(false, 1)
-    }
-
-    fn document(&self, reset: bool, last: usize) -> Document<'_> {
+impl History for FlowPage {
+    fn document(&self, reset: bool, last: usize) -> impl Serialize {
         Document {
             reset,
             port: &self.port,

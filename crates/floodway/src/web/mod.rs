@@ -30,17 +30,14 @@ mod server;
 mod stream;
 mod token;
 
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
-use floodway_switch::control::{BindError, ControlListener};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::WebArgs;
+use crate::serving::{bind, listen, say};
 use board::Board;
 use server::Place;
 use token::Token;
@@ -75,25 +72,4 @@ pub fn web(args: &WebArgs) -> anyhow::Result<()> {
     }
     signals.forever().next();
     Ok(())
-}
-
-fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| format!("--listen {address}: cannot listen"))
-}
-
-fn bind(path: &Path) -> anyhow::Result<ControlListener> {
-    ControlListener::bind(path).map_err(|error| match error {
-        BindError::AlreadyRunning(path) => anyhow!("--socket {}: it is in use", path.display()),
-        BindError::NotASocket(path) => {
-            anyhow!("--socket {}: the file exists and is not a socket", path.display())
-        }
-        other => anyhow!(other),
-    })
-}
-
-/// Tells who waits for it where the page is.
-fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
 }

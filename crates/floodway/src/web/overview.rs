@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use floodway_switch::api::status::PortState;
 use serde::Serialize;
 
-use super::series::{Columns, KEPT, Series, push, tail};
+use super::series::{Columns, History, Series, push, tail};
 use crate::top::model::{DropRate, Model, Row, Total, WorkerRow};
 
 /// Figures of a port, by what they are called in documents.
@@ -63,21 +63,14 @@ impl Overview {
         push(&mut self.times, time);
         self.series.values_mut().for_each(|series| series.push([None; NAMES.len()]));
     }
+}
 
-    /// All of it.
-    #[must_use]
-    pub fn all(&self) -> impl Serialize + '_ {
-        self.document(true, KEPT)
-    }
-
-    /// What was noted last.
-    #[must_use]
-    pub fn last(&self) -> impl Serialize + '_ {
-        self.document(false, 1)
-    }
-
-    fn document<'a>(&'a self, reset: bool, last: usize) -> Document<'a> {
-        let port = |row: &'a Row| Some(port(row, self.series.get(&row.name)?, last));
+impl History for Overview {
+    fn document(&self, reset: bool, last: usize) -> impl Serialize {
+        let ports = self.rows.iter().filter_map(|row| {
+            let series = self.series.get(&row.name)?;
+            Some(port(row, series, last))
+        });
         Document {
             reset,
             times: tail(&self.times, last),
@@ -85,7 +78,7 @@ impl Overview {
             switch: &self.switch,
             workers: &self.workers,
             uplinks: &self.uplinks,
-            ports: self.rows.iter().filter_map(port).collect(),
+            ports: ports.collect(),
         }
     }
 }

@@ -12,7 +12,7 @@ use floodway_switch::api::histogram::{Histogram, bounds_s};
 use floodway_switch::api::status::{Drops, PortState, PortStatus, VcpuStatus, add_drops};
 use serde::Serialize;
 
-use super::series::{Columns, KEPT, Series, push, tail};
+use super::series::{Columns, History, Series, push, tail};
 
 /// Looks, a second apart, over which quantiles are taken.
 const WINDOW: usize = 10;
@@ -123,20 +123,10 @@ impl PortPage {
     pub fn time(&self) -> Option<u64> {
         self.times.back().copied()
     }
+}
 
-    /// All of it.
-    #[must_use]
-    pub fn all(&self) -> impl Serialize + '_ {
-        self.document(true, KEPT)
-    }
-
-    /// What was noted last.
-    #[must_use]
-    pub fn last(&self) -> impl Serialize + '_ {
-        self.document(false, 1)
-    }
-
-    fn document(&self, reset: bool, last: usize) -> Document<'_> {
+impl History for PortPage {
+    fn document(&self, reset: bool, last: usize) -> impl Serialize {
         Document {
             reset,
             name: &self.name,

@@ -7,6 +7,22 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 /// Samples that are kept: three minutes at one a second.
 pub const KEPT: usize = 180;
 
+/// What is known of something over the last minutes, for pages that show it.
+pub trait History {
+    /// What is known now, with the last samples, at most `last`. With `reset` they take the place of those that a page has.
+    fn document(&self, reset: bool, last: usize) -> impl Serialize;
+
+    /// All of it.
+    fn all(&self) -> impl Serialize {
+        self.document(true, KEPT)
+    }
+
+    /// What was noted last.
+    fn last(&self) -> impl Serialize {
+        self.document(false, 1)
+    }
+}
+
 /// Appends `value` to a line of at most [`KEPT`].
 pub fn push<T>(line: &mut VecDeque<T>, value: T) {
     if line.len() == KEPT {

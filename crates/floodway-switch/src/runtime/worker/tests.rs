@@ -137,6 +137,21 @@ fn many_queue_pairs_of_gso_packets_to_be_cut_cost_others_no_more_than_their_shar
     assert!(spent[0].abs_diff(spent[1]) <= bound, "{spent:?}");
 }
 
+#[test]
+fn rounds_with_work_and_the_frames_of_batches_are_counted() {
+    let mut scene = Scene::new(vec![plain(), plain()]);
+    for n in 0..5 {
+        assert!(scene.guests[0].send_quietly(0, &VnetHdr::default(), &numbered(1, 2, n, 22)));
+    }
+    let stats = Arc::clone(&scene.worker.stats);
+    assert_eq!((stats.rounds.counts().count(), stats.batches.status().frames), (0, 0));
+    let mut progress = scene.worker.begin();
+    scene.worker.step(&mut progress);
+    assert_eq!((stats.rounds.counts().count(), stats.busy_polls.get()), (1, 1));
+    let batches = stats.batches.status();
+    assert_eq!((&batches.buckets[..], batches.frames), (&[0, 0, 0, 1, 0, 0][..], 5));
+}
+
 /// Debug builds panic where the order is broken.
 #[test]
 fn housekeeping_takes_the_locks_of_a_port_in_order() {
