@@ -21,16 +21,6 @@ impl GuestMemory {
         Some((unsafe { region.host.add(offset as usize) }, contiguous))
     }
 
-    /// Our address of guest physical address `gpa`, if it is in region `hint`.
-    #[inline]
-    #[must_use]
-    pub fn translate_near(&self, hint: usize, gpa: u64) -> Option<*mut u8> {
-        let region = self.regions.get(hint)?;
-        let offset = gpa.wrapping_sub(region.layout.gpa);
-        // SAFETY: offset < size, and the mapping is `size` bytes long.
-        (offset < region.layout.size).then(|| unsafe { region.host.add(offset as usize) })
-    }
-
     #[cold]
     fn find(&self, hint: &mut usize, gpa: u64) -> Option<&Region> {
         let after = self.starts.partition_point(|&start| {

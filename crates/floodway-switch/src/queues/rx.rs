@@ -482,7 +482,6 @@ impl RxQueue {
         let Some(Plain { head, ptr, .. }) = queue.pop_plain(Access::Write { need }) else {
             return false;
         };
-        queue.prefetch_next_buffer(need);
         let hdr = header(frame, self.features.offloads, 1);
         // SAFETY: the buffer has `need` bytes: those of the header, and the frame's, beyond which nothing is written. Two guests, or one guest's buffers, may name the same bytes: `copy`
         // allows overlap.

@@ -34,7 +34,7 @@ pub const fn most_iovecs(bytes: usize) -> usize {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
-    pub(super) addr: u64,
+    addr: u64,
     len: u32,
     flags: u16,
     next: u16,
