@@ -255,8 +255,8 @@ fn conditional_rules() -> Built<Rules> {
         (libc::SYS_mprotect, with_bits(2, executable, 0)?),
         (libc::SYS_clone, with_bits(0, thread, thread)?),
         (libc::SYS_prctl, any_of(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_TIMERSLACK as u64])?),
-        // A thread that is to leave workers what they need; without a capability it cannot go back.
-        (libc::SYS_sched_setscheduler, own_idle_policy()?),
+        // A thread that is to leave workers what they need makes itself nicer; nobody is made less nice without a capability.
+        (libc::SYS_setpriority, own_priority()?),
         // abort(3), of this process only.
         (libc::SYS_tgkill, any_of(0, &[u64::from(std::process::id())])?),
     ]))
@@ -284,11 +284,10 @@ fn time_limits() -> Built<Vec<SeccompRule>> {
     [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].into_iter().map(rule).collect()
 }
 
-/// The calling thread, and only [`SCHED_IDLE`](libc::SCHED_IDLE).
-fn own_idle_policy() -> Built<Vec<SeccompRule>> {
-    let of_caller = condition(0, SeccompCmpOp::Eq, 0)?;
-    let idle = condition(1, SeccompCmpOp::Eq, libc::SCHED_IDLE as u64)?;
-    Ok(vec![SeccompRule::new(vec![of_caller, idle])?])
+/// Priorities that may be set: that of the calling thread.
+fn own_priority() -> Built<Vec<SeccompRule>> {
+    let of_one = condition(0, SeccompCmpOp::Eq, u64::from(libc::PRIO_PROCESS))?;
+    Ok(vec![SeccompRule::new(vec![of_one, condition(1, SeccompCmpOp::Eq, 0)?])?])
 }
 
 /// The condition of an argument of which the kernel looks at the low 32 bits, or of bits that lie there.

@@ -1,4 +1,4 @@
-//! Which cores threads run on, and beside whom.
+//! Which cores threads run on.
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
@@ -63,18 +63,6 @@ impl Cores {
         };
         if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
     }
-}
-
-/// Lets the calling thread run only while the cores that it may use would be idle else (`SCHED_IDLE`, sched(7)): beside a busy thread it
-/// has 0.3 % of a core, and with the lowest niceness 1.4 %. Without `CAP_SYS_NICE` there is no way back.
-///
-/// # Errors
-/// The system refuses.
-pub(crate) fn run_when_idle() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread; the pointer is to parameters that live through the call.
-    let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
-    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

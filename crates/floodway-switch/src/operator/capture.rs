@@ -28,7 +28,7 @@ use crate::api::control::ControlError;
 use crate::api::events::EventKind;
 use crate::capture::{Capture, Captures, Reader, Record, Tap, Watch};
 use crate::events::Events;
-use crate::host::affinity::{Cores, run_when_idle};
+use crate::host::affinity::Cores;
 use crate::runtime::watchdog::spawn_critical;
 use crate::state::port::Port;
 use crate::state::shared::Shared;
@@ -42,6 +42,8 @@ const LONG: Duration = Duration::from_millis(20);
 const FOLLOW: Duration = Duration::from_millis(100);
 /// Bytes after which a chunk is handed on.
 const CHUNK: usize = 256 << 10;
+/// The lowest priority of an ordinary thread.
+const NICEST: i32 = 19;
 /// Longest filter expression that is written to the file.
 const MAX_EXPRESSION: usize = 4096;
 
@@ -156,7 +158,7 @@ pub(super) fn begin(
 
 /// Lets this thread have only what others leave of a core that it may share with a worker. What it does not get to in time is lost, and counted.
 fn give_way() {
-    if let Err(error) = run_when_idle() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICEST) {
         tracing::debug!(%error, "a capture competes with workers");
     }
 }
