@@ -477,7 +477,7 @@ impl RxQueue {
     fn place_in_one(&mut self, frame: &Frame<'_>) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         let queue = &mut ring.queue;
-        let hdr_len = self.features.hdr_len.min(vnet::LEN);
+        let hdr_len = self.features.hdr_len.clamp(vnet::LEGACY_LEN, vnet::LEN);
         let need = hdr_len as u32 + frame.len;
         let Some(Plain { head, ptr, .. }) = queue.pop_plain(Access::Write { need }) else {
             return false;
@@ -552,7 +552,7 @@ fn header(frame: &Frame<'_>, offloads: Offloads, num_buffers: u16) -> VnetHdr {
 /// Writes the first `len` bytes of `hdr` to `to`, from registers: a copy of them from the stack would wait for all stores of the frame before.
 ///
 /// # Safety
-/// `len` bytes at `to` are writable, [`vnet::LEGACY_LEN`] or [`vnet::LEN`].
+/// `len` bytes at `to` are writable, at least [`vnet::LEGACY_LEN`].
 #[inline(always)]
 unsafe fn write_header(hdr: &VnetHdr, to: *mut u8, len: usize) {
     let (first, last) = hdr.to_words();

@@ -260,3 +260,18 @@ proptest! {
         prop_assert_eq!(u64::from(written), next_used);
     }
 }
+
+#[test]
+fn a_header_is_as_long_as_the_guest_has_it() {
+    let numbers = [66, 1448, 34, 16, 2];
+    let [hdr_len, gso_size, csum_start, csum_offset, num_buffers] = numbers;
+    let hdr =
+        VnetHdr { flags: 1, gso_type: 4, hdr_len, gso_size, csum_start, csum_offset, num_buffers };
+    for len in [vnet::LEGACY_LEN, vnet::LEN] {
+        let mut buffer = [0xaa_u8; 16];
+        // SAFETY: 16 bytes are writable.
+        unsafe { write_header(&hdr, buffer.as_mut_ptr(), len) };
+        assert_eq!(buffer[..len], hdr.to_bytes()[..len]);
+        assert!(buffer[len..].iter().all(|&byte| byte == 0xaa), "{buffer:?}");
+    }
+}
