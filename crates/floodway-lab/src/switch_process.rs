@@ -240,9 +240,9 @@ impl Switch {
         let mut command = Command::new(&program);
         command.args(["upgrade", "--json", "--binary"]).arg(&program);
         command.arg("--control").arg(&self.control);
-        let said: Value = serde_json::from_str(&process::run_command(command)?)?;
+        let status: Value = serde_json::from_str(&process::run_command(command)?)?;
         let figure = |name: &str| {
-            let figure = said["upgrades"][name].as_u64();
+            let figure = status["upgrades"][name].as_u64();
             figure.with_context(|| format!("`floodway upgrade` did not say {name}"))
         };
         let pause = Duration::from_micros(figure("pause_us")?);

@@ -31,18 +31,18 @@ fn start(scene: &mut Scene) {
     scene.start(&(scene.port(1, "") + &scene.port(2, "")));
 }
 
-/// Starts the server with these options, and returns what it says.
+/// Starts the server with these options, and returns the first lines that it prints.
 fn serve(scene: &Scene, options: &[&str], lines: usize) -> (Running, Vec<String>) {
     let words = [&["web"], options].concat();
     let mut child = scene.command(&words).stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(child.stdout.take().unwrap()).lines().take(lines);
-    let said = said.map(Result::unwrap).collect();
-    (Running(child), said)
+    let printed = BufReader::new(child.stdout.take().unwrap()).lines().take(lines);
+    let printed = printed.map(Result::unwrap).collect();
+    (Running(child), printed)
 }
 
 fn serve_tcp(scene: &Scene) -> Page {
-    let (process, said) = serve(scene, &["--listen", "127.0.0.1:0"], 1);
-    let url = said[0].strip_prefix("the page is at http://").expect("a URL");
+    let (process, printed) = serve(scene, &["--listen", "127.0.0.1:0"], 1);
+    let url = printed[0].strip_prefix("the page is at http://").expect("a URL");
     let (address, token) = url.split_once("/#token=").expect("a token");
     Page { _process: process, address: address.parse().unwrap(), token: token.to_owned() }
 }
@@ -269,8 +269,8 @@ fn pages_are_limited_and_one_that_goes_makes_room() {
 #[test]
 fn a_socket_has_permissions_instead_of_a_token() {
     let scene = Scene::new();
-    let (server, said) = serve(&scene, &["--socket", "web.sock"], 1);
-    assert_eq!(said, ["the page is on web.sock, for who may connect to it"]);
+    let (server, printed) = serve(&scene, &["--socket", "web.sock"], 1);
+    assert_eq!(printed, ["the page is on web.sock, for who may connect to it"]);
     let path = scene.path("web.sock");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     let connect = || UnixStream::connect(&path).unwrap();

@@ -99,7 +99,7 @@ enum Stream {
 
 impl Stream {
     /// Sends `bytes`; returns whether all of them arrived as they were. A stream that broke off is a result of
-    /// the experiment, told by its message, not an error of the lab.
+    /// the experiment, named by its message, not an error of the lab.
     fn is_carried(self, sender: &Vm, receiver: &Vm, address: &str, bytes: u64) -> Result<bool> {
         match self {
             Self::Checked { seed } => {
