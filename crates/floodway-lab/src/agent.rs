@@ -3,6 +3,7 @@
 mod channel;
 mod network;
 mod requests;
+mod sockets;
 mod transfer;
 
 use std::fs::File;

@@ -56,7 +56,7 @@ pub fn tap(name: &str, device: &str) -> UplinkConfig {
 }
 
 /// What the switch is to do for the TCP connections of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Offload {
     /// Congestion control of what the VM sends.
     pub transmit: bool,

@@ -5,5 +5,6 @@ mod background;
 pub mod frame;
 pub mod protocol;
 pub mod requests;
+pub mod sockets;
 pub mod stream;
 pub mod transfer;

@@ -133,6 +133,8 @@ pub enum Request {
         /// From [`Listening`].
         listener: u64,
     },
+    /// Makes socket calls on a connection of its own. Value: list of [`crate::sockets::Outcome`].
+    SocketCalls(crate::sockets::Script),
     /// Opens a server of requests. Value: [`Listening`].
     RequestsServe {
         /// Address; port 0 lets the kernel choose.

@@ -6,3 +6,4 @@
 mod control_queue;
 mod networks;
 mod scene;
+mod sockets;

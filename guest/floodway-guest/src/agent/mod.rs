@@ -26,8 +26,8 @@ use floodway_guest::protocol::{
     Clock, Hello, OutputStream, Reply, ReplyMessage, Request, RequestMessage, UNSOLICITED,
 };
 use floodway_guest::requests::Server;
-use floodway_guest::stream;
 use floodway_guest::transfer::{self, Sink};
+use floodway_guest::{sockets, stream};
 use rustix::system::{RebootCommand, reboot, uname};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -155,6 +155,7 @@ impl Agent {
             Request::TransferListen { address } => done(self.sinks.open(address)?),
             Request::TransferArrivals { listener } => done(self.sinks.with(listener, Sink::take)?),
             Request::TransferClose { listener } => done(self.sinks.close(listener)?),
+            Request::SocketCalls(script) => done(sockets::run(&script)?),
             Request::RequestsServe { address } => done(self.servers.open(address)?),
             Request::RequestsClose { listener } => done(self.servers.close(listener)?),
             Request::HogStart(hog) => done(self.hogs.start(&hog)?),
