@@ -1,8 +1,8 @@
 //! The agent's static binary.
 //!
 //! `$FLOODWAY_GUEST` names it; else it is `floodway-guest` beside the running program, if that is
-//! static; else cargo builds it from this workspace, with the C library linked in, in a target directory in the
-//! cache (a build of its own: other flags would throw away the artefacts of the main one).
+//! static; else cargo builds it from this workspace, with the C library linked in, in a target directory of its own: other flags would throw away the artefacts of the
+//! main one, and a directory that checkouts share would give one the agent of another (cargo tells sources by their place in the workspace and their times).
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::program;
-use crate::{cache, process};
+use crate::process;
 
 /// Names the agent's binary.
 pub const VARIABLE: &str = "FLOODWAY_GUEST";
@@ -41,7 +41,7 @@ fn build() -> Result<PathBuf> {
         workspace.join("Cargo.toml").is_file(),
         "the guest agent is missing: put a static {NAME} beside this program, or set {VARIABLE}"
     );
-    let target_dir = cache::make("agent-build")?;
+    let target_dir = workspace.join("target/agent");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(&workspace)
