@@ -12,8 +12,8 @@ use crate::cleanup::{self, Guard};
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// What the largest pair takes: OVS-DPDK 1024 MiB, the client 256 MiB, and DPDK's own tables.
-const NEEDED_MIB: u64 = 1536;
+/// What the largest pair of DPDK's programs takes: OVS-DPDK 1024 MiB, the client 256 MiB, and DPDK's own tables.
+pub const DPDK_MIB: u64 = 1536;
 
 /// The pool is large enough as long as this lives.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Grows the pool when less than [`NEEDED_MIB`] is free.
+    /// Grows the pool when less than `mib` MiB are free.
     ///
     /// # Errors
     /// When the kernel has no huge pages, or not enough contiguous memory for them.
-    pub fn acquire() -> Result<Self> {
+    pub fn acquire(mib: u64) -> Result<Self> {
         let page_kib = meminfo("Hugepagesize").context("the kernel has no huge pages")?;
-        let needed = (NEEDED_MIB * 1024).div_ceil(page_kib);
+        let needed = (mib * 1024).div_ceil(page_kib);
         let free = free_pages()?;
         if free >= needed {
             return Ok(Self { _restore: None });

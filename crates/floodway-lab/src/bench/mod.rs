@@ -43,7 +43,7 @@ use crate::cleanup;
 use case::{Case, Frames, Profile};
 use contention::PollerTime;
 use generator::{Generator, Measurement};
-use hugepages::Reservation;
+use hugepages::{DPDK_MIB, Reservation};
 use peer::{PeerKind, Setup};
 
 /// Name of the experiment in its report.
@@ -71,6 +71,9 @@ pub struct Args {
     /// Milliseconds of each slice (with --isolation)
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(20..=10_000), requires = "isolation")]
     pub slice_ms: u32,
+    /// Give the victims memory of 4 KiB pages instead of 2 MiB ones (with --isolation)
+    #[arg(long, requires = "isolation")]
+    pub small_pages: bool,
     /// Print the report as JSON, and the table to standard error (with --isolation)
     #[arg(long, requires = "isolation")]
     pub json: bool,
@@ -218,7 +221,7 @@ fn switches(args: &Args) -> Vec<PeerKind> {
 fn prepare(args: &Args) -> Result<(Generator, Reservation)> {
     check_cores(args)?;
     let generator = Generator::build(args.client_core)?;
-    Ok((generator, Reservation::acquire()?))
+    Ok((generator, Reservation::acquire(DPDK_MIB)?))
 }
 
 fn check_cores(args: &Args) -> Result<()> {

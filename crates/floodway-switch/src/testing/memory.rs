@@ -27,14 +27,47 @@ pub struct TestMemory {
     regions: Vec<Region>,
 }
 
+/// What memory is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// 4 KiB.
+    #[default]
+    Small,
+    /// 2 MiB, of the kernel's pool.
+    Huge,
+}
+
+impl Pages {
+    /// Bytes of a page.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Small => 4 << 10,
+            Self::Huge => 2 << 20,
+        }
+    }
+
+    fn flags(self) -> libc::c_uint {
+        match self {
+            Self::Small => 0,
+            Self::Huge => libc::MFD_HUGETLB | libc::MFD_HUGE_2MB,
+        }
+    }
+}
+
 /// A memory file of `size` bytes.
 ///
 /// # Panics
 /// The system has none left.
 #[must_use]
 pub fn memfd(size: u64) -> File {
+    memfd_of(Pages::Small, size)
+}
+
+fn memfd_of(pages: Pages, size: u64) -> File {
+    let flags = libc::MFD_CLOEXEC | pages.flags();
     // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"floodway-test".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"floodway-test".as_ptr(), flags) };
     assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
     // SAFETY: a new descriptor that nobody else owns.
     let file = unsafe { File::from_raw_fd(fd) };
@@ -49,8 +82,17 @@ impl TestMemory {
     /// The system has no memory files or mappings left.
     #[must_use]
     pub fn new(regions: &[(u64, u64)]) -> Arc<Self> {
+        Self::of(Pages::Small, regions)
+    }
+
+    /// As [`TestMemory::new`], of such pages.
+    ///
+    /// # Panics
+    /// As [`TestMemory::new`]; or the kernel's pool has too few huge pages.
+    #[must_use]
+    pub fn of(pages: Pages, regions: &[(u64, u64)]) -> Arc<Self> {
         let region = |(i, &(gpa, size)): (usize, &(u64, u64))| {
-            let file = memfd(size);
+            let file = memfd_of(pages, size);
             let offset = FileOffset::new(file.try_clone().expect("descriptors left"), 0);
             let map = MmapRegionBuilder::new(size as usize)
                 .with_file_offset(offset)

@@ -199,6 +199,12 @@ pub fn notes(results: &Results, is_short: bool) -> Vec<String> {
             "holds: the stream keeps {kept} of its fair share, round trips {kept} of their rate (beside a capture {captured}), and their 99 % quantile stays within {P99_TIMES} times calm and {P99_PLUS_US} us"
         ),
     ];
+    if let Some(dearer) = results.dearer {
+        notes.push(format!(
+            "without any switch, a loop that copies the stream's frames in turns with other work that takes as long pays {dearer:.2} times as much for each: half of the time is {:.2} of the frames on this machine",
+            0.5 / dearer
+        ));
+    }
     for case in &results.cases {
         notes.push(note(case));
     }

@@ -18,12 +18,15 @@
 //! attacker's share is what the switch itself charges it for (`WORK` of `status`); were that too little, the victims would lose more than the
 //! fair share leaves them, so it is no way out.
 //!
+//! What the machine itself takes from a stream that shares a core is measured besides ([`machine`]), and judges nothing.
+//!
 //! All threads of the switch are on one core, also those that serve sockets: what front-ends make these do is at the cost of the
 //! worker, which is the worst that can happen.
 
 mod attack;
 mod figures;
 mod kind;
+mod machine;
 mod run;
 mod slices;
 mod testbed;
@@ -41,11 +44,13 @@ use floodway_report::report::{self, Report, World};
 use floodway_report::{About, Provenance};
 use serde::Serialize;
 
-use super::hugepages::Reservation;
+use super::hugepages::{DPDK_MIB, Reservation};
 use super::peer::PeerKind;
 use super::{Args, check_cores};
+use floodway_switch::testing::memory::Pages;
 use kind::Kind;
 use slices::Slice;
+use vm::Spec;
 
 /// Name of the experiment in its report.
 pub const EXPERIMENT: &str = "bench-isolation";
@@ -70,6 +75,8 @@ struct Results {
     cases: Vec<Case>,
     /// Attacks and switches that were left out, and why.
     skipped: BTreeMap<String, String>,
+    /// How much longer this machine takes for a frame of a stream that shares its core.
+    dearer: Option<f64>,
 }
 
 /// Runs the benchmark, prints its table, and writes the report. A figure out of its band is no error: see `check`.
@@ -82,7 +89,9 @@ pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
     let peers = peers(args)?;
     check_cores(args)?;
     let mut results = Results::default();
-    let (peers, _reservation) = available(&peers, &mut results);
+    let _victims = reserve(args, 0)?;
+    results.dearer = Some(machine::dearer(args.switch_core)?);
+    let (peers, _reservation) = available(args, &peers, &mut results);
     for (number, kind) in kinds.iter().enumerate() {
         for peer in &peers {
             eprintln!("{}/{}: {} on {peer}", number + 1, kinds.len(), kind.name());
@@ -118,12 +127,30 @@ fn peers(args: &Args) -> Result<Vec<PeerKind>> {
     Ok(own.into_iter().chain(others).collect())
 }
 
+/// Huge pages for the victims, and `more` MiB.
+fn reserve(args: &Args, more: u64) -> Result<Option<Reservation>> {
+    let pages = run::pages(args);
+    let victims = if pages == Pages::Huge { 2 * Spec::victim(pages).end() >> 20 } else { 0 };
+    let mib = victims + more;
+    (mib > 0)
+        .then(|| Reservation::acquire(mib))
+        .transpose()
+        .context("memory for VMs (--small-pages gives the victims 4 KiB pages)")
+}
+
 /// Those that can be had, with the huge pages that they need.
-fn available(peers: &[PeerKind], results: &mut Results) -> (Vec<PeerKind>, Option<Reservation>) {
+fn available(
+    args: &Args,
+    peers: &[PeerKind],
+    results: &mut Results,
+) -> (Vec<PeerKind>, Option<Reservation>) {
     let (mut available, mut reservation) = (Vec::new(), None);
     for &peer in peers {
         let missing = peer.missing().or_else(|| {
-            let pages = (peer == PeerKind::OvsDpdk).then(Reservation::acquire).transpose();
+            if peer != PeerKind::OvsDpdk {
+                return None;
+            }
+            let pages = reserve(args, DPDK_MIB);
             pages.map(|pages| reservation = pages).err().map(|error| format!("{error:#}"))
         });
         match missing {
@@ -169,6 +196,7 @@ fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
 
 fn host(args: &Args) -> BTreeMap<String, serde_json::Value> {
     let mut host = host::machine();
+    host.insert("victims_page_kib".into(), (run::pages(args).bytes() >> 10).into());
     host.insert("slices".into(), args.slices.into());
     host.insert("slice_ms".into(), args.slice_ms.into());
     host.insert("switch_core".into(), args.switch_core.into());

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use floodway_switch::testing::memory::Pages;
 use floodway_switch::uplink::packet;
 
 use super::Case;
@@ -48,6 +49,11 @@ pub fn case(args: &Args, peer: PeerKind, attack: Kind) -> Result<Case> {
     Ok(Case { peer, attack, slices, ended })
 }
 
+/// What the victims' memory is made of.
+pub fn pages(args: &Args) -> Pages {
+    if args.small_pages { Pages::Small } else { Pages::Huge }
+}
+
 /// A run in progress.
 struct Run<'a> {
     args: &'a Args,
@@ -59,13 +65,14 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(args: &'a Args, bed: &'a Testbed, attack: Kind) -> Result<Self> {
-        let victim = bed.boot(VICTIM, &Spec::victim())?;
+        let spec = Spec::victim(pages(args));
+        let victim = bed.boot(VICTIM, &spec)?;
         let partner = match attack.uplink() {
             Uplink::Between { .. } => {
                 let (receiver, sender) = packet::open(FAR_DEVICE)?;
                 Partner::Far(Box::new(Far { receiver, sender }))
             }
-            _ => Partner::Vm(Box::new(bed.boot(PARTNER, &Spec::victim())?)),
+            _ => Partner::Vm(Box::new(bed.boot(PARTNER, &spec)?)),
         };
         let victims = Victims::new(victim, partner);
         let attack = attack::stage(attack, bed)?;

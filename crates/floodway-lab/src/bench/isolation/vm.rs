@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floodway_switch::testing::driver::F_WRITE;
+use floodway_switch::testing::memory::Pages;
 use floodway_switch::testing::{DriverQueue, Frontend, RawDescriptor, TestMemory, message};
 use floodway_switch::vhost::features;
 use floodway_wire::vnet::{self, VnetHdr};
@@ -45,6 +46,8 @@ pub struct Spec {
     pub laps: u16,
     /// Bytes behind the buffers, for what an attacker lays out itself.
     pub spare: u64,
+    /// What its memory is made of.
+    pub pages: Pages,
     /// Further regions of memory: guest physical address and bytes, whole pages, beyond [`Spec::end`].
     pub regions: Vec<(u64, u64)>,
 }
@@ -60,6 +63,7 @@ impl Default for Spec {
             tx_buffer: 2048,
             laps: 1,
             spare: 0,
+            pages: Pages::Small,
             regions: Vec::new(),
         }
     }
@@ -68,8 +72,8 @@ impl Default for Spec {
 impl Spec {
     /// A victim: its stream goes through 48 MiB, of its own memory and its partner's, before it touches a byte again. So its frames are in no cache, neither
     /// when it has the worker to itself nor when it has a part of it.
-    pub fn victim() -> Self {
-        Self { ring_size: 1024, laps: 16, ..Self::default() }
+    pub fn victim(pages: Pages) -> Self {
+        Self { ring_size: 1024, laps: 16, pages, ..Self::default() }
     }
 
     /// Where the rings end and the buffers start.
@@ -97,7 +101,7 @@ impl Spec {
 
     /// Where the first region ends.
     pub fn end(&self) -> u64 {
-        (self.spare_at() + self.spare).next_multiple_of(PAGE)
+        (self.spare_at() + self.spare).next_multiple_of(self.pages.bytes())
     }
 }
 
@@ -382,7 +386,8 @@ fn share(frontend: &mut Frontend, spec: &Spec) -> Result<Arc<TestMemory>> {
         TABLE_REGIONS
     };
     let regions = [(0, spec.end())].into_iter().chain(spec.regions.iter().copied());
-    let memory = TestMemory::new(&regions.take(usize::try_from(slots)?).collect::<Vec<_>>());
+    let regions: Vec<_> = regions.take(usize::try_from(slots)?).collect();
+    let memory = TestMemory::of(spec.pages, &regions);
     if one_by_one {
         for region in 0..memory.layouts().count() {
             ask(frontend.add_mem_region(&memory, region), "a region")?;
@@ -491,7 +496,7 @@ mod tests {
     /// Otherwise they are in the cache when the victims are alone, and have gone out of it when they get half of the worker.
     #[test]
     fn the_bytes_of_a_victims_stream_are_in_no_cache_when_they_come_round_again() {
-        let spec = Spec::victim();
+        let spec = Spec::victim(Pages::Small);
         let mut vm = vm(&spec);
         let frame = vec![0x5a; 1500];
         let (seen, good) = stream(&mut vm, 2 * spec.buffers(), &frame);
