@@ -134,20 +134,17 @@ fn serve(
         preparation: None,
     };
     let end = serving.run()?;
-    let addresses = serving.addresses.take();
-    let preparation = serving.preparation.take();
+    let (addresses, preparation) = (serving.addresses.take(), serving.preparation.take());
     drop(serving);
-    match end {
-        Ending::Stop => {
-            // Before the switch lets go of anything: no request is under way then.
-            drop(control);
-            tracing::info!("stopping");
-            // A change that is under way has its own reference, and the process ends before it.
-            drop(switch);
-            Ok(())
-        }
-        Ending::HandOver => hand_over(switch, control, addresses, preparation, &channel),
+    if end == Ending::HandOver {
+        return hand_over(switch, control, addresses, preparation, &channel);
     }
+    // Before the switch lets go of anything: no request is under way then.
+    drop(control);
+    tracing::info!("stopping");
+    // A change that is under way has its own reference, and the process ends before it.
+    drop(switch);
+    Ok(())
 }
 
 /// Connections that another data plane has left in `file`, if it has, by the instances of ports.
