@@ -179,7 +179,8 @@ impl Switch {
         self.launch()
     }
 
-    /// Starts it again with a descriptor store, from now on: what a broker that is killed leaves behind can be taken over, and it can be upgraded.
+    /// Starts it again with a descriptor store, from now on: what a broker that is killed leaves behind can be taken over, and it can be upgraded. A data plane that dies is replaced
+    /// at once, also if the one before it did not live for long.
     ///
     /// # Errors
     /// As [`Switch::start`].
@@ -199,6 +200,9 @@ impl Switch {
             Some(_) => command.env_remove(NO_STORE_VARIABLE).current_dir(&self.dir),
         };
         command.arg("run").arg("--config").arg(self.config_path());
+        if self.others.is_some() {
+            command.args(["--longest-pause", "0"]);
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let started = Instant::now();
         self.process = Some(Process::spawn(format!("switch {}", self.name), command)?);
@@ -247,16 +251,6 @@ impl Switch {
         };
         let pause = Duration::from_micros(figure("pause_us")?);
         Ok(Upgrade { pause, online: figure("online")?, carried: figure("carried")? })
-    }
-
-    /// How long its data plane has run.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn age(&self) -> Result<Duration> {
-        let status = self.status()?;
-        let seconds = status["switch"]["uptime_s"].as_f64().context("a status without uptime")?;
-        Ok(Duration::from_secs_f64(seconds))
     }
 
     /// Kills its data plane (SIGKILL), which a broker replaces.

@@ -249,6 +249,8 @@ fn conditional_rules() -> Built<Rules> {
         (libc::SYS_sendto, vec![SeccompRule::new(vec![null_pointer(4)?])?]),
         (libc::SYS_socketpair, any_of(0, &[libc::AF_UNIX as u64])?),
         (libc::SYS_setsockopt, time_limits()?),
+        // Where kept memory has been written.
+        (libc::SYS_lseek, any_of(2, &[libc::SEEK_DATA as u64, libc::SEEK_HOLE as u64])?),
         (libc::SYS_ioctl, any_of(1, &[libc::FIONBIO, libc::FIOCLEX, libc::TIOCOUTQ])?),
         (libc::SYS_fcntl, any_of(1, &FCNTL.map(|command| command as u64))?),
         (libc::SYS_mmap, with_bits(2, executable, 0)?),

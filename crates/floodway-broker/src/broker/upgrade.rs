@@ -255,6 +255,7 @@ impl Broker<'_> {
     /// Gives everything to the successor of `plane`, which has let go of it or has ended. Returns the successor, or `plane` if it has none.
     pub(super) fn promote(&mut self, mut plane: DataPlane) -> DataPlane {
         let Some(successor) = plane.successor.take() else { return plane };
+        tracing::debug!("the data plane has let go");
         let Successor { candidate, channel, process, since, flows, online, .. } = successor;
         let restarts = plane.restarts;
         let DataPlane { process: retired, channel: closed, .. } = plane;
@@ -271,6 +272,7 @@ impl Broker<'_> {
         if let Err(error) = self.equip(&next, Some(&flows)) {
             tracing::debug!(%error, "the successor takes nothing");
         }
+        tracing::debug!("the successor has everything");
         next
     }
 

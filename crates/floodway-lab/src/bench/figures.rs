@@ -15,6 +15,9 @@ const LOSSY: f64 = 0.01;
 /// Least accepted ratio of the way from guest to guest to bridge and tap.
 const CHANNEL_BESIDE_NATIVE: f64 = 1.5;
 
+/// Least accepted ratio to the same program as one process.
+const TWO_PROCESSES_BESIDE_ONE: f64 = 0.98;
+
 /// What a case is judged by.
 struct Metric {
     name: &'static str,
@@ -46,6 +49,9 @@ pub fn rows(cases: &[Case], kinds: &[PeerKind], rounds: &[Round], compared: bool
                 row.judge(case.accepted_ratio_to_ovs(), None, None);
             }
             PeerKind::Bridge if compared => row.judge(Some(CHANNEL_BESIDE_NATIVE), None, None),
+            PeerKind::SingleProcess if compared => {
+                row.judge(Some(TWO_PROCESSES_BESIDE_ONE), None, None);
+            }
             _ => {}
         }
         rows.push(row);
@@ -183,6 +189,18 @@ mod tests {
         assert_eq!((rows[1].unit.as_str(), rows[1].baseline), ("cycles", Some(260.0)));
         // The case with many flows was never measured: that is short, not a pass.
         assert_eq!(rows[2].verdict, Some(Verdict::BelowTarget));
+    }
+
+    #[test]
+    fn two_processes_may_cost_two_percent() {
+        let (cases, kinds) =
+            (case::all(&[Frames::B64]), [PeerKind::Floodway, PeerKind::SingleProcess]);
+        let verdict = |mpps| {
+            let rounds = [round(PeerKind::Floodway, mpps), round(PeerKind::SingleProcess, 10.0)];
+            rows(&cases, &kinds, &rounds, true)[0].verdict
+        };
+        assert_eq!(verdict(9.81), Some(Verdict::Ok));
+        assert_eq!(verdict(9.79), Some(Verdict::BelowTarget));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Floodway beside the switches that people use: DPDK's testpmd, OVS-DPDK, Linux bridge and tap.
+//! Floodway beside the switches that people use: DPDK's testpmd, OVS-DPDK, Linux bridge and tap; or beside itself as one process, to see what the second one costs.
 //!
 //! # Theory of operation
 //!
@@ -80,7 +80,7 @@ pub struct Args {
     /// Frame sizes (64, 1500, 9000, tso), or attacks with --isolation, to measure; all when absent.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Other switches to measure; all when absent.
+    /// Other switches to measure; all when absent, but for `single-process`: Floodway without its second process.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub peers: Vec<PeerKind>,
     /// Leave Floodway out: baselines of the other switches.
@@ -157,7 +157,7 @@ impl Results {
     /// always, has failed; later rounds go on, so that the report says how often.
     fn note_failure(&mut self, kind: PeerKind, reason: String) {
         let worked = self.rounds.iter().any(|round| round.peer == kind);
-        if worked || kind == PeerKind::Floodway {
+        if worked || kind.is_own() {
             eprintln!("{kind} failed: {reason}");
             self.failures.push(format!("{kind}: {reason}"));
         } else {
@@ -208,10 +208,17 @@ fn check(args: &Args) -> Result<()> {
 
 /// Floodway first, then the others, each once.
 fn switches(args: &Args) -> Vec<PeerKind> {
-    let all = [PeerKind::Floodway, PeerKind::Testpmd, PeerKind::OvsDpdk, PeerKind::Bridge];
+    let all = [
+        PeerKind::Floodway,
+        PeerKind::SingleProcess,
+        PeerKind::Testpmd,
+        PeerKind::OvsDpdk,
+        PeerKind::Bridge,
+    ];
     all.into_iter()
         .filter(|kind| match kind {
             PeerKind::Floodway => !args.without_floodway,
+            PeerKind::SingleProcess => args.peers.contains(kind),
             other => args.peers.is_empty() || args.peers.contains(other),
         })
         .collect()
@@ -389,7 +396,9 @@ mod tests {
     fn floodway_is_never_excused() {
         let mut results = Results::default();
         results.note_failure(PeerKind::Floodway, "no frame arrived".into());
+        results.note_failure(PeerKind::SingleProcess, "no frame arrived".into());
         assert!(results.skipped.is_empty());
-        assert_eq!(results.failures, ["floodway: no frame arrived"]);
+        let failures = ["floodway: no frame arrived", "single-process: no frame arrived"];
+        assert_eq!(results.failures, failures);
     }
 }

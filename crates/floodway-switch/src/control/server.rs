@@ -145,11 +145,18 @@ impl ControlServer {
 /// The server's work, which ends only if it fails.
 type Serving = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-impl Drop for ControlServer {
-    fn drop(&mut self) {
+impl ControlServer {
+    /// Lets it end. Requests may be under way until it is dropped.
+    pub fn begin_stop(&mut self) {
         // The file goes first: from here on a client finds no switch rather than a dying one.
         drop(self.file.take());
         drop(self.stop.take());
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.begin_stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

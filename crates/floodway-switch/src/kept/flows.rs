@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -41,6 +41,8 @@ const CONNECTION: u8 = 2;
 const END: u8 = 3;
 /// What a port's record begins with.
 const PORT_HEAD: usize = 16;
+/// Bytes that are written or read at once: frames stand still meanwhile.
+const CHUNK: usize = 256 << 10;
 
 /// The host's monotonic clock, in nanoseconds.
 fn monotonic() -> u64 {
@@ -61,7 +63,7 @@ impl FlowsWriter {
     /// # Errors
     /// It cannot be written, or is too short.
     pub fn begin(file: OwnedFd, bytes: u64) -> io::Result<Self> {
-        let mut file = BufWriter::new(File::from(file));
+        let mut file = BufWriter::with_capacity(CHUNK, File::from(file));
         file.write_all(&MAGIC)?;
         file.write_all(&u64::from(FORMAT).to_le_bytes())?;
         let room = bytes.saturating_sub((HEAD + RECORD) as u64);
@@ -141,11 +143,26 @@ impl Arrived {
 /// # Errors
 /// They are not to be believed.
 pub fn read(file: OwnedFd, bytes: u64) -> io::Result<BTreeMap<u64, Arrived>> {
-    Reader { file: File::from(file), at: 0, end: bytes }.read()
+    let file = BufReader::with_capacity(CHUNK, FromStart { file: File::from(file), at: 0 });
+    Reader { file, at: 0, end: bytes }.read()
+}
+
+/// A file from its beginning, wherever its position is: the process that wrote it shares that.
+struct FromStart {
+    file: File,
+    at: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(bytes, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
 }
 
 struct Reader {
-    file: File,
+    file: BufReader<FromStart>,
     at: u64,
     end: u64,
 }
@@ -161,7 +178,7 @@ impl Reader {
             return Err(wrong("a record is longer than the file"));
         }
         let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, self.at)?;
+        self.file.read_exact(&mut bytes)?;
         self.at = end;
         Ok(bytes)
     }

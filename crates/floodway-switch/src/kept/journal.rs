@@ -5,18 +5,23 @@
 //! refuses frames. It has room for twice the budgets' bytes, and 5 words for each 512 of these, so it never does as long as they are not changed and the guest fills its segments.
 //!
 //! Memory is there when it has been written: a port that never acknowledges anything has none, and one that does has as much as it ever had to keep at once. So
-//! a file of no blocks is not even read.
+//! a file of no blocks is not even read, and of others only what has blocks: to read the rest would take memory for it, and a moment in which frames stand still.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
 use floodway_core::offload::Config;
-use floodway_core::offload::journal::{Journal, Layout, Lost, Verdict, Words};
+use floodway_core::offload::journal::{Journal, Layout, Lost, Used, Verdict, Words};
 use floodway_process::fault::{self, Point};
-use rustix::fs::fstat;
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::Errno;
 
-use super::map;
+use super::{WORD, map};
+
+/// Stretches of a file that are looked at, at most: a journal is filled from its beginning.
+const MAX_EXTENTS: usize = 64;
 
 /// The words of a journal, mapped for good.
 #[derive(Clone, Copy)]
@@ -40,6 +45,8 @@ impl Words for KeptWords {
 pub struct KeptJournal {
     words: KeptWords,
     layout: Layout,
+    /// What another process may have written.
+    used: Used,
     /// Nobody has written anything.
     is_blank: bool,
 }
@@ -64,7 +71,8 @@ impl KeptJournal {
     pub fn open(file: &OwnedFd, budget: u32) -> io::Result<Self> {
         let layout = Layout::for_budget(budget);
         let is_blank = fstat(file)?.st_blocks == 0;
-        Ok(Self { words: KeptWords(map(file, layout.words())?), layout, is_blank })
+        let used = layout.used(|words| end_of_data(file, words));
+        Ok(Self { words: KeptWords(map(file, layout.words())?), layout, used, is_blank })
     }
 
     /// Returns `true` if no process has recorded anything.
@@ -82,8 +90,25 @@ impl KeptJournal {
     /// What another process has left.
     #[must_use]
     pub fn adopt(self) -> (Journal<KeptWords>, Vec<Verdict>, Lost) {
-        Journal::adopt(self.words, self.layout)
+        Journal::adopt_used(self.words, self.layout, self.used)
     }
+}
+
+/// Behind the last of these words of `file` for which it has memory: all words behind that are zero.
+fn end_of_data(file: &OwnedFd, words: Range<usize>) -> usize {
+    let [start, end] = [words.start, words.end].map(|word| (word * WORD) as u64);
+    let (mut at, mut last) = (start, start);
+    for _ in 0..MAX_EXTENTS {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) if data < end => data,
+            // Nothing comes behind.
+            Ok(_) | Err(Errno::NXIO) => return usize::try_from(last).unwrap_or(0).div_ceil(WORD),
+            Err(_) => break,
+        };
+        let Ok(hole) = seek(file, SeekFrom::Hole(data)) else { break };
+        (at, last) = (hole, hole.min(end));
+    }
+    words.end
 }
 
 impl std::fmt::Debug for KeptJournal {
@@ -126,8 +151,10 @@ mod tests {
         assert!(blocks(&file) * 512 <= 4 * 4096, "{} blocks", blocks(&file));
         let again = KeptJournal::open(&file, BUDGET).unwrap();
         assert!(!again.is_blank());
+        let taken = blocks(&file);
         let (_, verdicts, lost) = again.adopt();
         assert_eq!(lost, Lost::default());
+        assert_eq!(blocks(&file), taken, "what is read takes memory");
         let [Verdict::Whole(flow, frames)] = &verdicts[..] else { panic!("{verdicts:?}") };
         assert_eq!(
             (flow.tuple, flow.acked, &frames[0].bytes[..]),

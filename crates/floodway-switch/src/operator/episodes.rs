@@ -56,9 +56,16 @@ impl EpisodeThread {
     }
 }
 
+impl EpisodeThread {
+    /// Lets it end, which dropping it waits for.
+    pub(crate) fn begin_stop(&mut self) {
+        drop(self.end.take());
+    }
+}
+
 impl Drop for EpisodeThread {
     fn drop(&mut self) {
-        drop(self.end.take());
+        self.begin_stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

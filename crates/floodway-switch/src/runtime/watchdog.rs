@@ -95,9 +95,16 @@ impl WatchdogThread {
     }
 }
 
+impl WatchdogThread {
+    /// Lets it end, which dropping it waits for.
+    pub(crate) fn begin_stop(&mut self) {
+        drop(self.end.take());
+    }
+}
+
 impl Drop for WatchdogThread {
     fn drop(&mut self) {
-        drop(self.end.take());
+        self.begin_stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

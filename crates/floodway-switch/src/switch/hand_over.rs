@@ -4,9 +4,9 @@
 //! A hand-over has two halves. While frames still move, connections are taken off the offload, as far as they can be ([`Switch::prepare_hand_over`]): only if the next data plane does not read
 //! how they are. Then everything that touches guests' memory, devices and kept memory ends, in this order ([`Switch::hand_over`]):
 //!
-//! 1. the watchdog, for which workers would seem to stand still;
-//! 2. ports' threads, each between two messages: rings that run go on, and what a front-end has set up is not taken down, since its rings are to stay as they are;
-//! 3. workers, each at the end of a round: chains that were taken are returned, frames that were delivered are published, and rings stand at `used.idx`.
+//! 1. the watchdog, for which workers would seem to stand still, and at the same time ports' threads, each between two messages: rings that run go on, and what a front-end has set up is
+//!    not taken down, since its rings are to stay as they are;
+//! 2. workers, each at the end of a round: chains that were taken are returned, frames that were delivered are published, and rings stand at `used.idx`.
 //!
 //! Then it is written how connections are ([`kept::flows`](crate::kept::flows)). From then on nothing is written any more. Frames that wait inside (for a guest's buffers, for an uplink's rate) end with the process, as they do in a crash.
 //! Guests are not interrupted for what was published last: whoever takes rings up interrupts once.
@@ -53,6 +53,17 @@ impl Switch {
         self.handed_over
     }
 
+    /// Asks threads to end that are to end before workers do. They all wake up at once, and not each only when the one before it has ended: on a busy machine each waits for a CPU.
+    pub fn begin_hand_over(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.begin_stop();
+        }
+        if let Some(episodes) = &mut self.episodes {
+            episodes.begin_stop();
+        }
+        self.manager.begin_hand_over();
+    }
+
     /// Lets go of everything: when this returns, nothing of guests, devices and kept memory is touched any more. Learned addresses are saved, and connections written to `flows`, if there
     /// is a file, of this length.
     pub fn hand_over(
@@ -60,9 +71,11 @@ impl Switch {
         addresses: Option<&mut KeptAddresses>,
         flows: Option<(OwnedFd, u64)>,
     ) {
+        self.begin_hand_over();
         drop(self.watchdog.take());
         drop(self.episodes.take());
         self.manager.hand_over();
+        tracing::debug!("threads beside workers have ended");
         self.stop.store(true, Ordering::Relaxed);
         self.workers.iter().for_each(|worker| worker.waker.wake());
         for worker in &mut self.workers {
@@ -71,6 +84,7 @@ impl Switch {
                 let _ = thread.join();
             }
         }
+        tracing::debug!("workers have ended");
         if let Some(addresses) = addresses {
             self.save_addresses(addresses);
         }

@@ -184,11 +184,14 @@ impl Manager {
         }
     }
 
-    /// Ends all connections' threads and leaves what front-ends have set up as it is.
+    /// Asks all connections' threads to end and to leave what front-ends have set up as it is.
+    pub(super) fn begin_hand_over(&self) {
+        lock(&self.state).connections.values().for_each(Connection::begin_hand_over);
+    }
+
+    /// Ends all connections' threads, which were [asked to](Self::begin_hand_over).
     pub(super) fn hand_over(&self) {
-        let mut state = lock(&self.state);
-        state.connections.values().for_each(Connection::begin_hand_over);
-        Self::disconnect(&mut state);
+        Self::disconnect(&mut lock(&self.state));
     }
 
     fn reset_owing(&self) {

@@ -10,6 +10,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -78,6 +79,8 @@ pub struct Connection {
     stop: Stop,
     current: Arc<Current>,
     thread: Option<JoinHandle<()>>,
+    /// Hung up when the thread ends.
+    ended: Receiver<()>,
     /// A server's socket, removed at last.
     _file: Option<SocketFile>,
 }
@@ -108,11 +111,8 @@ impl Connection {
             allowance: RefCell::new(Allowance::new(Instant::now())),
             backoff: Cell::new(RECONNECT),
         };
-        let thread = thread::Builder::new()
-            .name(format!("vhost-{}", port.config.name))
-            .spawn(move || server.run(listener.as_ref()))
-            .map_err(failed("start its thread"))?;
-        Ok(Self { port, stop, current, thread: Some(thread), _file: file })
+        let (thread, ended) = spawn(&port, move || server.run(listener.as_ref()))?;
+        Ok(Self { port, stop, current, thread: Some(thread), ended, _file: file })
     }
 
     /// A connection whose thread runs `body`, which ends soon after it is asked to. It serves `port` in another way than
@@ -126,11 +126,9 @@ impl Connection {
     ) -> Result<Self, SocketError> {
         let stop = Stop::new()?;
         let stopped = stop.clone();
-        let thread = thread::Builder::new()
-            .name(format!("vhost-{}", port.config.name))
-            .spawn(move || body(stopped))
-            .map_err(failed("start its thread"))?;
-        Ok(Self { port, stop, current: Arc::default(), thread: Some(thread), _file: None })
+        let (thread, ended) = spawn(&port, move || body(stopped))?;
+        let current = Arc::default();
+        Ok(Self { port, stop, current, thread: Some(thread), ended, _file: None })
     }
 
     /// Keeps the thread to the cores of `spare` if there are such: front-ends take no time from workers then.
@@ -159,7 +157,8 @@ impl Connection {
         }
         let Some(thread) = self.thread.take() else { return };
         let name = &self.port.config.name;
-        if !ends_soon(&thread) {
+        // It may be closing a file of a file system that the front-end serves, and the front-end may not let it.
+        if self.ended.recv_timeout(STUCK) == Err(RecvTimeoutError::Timeout) {
             tracing::error!(port = name, "the port's socket thread is stuck; it is left behind");
         } else if thread.join().is_err() {
             tracing::error!(port = name, "the port's socket thread panicked");
@@ -167,17 +166,18 @@ impl Connection {
     }
 }
 
-/// Waits for a thread that was asked to end; returns `false` if it does not. It may be closing a file of a file system that the
-/// front-end serves, and the front-end may not let it.
-fn ends_soon(thread: &JoinHandle<()>) -> bool {
-    let deadline = Instant::now() + STUCK;
-    while !thread.is_finished() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
+/// Starts the thread of `port`, and returns what is hung up when it ends.
+fn spawn(
+    port: &Port,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<(JoinHandle<()>, Receiver<()>), SocketError> {
+    let (alive, ended) = mpsc::channel::<()>();
+    let thread = thread::Builder::new().name(format!("vhost-{}", port.config.name));
+    let thread = thread.spawn(move || {
+        let _alive = alive;
+        body();
+    });
+    Ok((thread.map_err(failed("start its thread"))?, ended))
 }
 
 /// Listens on the port's socket, whose directory is made if it is missing.

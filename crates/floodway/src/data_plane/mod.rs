@@ -32,6 +32,7 @@ use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered};
 use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::setpriority_process;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -45,6 +46,9 @@ use preparation::Preparation;
 const BEAT: Duration = Duration::from_secs(1);
 /// Every so many signs there is a check that all locks are free.
 const BEATS_PER_CHECK: u64 = 5;
+
+/// The lowest priority of an ordinary thread.
+const NICEST: i32 = 19;
 
 type MainChannel = Channel<FromDataPlane, ToDataPlane>;
 
@@ -88,6 +92,7 @@ fn serve(
     confinement: Confinement,
 ) -> anyhow::Result<()> {
     equipment.check(config)?;
+    tracing::debug!("everything has come");
     let bell = Arc::new(Bell::new()?);
     let Equipment { control, numbers, ports, uplinks, mut devices, state, .. } = equipment;
     let supply = |number: u16| supply(number.into(), devices.remove(&number), &bell);
@@ -99,7 +104,9 @@ fn serve(
     let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
     brokered.awaits_guests = equipment.stands_by;
     brokered.arrived = arrived(equipment.flows);
+    tracing::debug!("connections are read");
     let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
+    tracing::debug!("workers and ports run");
     switch.note_sandbox(sandbox_of(confinement));
     equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
@@ -127,19 +134,16 @@ fn serve(
         preparation: None,
     };
     let end = serving.run()?;
-    let addresses = serving.addresses.take();
-    let preparation = serving.preparation.take();
+    let (addresses, preparation) = (serving.addresses.take(), serving.preparation.take());
     drop(serving);
+    if end == Ending::HandOver {
+        return hand_over(switch, control, addresses, preparation, &channel);
+    }
     // Before the switch lets go of anything: no request is under way then.
     drop(control);
-    match end {
-        Ending::Stop => {
-            tracing::info!("stopping");
-            // A change that is under way has its own reference, and the process ends before it.
-            drop(switch);
-        }
-        Ending::HandOver => hand_over(switch, addresses, preparation, &channel)?,
-    }
+    tracing::info!("stopping");
+    // A change that is under way has its own reference, and the process ends before it.
+    drop(switch);
     Ok(())
 }
 
@@ -164,14 +168,23 @@ fn sandbox_of(confinement: Confinement) -> Sandbox {
 /// Lets go of everything, and tells the broker.
 fn hand_over(
     switch: Arc<Switch>,
+    mut control: ControlServer,
     mut addresses: Option<KeptAddresses>,
     preparation: Option<Preparation>,
     channel: &MainChannel,
 ) -> anyhow::Result<()> {
+    tracing::debug!("handing over");
+    control.begin_stop();
     let mut switch = own(switch)?;
+    switch.begin_hand_over();
+    // Before workers end: no request is under way then.
+    drop(control);
     let (online, flows) = preparation.map(Preparation::end).unwrap_or_default();
     switch.hand_over(addresses.as_mut(), flows);
+    tracing::debug!("connections are written");
     channel.send(&FromDataPlane::HandedOver { online }, &[])?;
+    // What is left is to give memory back. The next one needs the CPU more: frames stand still. If that is refused, it takes turns with it.
+    let _ = setpriority_process(None, NICEST);
     tracing::info!(online, "handed over");
     Ok(())
 }

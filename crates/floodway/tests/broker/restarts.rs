@@ -1,4 +1,4 @@
-//! What is left of data planes and brokers that died: nothing. Needs root and ip(8).
+//! What is left of data planes and brokers that died or were replaced: nothing. Needs root and ip(8).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +9,7 @@ use floodway_switch::testing::message::GET_FEATURES;
 use floodway_switch::testing::wait_until;
 
 use crate::scene::{Scene, exchange};
+use crate::upgrade::copy;
 use crate::uplinks::{in_namespace, uplink};
 
 /// Deaths after which everything that is made once has been made, the heap's areas of threads included.
@@ -171,5 +172,29 @@ fn a_hundred_brokers_leave_no_descriptor_memory_or_file_behind() {
             }
         });
         assert_eq!(scene.data_plane(), data_plane);
+    });
+}
+
+#[test]
+fn a_hundred_upgrades_leave_no_descriptor_memory_or_file_behind() {
+    in_namespace(|| {
+        let extra = format!("{OFFLOAD}{}", uplink("tap", "fwt0"));
+        let mut scene = Scene::launch(&extra, &["--log", "warn"]);
+        let (mut a, mut b) = (scene.boot(1), scene.boot(2));
+        let program = copy(&scene, "next");
+        let all = |scene: &Scene| vec![scene.broker.id().into(), scene.data_plane(), scene.store()];
+        leaves_nothing(&mut scene, SETTLING, all, |scene, _| {
+            scene.upgrade_to(&program);
+            // One after the other: the processes of the one before are gone.
+            wait_until("no more than three processes", || scene.processes().len() == 3);
+        });
+        exchange(&mut a, &mut b, 0);
+        assert_eq!(
+            scene.status().unwrap()["switch"]["programs"]["upgrades"]["count"],
+            SETTLING + RESTARTS
+        );
+        for vm in [&mut a, &mut b] {
+            vm.frontend.get(GET_FEATURES).expect("an answer");
+        }
     });
 }

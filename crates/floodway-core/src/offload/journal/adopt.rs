@@ -2,7 +2,7 @@
 
 use floodway_wire::FiveTuple;
 
-use super::layout::{self, FlowRecord, FrameRecord, Layout};
+use super::layout::{self, FlowRecord, FrameRecord, Layout, Used};
 use super::slots::Slots;
 use super::{ABOUT_WORDS, Creditor, FlowPlace, Journal, Notes, OpenFlow, Words};
 use crate::tcp::Seq;
@@ -76,10 +76,17 @@ impl<W: Words> Journal<W> {
     /// The journal that another process has left in `words`, of which [`Layout::words`] are used. Flows that are owed nothing are closed.
     #[must_use]
     pub fn adopt(words: W, layout: Layout) -> (Self, Vec<Verdict>, Lost) {
-        let (records, lost) = published_flows(&words, &layout);
-        let mut frames = published_frames(&words, &layout, &records);
+        let all = Used { flows: layout.flows, slots: layout.slots };
+        Self::adopt_used(words, layout, all)
+    }
+
+    /// As [`adopt`](Self::adopt), if no more than `used` was ever written: nothing else is read.
+    #[must_use]
+    pub fn adopt_used(words: W, layout: Layout, used: Used) -> (Self, Vec<Verdict>, Lost) {
+        let (records, lost) = published_flows(&words, &layout, used.flows);
+        let mut frames = published_frames(&words, &layout, used.slots, &records);
         let mut flows: Vec<Option<(OpenFlow, Vec<Found>)>> =
-            (0..layout.flows).map(|_| None).collect();
+            (0..used.flows).map(|_| None).collect();
         let mut verdicts = Vec::new();
         for (place, record) in records.iter().enumerate() {
             let Some(record) = record else { continue };
@@ -104,15 +111,20 @@ impl<W: Words> Journal<W> {
             let generation = record.generation;
             flows[place] = Some((OpenFlow { generation, acked, creditor_ack, frames: None }, kept));
         }
-        let (slots, flows) = sweep(&words, &layout, flows);
+        let (slots, flows) = sweep(&words, &layout, used.slots, flows);
         let is_free = |&place: &usize| !layout::is_published(words.load(layout.flow(place)));
-        let free_flows = (0..layout.flows).rev().filter(is_free).collect();
+        let mut free_flows = Vec::with_capacity(layout.flows);
+        free_flows.extend((0..used.flows).rev().filter(is_free));
         (Self { words, layout, flows, free_flows, slots }, verdicts, lost)
     }
 }
 
-/// The record of each place's flow, if one is published there and not damaged.
-fn published_flows(words: &impl Words, layout: &Layout) -> (Vec<Option<FlowRecord>>, Lost) {
+/// The record of each of the first `used` places' flow, if one is published there and not damaged.
+fn published_flows(
+    words: &impl Words,
+    layout: &Layout,
+    used: usize,
+) -> (Vec<Option<FlowRecord>>, Lost) {
     let mut lost = Lost::default();
     let mut read = |place| {
         let at = layout.flow(place);
@@ -123,27 +135,29 @@ fn published_flows(words: &impl Words, layout: &Layout) -> (Vec<Option<FlowRecor
         lost.flows += usize::from(record.is_none());
         record
     };
-    let records = (0..layout.flows).map(&mut read).collect();
+    let records = (0..used).map(&mut read).collect();
     (records, lost)
 }
 
-/// Frames of each published flow. A slot that two of them claim is neither's.
+/// Frames of each published flow, of which all slots are among the first `used`. A slot that two of them claim is neither's.
 fn published_frames(
     words: &impl Words,
     layout: &Layout,
+    used: usize,
     flows: &[Option<FlowRecord>],
 ) -> Vec<Vec<Found>> {
     let is_of_flow = |frame: &FrameRecord| {
-        flows[frame.place].is_some_and(|flow| flow.generation == frame.generation)
+        let flow = flows.get(frame.place).copied().flatten();
+        flow.is_some_and(|flow| flow.generation == frame.generation)
     };
     let first = |slot: &usize| words.load(layout.slot(*slot)) != 0;
     let read = |slot| FrameRecord::read(words, layout, slot);
-    let found: Vec<_> = (0..layout.slots)
+    let found: Vec<_> = (0..used)
         .filter(first)
         .filter_map(read)
-        .filter(|(record, _)| is_of_flow(record))
+        .filter(|(record, slots)| is_of_flow(record) && slots.iter().all(|&slot| slot < used))
         .collect();
-    let mut claims = vec![0_u32; layout.slots];
+    let mut claims = vec![0_u32; used];
     found.iter().flat_map(|(_, slots)| slots).for_each(|&slot| claims[slot] += 1);
     let mut frames: Vec<Vec<Found>> = flows.iter().map(|_| Vec::new()).collect();
     for (record, slots) in found {
@@ -196,24 +210,25 @@ fn judge(
     }
 }
 
-/// Clears the state of what no flow keeps. Returns slots as they are used then, and flows with their frames.
+/// Clears the state of what no flow keeps in the first `used` slots. Returns slots as they are used then, and flows with their frames.
 fn sweep(
     words: &impl Words,
     layout: &Layout,
+    used: usize,
     flows: Vec<Option<(OpenFlow, Vec<Found>)>>,
 ) -> (Slots, Vec<Option<OpenFlow>>) {
-    let mut firsts = vec![false; layout.slots];
-    let mut taken = vec![false; layout.slots];
+    let mut firsts = vec![false; used];
+    let mut taken = vec![false; used];
     for frame in flows.iter().flatten().flat_map(|(_, frames)| frames) {
         firsts[frame.slots[0]] = true;
         frame.slots.iter().for_each(|&slot| taken[slot] = true);
     }
-    for slot in (0..layout.slots).filter(|&slot| !firsts[slot]) {
+    for slot in (0..used).filter(|&slot| !firsts[slot]) {
         if words.load(layout.slot(slot)) != 0 {
             words.store(layout.slot(slot), 0);
         }
     }
-    let mut slots = Slots::new(layout.slots, |slot| !taken[slot]);
+    let mut slots = Slots::new(layout.slots, used, |slot| !taken[slot]);
     let mut with_frames = |(mut flow, frames): (OpenFlow, Vec<Found>)| {
         for Found { record, slots: own } in frames {
             if let Some(first) = slots.link(&own) {
@@ -222,6 +237,7 @@ fn sweep(
         }
         flow
     };
-    let flows = flows.into_iter().map(|flow| flow.map(&mut with_frames)).collect();
-    (slots, flows)
+    let mut known = Vec::with_capacity(layout.flows);
+    known.extend(flows.into_iter().map(|flow| flow.map(&mut with_frames)));
+    (slots, known)
 }

@@ -1,6 +1,7 @@
 //! Where the words of a journal are, and what is in them.
 
 use std::net::Ipv6Addr;
+use std::ops::Range;
 
 use floodway_wire::FiveTuple;
 
@@ -48,7 +49,26 @@ pub struct Layout {
     pub slot_bytes: usize,
 }
 
+/// How many of the first places and slots of a journal may have been written: all behind them are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    pub(super) flows: usize,
+    pub(super) slots: usize,
+}
+
 impl Layout {
+    /// What may have been written, if `end_of` returns where that ends in a range of words: all behind it, up to the range's end, are zero.
+    #[must_use]
+    pub fn used(&self, end_of: impl Fn(Range<usize>) -> usize) -> Used {
+        let count = |first: usize, end: usize, each: usize| {
+            let written = end_of(first..end).clamp(first, end) - first;
+            written.div_ceil(each)
+        };
+        let flows = count(self.flow(0), self.flow(self.flows), FLOW_WORDS);
+        let slots = count(self.slot(0), self.slot(self.slots), SLOT_WORDS);
+        Used { flows, slots }
+    }
+
     /// That of a port that keeps so many bytes, as [`Config::receive_budget`](crate::offload::Config::receive_budget) counts them, and never refuses any of them.
     /// A sender's budget does not count frames: many small ones take more room than there is.
     #[must_use]

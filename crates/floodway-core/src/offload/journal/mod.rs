@@ -86,7 +86,7 @@ use floodway_wire::FiveTuple;
 
 use crate::tcp::Seq;
 pub use adopt::{Adopted, Lost, Retained, Verdict};
-pub use layout::{ABOUT_WORDS, Layout, NOTE_WORDS};
+pub use layout::{ABOUT_WORDS, Layout, NOTE_WORDS, Used};
 use layout::{FlowRecord, FrameRecord};
 use slots::Slots;
 
@@ -184,7 +184,9 @@ pub(super) type Recorder = Option<Box<dyn Keeper + Send>>;
 pub struct Journal<W> {
     words: W,
     layout: Layout,
+    /// At places that were in use at some time: those behind were not, and take no memory.
     flows: Vec<Option<OpenFlow>>,
+    /// Those of these places that are free.
     free_flows: Vec<usize>,
     slots: Slots,
 }
@@ -210,15 +212,28 @@ impl<W: Words> Journal<W> {
     /// A journal in words that are all zero, of which none is read.
     #[must_use]
     pub fn blank(words: W, layout: Layout) -> Self {
-        let flows = vec![None; layout.flows];
-        let slots = Slots::new(layout.slots, |_| true);
-        Self { words, layout, flows, free_flows: (0..layout.flows).rev().collect(), slots }
+        let slots = Slots::new(layout.slots, 0, |_| false);
+        let flows = Vec::with_capacity(layout.flows);
+        let free_flows = Vec::with_capacity(layout.flows);
+        Self { words, layout, flows, free_flows, slots }
     }
 
     /// Slots that nothing is kept in.
     #[must_use]
     pub fn free_slots(&self) -> usize {
         self.slots.free()
+    }
+
+    /// Takes a free place, if there is one.
+    fn take_place(&mut self) -> Option<usize> {
+        if let Some(place) = self.free_flows.pop() {
+            return Some(place);
+        }
+        let place = self.flows.len();
+        (place < self.layout.flows).then(|| {
+            self.flows.push(None);
+            place
+        })
     }
 
     /// Stores the numbers of a flow.
@@ -246,7 +261,7 @@ impl<W: Words> Journal<W> {
 
 impl<W: Words> Keeper for Journal<W> {
     fn open(&mut self, flow: &Debtor<'_>, next: Seq) -> Option<FlowPlace> {
-        let place = self.free_flows.pop()?;
+        let place = self.take_place()?;
         let at = self.layout.flow(place);
         let generation = layout::next_generation(self.words.load(at));
         let &Debtor { tuple, creditor, about } = flow;
@@ -326,7 +341,10 @@ impl<W: Words> Keeper for Journal<W> {
     }
 
     fn close_damaged(&mut self) {
-        for place in (0..self.layout.flows).filter(|&place| self.flows[place].is_none()) {
+        for place in 0..self.flows.len() {
+            if self.flows[place].is_some() {
+                continue;
+            }
             let at = self.layout.flow(place);
             let state = self.words.load(at);
             if layout::is_published(state) {

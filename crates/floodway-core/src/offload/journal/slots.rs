@@ -9,8 +9,9 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Slots {
+    /// Those that were in use at some time: those behind were not, and take no memory.
     slots: Vec<Slot>,
-    /// The first free slot.
+    /// The first free slot of these.
     first_free: u32,
     free: usize,
 }
@@ -25,13 +26,16 @@ struct Slot {
     end: Seq,
 }
 
+const UNUSED: Slot = Slot { next: NONE, next_frame: NONE, end: Seq(0) };
+
 impl Slots {
-    /// So many slots, of which those are free that `is_free` says.
-    pub fn new(slots: usize, is_free: impl Fn(usize) -> bool) -> Self {
-        let unused = Slot { next: NONE, next_frame: NONE, end: Seq(0) };
-        let mut all = Self { slots: vec![unused; slots], first_free: NONE, free: 0 };
+    /// So many slots, of which the first `used` were in use at some time; of these, those are free that `is_free` says.
+    pub fn new(slots: usize, used: usize, is_free: impl Fn(usize) -> bool) -> Self {
+        let mut places = Vec::with_capacity(slots);
+        places.resize(used, UNUSED);
+        let mut all = Self { slots: places, first_free: NONE, free: slots - used };
         // So that the first are taken first.
-        for slot in (0..slots).rev().filter(|&slot| is_free(slot)) {
+        for slot in (0..used).rev().filter(|&slot| is_free(slot)) {
             all.slots[slot].next = all.first_free;
             all.first_free = slot as u32;
             all.free += 1;
@@ -46,10 +50,25 @@ impl Slots {
     /// Takes so many slots, at least one, for a frame. Returns the first; `None` if there are fewer.
     pub fn take(&mut self, slots: usize) -> Option<u32> {
         self.free = self.free.checked_sub(slots)?;
-        let first = self.first_free;
-        let last = (1..slots).fold(first, |slot, _| self.slots[slot as usize].next);
-        self.first_free = std::mem::replace(&mut self.slots[last as usize].next, NONE);
+        let first = self.take_one();
+        let mut last = first;
+        for _ in 1..slots {
+            let next = self.take_one();
+            self.slots[last as usize].next = next;
+            last = next;
+        }
         Some(first)
+    }
+
+    /// Takes a slot; there is one.
+    fn take_one(&mut self) -> u32 {
+        if self.first_free == NONE {
+            self.slots.push(UNUSED);
+            return (self.slots.len() - 1) as u32;
+        }
+        let first = self.first_free;
+        self.first_free = std::mem::replace(&mut self.slots[first as usize].next, NONE);
+        first
     }
 
     /// Makes `slots`, which are not free, those of a frame. Returns the first; `None` if there is none.

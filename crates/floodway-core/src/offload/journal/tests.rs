@@ -13,6 +13,8 @@ const ABOUT: [u64; ABOUT_WORDS] = [7, u64::MAX, 9];
 /// Memory of a process that dies when it makes one store too many.
 struct Mortal {
     words: RefCell<Vec<u64>>,
+    /// Which of them were stored.
+    stored: RefCell<Vec<bool>>,
     stores_left: Cell<usize>,
     is_dead: Cell<bool>,
 }
@@ -20,7 +22,8 @@ struct Mortal {
 impl Mortal {
     fn new() -> Self {
         let words = RefCell::new(vec![0; LAYOUT.words()]);
-        Self { words, stores_left: Cell::new(usize::MAX), is_dead: Cell::new(false) }
+        let stored = RefCell::new(vec![false; LAYOUT.words()]);
+        Self { words, stored, stores_left: Cell::new(usize::MAX), is_dead: Cell::new(false) }
     }
 
     /// The next process, which makes so many stores.
@@ -45,6 +48,7 @@ impl Words for &Mortal {
             Some(left) if !self.is_dead.get() => {
                 self.stores_left.set(left);
                 self.words.borrow_mut()[index] = value;
+                self.stored.borrow_mut()[index] = true;
             }
             _ => self.is_dead.set(true),
         }
@@ -250,7 +254,21 @@ fn assert_nothing_leaks(mut journal: Journal<&Mortal>, verdicts: &[Verdict]) {
         journal.acknowledged(flow.place, flow.acked);
         journal.close(flow.place);
     }
-    assert_eq!((journal.free_slots(), journal.free_flows.len()), (LAYOUT.slots, LAYOUT.flows));
+    let free_flows = journal.free_flows.len() + LAYOUT.flows - journal.flows.len();
+    assert_eq!((journal.free_slots(), free_flows), (LAYOUT.slots, LAYOUT.flows));
+}
+
+/// What of `memory` was written.
+fn written(memory: &Mortal) -> Used {
+    LAYOUT.used(|range| {
+        let stored = memory.stored.borrow();
+        range.clone().rev().find(|&at| stored[at]).map_or(range.start, |last| last + 1)
+    })
+}
+
+/// Adopts what is left in `memory`, and reads no more of it than was written.
+fn adopt(memory: &Mortal) -> (Journal<&Mortal>, Vec<Verdict>, Lost) {
+    Journal::adopt_used(memory, LAYOUT, written(memory))
 }
 
 /// Ends a process after `stores` stores of these steps, and the one after it, which adopts what is left, at each of its stores.
@@ -264,10 +282,10 @@ fn die_after(stores: usize, steps: &[Step]) {
     for adoption in 0.. {
         memory.words.replace(left.clone());
         memory.revive(adoption);
-        drop(Journal::adopt(&memory, LAYOUT));
+        drop(adopt(&memory));
         let ended = memory.is_dead.get();
         memory.revive(usize::MAX);
-        let (journal, verdicts, lost) = Journal::adopt(&memory, LAYOUT);
+        let (journal, verdicts, lost) = adopt(&memory);
         assert_eq!(lost, Lost::default());
         assert_nothing_is_missing(&verdicts, &connections);
         if !ended {
@@ -306,7 +324,7 @@ proptest! {
         let (mut connections, mut opened) = (Vec::new(), 0);
         for (steps, stores) in lives {
             memory.revive(usize::MAX);
-            let (mut journal, verdicts, lost) = Journal::adopt(&memory, LAYOUT);
+            let (mut journal, verdicts, lost) = adopt(&memory);
             prop_assert_eq!(lost, Lost::default());
             assert_nothing_is_missing(&verdicts, &connections);
             // What is not owed anything is met anew.
@@ -514,4 +532,35 @@ fn a_flow_has_the_notes_of_its_last_promise_or_later_ones() {
     assert_eq!(notes(), [1, 2, 3, 4]);
     journal.note(place, &[5, 6, 7, 8]);
     assert_eq!(notes(), [5, 6, 7, 8]);
+}
+
+/// Memory of which only what was written may be read.
+struct Bounded<'m>(&'m Mortal, Used);
+
+impl Words for Bounded<'_> {
+    fn load(&self, index: usize) -> u64 {
+        let Used { flows, slots } = self.1;
+        let blank =
+            [LAYOUT.flow(flows)..LAYOUT.slot(0), LAYOUT.slot(slots)..LAYOUT.slot(LAYOUT.slots)];
+        assert!(!blank.iter().any(|words| words.contains(&index)), "word {index} is read");
+        self.0.load(index)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        self.0.store(index, value);
+    }
+}
+
+#[test]
+fn what_was_never_written_is_not_read_and_is_free() {
+    let memory = Mortal::new();
+    let mut journal = Journal::blank(&memory, LAYOUT);
+    let place = journal.open(&debtor(&tuple(1)), Seq(0)).unwrap();
+    assert!(journal.keep(place, 20, image(&bytes(1, Seq(0), 20))));
+    let used = written(&memory);
+    assert_eq!(used, Used { flows: 1, slots: 2 });
+    let (_, verdicts, lost) = Journal::adopt_used(Bounded(&memory, used), LAYOUT, used);
+    assert_eq!((&verdicts, lost), (&Journal::adopt(&memory, LAYOUT).1, Lost::default()));
+    assert!(matches!(&verdicts[..], [Verdict::Whole(_, frames)] if frames.len() == 1));
+    assert_nothing_leaks(adopt(&memory).0, &verdicts);
 }

@@ -39,13 +39,26 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
+    start_planned(setup, &plan(setup)?)
+}
+
+/// Starts it as one process.
+pub fn start_single(setup: &Setup) -> Result<Switch> {
+    start_with(setup, &plan(setup)?, &["--single-process"])
+}
+
+fn plan(setup: &Setup) -> Result<Plan> {
     let control = setup.dir.join("control.sock");
     let config = toml::to_string(&config(setup, &control))?;
-    start_planned(setup, &Plan { ports: Vec::new(), config, namespace: None })
+    Ok(Plan { ports: Vec::new(), config, namespace: None })
 }
 
 /// Starts it with the configuration of a plan.
 pub fn start_planned(setup: &Setup, plan: &Plan) -> Result<Switch> {
+    start_with(setup, plan, &[])
+}
+
+fn start_with(setup: &Setup, plan: &Plan, options: &[&str]) -> Result<Switch> {
     let path = setup.dir.join("floodway.toml");
     fs::write(&path, &plan.config).with_context(|| format!("cannot write {}", path.display()))?;
     let binary = switch_process::binary()?;
@@ -55,7 +68,7 @@ pub fn start_planned(setup: &Setup, plan: &Plan) -> Result<Switch> {
             command.args(["netns", "exec", namespace]).arg(&binary);
         }
         command.env(switch_process::NO_STORE_VARIABLE, "true");
-        command.arg("run").arg("--config").arg(&path);
+        command.arg("run").arg("--config").arg(&path).args(options);
     })?;
     Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
 }

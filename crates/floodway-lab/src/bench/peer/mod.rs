@@ -33,6 +33,8 @@ pub enum PeerKind {
     /// The switch under test.
     #[value(skip)]
     Floodway,
+    /// The same program as one process: what the second one costs.
+    SingleProcess,
     /// DPDK's testpmd in io mode: from port to port, without looking at frames.
     Testpmd,
     /// Open vSwitch on DPDK with the NORMAL action: a learning switch.
@@ -47,6 +49,7 @@ impl fmt::Display for PeerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Floodway => "floodway",
+            Self::SingleProcess => "single-process",
             Self::Testpmd => "testpmd",
             Self::OvsDpdk => "ovs-dpdk",
             Self::Bridge => "bridge",
@@ -58,11 +61,16 @@ impl PeerKind {
     /// Why it cannot be measured here, if so.
     pub fn missing(self) -> Option<String> {
         match self {
-            Self::Floodway => floodway::missing(),
+            Self::Floodway | Self::SingleProcess => floodway::missing(),
             Self::Testpmd => testpmd::missing(),
             Self::OvsDpdk => ovs::missing(),
             Self::Bridge => bridge::missing(),
         }
+    }
+
+    /// It is of this project: it has to work.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Floodway | Self::SingleProcess)
     }
 
     /// Its processes take turns on the switch's core, so that each waits although nobody else has the core.
@@ -77,6 +85,7 @@ impl PeerKind {
     pub fn start(self, setup: &Setup) -> Result<Switch> {
         match self {
             Self::Floodway => floodway::start(setup),
+            Self::SingleProcess => floodway::start_single(setup),
             Self::Testpmd => testpmd::start(setup),
             Self::OvsDpdk => ovs::start(setup),
             Self::Bridge => bridge::start(setup),

@@ -19,8 +19,6 @@ use crate::vm::Vm;
 /// How long connections may take to be made, and what is missing after the last event may take to come. Only ends a run that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(5);
-/// How long iperf3 sends: more than the time before, during and after an event.
-const IPERF3_S: u32 = 15;
 /// Frames to the host that show that iperf3 is under way.
 const UNDER_WAY: u64 = 200;
 /// Many connections of which each asks now and then.
@@ -51,6 +49,15 @@ pub struct Ends<'a> {
     pub host: &'a Namespace,
 }
 
+/// How much is carried.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Connections with each guest, of a load that has many.
+    pub connections: u32,
+    /// How long iperf3 sends: more than the time before, during and after an event.
+    pub seconds: u32,
+}
+
 impl Load {
     /// For the names of rows.
     pub fn name(self) -> &'static str {
@@ -69,12 +76,12 @@ impl Load {
     pub fn carry<T>(
         self,
         ends: Ends<'_>,
-        connections: u32,
+        size: Size,
         number: u64,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Outcome)> {
-        let Some(plan) = self.plan(connections, number << 32) else {
-            return ends.iperf3(number, work);
+        let Some(plan) = self.plan(size.connections, number << 32) else {
+            return ends.iperf3(size.seconds, number, work);
         };
         let serve = |guest: &Vm| guest.agent().requests_serve("0.0.0.0:0".parse()?);
         let servers = ends.guests.iter().map(serve).collect::<Result<Vec<_>>>()?;
@@ -134,11 +141,16 @@ impl Ends<'_> {
         Ok(inside(self.far.namespace(), || client.run())??)
     }
 
-    fn iperf3<T>(self, number: u64, work: impl FnOnce() -> Result<T>) -> Result<(T, Outcome)> {
+    fn iperf3<T>(
+        self,
+        seconds: u32,
+        number: u64,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Outcome)> {
         let guest = (Place::Guest(&self.guests[0]), Network::Floodway.guest_address(0)?);
         let far = (Place::Host(self.far.namespace()), self.far.address(Network::Floodway));
         let (from, to) = if number.is_multiple_of(2) { (guest, far) } else { (far, guest) };
-        let amount = Amount::Seconds(IPERF3_S);
+        let amount = Amount::Seconds(seconds);
         let begin = arrivals::count(self.host)?;
         thread::scope(|scope| {
             let running = scope.spawn(|| iperf::transfer(from.0, to.0, &to.1, amount));
@@ -148,7 +160,7 @@ impl Ends<'_> {
             let result = work()?;
             let is_short = running.is_finished();
             let failure = joined(running).err().map(|error| format!("iperf3: {error:#}"));
-            ensure!(!is_short || failure.is_some(), "iperf3 has ended already after {IPERF3_S} s");
+            ensure!(!is_short || failure.is_some(), "iperf3 has ended already after {seconds} s");
             let lost = u64::from(failure.is_some());
             let outcome =
                 Outcome { connections: 1, lost, first_failure: failure, ..Outcome::default() };

@@ -54,6 +54,9 @@ pub struct SwitchRestart {
     /// Guests that carry it, 1 to 16.
     #[serde(default = "one")]
     pub guests: u32,
+    /// Budget of transmit offload of each port, in MiB, 1 to 1024: enough for its connections (`docs/src/guide/offload.md`, Budgets).
+    #[serde(default = "default_budget")]
+    pub budget_mib: u32,
     /// What lies between the host and the other end of it.
     #[serde(default = "Path::direct")]
     pub path: Path,
@@ -104,16 +107,20 @@ impl RealScenario for SwitchRestart {
         let name = format!("restart{}", self.victims[0] as u8);
         let kernels = vec![self.kernel; count as usize];
         let mut testbed = Testbed::start(&name, &kernels, &[Network::Floodway])?;
-        let mut measured = Measured::default();
+        let (mut measured, mut whole) = (Measured::default(), Measured::default());
         if is_killed {
             let bytes = self.transfer_mb * 1_000_000;
-            whole::kill(&mut testbed, (self.cycles, bytes), run, &mut measured)?;
+            whole::kill(&mut testbed, (self.cycles, bytes), run, &mut whole)?;
         }
         let cases: Vec<_> = parts.iter().flat_map(|&part| self.cases(part)).collect();
         if !cases.is_empty() {
+            testbed.switch_mut()?.restart_with(|config| set_budget(config, self.budget_mib))?;
             let end = (self.guests as usize, &self.path);
             replaced::run(&cases, &mut testbed, end, run, &mut measured)?;
         }
+        // What two processes are for comes first.
+        measured.rows.extend(whole.rows);
+        measured.samples.extend(whole.samples);
         Ok(measured)
     }
 }
@@ -135,12 +142,30 @@ impl SwitchRestart {
         let fits = (guests..=most).contains(connections);
         ensure!(fits, "connections = {connections}: must be {guests} to {most}");
         ensure!(*transfer_mb >= 10, "transfer_mb = {transfer_mb}: at least 10");
+        let budget = self.budget_mib;
+        ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
         Ok(())
     }
 }
 
 fn one() -> u32 {
     1
+}
+
+/// The switch's own.
+fn default_budget() -> u32 {
+    4
+}
+
+/// Sets the budget of transmit offload of all ports in a switch's configuration.
+fn set_budget(config: &mut toml::Table, mib: u32) {
+    let ports = config.get_mut("port").and_then(toml::Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+        let offload = port.entry("offload").or_insert_with(|| toml::Table::new().into());
+        if let Some(offload) = offload.as_table_mut() {
+            offload.insert("budget".into(), (i64::from(mib) << 20).into());
+        }
+    }
 }
 
 /// What is held that something lost could leave behind.
@@ -231,6 +256,18 @@ mod tests {
     }
 
     #[test]
+    fn all_ports_get_the_budget() {
+        let text =
+            "[[port]]\nname = \"a\"\n[port.offload]\nreceive = true\n[[port]]\nname = \"b\"\n";
+        let mut config: toml::Table = text.parse().unwrap();
+        set_budget(&mut config, 16);
+        for (index, keys) in [(0, 2), (1, 1)] {
+            let offload = config["port"][index]["offload"].as_table().unwrap();
+            assert_eq!((offload.len(), offload["budget"].as_integer()), (keys, Some(16 << 20)));
+        }
+    }
+
+    #[test]
     fn senseless_parameters_are_refused_by_name() {
         let refused = |from: &str, to: &str| {
             let error = parse(from, to).and_then(|scenario| scenario.check());
@@ -240,6 +277,8 @@ mod tests {
         assert!(refused("= 10", "= 0").starts_with("connections = 0"));
         assert!(refused("= 10", "= 4001").starts_with("connections = 4001"));
         assert!(refused("= 20", "= 9").starts_with("transfer_mb = 9"));
+        let refusal = refused("= 20", "= 20\nbudget_mib = 1025");
+        assert!(refusal.starts_with("budget_mib = 1025"), "{refusal}");
         assert!(refused("\"requests\"", "\"wrk\"").contains("wrk"));
     }
 }

@@ -3,14 +3,14 @@
 //! The *outage* of an event is the longest time without a frame from the switch at the host, from the event on and for at least [`WATCH`]; the *calm gap* is the same of the time right before it.
 
 use std::collections::BTreeMap;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use floodway_guest::requests::Outcome;
 use floodway_report::Samples;
+use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
 
-use super::load::{Ends, Load};
+use super::load::{Ends, Load, Size};
 use super::{Held, arrivals, samples};
 use crate::experiment::testbed::{Network, Testbed, wait_until_reachable};
 use crate::experiment::transfer::far_end::FarEnd;
@@ -28,8 +28,6 @@ const VARIANTS: [Variant; 1] = [Variant::Offload];
 const PATH_CORE: usize = 0;
 /// For how long they are looked at from an event on, if it does not take longer.
 const WATCH: Duration = Duration::from_secs(1);
-/// A data plane that has lived for so long is replaced at once (`floodway-broker`, `supervision::YOUNG`).
-const YOUNG: Duration = Duration::from_secs(11);
 
 /// What is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +62,9 @@ impl Part {
         Duration::from_secs(if self == Self::Broker { 6 } else { 2 })
     }
 
-    /// Waits until a data plane is replaced at once.
-    fn rest(self, switch: &Switch) -> Result<()> {
-        if self == Self::DataPlane {
-            thread::sleep(YOUNG.saturating_sub(switch.age()?));
-        }
-        Ok(())
+    /// For how many seconds a stream is sent that is to last from before an event until after it, on a busy machine, too.
+    fn seconds(self) -> u32 {
+        if self == Self::Broker { 14 } else { 10 }
     }
 }
 
@@ -114,6 +109,8 @@ struct Event {
     calm: Duration,
     /// Connections that were offloaded right before it, and when its outage had been measured.
     online: [u64; 2],
+    /// Those that were in both directions right before it.
+    both: u64,
     upgrade: Option<Upgrade>,
     held: Held,
 }
@@ -138,7 +135,6 @@ impl Case {
         let (mut events, mut total) = (Vec::new(), Outcome::default());
         let before = counters(switch, ends.guests)?;
         while events.len() < self.events as usize {
-            self.part.rest(switch)?;
             let number = events.len() as u64;
             let seed = run.seed.wrapping_add(number);
             let work = || {
@@ -150,8 +146,9 @@ impl Case {
                     Ok(())
                 })
             };
-            let (connections, part) = (self.connections, self.row("load"));
-            let carried = self.load.carry(ends, connections, seed, work);
+            let size = Size { connections: self.connections, seconds: self.part.seconds() };
+            let part = self.row("load");
+            let carried = self.load.carry(ends, size, seed, work);
             total.add(carried.with_context(|| part)?.1);
         }
         self.report(&events, total, measured);
@@ -160,12 +157,11 @@ impl Case {
     }
 
     fn event(self, Ends { guests, host, .. }: Ends<'_>, switch: &mut Switch) -> Result<Event> {
-        self.part.rest(switch)?;
         let (calm, ()) = arrivals::longest_gap(host, self.part.calm(), || Ok(()))?;
-        let before = online_flows(switch, guests)?;
+        let (before, both) = (online_flows(switch, guests)?, offloaded_in_both(switch)?);
         let (outage, upgrade) = arrivals::longest_gap(host, WATCH, || self.part.replace(switch))?;
         let online = [before, online_flows(switch, guests)?];
-        Ok(Event { outage, calm, online, upgrade, held: Held::of(guests, switch)? })
+        Ok(Event { outage, calm, online, both, upgrade, held: Held::of(guests, switch)? })
     }
 
     fn row(self, what: &str) -> String {
@@ -190,6 +186,9 @@ impl Case {
             let name = self.row(&format!("flows online {when}, least"));
             measured.add_value(name, "flows", figure(least));
         }
+        let both = events.iter().map(|event| event.both).min().unwrap_or(0);
+        let name = self.row("flows in both directions before, least");
+        measured.add_value(name, "flows", figure(both));
         self.report_upgrades(events, measured);
         self.report_load(total, measured);
         let held: Vec<_> = events.iter().map(|event| event.held).collect();
@@ -242,6 +241,25 @@ impl Case {
 /// How many connections of all guests are offloaded.
 fn online_flows(switch: &Switch, guests: &[Vm]) -> Result<u64> {
     guests.iter().map(|guest| switch.online_flows(guest.name())).sum()
+}
+
+/// How many connections of all ports are offloaded in both directions.
+fn offloaded_in_both(switch: &Switch) -> Result<u64> {
+    let client = switch.client()?;
+    let (mut count, mut cursor) = (0, None);
+    loop {
+        let limit = Some(MAX_PAGE);
+        let page = client.flows(&FlowQuery { port: None, limit, cursor })?;
+        count += page.flows.iter().filter(|flow| is_offloaded_in_both(flow)).count() as u64;
+        cursor = page.next;
+        if cursor.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+fn is_offloaded_in_both(flow: &FlowStatus) -> bool {
+    [&flow.tx, &flow.rx].into_iter().all(|state| state != "OFFLINE")
 }
 
 /// What the offloads of all guests have done.

@@ -137,6 +137,7 @@ impl Relay {
             Received::Message(ToPort::Replayed { session }, _) => match self.current(session) {
                 Some(_) => {
                     self.port.take_addresses_back();
+                    tracing::debug!(port = self.port.config.name, "the record was replayed");
                     self.channel.send(&FromPort::Resumed { session }, &[])?;
                     fault::pass(Point::ResumedSent);
                     Ok(())
