@@ -16,6 +16,7 @@
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`upgrade`] | another program in the place of the one that runs |
+//! | [`migration`] | connections that follow VMs to other hosts |
 //! | [`store`] | the process that has a copy of all that, for the next broker |
 //! | [`descriptors`] | how many the process must be allowed |
 
@@ -24,6 +25,7 @@ pub mod descriptors;
 pub mod framing;
 pub mod journal;
 pub mod layout;
+pub mod migration;
 pub mod notices;
 mod poll;
 pub mod port;

@@ -17,6 +17,7 @@
 
 mod attempts;
 mod kept;
+mod presence;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,6 +45,7 @@ use crate::store::taken::TakenFrontEnd;
 use attempts::{Attempts, connect, describe_problem, is_nobody};
 use kept::Kept;
 pub use kept::Past;
+use presence::Presence;
 
 /// How long a front-end may pause inside a message, or leave a reply unread.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -121,6 +123,7 @@ impl Mailbox {
 #[derive(Debug)]
 pub struct PortThread {
     mailbox: Arc<Mailbox>,
+    presence: Arc<Presence>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -145,7 +148,12 @@ impl PortThread {
         let front_end = taken
             .front_end
             .map(|front_end| FrontEnd::restore(front_end, limits, taken.channel.is_some()));
+        let presence = Arc::new(Presence::default());
+        if let Some(front_end) = &front_end {
+            presence.restore(front_end);
+        }
         let server = Server {
+            presence: Arc::clone(&presence),
             name: name.to_owned(),
             source,
             limits,
@@ -164,7 +172,13 @@ impl PortThread {
         };
         let thread =
             thread::Builder::new().name(format!("port-{name}")).spawn(move || server.run())?;
-        Ok(Self { mailbox, thread: Some(thread) })
+        Ok(Self { mailbox, presence, thread: Some(thread) })
+    }
+
+    /// The front-end that is connected, if there is one: its number, and whether rings of its guest were ever started.
+    #[must_use]
+    pub fn front_end(&self) -> Option<(u32, bool)> {
+        self.presence.get()
     }
 
     /// Hands the port to a new data plane, number `data_plane`, which has the other end of `channel`.
@@ -229,6 +243,7 @@ impl FrontEnd {
 }
 
 struct Server {
+    presence: Arc<Presence>,
     name: String,
     source: Source,
     limits: Limits,
@@ -352,6 +367,7 @@ impl Server {
         let pause = self.cut_offs.on_cut_off(now);
         tracing::warn!(port = self.name, reason, ?pause, "front-end cut off");
         self.front_end = None;
+        self.presence.leave();
         self.kept.no_front_end(self.sessions);
         self.retry = self.retry.max(now + pause);
         self.quarantine = Some(match pause.as_secs() {
@@ -469,6 +485,7 @@ impl Server {
     /// Closes the front-end's connection, and tells the data plane.
     fn hang_up(&mut self) {
         let Some(front_end) = self.front_end.take() else { return };
+        self.presence.leave();
         self.kept.no_front_end(self.sessions);
         self.send(&ToPort::Disconnected { session: front_end.id }.into());
     }
@@ -545,6 +562,7 @@ impl Server {
         self.kept.set_busy(true);
         self.kept.front_end(&front_end);
         self.front_end = Some(front_end);
+        self.presence.begin(id);
         self.replay();
     }
 
@@ -561,6 +579,7 @@ impl Server {
             Ok(Progress::Message(Packet { bytes, descriptors })) => {
                 front_end.deadline = None;
                 fault::pass(Point::MessageTaken);
+                self.presence.on_message(&bytes);
                 let descriptors = descriptors.into_iter().map(Arc::new).collect();
                 if let Some(outgoing) = front_end.session.take(Packet { bytes, descriptors }) {
                     self.send(&outgoing);

@@ -29,6 +29,7 @@ use std::ops::RangeInclusive;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::moves::Moves;
 use crate::peer::Peer;
 use crate::upgrade::Programs;
 
@@ -292,6 +293,8 @@ pub enum ToDataPlane {
     Stop,
     /// Which programs run, for the status; also when one of them has been replaced.
     Programs(Programs),
+    /// How connections fare that follow VMs to other hosts, for the status; also when that changes.
+    Moves(Moves),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
     StandBy,
     /// Another data plane is about to take this one's place. The state of connections goes into the memfd, at its [`HandOver`](Self::HandOver), if this one writes the format
@@ -363,6 +366,7 @@ impl Message for ToDataPlane {
             | Self::Vcpus { .. }
             | Self::Broker { .. }
             | Self::Programs(_)
+            | Self::Moves(_)
             | Self::StandBy
             | Self::CancelHandOver
             | Self::HandOver
@@ -387,6 +391,9 @@ impl Message for ToDataPlane {
                 at_most("problem", problem.as_ref().map_or(0, String::len), MAX_REASON)
             }
             Self::Programs(programs) => check_programs(programs),
+            Self::Moves(moves) => {
+                moves.lengths().try_for_each(|(field, len)| at_most(field, len, MAX_REASON))
+            }
             _ => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 mod brokered;
 mod hand_over;
 mod manager;
+mod moves_status;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
 mod without_threads;

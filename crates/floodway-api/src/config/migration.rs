@@ -10,8 +10,7 @@ use super::keys::Keys;
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
-pub(super) const KEYS: &[&str] =
-    &["listen", "hosts", "certificate", "key", "authorities", "plain"];
+pub(super) const KEYS: &[&str] = &["listen", "hosts", "certificate", "key", "authorities", "plain"];
 /// Most hosts that are asked whether they expect a VM: all are asked at once.
 pub const MAX_HOSTS: usize = 64;
 /// Longest name of a host (RFC 1035, 2.3.4, without the dots at both ends).
@@ -114,7 +113,8 @@ pub(super) fn section(root: &Section<'_, '_>) -> Result<Option<MigrationConfig>,
 }
 
 fn listen(section: &Section<'_, '_>) -> Result<Option<SocketAddr>, Fault> {
-    let must = "must be an address of this host and a port, like \"10.0.0.1:4790\" or \"[fd00::1]:4790\"";
+    let must =
+        "must be an address of this host and a port, like \"10.0.0.1:4790\" or \"[fd00::1]:4790\"";
     match section.parsed::<SocketAddr>("listen", must)? {
         Some(address) if address.port() == 0 => Err(section.fault("listen", must)),
         listen => Ok(listen),
@@ -130,7 +130,9 @@ fn hosts(section: &Section<'_, '_>) -> Result<Vec<Host>, Fault> {
     }
     let second = hosts.iter().enumerate().find(|(index, host)| hosts[..*index].contains(host));
     match second {
-        Some((_, host)) => Err(section.fault("hosts", format!("{host} is there twice; remove one"))),
+        Some((_, host)) => {
+            Err(section.fault("hosts", format!("{host} is there twice; remove one")))
+        }
         None => Ok(hosts),
     }
 }

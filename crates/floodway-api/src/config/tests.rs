@@ -364,7 +364,15 @@ fn device_names_are_those_of_the_kernel() {
 
 /// Keys that are sections: a table is right for them.
 const SUB_SECTIONS: [&str; 10] = [
-    "permissions", "l2", "meter", "inbound", "limit", "migration", "offload", "queue", "vcpu",
+    "permissions",
+    "l2",
+    "meter",
+    "inbound",
+    "limit",
+    "migration",
+    "offload",
+    "queue",
+    "vcpu",
     "watchdog",
 ];
 

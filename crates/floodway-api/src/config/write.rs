@@ -11,7 +11,9 @@ use super::{
     Config, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode, UplinkConfig,
     WorkerConfig,
 };
-use super::{inbound, limit, meter, migration, network, offload, permissions, queue, vcpu, watchdog};
+use super::{
+    inbound, limit, meter, migration, network, offload, permissions, queue, vcpu, watchdog,
+};
 
 impl Config {
     /// The file that says this configuration, without keys that have their defaults.

@@ -64,6 +64,12 @@ pub enum EventKind {
     GuestStopped { port: String },
     /// The address of a guest that had stopped has shown up elsewhere: it has migrated.
     GuestMigrated { port: String },
+    /// The guest has moved to another host, and its connections go on there; so many were online before, and so many are.
+    ConnectionsLeft { port: String, host: String, online: u32, carried: u32 },
+    /// The guest has come from another host with its connections.
+    ConnectionsArrived { port: String, host: String, online: u32, carried: u32 },
+    /// The guest moves from here, or has come, without the state of its connections: they go on without the offload.
+    ConnectionsLeftBehind { port: String, host: String, inward: bool, reason: String },
     /// The guest wrote what makes no sense into a ring; it stops until the guest resets it.
     RingBroken { port: String, pair: usize, direction: Direction },
     /// The guest uses a link-local address that is not its own, and its frames are dropped.
@@ -121,6 +127,9 @@ impl EventKind {
             Self::GuestStarted { .. } => "guest_started",
             Self::GuestStopped { .. } => "guest_stopped",
             Self::GuestMigrated { .. } => "guest_migrated",
+            Self::ConnectionsLeft { .. } => "connections_left",
+            Self::ConnectionsArrived { .. } => "connections_arrived",
+            Self::ConnectionsLeftBehind { .. } => "connections_left_behind",
             Self::RingBroken { .. } => "ring_broken",
             Self::AddressRefused { .. } => "address_refused",
             Self::OffloadChanged { .. } => "offload_changed",
@@ -154,6 +163,8 @@ impl EventKind {
             | Self::GuestStarted { .. }
             | Self::GuestStopped { .. }
             | Self::GuestMigrated { .. }
+            | Self::ConnectionsLeft { .. }
+            | Self::ConnectionsArrived { .. }
             | Self::OffloadChanged { .. }
             | Self::DrainBegan { .. }
             | Self::DrainEnded { .. }
@@ -170,6 +181,7 @@ impl EventKind {
             | Self::PortRefused { .. }
             | Self::PortUnreachable { .. }
             | Self::PortQuarantined { .. }
+            | Self::ConnectionsLeftBehind { .. }
             | Self::RingBroken { .. }
             | Self::AddressRefused { .. }
             | Self::OffloadLost { .. }
@@ -194,6 +206,9 @@ impl EventKind {
             | Self::GuestStarted { port }
             | Self::GuestStopped { port }
             | Self::GuestMigrated { port }
+            | Self::ConnectionsLeft { port, .. }
+            | Self::ConnectionsArrived { port, .. }
+            | Self::ConnectionsLeftBehind { port, .. }
             | Self::RingBroken { port, .. }
             | Self::AddressRefused { port, .. }
             | Self::OffloadChanged { port, .. }
@@ -255,6 +270,14 @@ impl fmt::Display for EventKind {
             Self::GuestMigrated { .. } => {
                 f.write_str("the guest's address has shown up elsewhere; what is kept follows it")
             }
+            Self::ConnectionsLeft { host, online, carried, .. } => write!(
+                f,
+                "the guest has moved to {host}: {carried} of {online} offloaded connections go on so there"
+            ),
+            Self::ConnectionsArrived { host, online, carried, .. } => write!(
+                f,
+                "the guest has come from {host}: {carried} of {online} offloaded connections go on so"
+            ),
             Self::RingBroken { pair, direction, .. } => write!(
                 f,
                 "the guest broke the {} ring of queue pair {pair}; it stops until the guest resets it",
@@ -286,6 +309,12 @@ impl EventKind {
             }
             Self::DrainEnded { .. } => {
                 f.write_str("drain ended: the TCP offload takes connections")
+            }
+            Self::ConnectionsLeftBehind { host, inward, reason, .. } => {
+                let how = if *inward { "the guest comes" } else { "the guest leaves" };
+                let from = if *inward { "from" } else { "to" };
+                let whom = if host.is_empty() { String::new() } else { format!(" {from} {host}") };
+                write!(f, "{how}{whom} without the offload of its connections: {reason}")
             }
             Self::OffloadRestored { connections, .. } => write!(
                 f,

@@ -13,7 +13,7 @@ use super::port::Port;
 use super::ports::{Capacity, Ports};
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
-use crate::api::status::{PredecessorsStatus, ProgramsStatus, Sandbox};
+use crate::api::status::{MovesStatus, PredecessorsStatus, ProgramsStatus, Sandbox};
 use crate::capture::Captures;
 use crate::events::Events;
 use crate::stats::Removed;
@@ -52,6 +52,8 @@ pub struct Shared {
     pub(crate) predecessors: Mutex<Option<PredecessorsStatus>>,
     /// Which programs run, if there is a broker.
     pub(crate) programs: Mutex<Option<ProgramsStatus>>,
+    /// Connections that follow VMs to other hosts, if there is a broker that lets them.
+    pub(crate) moves: Mutex<Option<MovesStatus>>,
     /// What the process has given up; nothing if nobody says so.
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
@@ -89,6 +91,7 @@ impl Shared {
             removed: Mutex::default(),
             predecessors: Mutex::new(None),
             programs: Mutex::new(None),
+            moves: Mutex::new(None),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
             tables,

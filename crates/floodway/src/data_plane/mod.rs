@@ -366,6 +366,7 @@ impl Serving<'_> {
             }
             ToDataPlane::CancelHandOver => self.cancel_preparation(),
             ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),
+            ToDataPlane::Moves(moves) => self.switch.note_moves(moves),
             ToDataPlane::Broker { pid } => {
                 // An upgrade ends with the broker that has begun it.
                 self.cancel_preparation();
