@@ -465,6 +465,13 @@ impl Broker<'_> {
             FromDataPlane::Changed { number, refusal } => {
                 self.on_changed(plane, number, refusal)?;
             }
+            // No other host is known to whom connections could go.
+            FromDataPlane::Leaving { port, leaving: true } => {
+                plane.channel.send(&ToDataPlane::StayBehind { port }, &[])?;
+            }
+            FromDataPlane::Leaving { .. }
+            | FromDataPlane::Exported { .. }
+            | FromDataPlane::Imported { .. } => {}
         }
         Ok(())
     }

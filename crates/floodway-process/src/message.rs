@@ -16,6 +16,12 @@
 //! **Hand-over**: in an [upgrade](crate::upgrade) two data planes run for a short time, and only one of them moves frames. `StandBy` in the place of `Start` makes the new one
 //! confine itself and wait. `PrepareHandOver` gives the old one memory for the state of its connections, or makes it take them off its offload; `HandOver` makes it let go of everything.
 //!
+//! **Moves** to another host: the broker speaks with the broker over there, and each data plane with its own broker. The source says [`Leaving`](FromDataPlane::Leaving), and is told
+//! [`Export`](ToDataPlane::Export) or [`StayBehind`](ToDataPlane::StayBehind); when its rings have stopped it says [`Exported`](FromDataPlane::Exported), and keeps all of it, untouched, until
+//! it hears [`Released`](ToDataPlane::Released), which ends what it owes, or [`StayBehind`](ToDataPlane::StayBehind), which makes it owe it again. The destination is told
+//! [`Arriving`](ToDataPlane::Arriving), then [`Import`](ToDataPlane::Import), and says [`Imported`](FromDataPlane::Imported) when the guest's rings run there and all that is owed
+//! is in its journal. So at each time at least one of the two owes what was acknowledged. A broker that begins anew (`Broker`) ends all moves: what was not released is taken back.
+//!
 //! **Invariant**: [`Message::check`] accepts every message that a peer of this version sends.
 
 use std::ops::RangeInclusive;
@@ -27,7 +33,7 @@ use crate::peer::Peer;
 use crate::upgrade::Programs;
 
 /// Version of the message set.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -48,6 +54,10 @@ pub const MAX_PROBLEM: usize = 1024;
 pub const MAX_REASON: usize = 256;
 /// Milliseconds for which a data plane waits for connections to go off its offload before it hands over.
 pub const PREPARATION_MS: u64 = 1000;
+/// Milliseconds for which a port whose guest is about to move to another host waits to hear what becomes of its connections, before it drains by itself.
+pub const ANSWER_MS: u64 = 500;
+/// Milliseconds for which rings of a guest that arrives from another host wait for its connections, from their start.
+pub const ARRIVAL_MS: u64 = 1000;
 /// Most uplinks of a configuration.
 pub const MAX_UPLINKS: usize = 4096;
 
@@ -296,6 +306,42 @@ pub enum ToDataPlane {
     CancelHandOver,
     /// The data plane is to touch no ring, device or kept memory any more, say so, and end.
     HandOver,
+    /// The connections of a port that is [`Leaving`](FromDataPlane::Leaving) are to follow its guest: they go on, and are written into the memfd when the guest's last ring has stopped.
+    /// A port that is not leaving any more ignores it.
+    Export {
+        /// Number of the port.
+        port: u16,
+        /// Version of the format that the other host reads. A data plane that writes another one drains the port.
+        flows: u32,
+        /// Length of the memfd, which is all zeros.
+        bytes: u64,
+    },
+    /// Nobody takes the connections of a port that is [`Leaving`](FromDataPlane::Leaving): it drains. If they were [`Exported`](FromDataPlane::Exported) it owes again what was
+    /// owed, and sends it after the guest.
+    StayBehind {
+        /// Number of the port.
+        port: u16,
+    },
+    /// The other host has what was [`Exported`](FromDataPlane::Exported): connections and what is owed for them are forgotten here, without a word to either end.
+    Released {
+        /// Number of the port.
+        port: u16,
+    },
+    /// The guest of a port may arrive from another host. Rings that start from now on wait for an [`Import`](Self::Import), for at most [`ARRIVAL_MS`]. Ignored if rings run already.
+    Arriving {
+        /// Number of the port.
+        port: u16,
+        /// Or it does not any more: rings wait for nothing, and what has come is thrown away.
+        arriving: bool,
+    },
+    /// Connections of a port whose guest is [`Arriving`](Self::Arriving), in a sealed memfd. They are taken up when its rings start, and answered then: see
+    /// [`Imported`](FromDataPlane::Imported).
+    Import {
+        /// Number of the port.
+        port: u16,
+        /// Length of what the other host has written.
+        bytes: u64,
+    },
 }
 
 impl Message for ToDataPlane {
@@ -307,6 +353,8 @@ impl Message for ToDataPlane {
             | Self::Control
             | Self::Change { .. }
             | Self::PrepareHandOver { .. }
+            | Self::Export { .. }
+            | Self::Import { .. }
             | Self::State { .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Packet, .. } | Self::Port { .. } => 2..=2,
@@ -318,6 +366,9 @@ impl Message for ToDataPlane {
             | Self::StandBy
             | Self::CancelHandOver
             | Self::HandOver
+            | Self::StayBehind { .. }
+            | Self::Released { .. }
+            | Self::Arriving { .. }
             | Self::Start
             | Self::Stop => 0..=0,
         }
@@ -393,6 +444,34 @@ pub enum FromDataPlane {
     /// It touches nothing any more, and ends.
     HandedOver {
         /// Connections that were online when it was told that another one would take its place.
+        online: u32,
+    },
+    /// The guest of a port is about to move: its front-end wants writes to its memory to be noted.
+    Leaving {
+        /// Number of the port.
+        port: u16,
+        /// Or it stays: the front-end has thought better of it or has gone, or rings run again. The other host has to forget what it was sent.
+        leaving: bool,
+    },
+    /// The guest's last ring has stopped, and its connections lie in the memfd that came with [`Export`](ToDataPlane::Export), as the answer to that. They stand still here from now on.
+    Exported {
+        /// Number of the port.
+        port: u16,
+        /// Those that were online.
+        online: u32,
+        /// Bytes at the start of the memfd that are to go to the other host; zero if they cannot be written, and then the port is as if it had been told to
+        /// [`StayBehind`](ToDataPlane::StayBehind).
+        bytes: u64,
+    },
+    /// What has become of an [`Import`](ToDataPlane::Import): the answer to each, unless `Arriving` was taken back before. It may take as long as the guest takes to start.
+    Imported {
+        /// Number of the port.
+        port: u16,
+        /// What is owed is owed here now: the other host may be told [`Released`](ToDataPlane::Released). Otherwise nothing of it was used: it came too late, or cannot be read.
+        taken: bool,
+        /// Connections that go on.
+        carried: u32,
+        /// Those of them that are online.
         online: u32,
     },
 }
