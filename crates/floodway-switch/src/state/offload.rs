@@ -188,7 +188,9 @@ impl PortOffload {
     ) -> io::Result<()> {
         let machine = self.machine();
         let now = machine.time(now);
-        flows.port(instance, now, |put| machine.engine.export(&Nowhere, put))
+        flows.port(instance, now, |put| {
+            machine.engine.export(&Nowhere, put);
+        })
     }
 
     /// Frames between the port and an uplink have to go through a session of `pipeline::tcp_offload`.
