@@ -4,6 +4,7 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
+use super::flow::state::Owing;
 use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Owed, Retained};
 use super::receiver::Receiver;
@@ -91,6 +92,15 @@ impl<B: 'static> Adopted<B> {
         let places = [guest.map(|flow| flow.place), Some(peer.place)];
         let (clock, said, broken) = (None, None, Some(Resets::FIRST));
         Self { rx, places, peer: Some((by_peer, 0)), clock, guest: said, broken }
+    }
+
+    /// A connection of another host that owes bytes which are not here.
+    pub fn lost(owing: &Owing) -> Self {
+        let [by_guest, acked] = owing.to_guest;
+        let mut rx = Receiver::new(by_guest, 0, false);
+        rx.adopt_numbers(acked);
+        let (clock, guest, broken) = (None, None, Some(Resets::FIRST));
+        Self { rx, places: [None; 2], peer: Some((owing.una, 0)), clock, guest, broken }
     }
 
     /// What the peer expects next of the guest, as far as is known.

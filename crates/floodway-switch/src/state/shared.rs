@@ -9,6 +9,7 @@ use floodway_core::l2::{MacTables, PortId};
 use floodway_core::time::Instant;
 
 use super::allocator::BandwidthAllocator;
+use super::offload::moved::Outbox;
 use super::port::Port;
 use super::ports::{Capacity, Ports};
 use super::uplink::Uplink;
@@ -58,6 +59,8 @@ pub struct Shared {
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
     pub(crate) settings_keeper: OnceLock<SettingsKeeper>,
+    /// What is said of guests that move to another host or from one, if anybody speaks with others.
+    pub(crate) outbox: OnceLock<Arc<Outbox>>,
     /// Which address is where, in each network.
     tables: Arc<RwLock<MacTables>>,
     started: time::Instant,
@@ -94,9 +97,15 @@ impl Shared {
             moves: Mutex::new(None),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
+            outbox: OnceLock::new(),
             tables,
             started: time::Instant::now(),
         }
+    }
+
+    /// When the switch started: the beginning of its clock.
+    pub(crate) const fn started(&self) -> time::Instant {
+        self.started
     }
 
     /// Time since the switch started.

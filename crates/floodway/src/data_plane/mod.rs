@@ -28,7 +28,7 @@ use floodway_switch::kept::flows::{self, Arrived};
 use floodway_switch::state::ports::Capacity;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
-use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered};
+use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered, MoveStep};
 use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,6 +103,7 @@ fn serve(
     switch.note_sandbox(sandbox_of(confinement));
     equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
+    switch.speak_of_moves(Arc::clone(&bell));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
     let carried = switch.handed_over().online;
     let ready = FromDataPlane::Ready { version: VERSION, confinement, carried };
@@ -338,6 +339,11 @@ impl Serving<'_> {
                 self.channel.send(&FromDataPlane::Reopen { number }, &[])?;
             }
         }
+        for message in self.switch.take_said() {
+            if self.is_heard {
+                self.channel.send(&message, &[])?;
+            }
+        }
         Ok(())
     }
 
@@ -368,8 +374,9 @@ impl Serving<'_> {
             ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),
             ToDataPlane::Moves(moves) => self.switch.note_moves(moves),
             ToDataPlane::Broker { pid } => {
-                // An upgrade ends with the broker that has begun it.
+                // An upgrade ends with the broker that has begun it, and so does a move.
                 self.cancel_preparation();
+                self.switch.end_moves();
                 self.is_heard = pid != 0;
                 self.switch.note_broker(pid);
                 match pid {
@@ -390,8 +397,26 @@ impl Serving<'_> {
                 let new = self.new_uplinks(&uplinks);
                 self.changes.begin(number, &text, new)?;
             }
-            other => bail!("the broker sends what this version cannot use: {other:?}"),
+            other => self.on_move(other, descriptors)?,
         }
+        Ok(())
+    }
+
+    /// What the broker has decided of a guest that moves to another host or from one.
+    fn on_move(&self, message: ToDataPlane, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+        let (port, step) = match message {
+            ToDataPlane::Export { port, flows, bytes } => {
+                (port, MoveStep::Export { flows, file: last(&mut descriptors)?, bytes })
+            }
+            ToDataPlane::Import { port, bytes } => {
+                (port, MoveStep::Import { file: last(&mut descriptors)?, bytes })
+            }
+            ToDataPlane::StayBehind { port } => (port, MoveStep::StayBehind),
+            ToDataPlane::Released { port } => (port, MoveStep::Released),
+            ToDataPlane::Arriving { port, arriving } => (port, MoveStep::Arriving(arriving)),
+            other => bail!("the broker sends what this version cannot use: {other:?}"),
+        };
+        self.switch.follow_move(port, step);
         Ok(())
     }
 }
