@@ -15,9 +15,9 @@ use floodway_process::sealed;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::journal::Journal;
-use crate::migration::Vm;
 use crate::port::PortThread;
 use crate::uplink::UplinkPlace;
+use crate::vm::Vm;
 
 /// A port of a layout.
 #[derive(Clone, Debug)]

@@ -17,14 +17,15 @@
 
 mod attempts;
 mod kept;
+mod mailbox;
 mod presence;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,6 @@ use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
@@ -45,6 +45,7 @@ use crate::store::taken::TakenFrontEnd;
 use attempts::{Attempts, connect, describe_problem, is_nobody};
 use kept::Kept;
 pub use kept::Past;
+use mailbox::Mailbox;
 use presence::Presence;
 
 /// How long a front-end may pause inside a message, or leave a reply unread.
@@ -84,41 +85,6 @@ pub struct PortFault {
     pub fault: String,
 }
 
-/// What others leave for a port's thread.
-#[derive(Debug, Default)]
-struct Letters {
-    /// The channel of a new data plane, and its number.
-    channel: Option<(PortChannel, u32)>,
-    /// Why the front-end is to be cut off.
-    cut_off: Option<String>,
-    /// The thread is to end when no front-end is owed anything.
-    leave: bool,
-    stop: bool,
-}
-
-#[derive(Debug)]
-struct Mailbox {
-    letters: Mutex<Letters>,
-    /// Written after each change.
-    bell: OwnedFd,
-}
-
-impl Mailbox {
-    fn change(&self, change: impl FnOnce(&mut Letters)) {
-        change(&mut self.letters.lock().unwrap_or_else(PoisonError::into_inner));
-        // Fails only when the counter is full, and then it rings.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Letters {
-        // Nothing to read is no news.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Letters { channel, cut_off, leave, stop } = &mut *letters;
-        Letters { channel: channel.take(), cut_off: cut_off.take(), leave: *leave, stop: *stop }
-    }
-}
-
 /// A port's thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct PortThread {
@@ -139,8 +105,7 @@ impl PortThread {
         faults: Sender<PortFault>,
         past: Past,
     ) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mailbox = Arc::new(Mailbox { letters: Mutex::default(), bell });
+        let mailbox = Arc::new(Mailbox::new()?);
         if let Source::Listen(listener) = &source {
             listener.set_nonblocking(true)?;
         }

@@ -4,7 +4,6 @@ mod brokered;
 mod hand_over;
 mod manager;
 mod moves;
-mod moves_status;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
 mod without_threads;

@@ -503,10 +503,8 @@ mod tests {
                 version: "1.2.3".into(),
                 pid: 42,
                 uptime_s: 93_784.5,
-                predecessors: None,
-                programs: None,
-                moves: None,
                 sandbox: Some(Sandbox::Full),
+                ..SwitchStatus::default()
             },
             workers: vec![
                 WorkerStatus {

@@ -218,78 +218,65 @@ mod tests {
         assert_eq!(Config::parse("", Path::new("f.toml")).unwrap().migration, None);
     }
 
-    #[test]
-    fn what_is_wrong_is_named_with_its_fix() {
-        let must_host = "must be a host's name or address and a port, like \"host-b.example:4790\" or \"[fd00::2]:4790\"";
-        let must_listen = "must be an address of this host and a port, like \"10.0.0.1:4790\" or \"[fd00::1]:4790\"";
-        let trusted = "or plain = true if nobody else can send or listen between the hosts";
-        let host = "hosts = [\"b:1\"]\n";
-        let cases = [
-            (
-                "plain = true\n".to_owned(),
-                "1: migration: has neither listen nor hosts, so no connection could go along; add listen = \"10.0.0.1:4790\" where VMs move to, and \
-                 hosts = [\"10.0.0.2:4790\"] where they come from"
-                    .to_owned(),
-            ),
-            ("listen = \"4790\"".into(), format!("2: migration.listen = \"4790\": {must_listen}")),
-            (
-                "listen = \"[::]:0\"".into(),
-                format!("2: migration.listen = \"[::]:0\": {must_listen}"),
-            ),
-            ("hosts = [\"b\"]".into(), format!("2: migration.hosts[0] = \"b\": {must_host}")),
-            ("hosts = [\"b:0\"]".into(), format!("2: migration.hosts[0] = \"b:0\": {must_host}")),
-            (
-                "hosts = [\"a b:1\"]".into(),
-                format!("2: migration.hosts[0] = \"a b:1\": {must_host}"),
-            ),
-            (
-                "hosts = [\"fd00::2:1\"]".into(),
-                format!("2: migration.hosts[0] = \"fd00::2:1\": {must_host}"),
-            ),
-            (
-                "hosts = [\"b:1\", \"b:1\"]".into(),
-                "2: migration.hosts = [\"b:1\", \"b:1\"]: b:1 is there twice; remove one".into(),
-            ),
-            (
-                host.into(),
-                format!(
-                    "1: migration.certificate: missing; add certificate = \"/etc/floodway/migration/host.pem\", {trusted}"
-                ),
-            ),
-            (
-                format!("{host}certificate = \"/c\"\n"),
-                format!(
-                    "1: migration.key: missing; add key = \"/etc/floodway/migration/host.key\", {trusted}"
-                ),
-            ),
-            (
-                format!("{host}certificate = \"/c\"\nkey = \"/k\"\nplain = false\n"),
-                format!(
-                    "1: migration.authorities: missing; add authorities = \"/etc/floodway/migration/ca.pem\", {trusted}"
-                ),
-            ),
-            (
-                format!("{host}certificate = \"c.pem\"\n"),
-                "3: migration.certificate = \"c.pem\": must be the whole path of a PEM file, like \"/etc/floodway/migration/host.pem\"".into(),
-            ),
-            (
-                format!("{host}plain = true\nkey = \"/k\"\n"),
-                "4: migration.key = \"/k\": has no effect with plain = true, which encrypts nothing and knows nobody; remove one of them".into(),
-            ),
-            (
-                format!("{host}plain = \"yes\"\n"),
-                "3: migration.plain = \"yes\": must be true or false".into(),
-            ),
-            (
-                "host = 1".into(),
-                "2: migration.host: unknown key; did you mean \"hosts\"?".into(),
-            ),
-        ];
+    /// Each text with what is said of it, behind the name of the file.
+    fn check(cases: &[(&str, &str)]) {
         for (text, expected) in cases {
-            assert_eq!(parse(&text).unwrap_err().to_string(), format!("f.toml:{expected}"));
+            assert_eq!(parse(text).unwrap_err().to_string(), format!("f.toml:{expected}"));
         }
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_named_with_their_fix() {
+        let must = "must be a host's name or address and a port, like \"host-b.example:4790\" or \"[fd00::2]:4790\"";
+        for host in ["b", "b:0", "a b:1", "fd00::2:1", ":1", "-b:1", "b:65536"] {
+            let expected = format!("2: migration.hosts[0] = \"{host}\": {must}");
+            check(&[(&format!("hosts = [\"{host}\"]"), &expected)]);
+        }
+        let must = "must be an address of this host and a port, like \"10.0.0.1:4790\" or \"[fd00::1]:4790\"";
+        for listen in ["4790", "[::]:0", "b.example:4790"] {
+            let expected = format!("2: migration.listen = \"{listen}\": {must}");
+            check(&[(&format!("listen = \"{listen}\""), &expected)]);
+        }
+        let twice = "2: migration.hosts = [\"b:1\", \"b:1\"]: b:1 is there twice; remove one";
+        check(&[("hosts = [\"b:1\", \"b:1\"]", twice)]);
         let many: Vec<_> = (0..=MAX_HOSTS).map(|n| format!("\"h{n}:1\"")).collect();
         let error = parse(&format!("hosts = [{}]\nplain = true\n", many.join(", "))).unwrap_err();
         assert!(error.to_string().ends_with("65 are too many; name at most 64"), "{error}");
+    }
+
+    #[test]
+    fn what_is_missing_or_has_no_effect_is_named_with_its_fix() {
+        let host = "hosts = [\"b:1\"]\n";
+        let missing = |key: &str, file: &str| {
+            format!(
+                "1: migration.{key}: missing; add {key} = \"/etc/floodway/migration/{file}\", or plain = true if nobody else can send or listen between \
+                 the hosts"
+            )
+        };
+        let some = format!("{host}certificate = \"/c\"\n");
+        let most = format!("{some}key = \"/k\"\nplain = false\n");
+        check(&[
+            (host, &missing("certificate", "host.pem")),
+            (&some, &missing("key", "host.key")),
+            (&most, &missing("authorities", "ca.pem")),
+            (
+                "plain = true\n",
+                "1: migration: has neither listen nor hosts, so no connection could go along; add listen = \"10.0.0.1:4790\" where VMs move to, and hosts = \
+                 [\"10.0.0.2:4790\"] where they come from",
+            ),
+            (
+                &format!("{host}certificate = \"c.pem\"\n"),
+                "3: migration.certificate = \"c.pem\": must be the whole path of a PEM file, like \"/etc/floodway/migration/host.pem\"",
+            ),
+            (
+                &format!("{host}plain = true\nkey = \"/k\"\n"),
+                "4: migration.key = \"/k\": has no effect with plain = true, which encrypts nothing and knows nobody; remove one of them",
+            ),
+            (
+                &format!("{host}plain = \"yes\"\n"),
+                "3: migration.plain = \"yes\": must be true or false",
+            ),
+            ("host = 1", "2: migration.host: unknown key; did you mean \"hosts\"?"),
+        ]);
     }
 }

@@ -270,14 +270,6 @@ impl fmt::Display for EventKind {
             Self::GuestMigrated { .. } => {
                 f.write_str("the guest's address has shown up elsewhere; what is kept follows it")
             }
-            Self::ConnectionsLeft { host, online, carried, .. } => write!(
-                f,
-                "the guest has moved to {host}: {carried} of {online} offloaded connections go on so there"
-            ),
-            Self::ConnectionsArrived { host, online, carried, .. } => write!(
-                f,
-                "the guest has come from {host}: {carried} of {online} offloaded connections go on so"
-            ),
             Self::RingBroken { pair, direction, .. } => write!(
                 f,
                 "the guest broke the {} ring of queue pair {pair}; it stops until the guest resets it",
@@ -309,12 +301,6 @@ impl EventKind {
             }
             Self::DrainEnded { .. } => {
                 f.write_str("drain ended: the TCP offload takes connections")
-            }
-            Self::ConnectionsLeftBehind { host, inward, reason, .. } => {
-                let how = if *inward { "the guest comes" } else { "the guest leaves" };
-                let from = if *inward { "from" } else { "to" };
-                let whom = if host.is_empty() { String::new() } else { format!(" {from} {host}") };
-                write!(f, "{how}{whom} without the offload of its connections: {reason}")
             }
             Self::OffloadRestored { connections, .. } => write!(
                 f,
@@ -356,7 +342,29 @@ impl EventKind {
             Self::Lost { count: None } => f.write_str(
                 "events lost: the last one that was read is of a process before this one",
             ),
-            // `fmt` has the others.
+            other => other.fmt_moves(f),
+        }
+    }
+
+    fn fmt_moves(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConnectionsLeft { host, online, carried, .. } => write!(
+                f,
+                "the guest has moved to {host}: {carried} of {online} offloaded connections go on so there"
+            ),
+            Self::ConnectionsArrived { host, online, carried, .. } => write!(
+                f,
+                "the guest has come from {host}: {carried} of {online} offloaded connections go on so"
+            ),
+            Self::ConnectionsLeftBehind { host, inward, reason, .. } => {
+                let how = match (host.is_empty(), inward) {
+                    (true, _) => "the guest moves".to_owned(),
+                    (false, true) => format!("the guest comes from {host}"),
+                    (false, false) => format!("the guest moves to {host}"),
+                };
+                write!(f, "{how} without the offload of its connections: {reason}")
+            }
+            // Others have the rest.
             _ => Ok(()),
         }
     }

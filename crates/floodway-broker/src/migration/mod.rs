@@ -64,9 +64,10 @@ use std::time::Duration;
 use inbox::Inbox;
 pub use moves::Moves;
 pub(crate) use moves::{Said, TooMuch};
-pub use protocol::Vm;
 use tls::Keys;
 pub use tls::{Files, Trust, TrustError};
+
+use crate::vm::Vm;
 
 /// Between two signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(1);

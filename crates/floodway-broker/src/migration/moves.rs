@@ -16,8 +16,9 @@ use super::inbox::Inbox;
 use super::listener::Listener;
 use super::source::Source;
 use super::tls::Keys;
-use super::{Event, Expected, MigrationError, Order, Settings, Shared, Stayed, Vm, Went};
+use super::{Event, Expected, MigrationError, Order, Settings, Shared, Stayed, Went};
 use crate::layout::{Layout, Place};
+use crate::vm::Vm;
 
 /// Messages for the data plane, with what goes beside them.
 pub(crate) type Said = Vec<(ToDataPlane, Option<OwnedFd>)>;
@@ -121,6 +122,9 @@ impl Moves {
                 _ => self.forget(port, stays()),
             }
             return Said::new();
+        }
+        if self.shared.is_none() {
+            return vec![(ToDataPlane::StayBehind { port }, None)];
         }
         self.forget(port, stays());
         // One that has gone drains with its front-end.

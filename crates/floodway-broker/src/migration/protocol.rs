@@ -7,28 +7,14 @@ use floodway_process::message::shorten;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::vm::Vm;
+
 /// Version of the messages.
 pub(crate) const VERSION: u32 = 1;
 /// What a connection begins with; four bytes with the version follow, the highest first.
 pub(crate) const GREETING: &[u8; 8] = b"floodway";
 /// Longest message in bytes: the longest name of a network, or the longest reason, and what is around it.
 pub(crate) const MAX_MESSAGE: usize = 512;
-
-/// What tells a VM's interface on all hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vm {
-    /// The name of its network.
-    pub network: String,
-    /// Its address.
-    pub mac: [u8; 6],
-}
-
-impl std::fmt::Display for Vm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let octets: Vec<_> = self.mac.iter().map(|octet| format!("{octet:02x}")).collect();
-        write!(f, "{} in network {:?}", octets.join(":"), self.network)
-    }
-}
 
 /// What the host says that a VM leaves. It asks, and the other one answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

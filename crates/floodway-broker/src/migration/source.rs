@@ -11,8 +11,9 @@ use floodway_process::message::ANSWER_MS;
 
 use super::inbox::Inbox;
 use super::link::{Link, LinkError};
-use super::protocol::{Answer, Request, Vm};
+use super::protocol::{Answer, Request};
 use super::{Event, HEARTBEAT, MESSAGE, Order, SILENCE, Shared, Stayed, TRANSFER, Went};
+use crate::vm::Vm;
 
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
 pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 50);

@@ -4,8 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use super::link::{Link, LinkError};
-use super::protocol::{Answer, Request, Vm};
+use super::protocol::{Answer, Request};
 use super::tls::{Keys, Trust};
+use crate::vm::Vm;
 
 /// Far beyond what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,6 +2,8 @@
 //!
 //! What is said here becomes orders of the ports' threads ([`moved`](crate::state::offload::moved)): nothing is waited for.
 
+mod status;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! What of the configuration is about connections that follow VMs to other hosts.
 
-use floodway_broker::migration::{Files, MigrationError, Moves, Settings, Trust, Vm};
+use floodway_broker::migration::{Files, MigrationError, Moves, Settings, Trust};
+use floodway_broker::vm::Vm;
 use floodway_switch::config::migration::Trust as TrustConfig;
 use floodway_switch::config::{MigrationConfig, NetworkConfig, PortConfig};
 use floodway_switch::kept::flows;

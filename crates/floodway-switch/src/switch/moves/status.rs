@@ -2,7 +2,7 @@
 
 use floodway_process::moves::{Move, Moves};
 
-use super::Switch;
+use super::super::Switch;
 use crate::api::events::EventKind;
 use crate::api::status::{MoveStatus, MovesStatus};
 use crate::sync::lock;
