@@ -4,7 +4,6 @@ use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 use floodway_wire::tcp::options::Timestamps;
 
-use super::flow::state::Owing;
 use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Owed, Retained};
 use super::receiver::Receiver;
@@ -27,6 +26,16 @@ pub(super) struct Adopted<B> {
     /// Behind what the guest has sent, since it was adopted, and its clock.
     guest: Option<(Seq, Option<Timestamps>)>,
     pub broken: Option<Resets>,
+}
+
+/// Where a connection is that owes bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owing {
+    pub link: Link,
+    /// Acknowledged by the guest, and for it.
+    pub to_guest: [Seq; 2],
+    /// What the peer expects next of the guest.
+    pub una: Seq,
 }
 
 /// Resets of a broken connection.

@@ -28,12 +28,11 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
-use super::adopted::{Adopted, Resets};
+use super::adopted::{Adopted, Owing, Resets};
 use super::carried::Carried;
 use super::connection::Connection;
 use super::debts;
 use super::engine::Offload;
-use super::flow::state::Owing;
 use super::flow::{Flow, OVER, Outcome, Phase};
 use super::guest::GuestState;
 use super::journal::{self, Creditor, Journal, Lost, Retained, Words};

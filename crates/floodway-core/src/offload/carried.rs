@@ -36,9 +36,10 @@ use std::collections::BTreeMap;
 use floodway_wire::FiveTuple;
 use serde::{Deserialize, Serialize};
 
+use super::adopted::Owing;
 use super::engine::{Offload, UPKEEP_INTERVAL};
 use super::flow::Flow;
-use super::flow::state::{FlowState, Owing};
+use super::flow::state::FlowState;
 use super::frames::Refused;
 use super::frames::{Frames, Revive, Revived};
 use super::journal::{Creditor, Image, Owed, Retained};

@@ -285,13 +285,14 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use floodway_core::offload::Config;
+    use floodway_core::offload::{Config, Offload};
     use rustix::fs::SealFlags;
 
     use super::super::WORD;
     use super::super::tests::memory;
     use super::*;
-    use crate::state::offload::PortOffload;
+    use crate::frame::held::Held;
+    use crate::state::offload::{Nowhere, PortOffload};
 
     const WORDS: usize = 64;
     const BYTES: u64 = (WORDS * WORD) as u64;
@@ -305,7 +306,7 @@ mod tests {
             port.hand_over(instance, Instant::from_millis(5), &mut flows).unwrap();
         }
         if ends {
-            assert!(flows.end().unwrap() <= bytes);
+            assert!(flows.end().unwrap() <= bytes.max((HEAD + RECORD) as u64));
         }
         file.into()
     }
@@ -329,6 +330,38 @@ mod tests {
         let one = HEAD as u64 + 2 * RECORD as u64 + 40;
         assert_eq!(instances(&written(one, true)).unwrap(), [7]);
         assert!(instances(&written(0, true)).unwrap().is_empty());
+    }
+
+    /// A file in which a port without connections is written whose guest moves, and how much of it that is.
+    fn left() -> (File, u64) {
+        let file = memory(WORDS, SealFlags::SHRINK);
+        let mut flows = FlowsWriter::begin(file.try_clone().unwrap(), BYTES).unwrap();
+        let engine = Offload::<Held>::new(Config::default(), 1);
+        let at = Instant::from_millis(5);
+        let put = |put: &mut dyn FnMut(&[u8]) -> bool| assert!(engine.export(&Nowhere, put));
+        flows.moved(at, 9, put).unwrap();
+        (file.into(), flows.end().unwrap())
+    }
+
+    #[test]
+    fn what_a_guest_has_moved_with_is_read_and_nothing_else_is() {
+        let (file, bytes) = left();
+        let read = |bytes| read_moved(file.try_clone().unwrap().into(), bytes);
+        let moved = read(bytes).unwrap();
+        assert_eq!((moved.at, moved.nonce), (Instant::from_millis(5), 9));
+        assert!(read(bytes - 1).is_err(), "it has no end");
+        assert!(read_moved(written(BYTES, true).into(), BYTES).is_err(), "an upgrade's");
+        assert!(instances(&file).is_err(), "a move's");
+        for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
+            let (file, bytes) = left();
+            file.write_all_at(&[byte], at as u64).unwrap();
+            assert!(read_moved(file.into(), bytes).is_err(), "{at}");
+        }
+        // A connection that cannot be read: another one may owe what it did.
+        let (file, bytes) = left();
+        let wrong = [CONNECTION, 1, 0, 0, 0, 0xff, END, 0, 0, 0, 0];
+        file.write_all_at(&wrong, bytes - RECORD as u64).unwrap();
+        assert!(read_moved(file.into(), bytes + wrong.len() as u64).is_err());
     }
 
     #[test]

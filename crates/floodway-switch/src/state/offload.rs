@@ -376,7 +376,7 @@ fn reviver(pool: Arc<Pool>) -> impl Fn(Creditor, &Retained) -> Option<(Held, Seg
 }
 
 /// A sink for an engine that has nothing to say: it has just forgotten everything, or only says what it is.
-struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Sink<Held> for Nowhere {
     fn release(&mut self, _: &Held, _: &Transmission) {}

@@ -1,8 +1,7 @@
 //! Connections follow a guest from the port of one host to that of another. What brokers say to each other is said by hand here.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use floodway_core::offload::{Config as OffloadConfig, EarlyAck};
-use floodway_process::channel::{Channel, Received};
+use floodway_process::channel::Channel;
 use floodway_process::message::{FromDataPlane, FromPort, ToPort};
 use floodway_process::sealed;
 use floodway_switch::Switch;
@@ -23,12 +22,12 @@ use floodway_switch::kept::flows::FORMAT;
 use floodway_switch::kept::journal::{KeptJournal, budget, words};
 use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered, MoveStep};
+use floodway_switch::testing::broker::pass_on;
 use floodway_switch::testing::memory::memfd;
 use floodway_switch::testing::message::SET_FEATURES;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, wait, wait_until};
 use floodway_switch::uplink::Device;
 use floodway_switch::vhost::features;
-use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::netns;
 use crate::scene::{Scene, act, config_with};
@@ -45,43 +44,6 @@ struct Host {
     /// Front-ends for its port.
     frontends: mpsc::Sender<UnixStream>,
     said: Mutex<VecDeque<FromDataPlane>>,
-}
-
-/// Passes on what front-ends say, as a broker does.
-fn be_broker(channel: &Channel<ToPort, FromPort>, frontends: &mpsc::Receiver<UnixStream>) {
-    for (session, mut stream) in (1..).zip(frontends) {
-        channel.send(&ToPort::Connected { session, peer: None }, &[]).expect("the port");
-        let mut number = 0;
-        while let Ok((bytes, files)) = read_message(&mut stream) {
-            let message = ToPort::Message { session, number, replayed: false, bytes };
-            let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-            channel.send(&message, &files).expect("the port");
-            number += 1;
-            let Ok(Received::Message(FromPort::Handled(handled), _)) = channel.recv() else {
-                return;
-            };
-            assert!(!handled.hang_up, "{handled:?}");
-            stream.write_all(&handled.reply).expect("the front-end");
-        }
-        channel.send(&ToPort::Disconnected { session }, &[]).expect("the port");
-    }
-}
-
-fn read_message(stream: &mut UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let (mut bytes, mut files) = (vec![0; 12], [0; 32]);
-    let mut iovec = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 12 }];
-    // SAFETY: the iovec describes `bytes`.
-    let received = unsafe { stream.recv_with_fds(&mut iovec, &mut files) };
-    let (read, count) = received.map_err(io::Error::from)?;
-    // SAFETY: they came with the message and are nobody else's.
-    let files = files[..count].iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
-    if read != 12 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let len = u32::from_ne_bytes(bytes[8..].try_into().expect("four bytes")) as usize;
-    bytes.resize(12 + len, 0);
-    stream.read_exact(&mut bytes[12..])?;
-    Ok((bytes, files))
 }
 
 impl Host {
@@ -116,7 +78,7 @@ impl Host {
         let switch = Switch::start_behind_broker(&config, brokered).expect("a switch");
         switch.speak_of_moves(bell);
         let (frontends, waiting) = mpsc::channel();
-        thread::spawn(move || be_broker(&ours, &waiting));
+        thread::spawn(move || pass_on(&ours, &waiting));
         Self { switch, journal, budget, frontends, said: Mutex::default() }
     }
 
@@ -303,6 +265,8 @@ fn what_was_acknowledged_for_a_guest_is_delivered_at_the_other_host() {
         let [from, to] = hosts;
         let (file, bytes) = leave(from, scene);
         assert!(from.owed() > 0 && from.flows().is_empty(), "owed, and set aside");
+        let waiting = from.switch.operator().status().ports[0].pending().0;
+        assert_eq!(waiting, 0, "it goes along, and does not follow as well");
         to.follow(MoveStep::Arriving(true));
         to.follow(MoveStep::Import { file, bytes });
         *scene.vm.guest() = Guest::new(small());

@@ -105,9 +105,7 @@ fn serve(
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     switch.speak_of_moves(Arc::clone(&bell));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
-    let carried = switch.handed_over().online;
-    let ready = FromDataPlane::Ready { version: VERSION, confinement, carried };
-    channel.send(&ready, &[])?;
+    channel.send(&ready(&switch, confinement), &[])?;
     fault::pass(Point::ReadySent);
     tracing::info!(control = %config.control.display(), "running with {}", summary(config));
     let changes = Changes::new(
@@ -142,6 +140,12 @@ fn serve(
         Ending::HandOver => hand_over(switch, addresses, preparation, &channel)?,
     }
     Ok(())
+}
+
+/// The first message of one that serves.
+fn ready(switch: &Switch, confinement: Confinement) -> FromDataPlane {
+    let carried = switch.handed_over().online;
+    FromDataPlane::Ready { version: VERSION, confinement, carried }
 }
 
 /// Connections that another data plane has left in `file`, if it has, by the instances of ports.

@@ -6,6 +6,7 @@ use floodway_wire::FiveTuple;
 use serde::{Deserialize, Serialize};
 
 use super::{Flow, Marks, Phase};
+use crate::offload::adopted::Owing;
 use crate::offload::age::Age;
 use crate::offload::connection::Connection;
 use crate::offload::frames::{Frames, Refused, Revived};
@@ -44,16 +45,6 @@ pub(in crate::offload) struct FlowState {
     update_due: bool,
     tx: SenderState,
     rx: ReceiverState,
-}
-
-/// Where a connection is that owes bytes.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::offload) struct Owing {
-    pub link: Link,
-    /// Acknowledged by the guest, and for it.
-    pub to_guest: [Seq; 2],
-    /// What the peer expects next of the guest.
-    pub una: Seq,
 }
 
 impl FlowState {

@@ -18,12 +18,12 @@ use std::time;
 use floodway_core::offload::{Offload, Resumption};
 use floodway_core::time::Instant;
 use floodway_process::message::FromDataPlane;
+use floodway_wire::parse;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{GuestEvent, Machine, Nowhere, PortOffload, as_number, reviver};
 use crate::frame::held::Held;
 use crate::kept::flows::{FlowsWriter, Moved};
-use crate::state::port::Port;
 use crate::state::supply::Bell;
 use crate::sync::lock;
 
@@ -125,6 +125,14 @@ impl Moving {
 /// Connections that are set aside.
 pub(crate) struct Aside(Box<Offload<Held>>);
 
+impl Aside {
+    /// Returns `true` if a frame for the guest belongs to a connection that is set aside.
+    pub(crate) fn knows(&self, frame: &[u8]) -> bool {
+        let meta = parse(frame, frame.len()).ok();
+        meta.is_some_and(|meta| self.0.flow(&meta.flow.reversed()).is_some())
+    }
+}
+
 /// What was written of connections that leave.
 pub(crate) struct Left {
     pub(crate) aside: Aside,
@@ -214,13 +222,6 @@ impl PortOffload {
     fn note_change(&self, machine: &Machine) {
         self.migration_changed.store(true, Ordering::Release);
         self.publish(machine, None);
-    }
-}
-
-impl Port {
-    /// The guest has said at another host what it wants to find in notices; zero if it has not.
-    pub(crate) fn adopt_nonce(&self, nonce: u64) {
-        self.nonce.store(nonce, Ordering::Relaxed);
     }
 }
 

@@ -16,6 +16,8 @@
 //!
 //! Asking and going end also when writes are not noted any more: the guest stays.
 //!
+//! What waits for the guest of these connections is dropped then, since it says what was said to the guest and not what the peer has said; it is kept besides, or sent again. Other frames follow the guest.
+//!
 //! **A guest comes.** Rings that are to start wait while something is *expected*, for at most [`ARRIVAL_MS`] from then on. What comes for the guest meanwhile goes the way of a guest that is not there: nobody has been told
 //! that it is here. When its connections have come they are taken in, with what is owed in the journal, and then the rings start, in the same step. So no guest that runs here and in its
 //! name something is acknowledged has connections elsewhere. What comes before the rings are to start waits here, and is thrown away if the front-end goes: then the guest goes on where it was.
@@ -32,6 +34,7 @@ use floodway_process::message::{ANSWER_MS, ARRIVAL_MS, FromDataPlane};
 
 use super::Device;
 use crate::kept::flows::{FORMAT, Moved};
+use crate::queues::rx::PendingFrame;
 use crate::state::offload::moved::{Aside, Left, Order};
 use crate::state::port::Port;
 
@@ -179,7 +182,12 @@ impl Device {
         let (online, bytes) = left.as_ref().map_or((0, 0), |left| (left.online, left.bytes));
         port.offload.moving.say(FromDataPlane::Exported { port: number(port), online, bytes });
         self.departure = match left {
-            Some(Left { aside, .. }) => Departure::Gone(aside),
+            Some(Left { aside, .. }) => {
+                // It would be taken for the peer's at the other host, and says what was said to the guest.
+                let is_of = |frame: &PendingFrame| aside.knows(&frame.bytes);
+                port.pairs.iter().for_each(|pair| pair.rx().drop_waiting(is_of));
+                Departure::Gone(aside)
+            }
             None => self.drain(),
         };
     }
@@ -261,7 +269,7 @@ impl Device {
         let Some(moved) = std::mem::take(&mut self.arrival).came else { return };
         let port = &self.port;
         let found = self.is_free().then(|| {
-            port.adopt_nonce(moved.nonce);
+            port.nonce.store(moved.nonce, Ordering::Relaxed);
             port.offload.take_in(*moved)
         });
         tracing::info!(port = port.config.name, ?found, "a guest has come with its connections");

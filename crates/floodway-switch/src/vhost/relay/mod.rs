@@ -89,7 +89,10 @@ impl Relay {
                 Some(0) => return self.disconnect(),
                 Some(1) => self.on_alarm(),
                 Some(_) => self.on_channel(),
-                None => Ok(lock(&self.device).on_time()),
+                None => {
+                    lock(&self.device).on_time();
+                    Ok(())
+                }
             };
             if let Err(error) = outcome {
                 // Frames go on: nothing that they need is the broker's.
