@@ -280,6 +280,7 @@ impl Broker<'_> {
         let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
         self.leave_everything();
+        self.note_moves();
         // There was one that served.
         let mut was_ready = self.past.is_some();
         let mut plane = self.begin(&mut restarts, &mut last_end);

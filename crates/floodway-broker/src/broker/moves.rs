@@ -49,7 +49,8 @@ impl Broker<'_> {
         tell(plane, self.moves.resume())
     }
 
-    fn note_moves(&self) {
+    /// Leaves for data planes how moves stand.
+    pub(super) fn note_moves(&self) {
         if let Some(report) = self.moves.report() {
             self.notices.put(NOTICE, ToDataPlane::Moves(report));
         }
