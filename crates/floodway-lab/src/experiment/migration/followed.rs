@@ -93,6 +93,8 @@ pub enum Case {
 /// What one move showed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
+    /// Most that were online there, before the move and while memory was copied.
+    at_first: u64,
     /// Online at last on the host that was left.
     before: u64,
     /// Most that were online on the other one within [`LIMIT`].
@@ -316,6 +318,7 @@ fn watch(from: &Switch, to: &Switch, done: &AtomicBool) -> Result<Moved> {
                 return Ok(moved);
             }
         } else if let (true, online) = look(&from)? {
+            moved.at_first = moved.at_first.max(online);
             moved.before = online;
         } else if done.load(Ordering::Relaxed) && begun.elapsed() >= LIMIT {
             // It has not moved: whoever moved it says why.
@@ -350,14 +353,17 @@ fn report(case: Case, moves: &[Moved], outcome: Outcome, measured: &mut Measured
         samples("time until online", times);
         measured.add_value(case.row("longest time until online"), "ms", longest);
     }
-    let least = moves.iter().map(|moved| moved.before).min().unwrap_or_default();
+    let least = moves.iter().map(|moved| moved.at_first).min().unwrap_or_default();
+    let at_last = moves.iter().map(|moved| moved.before).max().unwrap_or_default();
     let missing: u64 = moves.iter().map(|moved| moved.before.saturating_sub(moved.after)).sum();
     let mut add = |what: &str, unit: &str, count: u64| {
         measured.add_value(case.row(what), unit, count as f64);
     };
     add("flows online before, least", "flows", least);
-    if case == Case::Followed {
-        add("flows not online within 1 s", "flows", missing);
+    match case {
+        Case::Followed => add("flows not online within 1 s", "flows", missing),
+        // What the drain by itself has not come to.
+        Case::Alone => add("flows online when it stopped, most", "flows", at_last),
     }
     add("connections", "connections", outcome.connections);
     add("connections lost", "connections", outcome.lost);
