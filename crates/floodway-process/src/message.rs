@@ -61,6 +61,8 @@ pub const PREPARATION_MS: u64 = 1000;
 pub const ANSWER_MS: u64 = 500;
 /// Milliseconds for which rings of a guest that arrives from another host wait for its connections, from their start.
 pub const ARRIVAL_MS: u64 = 1000;
+/// Milliseconds for which connections that were exported stand still, before they are taken back without a word from the broker.
+pub const RELEASE_MS: u64 = 60_000;
 /// Most uplinks of a configuration.
 pub const MAX_UPLINKS: usize = 4096;
 
@@ -462,7 +464,8 @@ pub enum FromDataPlane {
         /// Or it stays: the front-end has thought better of it or has gone, or rings run again. The other host has to forget what it was sent.
         leaving: bool,
     },
-    /// The guest's last ring has stopped, and its connections lie in the memfd that came with [`Export`](ToDataPlane::Export), as the answer to that. They stand still here from now on.
+    /// The guest's last ring has stopped, and its connections lie in the memfd that came with [`Export`](ToDataPlane::Export), as the answer to that. They stand still here from now on, until the broker
+    /// says [`Released`](ToDataPlane::Released) or [`StayBehind`](ToDataPlane::StayBehind), for at most [`RELEASE_MS`].
     Exported {
         /// Number of the port.
         port: u16,

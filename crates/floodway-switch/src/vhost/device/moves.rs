@@ -11,7 +11,7 @@
 //! | *stays* | writes are to be noted. Without connections, or without a broker, it *drains* |
 //! | *asks*: everything goes on | the answer: *goes* or *drains*. None within [`ANSWER_MS`]: *drains* |
 //! | *goes*: everything goes on, into a file that is there already | the last ring has stopped, by a message or because the front-end has gone: all is written and set aside, *gone*; or *drains* if that cannot be |
-//! | *gone*: connections stand still, and nothing of them is forgotten | the other host has them: they are forgotten. It has not: they are back, and *drain*. Or rings start again: they are back, and it *stays*, or *asks* again |
+//! | *gone*: connections stand still, and nothing of them is forgotten | the other host has them: they are forgotten. It has not, or nobody says so within [`RELEASE_MS`]: they are back, and *drain*. Or rings start again: they are back, and it *stays*, or *asks* again |
 //! | *drains* | writes are not noted any more, or the front-end has gone |
 //!
 //! Asking and going end also when writes are not noted any more: the guest stays.
@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use floodway_core::offload::Resumption;
-use floodway_process::message::{ANSWER_MS, ARRIVAL_MS, FromDataPlane};
+use floodway_process::message::{ANSWER_MS, ARRIVAL_MS, FromDataPlane, RELEASE_MS};
 
 use super::Device;
 use crate::kept::flows::{FORMAT, Moved};
@@ -47,7 +47,8 @@ pub(super) enum Departure {
     Asks(Instant),
     /// Into this file, of so many bytes.
     Goes(OwnedFd, u64),
-    Gone(Aside),
+    /// Until then for word of the other host.
+    Gone(Aside, Instant),
     Drains,
 }
 
@@ -129,7 +130,7 @@ impl Device {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let asks = match self.departure {
-            Departure::Asks(until) => Some(until),
+            Departure::Asks(until) | Departure::Gone(_, until) => Some(until),
             _ => None,
         };
         asks.into_iter().chain(self.arrival.waits).min()
@@ -145,6 +146,13 @@ impl Device {
             );
             self.departure = self.drain();
         }
+        if matches!(self.departure, Departure::Gone(_, until) if until <= now) {
+            tracing::warn!(
+                port = self.port.config.name,
+                "nobody says whether another host has its connections: they are taken back"
+            );
+            self.stay_behind();
+        }
         if self.arrival.waits.is_some_and(|until| until <= now) {
             tracing::info!(
                 port = self.port.config.name,
@@ -155,7 +163,7 @@ impl Device {
     }
 
     fn export_into(&mut self, format: u32, file: OwnedFd, bytes: u64) {
-        if let Departure::Asks(_) = self.departure {
+        if matches!(self.departure, Departure::Asks(_) | Departure::Goes(..)) {
             self.departure = Departure::Goes(file, bytes);
             if format != FORMAT {
                 return self.stay_behind();
@@ -186,7 +194,7 @@ impl Device {
                 // It would be taken for the peer's at the other host, and says what was said to the guest.
                 let is_of = |frame: &PendingFrame| aside.knows(&frame.bytes);
                 port.pairs.iter().for_each(|pair| pair.rx().drop_waiting(is_of));
-                Departure::Gone(aside)
+                Departure::Gone(aside, Instant::now() + Duration::from_millis(RELEASE_MS))
             }
             None => self.drain(),
         };
@@ -195,7 +203,7 @@ impl Device {
     fn stay_behind(&mut self) {
         self.departure = match std::mem::take(&mut self.departure) {
             Departure::Asks(_) | Departure::Goes(..) => self.drain(),
-            Departure::Gone(aside) => {
+            Departure::Gone(aside, _) => {
                 self.bring_back(aside);
                 // As far as it can be while nobody runs: it may run again.
                 if self.log_in_use().is_some() { self.drain() } else { Departure::Stays }
@@ -212,7 +220,7 @@ impl Device {
     /// The other host has what is owed. If an earlier process has set it aside, this one has found it in the journal.
     fn release(&mut self) {
         match std::mem::take(&mut self.departure) {
-            Departure::Gone(aside) => self.port.offload.forget(aside),
+            Departure::Gone(aside, _) => self.port.offload.forget(aside),
             departure if self.is_stopped() => {
                 self.port.offload.forget_found();
                 self.departure = departure;
@@ -223,8 +231,8 @@ impl Device {
 
     /// Rings start again: whoever was on the way to another host is still here.
     pub(super) fn return_from_move(&mut self) {
-        if matches!(self.departure, Departure::Gone(_))
-            && let Departure::Gone(aside) = std::mem::take(&mut self.departure)
+        if matches!(self.departure, Departure::Gone(..))
+            && let Departure::Gone(aside, _) = std::mem::take(&mut self.departure)
         {
             self.bring_back(aside);
             self.port.offload.moving.say(leaving(&self.port, false));
@@ -243,7 +251,7 @@ impl Device {
         let departure = std::mem::take(&mut self.departure);
         match departure {
             Departure::Asks(_) => self.port.offload.moving.say(leaving(&self.port, false)),
-            Departure::Gone(_) => self.departure = departure,
+            Departure::Gone(..) => self.departure = departure,
             Departure::Stays | Departure::Goes(..) | Departure::Drains => {}
         }
     }
