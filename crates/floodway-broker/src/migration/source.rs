@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use floodway_process::message::ANSWER_MS;
+use floodway_process::message::{ANSWER_MS, RELEASE_MS};
 
 use super::inbox::Inbox;
 use super::link::{Link, LinkError};
@@ -17,8 +17,8 @@ use crate::vm::Vm;
 
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
 pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 50);
-/// How long a VM may take to start over there, once it has stopped here.
-pub(super) const TAKING: Duration = Duration::from_secs(60);
+/// How long a VM may take to start over there, once its connections are there: the data plane waits for longer than that and the transfer.
+pub(super) const TAKING: Duration = Duration::from_millis(RELEASE_MS - 15_000);
 
 /// A move of a VM that leaves.
 pub(super) struct Source {
