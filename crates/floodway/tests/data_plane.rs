@@ -51,7 +51,9 @@ impl Plane {
         drop(theirs);
         let (frontends, waiting) = mpsc::channel();
         let plane = Self { process, channel, frontends, _directory: directory };
-        plane.equip(&text, &UnixListener::bind(control).unwrap().into(), waiting);
+        let control = UnixListener::bind(control).unwrap();
+        control.set_nonblocking(true).unwrap();
+        plane.equip(&text, &control.into(), waiting);
         let FromDataPlane::Ready { version: VERSION, .. } = plane.hear() else {
             panic!("it is not ready")
         };
@@ -59,7 +61,7 @@ impl Plane {
     }
 
     fn equip(&self, text: &str, control: &OwnedFd, frontends: mpsc::Receiver<UnixStream>) {
-        self.say(ToDataPlane::Hello { version: VERSION, restarts: 0, last_end: None }, &[]);
+        self.say(&ToDataPlane::Hello { version: VERSION, restarts: 0, last_end: None }, &[]);
         let configuration = sealed::seal("test", text.as_bytes()).unwrap();
         let bytes = text.len() as u32;
         let says = ToDataPlane::Configuration {
@@ -68,19 +70,19 @@ impl Plane {
             uplink_numbers: 16,
             uplinks: Vec::new(),
         };
-        self.say(says, &[&configuration]);
-        self.say(ToDataPlane::Control, &[control]);
+        self.say(&says, &[&configuration]);
+        self.say(&ToDataPlane::Control, &[control]);
         let (ours, theirs) = Channel::<ToPort, FromPort>::pair().unwrap();
         let journal = sealed::fixed("test", (words(JOURNAL) * WORD) as u64).unwrap();
         let port = ToDataPlane::Port { index: 0, number: 0, instance: 1, journal: JOURNAL };
         self.channel.send(&port, &[theirs.as_fd(), journal.as_fd()]).unwrap();
-        self.say(ToDataPlane::Start, &[]);
+        self.say(&ToDataPlane::Start, &[]);
         thread::spawn(move || pass_on(&ours, &frontends));
     }
 
-    fn say(&self, message: ToDataPlane, files: &[&OwnedFd]) {
+    fn say(&self, message: &ToDataPlane, files: &[&OwnedFd]) {
         let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        self.channel.send(&message, &files).unwrap();
+        self.channel.send(message, &files).unwrap();
     }
 
     /// The next thing that it says, but for signs of life.
@@ -136,15 +138,15 @@ fn a_guest_leaves_and_comes_with_what_it_has_left_with() {
     log(&mut frontend, &guest, true);
     assert_eq!(plane.hear(), leaving(true));
     let file = sealed::fixed("flows", ROOM).unwrap();
-    plane.say(ToDataPlane::Export { port: 0, flows: FORMAT, bytes: ROOM }, &[&file]);
+    plane.say(&ToDataPlane::Export { port: 0, flows: FORMAT, bytes: ROOM }, &[&file]);
     stop(&mut frontend);
     let FromDataPlane::Exported { port: 0, online: 0, bytes } = plane.hear() else { panic!() };
     assert!(bytes > 0 && bytes < ROOM);
-    plane.say(ToDataPlane::Released { port: 0 }, &[]);
-    plane.say(ToDataPlane::Arriving { port: 0, arriving: true }, &[]);
-    plane.say(ToDataPlane::Import { port: 0, bytes }, &[&file]);
+    plane.say(&ToDataPlane::Released { port: 0 }, &[]);
+    plane.say(&ToDataPlane::Arriving { port: 0, arriving: true }, &[]);
+    plane.say(&ToDataPlane::Import { port: 0, bytes }, &[&file]);
     // What comes before it has been heard then.
-    plane.say(ToDataPlane::Import { port: 7, bytes }, &[&file]);
+    plane.say(&ToDataPlane::Import { port: 7, bytes }, &[&file]);
     let nobody = FromDataPlane::Imported { port: 7, taken: false, carried: 0, online: 0 };
     assert_eq!(plane.hear(), nobody);
     log(&mut frontend, &guest, false);
@@ -152,7 +154,7 @@ fn a_guest_leaves_and_comes_with_what_it_has_left_with() {
     let imported = |taken| FromDataPlane::Imported { port: 0, taken, carried: 0, online: 0 };
     assert_eq!(plane.hear(), imported(true));
     // Whatever it cannot use it answers, and goes on.
-    plane.say(ToDataPlane::Import { port: 0, bytes }, &[&file]);
+    plane.say(&ToDataPlane::Import { port: 0, bytes }, &[&file]);
     assert_eq!(plane.hear(), imported(false), "the guest runs");
 }
 
@@ -162,16 +164,16 @@ fn another_broker_ends_all_moves() {
     let plane = Plane::start();
     let guest = Guest::new(GuestConfig::default());
     let mut frontend = plane.connect();
-    plane.say(ToDataPlane::Arriving { port: 0, arriving: true }, &[]);
-    plane.say(ToDataPlane::Broker { pid: 1 }, &[]);
+    plane.say(&ToDataPlane::Arriving { port: 0, arriving: true }, &[]);
+    plane.say(&ToDataPlane::Broker { pid: 1 }, &[]);
     frontend.set_up(&guest).unwrap();
     log(&mut frontend, &guest, true);
     assert_eq!(plane.hear(), FromDataPlane::Leaving { port: 0, leaving: true });
-    plane.say(ToDataPlane::Broker { pid: 2 }, &[]);
+    plane.say(&ToDataPlane::Broker { pid: 2 }, &[]);
     let file = sealed::fixed("flows", ROOM).unwrap();
-    plane.say(ToDataPlane::Export { port: 0, flows: FORMAT, bytes: ROOM }, &[&file]);
+    plane.say(&ToDataPlane::Export { port: 0, flows: FORMAT, bytes: ROOM }, &[&file]);
     stop(&mut frontend);
-    plane.say(ToDataPlane::Import { port: 0, bytes: ROOM }, &[&file]);
+    plane.say(&ToDataPlane::Import { port: 0, bytes: ROOM }, &[&file]);
     let says = plane.hear();
     assert!(
         matches!(says, FromDataPlane::Imported { taken: false, .. }),

@@ -129,7 +129,7 @@ impl Host {
 /// The first host has the guest.
 fn with_hosts(
     guest: GuestConfig,
-    offload: OffloadConfig,
+    offload: &OffloadConfig,
     test: impl FnOnce(&[Host; 2], &Scene) + Send,
 ) {
     netns::within(|| {
@@ -222,7 +222,7 @@ fn move_guest(from: &Host, to: &Host, scene: &Scene) -> u32 {
 fn connections_follow_a_guest_to_another_host_and_back() {
     for early_ack in [EarlyAck::Never, EarlyAck::Always] {
         let offload = OffloadConfig { early_ack, ..offload(true, true) };
-        with_hosts(GuestConfig::default(), offload, |hosts, scene| {
+        with_hosts(GuestConfig::default(), &offload, |hosts, scene| {
             let (mut guest, mut host) = scene.connection(false);
             let (mut guest_2, mut host_2) = scene.connection(false);
             let done = AtomicBool::new(false);
@@ -260,7 +260,7 @@ fn connections_follow_a_guest_to_another_host_and_back() {
 /// R1 over a move: what was acknowledged for the guest, and waited for it or was lost with its rings, is delivered at the other host.
 #[test]
 fn what_was_acknowledged_for_a_guest_is_delivered_at_the_other_host() {
-    with_hosts(small(), offload(true, true), |hosts, scene| {
+    with_hosts(small(), &offload(true, true), |hosts, scene| {
         let (mut guest, mut host) = owe(scene);
         let [from, to] = hosts;
         let (file, bytes) = leave(from, scene);
@@ -287,7 +287,7 @@ fn what_was_acknowledged_for_a_guest_is_delivered_at_the_other_host() {
 #[test]
 fn a_move_that_fails_after_the_stop_loses_nothing() {
     for stays_behind in [false, true] {
-        with_hosts(small(), offload(true, true), |hosts, scene| {
+        with_hosts(small(), &offload(true, true), |hosts, scene| {
             let (mut guest, mut host) = owe(scene);
             let [from, _] = hosts;
             drop(leave(from, scene));
@@ -316,7 +316,7 @@ fn a_move_that_fails_after_the_stop_loses_nothing() {
 /// Without another host, and where nobody answers, it is as without a broker.
 #[test]
 fn a_port_whose_connections_nobody_takes_drains_by_itself() {
-    with_hosts(GuestConfig::default(), offload(true, true), |hosts, scene| {
+    with_hosts(GuestConfig::default(), &offload(true, true), |hosts, scene| {
         let (mut guest, mut host) = scene.connection(false);
         let [from, _] = hosts;
         for answers in [true, false] {
@@ -348,7 +348,7 @@ fn a_port_whose_connections_nobody_takes_drains_by_itself() {
 /// Rings wait for connections: until they come, or are not to be expected any more, or for as long as the switch has patience.
 #[test]
 fn rings_of_a_guest_that_arrives_wait_and_not_for_ever() {
-    with_hosts(GuestConfig::default(), offload(true, true), |hosts, scene| {
+    with_hosts(GuestConfig::default(), &offload(true, true), |hosts, scene| {
         let (mut guest, mut host) = scene.connection(false);
         transfer(&mut guest, &mut host, 100_000);
         let [from, to] = hosts;
@@ -381,7 +381,7 @@ fn rings_of_a_guest_that_arrives_wait_and_not_for_ever() {
 /// What cannot be read is as if it had not come, and so is what comes when the guest runs already, or is not expected.
 #[test]
 fn what_comes_too_late_or_cannot_be_read_is_not_taken() {
-    with_hosts(GuestConfig::default(), offload(true, true), |hosts, scene| {
+    with_hosts(GuestConfig::default(), &offload(true, true), |hosts, scene| {
         let (mut guest, mut host) = scene.connection(false);
         transfer(&mut guest, &mut host, 100_000);
         let [from, to] = hosts;

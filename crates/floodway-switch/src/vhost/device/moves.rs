@@ -106,6 +106,11 @@ impl Device {
         };
     }
 
+    /// It is known what becomes of connections, and the guest may still be about to move, or run again: nobody is asked once more.
+    fn decided(&self) -> Departure {
+        if self.log_in_use().is_some() { self.drain() } else { Departure::Stays }
+    }
+
     fn drain(&self) -> Departure {
         self.port.on_migrating(true);
         Departure::Drains
@@ -205,8 +210,7 @@ impl Device {
             Departure::Asks(_) | Departure::Goes(..) => self.drain(),
             Departure::Gone(aside, _) => {
                 self.bring_back(aside);
-                // As far as it can be while nobody runs: it may run again.
-                if self.log_in_use().is_some() { self.drain() } else { Departure::Stays }
+                self.decided()
             }
             unchanged => unchanged,
         };
@@ -220,7 +224,10 @@ impl Device {
     /// The other host has what is owed. If an earlier process has set it aside, this one has found it in the journal.
     fn release(&mut self) {
         match std::mem::take(&mut self.departure) {
-            Departure::Gone(aside, _) => self.port.offload.forget(aside),
+            Departure::Gone(aside, _) => {
+                self.port.offload.forget(aside);
+                self.departure = self.decided();
+            }
             departure if self.is_stopped() => {
                 self.port.offload.forget_found();
                 self.departure = departure;
