@@ -12,6 +12,7 @@
 //! | [`capture`] | what of frames is to be captured |
 //! | [`events`] | what happens, and in which words |
 //! | [`diagnosis`] | what is wrong with a port, and what to do about it |
+//! | [`moves`] | connections that follow VMs to other hosts |
 //! | [`networks`] | networks, and who is in them |
 //! | [`openapi`] | all that sockets answer, as an OpenAPI document |
 //! | [`trace`] | what would become of a frame |
@@ -27,6 +28,7 @@ pub mod diagnosis;
 pub mod edit;
 pub mod events;
 pub mod histogram;
+pub mod moves;
 pub mod networks;
 pub mod openapi;
 pub mod plan;

@@ -13,9 +13,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Policy;
 use crate::histogram::{BatchSizes, Histogram};
 
-use crate::config::Policy;
+pub use crate::moves::{MoveStatus, MovesStatus};
 
 /// Version of the switch that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -108,6 +109,9 @@ pub struct SwitchStatus {
     /// Programs of its processes; none without a broker.
     #[serde(default)]
     pub programs: Option<ProgramsStatus>,
+    /// Connections that follow VMs to other hosts and come with them; none without `[migration]`.
+    #[serde(default)]
+    pub moves: Option<MovesStatus>,
     /// What the process has given up; none if the switch is older than sandboxes.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,

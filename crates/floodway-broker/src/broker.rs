@@ -25,6 +25,7 @@ mod ends;
 mod equip;
 mod launch;
 mod left;
+mod moves;
 mod upgrade;
 
 use std::io;
@@ -41,6 +42,7 @@ use floodway_process::store::Item;
 use rustix::io::Errno;
 
 use crate::layout::{Changes, Layout, NotChanged};
+use crate::migration::{Moves, TooMuch};
 use crate::notices::Notices;
 use crate::poll::{is_readable, wait_for};
 use crate::port::{PortChannel, PortFault};
@@ -129,6 +131,8 @@ pub struct Broker<'a> {
     pub upgrades: &'a UpgradeControl,
     /// What is under way of one.
     pub progress: Progress,
+    /// Connections that follow VMs to other hosts.
+    pub moves: Moves,
 }
 
 /// What of data planes and of an [upgrade](crate::upgrade) outlives a data plane.
@@ -222,6 +226,8 @@ enum HearError {
     TooManySettings(#[from] TooMany),
     #[error(transparent)]
     NotAsked(#[from] NotAsked),
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
     #[error("it hands over, and nobody has asked it to")]
     NotToHandOver,
     #[error("it does not serve {0} s after it was given everything")]
@@ -274,6 +280,7 @@ impl Broker<'_> {
         let mut suspects = Suspects::default();
         let mut last_end: Option<String> = None;
         self.leave_everything();
+        self.note_moves();
         // There was one that served.
         let mut was_ready = self.past.is_some();
         let mut plane = self.begin(&mut restarts, &mut last_end);
@@ -311,6 +318,7 @@ impl Broker<'_> {
             }
             self.give_upgrade_up(&mut running, &end);
             drop(running);
+            self.moves.on_data_plane_end();
             fault::pass(Point::PlaneGone);
             self.judge_turns(&end, &mut suspects);
             if !was_ready {
@@ -358,6 +366,7 @@ impl Broker<'_> {
             // First what it has sent, perhaps just before it ended.
             let heard = self
                 .hear(plane)
+                .and_then(|()| self.move_on(plane))
                 .and_then(|()| self.begin_change(plane))
                 .and_then(|()| self.pass_notices_on(plane))
                 .and_then(|()| self.upgrade(plane));
@@ -395,6 +404,7 @@ impl Broker<'_> {
         if plane.is_settled() && !self.progress.is_replacing() {
             fds.extend([self.changes.as_fd(), self.upgrades.as_fd()]);
         }
+        fds.extend(self.moves.bell());
         fds.extend(plane.successor_channel().map(AsFd::as_fd));
         if self.progress.is_replacing() {
             left = left.min(upgrade::LOOK);
@@ -465,6 +475,9 @@ impl Broker<'_> {
             FromDataPlane::Changed { number, refusal } => {
                 self.on_changed(plane, number, refusal)?;
             }
+            FromDataPlane::Leaving { .. }
+            | FromDataPlane::Exported { .. }
+            | FromDataPlane::Imported { .. } => self.on_move(plane, &message)?,
         }
         Ok(())
     }

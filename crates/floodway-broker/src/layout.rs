@@ -11,11 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use floodway_process::sealed;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::journal::Journal;
 use crate::port::PortThread;
 use crate::uplink::UplinkPlace;
+use crate::vm::Vm;
 
 /// A port of a layout.
 #[derive(Clone, Debug)]
@@ -24,10 +26,34 @@ pub struct Place {
     pub number: u16,
     /// What tells it from all other ports that there are and were.
     pub instance: u64,
+    /// Its name.
+    pub name: String,
+    /// What tells its VM on all hosts, if it is known.
+    pub vm: Option<Vm>,
     /// Has its socket.
     pub thread: Arc<PortThread>,
     /// Has what was acknowledged for its guest.
     pub journal: Arc<Journal>,
+}
+
+/// Room for the state of a port's connections beside the frames that they hold: for more than 20 000 that hold none.
+pub(crate) const FLOWS_BYTES: u64 = 16 << 20;
+
+impl Place {
+    /// Most bytes that the state of its connections takes.
+    #[must_use]
+    pub(crate) fn room_for_flows(&self) -> u64 {
+        FLOWS_BYTES + 2 * u64::from(self.journal.budget)
+    }
+
+    /// Memory for that, all zeros, and its length.
+    ///
+    /// # Errors
+    /// Memory or descriptors have run out.
+    pub(crate) fn memory_for_flows(&self) -> io::Result<(OwnedFd, u64)> {
+        let bytes = self.room_for_flows();
+        Ok((sealed::fixed("floodway-flows", bytes)?, bytes))
+    }
 }
 
 /// A configuration with its ports and uplinks.
@@ -46,6 +72,12 @@ impl Layout {
     #[must_use]
     pub fn has(&self, instance: u64) -> bool {
         self.ports.iter().any(|place| place.instance == instance)
+    }
+
+    /// The port with this number.
+    #[must_use]
+    pub fn port(&self, number: u16) -> Option<&Place> {
+        self.ports.iter().find(|place| place.number == number)
     }
 
     /// The uplink with this number.

@@ -16,6 +16,8 @@
 //! | [`supervision`] | why a data plane ended, and when the next one starts |
 //! | [`broker`] | starts data planes, one after the other |
 //! | [`upgrade`] | another program in the place of the one that runs |
+//! | [`vm`] | what tells a VM on all hosts |
+//! | [`migration`] | connections that follow VMs to other hosts |
 //! | [`store`] | the process that has a copy of all that, for the next broker |
 //! | [`descriptors`] | how many the process must be allowed |
 
@@ -24,6 +26,7 @@ pub mod descriptors;
 pub mod framing;
 pub mod journal;
 pub mod layout;
+pub mod migration;
 pub mod notices;
 mod poll;
 pub mod port;
@@ -37,6 +40,7 @@ pub mod supervision;
 pub mod transaction;
 pub mod upgrade;
 pub mod uplink;
+pub mod vm;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -17,13 +17,15 @@
 
 mod attempts;
 mod kept;
+mod mailbox;
+mod presence;
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -32,7 +34,6 @@ use floodway_process::channel::{Channel, ChannelError, Received};
 use floodway_process::fault::{self, Point};
 use floodway_process::message::{FromPort, ToPort, shorten};
 use floodway_process::peer::Peer;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
@@ -44,6 +45,8 @@ use crate::store::taken::TakenFrontEnd;
 use attempts::{Attempts, connect, describe_problem, is_nobody};
 use kept::Kept;
 pub use kept::Past;
+use mailbox::Mailbox;
+use presence::Presence;
 
 /// How long a front-end may pause inside a message, or leave a reply unread.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -82,45 +85,11 @@ pub struct PortFault {
     pub fault: String,
 }
 
-/// What others leave for a port's thread.
-#[derive(Debug, Default)]
-struct Letters {
-    /// The channel of a new data plane, and its number.
-    channel: Option<(PortChannel, u32)>,
-    /// Why the front-end is to be cut off.
-    cut_off: Option<String>,
-    /// The thread is to end when no front-end is owed anything.
-    leave: bool,
-    stop: bool,
-}
-
-#[derive(Debug)]
-struct Mailbox {
-    letters: Mutex<Letters>,
-    /// Written after each change.
-    bell: OwnedFd,
-}
-
-impl Mailbox {
-    fn change(&self, change: impl FnOnce(&mut Letters)) {
-        change(&mut self.letters.lock().unwrap_or_else(PoisonError::into_inner));
-        // Fails only when the counter is full, and then it rings.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Letters {
-        // Nothing to read is no news.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Letters { channel, cut_off, leave, stop } = &mut *letters;
-        Letters { channel: channel.take(), cut_off: cut_off.take(), leave: *leave, stop: *stop }
-    }
-}
-
 /// A port's thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct PortThread {
     mailbox: Arc<Mailbox>,
+    presence: Arc<Presence>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -136,8 +105,7 @@ impl PortThread {
         faults: Sender<PortFault>,
         past: Past,
     ) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let mailbox = Arc::new(Mailbox { letters: Mutex::default(), bell });
+        let mailbox = Arc::new(Mailbox::new()?);
         if let Source::Listen(listener) = &source {
             listener.set_nonblocking(true)?;
         }
@@ -145,7 +113,12 @@ impl PortThread {
         let front_end = taken
             .front_end
             .map(|front_end| FrontEnd::restore(front_end, limits, taken.channel.is_some()));
+        let presence = Arc::new(Presence::default());
+        if let Some(front_end) = &front_end {
+            presence.restore(front_end);
+        }
         let server = Server {
+            presence: Arc::clone(&presence),
             name: name.to_owned(),
             source,
             limits,
@@ -164,7 +137,13 @@ impl PortThread {
         };
         let thread =
             thread::Builder::new().name(format!("port-{name}")).spawn(move || server.run())?;
-        Ok(Self { mailbox, thread: Some(thread) })
+        Ok(Self { mailbox, presence, thread: Some(thread) })
+    }
+
+    /// The front-end that is connected, if there is one: its number, and whether rings of its guest were ever started.
+    #[must_use]
+    pub fn front_end(&self) -> Option<(u32, bool)> {
+        self.presence.get()
     }
 
     /// Hands the port to a new data plane, number `data_plane`, which has the other end of `channel`.
@@ -229,6 +208,7 @@ impl FrontEnd {
 }
 
 struct Server {
+    presence: Arc<Presence>,
     name: String,
     source: Source,
     limits: Limits,
@@ -352,6 +332,7 @@ impl Server {
         let pause = self.cut_offs.on_cut_off(now);
         tracing::warn!(port = self.name, reason, ?pause, "front-end cut off");
         self.front_end = None;
+        self.presence.leave();
         self.kept.no_front_end(self.sessions);
         self.retry = self.retry.max(now + pause);
         self.quarantine = Some(match pause.as_secs() {
@@ -469,6 +450,7 @@ impl Server {
     /// Closes the front-end's connection, and tells the data plane.
     fn hang_up(&mut self) {
         let Some(front_end) = self.front_end.take() else { return };
+        self.presence.leave();
         self.kept.no_front_end(self.sessions);
         self.send(&ToPort::Disconnected { session: front_end.id }.into());
     }
@@ -545,6 +527,7 @@ impl Server {
         self.kept.set_busy(true);
         self.kept.front_end(&front_end);
         self.front_end = Some(front_end);
+        self.presence.begin(id);
         self.replay();
     }
 
@@ -561,6 +544,7 @@ impl Server {
             Ok(Progress::Message(Packet { bytes, descriptors })) => {
                 front_end.deadline = None;
                 fault::pass(Point::MessageTaken);
+                self.presence.on_message(&bytes);
                 let descriptors = descriptors.into_iter().map(Arc::new).collect();
                 if let Some(outgoing) = front_end.session.take(Packet { bytes, descriptors }) {
                     self.send(&outgoing);

@@ -10,6 +10,7 @@
 //! | [`sealed`] | bytes that are handed over and do not change |
 //! | [`store`] | the messages between broker and descriptor store |
 //! | [`upgrade`] | which programs run |
+//! | [`moves`] | how connections fare that follow VMs to other hosts |
 //! | [`speaks`] | what a program says of itself before it is started in another's place |
 //! | [`sandbox`] | what the data plane gives up before it starts |
 
@@ -17,6 +18,7 @@ pub mod allowance;
 pub mod channel;
 pub mod fault;
 pub mod message;
+pub mod moves;
 pub mod peer;
 pub mod sandbox;
 pub mod sealed;

@@ -16,18 +16,27 @@
 //! **Hand-over**: in an [upgrade](crate::upgrade) two data planes run for a short time, and only one of them moves frames. `StandBy` in the place of `Start` makes the new one
 //! confine itself and wait. `PrepareHandOver` gives the old one memory for the state of its connections, or makes it take them off its offload; `HandOver` makes it let go of everything.
 //!
+//! **Moves** to another host: the broker speaks with the broker over there, and each data plane with its own broker. The source says [`Leaving`](FromDataPlane::Leaving), and is told
+//! [`Export`](ToDataPlane::Export) or [`StayBehind`](ToDataPlane::StayBehind); when its rings have stopped it says [`Exported`](FromDataPlane::Exported), and keeps all of it, untouched, until
+//! it hears [`Released`](ToDataPlane::Released), which ends what it owes, or [`StayBehind`](ToDataPlane::StayBehind), which makes it owe it again. The destination is told
+//! [`Arriving`](ToDataPlane::Arriving), then [`Import`](ToDataPlane::Import), and says [`Imported`](FromDataPlane::Imported) when the guest's rings run there and all that is owed
+//! is in its journal. So at each time at least one of the two owes what was acknowledged. A broker that begins anew (`Broker`) ends all moves: what was not released is taken back.
+//!
 //! **Invariant**: [`Message::check`] accepts every message that a peer of this version sends.
+
+mod port;
 
 use std::ops::RangeInclusive;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::peer::Peer;
+use crate::moves::Moves;
 use crate::upgrade::Programs;
+pub use port::{Change, FromPort, Handled, ToPort};
 
 /// Version of the message set.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -48,6 +57,12 @@ pub const MAX_PROBLEM: usize = 1024;
 pub const MAX_REASON: usize = 256;
 /// Milliseconds for which a data plane waits for connections to go off its offload before it hands over.
 pub const PREPARATION_MS: u64 = 1000;
+/// Milliseconds for which a port whose guest is about to move to another host waits to hear what becomes of its connections, before it drains by itself.
+pub const ANSWER_MS: u64 = 500;
+/// Milliseconds for which rings of a guest that arrives from another host wait for its connections, from their start.
+pub const ARRIVAL_MS: u64 = 1000;
+/// Milliseconds for which connections that were exported stand still, before they are taken back without a word from the broker.
+pub const RELEASE_MS: u64 = 60_000;
 /// Most uplinks of a configuration.
 pub const MAX_UPLINKS: usize = 4096;
 
@@ -282,6 +297,8 @@ pub enum ToDataPlane {
     Stop,
     /// Which programs run, for the status; also when one of them has been replaced.
     Programs(Programs),
+    /// How connections fare that follow VMs to other hosts, for the status; also when that changes.
+    Moves(Moves),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
     StandBy,
     /// Another data plane is about to take this one's place. The state of connections goes into the memfd, at its [`HandOver`](Self::HandOver), if this one writes the format
@@ -296,6 +313,42 @@ pub enum ToDataPlane {
     CancelHandOver,
     /// The data plane is to touch no ring, device or kept memory any more, say so, and end.
     HandOver,
+    /// The connections of a port that is [`Leaving`](FromDataPlane::Leaving) are to follow its guest: they go on, and are written into the memfd when the guest's last ring has stopped.
+    /// A port that is not leaving any more ignores it.
+    Export {
+        /// Number of the port.
+        port: u16,
+        /// Version of the format that the other host reads. A data plane that writes another one drains the port.
+        flows: u32,
+        /// Length of the memfd, which is all zeros.
+        bytes: u64,
+    },
+    /// Nobody takes the connections of a port that is [`Leaving`](FromDataPlane::Leaving): it drains. If they were [`Exported`](FromDataPlane::Exported) it owes again what was
+    /// owed, and sends it after the guest.
+    StayBehind {
+        /// Number of the port.
+        port: u16,
+    },
+    /// The other host has what was [`Exported`](FromDataPlane::Exported): connections and what is owed for them are forgotten here, without a word to either end.
+    Released {
+        /// Number of the port.
+        port: u16,
+    },
+    /// The guest of a port may arrive from another host. Rings that start from now on wait for an [`Import`](Self::Import), for at most [`ARRIVAL_MS`]. Ignored if rings run already.
+    Arriving {
+        /// Number of the port.
+        port: u16,
+        /// Or it does not any more: rings wait for nothing, and what has come is thrown away.
+        arriving: bool,
+    },
+    /// Connections of a port whose guest is [`Arriving`](Self::Arriving), in a sealed memfd. They are taken up when its rings start, and answered then: see
+    /// [`Imported`](FromDataPlane::Imported).
+    Import {
+        /// Number of the port.
+        port: u16,
+        /// Length of what the other host has written.
+        bytes: u64,
+    },
 }
 
 impl Message for ToDataPlane {
@@ -307,6 +360,8 @@ impl Message for ToDataPlane {
             | Self::Control
             | Self::Change { .. }
             | Self::PrepareHandOver { .. }
+            | Self::Export { .. }
+            | Self::Import { .. }
             | Self::State { .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Tap, .. } => 1..=1,
             Self::Uplink { kind: UplinkKind::Packet, .. } | Self::Port { .. } => 2..=2,
@@ -315,9 +370,13 @@ impl Message for ToDataPlane {
             | Self::Vcpus { .. }
             | Self::Broker { .. }
             | Self::Programs(_)
+            | Self::Moves(_)
             | Self::StandBy
             | Self::CancelHandOver
             | Self::HandOver
+            | Self::StayBehind { .. }
+            | Self::Released { .. }
+            | Self::Arriving { .. }
             | Self::Start
             | Self::Stop => 0..=0,
         }
@@ -336,6 +395,9 @@ impl Message for ToDataPlane {
                 at_most("problem", problem.as_ref().map_or(0, String::len), MAX_REASON)
             }
             Self::Programs(programs) => check_programs(programs),
+            Self::Moves(moves) => {
+                moves.lengths().try_for_each(|(field, len)| at_most(field, len, MAX_REASON))
+            }
             _ => Ok(()),
         }
     }
@@ -395,6 +457,35 @@ pub enum FromDataPlane {
         /// Connections that were online when it was told that another one would take its place.
         online: u32,
     },
+    /// The guest of a port is about to move: its front-end wants writes to its memory to be noted.
+    Leaving {
+        /// Number of the port.
+        port: u16,
+        /// Or it stays: the front-end has thought better of it or has gone, or rings run again. The other host has to forget what it was sent.
+        leaving: bool,
+    },
+    /// The guest's last ring has stopped, and its connections lie in the memfd that came with [`Export`](ToDataPlane::Export), as the answer to that. They stand still here from now on, until the broker
+    /// says [`Released`](ToDataPlane::Released) or [`StayBehind`](ToDataPlane::StayBehind), for at most [`RELEASE_MS`].
+    Exported {
+        /// Number of the port.
+        port: u16,
+        /// Those that were online.
+        online: u32,
+        /// Bytes at the start of the memfd that are to go to the other host; zero if they cannot be written, and then the port is as if it had been told to
+        /// [`StayBehind`](ToDataPlane::StayBehind).
+        bytes: u64,
+    },
+    /// What has become of an [`Import`](ToDataPlane::Import): the answer to each, unless `Arriving` was taken back before. It may take as long as the guest takes to start.
+    Imported {
+        /// Number of the port.
+        port: u16,
+        /// What is owed is owed here now: the other host may be told [`Released`](ToDataPlane::Released). Otherwise nothing of it was used: it came too late, or cannot be read.
+        taken: bool,
+        /// Connections that go on.
+        carried: u32,
+        /// Those of them that are online.
+        online: u32,
+    },
 }
 
 impl Message for FromDataPlane {
@@ -408,149 +499,6 @@ impl Message for FromDataPlane {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// What the broker says on the channel of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ToPort {
-    /// A front-end is there. What was known of the last one is void.
-    Connected {
-        /// Number of the connection.
-        session: u32,
-        /// Its process.
-        peer: Option<Peer>,
-    },
-    /// No front-end is there, and the broker looks for one: what it has tried, for the diagnosis.
-    Attempts {
-        /// How often it has tried to connect.
-        count: u64,
-        /// Why it cannot, other than that nobody listens.
-        problem: Option<String>,
-    },
-    /// The last front-end was cut off, since data planes had died of it, and no other has come yet.
-    Quarantined {
-        /// Why, for the status.
-        reason: String,
-    },
-    /// A vhost-user message, with its descriptors.
-    Message {
-        /// Number of the connection.
-        session: u32,
-        /// Number of the message; in replays that of the entry, from 0.
-        number: u64,
-        /// It is part of the record: nobody wants a reply or a [`Handled`].
-        replayed: bool,
-        /// The message with its header.
-        bytes: Vec<u8>,
-    },
-    /// The record is complete: rings that run interrupt their guest once, and are polled once.
-    Replayed {
-        /// Number of the connection.
-        session: u32,
-    },
-    /// The front-end has gone.
-    Disconnected {
-        /// Number of the connection.
-        session: u32,
-    },
-}
-
-impl Message for ToPort {
-    const CARRIES: bool = true;
-
-    fn descriptors(&self) -> RangeInclusive<usize> {
-        match self {
-            Self::Message { .. } => 0..=MAX_DESCRIPTORS,
-            _ => 0..=0,
-        }
-    }
-
-    fn check(&self) -> Result<(), Violation> {
-        match self {
-            Self::Message { bytes, .. } => at_most("bytes", bytes.len(), MAX_VHOST_MESSAGE),
-            Self::Attempts { problem, .. } => {
-                at_most("problem", problem.as_ref().map_or(0, String::len), MAX_PROBLEM)
-            }
-            Self::Quarantined { reason } => at_most("reason", reason.len(), MAX_REASON),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// A change of a port's record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
-    /// The message that was handled becomes the last entry, with its descriptors; one of the same key goes.
-    Keep {
-        /// What it sets, in the data plane's own numbering.
-        key: u64,
-    },
-    /// A message of the data plane's own making, without descriptors, becomes the last entry; one of the same key goes.
-    KeepOwn {
-        /// As above.
-        key: u64,
-        /// The message with its header.
-        bytes: Vec<u8>,
-    },
-    /// Entries with keys from `first` to `last` go.
-    Forget {
-        /// The first key.
-        first: u64,
-        /// The last one, which goes, too.
-        last: u64,
-    },
-}
-
-/// Everything that a message has led to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handled {
-    /// Number of the connection.
-    pub session: u32,
-    /// Number of the message.
-    pub number: u64,
-    /// What changes in the record, in this order.
-    pub changes: Vec<Change>,
-    /// What the front-end is answered; empty for nothing.
-    pub reply: Vec<u8>,
-    /// The connection is to end.
-    pub hang_up: bool,
-}
-
-/// What the data plane says on the channel of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FromPort {
-    /// The outstanding message has been handled.
-    Handled(Handled),
-    /// The record has been taken over.
-    Resumed {
-        /// Number of the connection.
-        session: u32,
-    },
-    /// The connection is to end: memory that the front-end shares has gone.
-    HangUp {
-        /// Number of the connection.
-        session: u32,
-        /// Why, for the log and the status.
-        reason: String,
-    },
-}
-
-impl Message for FromPort {
-    const CARRIES: bool = false;
-
-    fn check(&self) -> Result<(), Violation> {
-        let handled = match self {
-            Self::HangUp { reason, .. } => return at_most("reason", reason.len(), MAX_REASON),
-            Self::Resumed { .. } => return Ok(()),
-            Self::Handled(handled) => handled,
-        };
-        at_most("changes", handled.changes.len(), MAX_CHANGES)?;
-        at_most("reply", handled.reply.len(), MAX_VHOST_MESSAGE)?;
-        handled.changes.iter().try_for_each(|change| match change {
-            Change::KeepOwn { bytes, .. } => at_most("changes.bytes", bytes.len(), MAX_OWN_ENTRY),
-            _ => Ok(()),
-        })
     }
 }
 

@@ -3,6 +3,7 @@
 mod brokered;
 mod hand_over;
 mod manager;
+mod moves;
 mod operated;
 #[cfg(any(test, feature = "testing"))]
 mod without_threads;
@@ -56,6 +57,7 @@ pub use brokered::{BrokerPort, BrokerUplink, Brokered};
 pub use hand_over::programs_status;
 pub use manager::drain::Drain;
 use manager::{Broker, Manager};
+pub use moves::MoveStep;
 use operated::Operated;
 
 /// Ports that every switch can have.

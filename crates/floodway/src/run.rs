@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use floodway_switch::config::migration::NO_BROKER;
 use floodway_switch::config::offload::NO_JOURNAL;
 use floodway_switch::control::{ControlListener, ControlServer};
 use floodway_switch::{Config, Switch};
@@ -47,6 +48,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     if let Some(port) = config.port_that_may_owe() {
         anyhow::bail!("port \"{}\": {NO_JOURNAL}", port.name);
+    }
+    if config.migration.is_some() {
+        anyhow::bail!("migration: {NO_BROKER}");
     }
     // Before there is anything to clean up: from here on a signal ends the wait below, not the
     // process. Once stopping, it ends the process again, in case the stop hangs.

@@ -3,6 +3,7 @@
 //! Only what is there is shown: drop reasons that occurred, sections with rows. Counters are exact
 //! numbers, so that two looks can be subtracted.
 
+mod moves;
 mod networks;
 mod programs;
 
@@ -47,13 +48,14 @@ pub fn render(status: &Status, colours: bool) -> String {
 fn summary(status: &Status) -> String {
     let switch = &status.switch;
     format!(
-        "floodway {}, pid {}{}, up {}{}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
+        "floodway {}, pid {}{}, up {}{}{}{}\nrx is to the guest, tx is from the guest; of an uplink, rx is from the network",
         switch.version,
         switch.pid,
         switch.predecessors.as_ref().map(broker).unwrap_or_default(),
         duration(switch.uptime_s),
         switch.predecessors.as_ref().map(predecessors).unwrap_or_default(),
         switch.programs.as_ref().map(programs::lines).unwrap_or_default(),
+        switch.moves.as_ref().map(moves::lines).unwrap_or_default(),
     )
 }
 
@@ -501,9 +503,8 @@ mod tests {
                 version: "1.2.3".into(),
                 pid: 42,
                 uptime_s: 93_784.5,
-                predecessors: None,
-                programs: None,
                 sandbox: Some(Sandbox::Full),
+                ..SwitchStatus::default()
             },
             workers: vec![
                 WorkerStatus {

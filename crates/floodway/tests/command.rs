@@ -179,6 +179,28 @@ fn a_switch_of_a_single_process_acknowledges_nothing_early() {
 }
 
 #[test]
+fn a_switch_says_whether_connections_can_follow_vms_and_why_not() {
+    const HOSTS: &str = "[migration]\nhosts = [\"b.example:4790\"]\n";
+    let scene = Scene::new();
+    let run = ["run", "--config", "switch.toml"];
+    scene.configure(&format!(
+        "{HOSTS}certificate = \"/nowhere/c.pem\"\nkey = \"/nowhere/k\"\nauthorities = \"/nowhere/a.pem\""
+    ));
+    let refused = scene.output(&run);
+    assert!(
+        stderr(&refused).contains("migration.certificate = \"/nowhere/c.pem\": "),
+        "{refused:?}"
+    );
+    assert_eq!(refused.status.code(), Some(1));
+    scene.configure(&format!("{HOSTS}plain = true"));
+    let refused = scene.output(&[&run[..], &["--single-process"]].concat());
+    assert!(stderr(&refused).contains("migration: needs a switch of two processes"), "{refused:?}");
+    let _running = scene.start();
+    let shown = stdout(&scene.output(&["status"]));
+    assert!(shown.contains("\nmoves with connections: 0 out, 0 in, 0 without\n"), "{shown}");
+}
+
+#[test]
 fn a_killed_switch_is_replaced() {
     let scene = Scene::new();
     let mut killed = scene.start();

@@ -24,6 +24,7 @@ pub mod inbound;
 mod keys;
 mod limit;
 mod meter;
+pub mod migration;
 mod network;
 pub mod offload;
 mod parse;
@@ -48,6 +49,7 @@ use floodway_wire::ethernet::MacAddr;
 pub use error::ConfigError;
 pub use limit::LimitConfig;
 pub use meter::MeterConfig;
+pub use migration::MigrationConfig;
 pub use network::{DEFAULT_NETWORK, NetworkConfig};
 pub use permissions::Permissions;
 pub use queue::QueueConfig;
@@ -78,6 +80,8 @@ pub struct Config {
     pub watchdog: WatchdogConfig,
     /// Inbound rates: the section `[inbound]`. Off without it (capacity zero); ranges are those of [`inbound`].
     pub inbound: InboundConfig,
+    /// Hosts between which connections follow VMs that move. `None` without the section `[migration]`.
+    pub migration: Option<MigrationConfig>,
     /// Workers; ports and uplinks name them by index. Never empty.
     pub workers: Vec<WorkerConfig>,
     /// Networks that have sections. Ports and uplinks hold a copy of theirs.
@@ -331,6 +335,7 @@ impl Default for Config {
             vcpu: Slices::default(),
             watchdog: WatchdogConfig::default(),
             inbound: InboundConfig::default(),
+            migration: None,
             workers: vec![WorkerConfig::default()],
             networks: Vec::new(),
             ports: Vec::new(),

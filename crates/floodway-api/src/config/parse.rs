@@ -15,7 +15,7 @@ use super::{
     Config, DEFAULT_CONTROL_SOCKET, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode,
     UplinkConfig, UplinkKind, WorkerConfig,
 };
-use super::{inbound, limit, meter, offload, permissions, queue, vcpu, watchdog};
+use super::{inbound, limit, meter, migration, offload, permissions, queue, vcpu, watchdog};
 
 /// Keys of each section, in the order in which errors list them.
 pub(super) const ROOT_KEYS: &[&str] = &[
@@ -24,6 +24,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "l2",
     "meter",
     "inbound",
+    "migration",
     "vcpu",
     "watchdog",
     "worker",
@@ -95,6 +96,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
     let meter = meter::section(&root)?;
     let vcpu = vcpu::slices(&root)?;
     let watchdog = watchdog::section(&root)?;
+    let migration = migration::section(&root)?;
     let workers = workers(&root)?;
     let networks = Networks::of(&root, &mut taken)?;
     let known = Known { workers: workers.len(), permissions: &permissions, networks: &networks };
@@ -113,6 +115,7 @@ pub(super) fn document(text: &str) -> Result<Config, Fault> {
         l2,
         meter,
         inbound,
+        migration,
         vcpu,
         watchdog,
         workers,

@@ -100,6 +100,11 @@ impl<'t, 'i> Section<'t, 'i> {
         }
     }
 
+    /// A fault of the section as a whole.
+    pub(super) fn whole(&self, problem: impl Into<String>) -> Fault {
+        Fault::new(self.span.clone(), problem).at(&self.path)
+    }
+
     fn missing(&self, key: &str, problem: impl Into<String>) -> Fault {
         Fault::new(self.span.clone(), problem).at(self.key_path(key))
     }

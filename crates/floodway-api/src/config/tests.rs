@@ -363,8 +363,18 @@ fn device_names_are_those_of_the_kernel() {
 }
 
 /// Keys that are sections: a table is right for them.
-const SUB_SECTIONS: [&str; 9] =
-    ["permissions", "l2", "meter", "inbound", "limit", "offload", "queue", "vcpu", "watchdog"];
+const SUB_SECTIONS: [&str; 10] = [
+    "permissions",
+    "l2",
+    "meter",
+    "inbound",
+    "limit",
+    "migration",
+    "offload",
+    "queue",
+    "vcpu",
+    "watchdog",
+];
 
 /// A key that is allowed but never read would be silently ignored: give each a table, which none takes.
 #[test]

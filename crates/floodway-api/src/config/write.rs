@@ -11,7 +11,9 @@ use super::{
     Config, L2Config, NetworkConfig, Permissions, PortConfig, SocketMode, UplinkConfig,
     WorkerConfig,
 };
-use super::{inbound, limit, meter, network, offload, permissions, queue, vcpu, watchdog};
+use super::{
+    inbound, limit, meter, migration, network, offload, permissions, queue, vcpu, watchdog,
+};
 
 impl Config {
     /// The file that says this configuration, without keys that have their defaults.
@@ -61,6 +63,7 @@ fn root(config: &Config) -> Keys {
         vcpu,
         watchdog,
         inbound,
+        migration,
         workers,
         networks,
         ports,
@@ -73,6 +76,7 @@ fn root(config: &Config) -> Keys {
         .section("l2", l2_section(l2))
         .section("meter", meter::keys(meter))
         .section("inbound", inbound::keys(inbound))
+        .section("migration", migration::keys(migration.as_ref()))
         .section("vcpu", vcpu::slice_keys(*vcpu))
         .section("watchdog", watchdog::keys(*watchdog))
         .sections("worker", workers.iter().map(worker))

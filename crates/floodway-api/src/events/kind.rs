@@ -64,6 +64,12 @@ pub enum EventKind {
     GuestStopped { port: String },
     /// The address of a guest that had stopped has shown up elsewhere: it has migrated.
     GuestMigrated { port: String },
+    /// The guest has moved to another host, and its connections go on there; so many were online before, and so many are.
+    ConnectionsLeft { port: String, host: String, online: u32, carried: u32 },
+    /// The guest has come from another host with its connections.
+    ConnectionsArrived { port: String, host: String, online: u32, carried: u32 },
+    /// The guest moves from here, or has come, without the state of its connections: they go on without the offload.
+    ConnectionsLeftBehind { port: String, host: String, inward: bool, reason: String },
     /// The guest wrote what makes no sense into a ring; it stops until the guest resets it.
     RingBroken { port: String, pair: usize, direction: Direction },
     /// The guest uses a link-local address that is not its own, and its frames are dropped.
@@ -121,6 +127,9 @@ impl EventKind {
             Self::GuestStarted { .. } => "guest_started",
             Self::GuestStopped { .. } => "guest_stopped",
             Self::GuestMigrated { .. } => "guest_migrated",
+            Self::ConnectionsLeft { .. } => "connections_left",
+            Self::ConnectionsArrived { .. } => "connections_arrived",
+            Self::ConnectionsLeftBehind { .. } => "connections_left_behind",
             Self::RingBroken { .. } => "ring_broken",
             Self::AddressRefused { .. } => "address_refused",
             Self::OffloadChanged { .. } => "offload_changed",
@@ -154,6 +163,8 @@ impl EventKind {
             | Self::GuestStarted { .. }
             | Self::GuestStopped { .. }
             | Self::GuestMigrated { .. }
+            | Self::ConnectionsLeft { .. }
+            | Self::ConnectionsArrived { .. }
             | Self::OffloadChanged { .. }
             | Self::DrainBegan { .. }
             | Self::DrainEnded { .. }
@@ -170,6 +181,7 @@ impl EventKind {
             | Self::PortRefused { .. }
             | Self::PortUnreachable { .. }
             | Self::PortQuarantined { .. }
+            | Self::ConnectionsLeftBehind { .. }
             | Self::RingBroken { .. }
             | Self::AddressRefused { .. }
             | Self::OffloadLost { .. }
@@ -194,6 +206,9 @@ impl EventKind {
             | Self::GuestStarted { port }
             | Self::GuestStopped { port }
             | Self::GuestMigrated { port }
+            | Self::ConnectionsLeft { port, .. }
+            | Self::ConnectionsArrived { port, .. }
+            | Self::ConnectionsLeftBehind { port, .. }
             | Self::RingBroken { port, .. }
             | Self::AddressRefused { port, .. }
             | Self::OffloadChanged { port, .. }
@@ -327,7 +342,29 @@ impl EventKind {
             Self::Lost { count: None } => f.write_str(
                 "events lost: the last one that was read is of a process before this one",
             ),
-            // `fmt` has the others.
+            other => other.fmt_moves(f),
+        }
+    }
+
+    fn fmt_moves(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConnectionsLeft { host, online, carried, .. } => write!(
+                f,
+                "the guest has moved to {host}: {carried} of {online} offloaded connections go on so there"
+            ),
+            Self::ConnectionsArrived { host, online, carried, .. } => write!(
+                f,
+                "the guest has come from {host}: {carried} of {online} offloaded connections go on so"
+            ),
+            Self::ConnectionsLeftBehind { host, inward, reason, .. } => {
+                let how = match (host.is_empty(), inward) {
+                    (true, _) => "the guest moves".to_owned(),
+                    (false, true) => format!("the guest comes from {host}"),
+                    (false, false) => format!("the guest moves to {host}"),
+                };
+                write!(f, "{how} without the offload of its connections: {reason}")
+            }
+            // Others have the rest.
             _ => Ok(()),
         }
     }

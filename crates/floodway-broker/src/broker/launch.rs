@@ -43,7 +43,8 @@ impl Broker<'_> {
         fault::pass(Point::PlaneKept);
         let given = self
             .introduce(&plane.channel, restarts, last_end)
-            .and_then(|()| self.equip(&plane, None));
+            .and_then(|()| self.equip(&plane, None))
+            .and_then(|()| self.resume_moves(&plane));
         if let Err(error) = given {
             // It has ended already; what it ended with is found by whoever watches it.
             tracing::debug!(%error, "the data plane takes nothing");

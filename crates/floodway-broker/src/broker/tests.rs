@@ -1,5 +1,8 @@
 //! A broker whose data planes are this test: each is a process that does nothing, and its end of the channel.
 
+mod moves;
+
+use std::cell::RefCell;
 use std::io::PipeWriter;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -28,6 +31,8 @@ struct Plane {
     channel: Channel<FromDataPlane, ToDataPlane>,
     /// The program that was to be started, if it is another one.
     program: Option<String>,
+    /// Its ends of ports' channels, while it lives.
+    ports: RefCell<Vec<OwnedFd>>,
     _life: PipeWriter,
 }
 
@@ -49,7 +54,8 @@ fn layout(name: &str, ports: &[u64]) -> Layout {
         let thread =
             PortThread::start("p", source, limits, mpsc::channel().0, Past::none()).unwrap();
         let journal = Arc::new(Journal::new(7, 64).unwrap());
-        Place { number: instance as u16, instance, thread: Arc::new(thread), journal }
+        let (number, name) = (instance as u16, "p".to_owned());
+        Place { number, instance, name, vm: None, thread: Arc::new(thread), journal }
     };
     Layout {
         configuration: name.into(),
@@ -60,6 +66,10 @@ fn layout(name: &str, ports: &[u64]) -> Layout {
 
 impl Scene {
     fn start() -> Self {
+        Self::with(layout("old", &[1]), Moves::default())
+    }
+
+    fn with(layout: Layout, moves: Moves) -> Self {
         let (planes, started) = mpsc::channel();
         let (changes, settings) =
             (Arc::new(Changes::new().unwrap()), Arc::new(Settings::default()));
@@ -75,14 +85,15 @@ impl Scene {
                 let channel = Channel::from(channel);
                 channel.set_time_limit(Some(PATIENCE))?;
                 let program = candidate.map(|candidate| candidate.program.binary.clone());
-                planes.send(Plane { channel, program, _life: life }).unwrap();
+                let ports = RefCell::default();
+                planes.send(Plane { channel, program, ports, _life: life }).unwrap();
                 Command::new("cat").stdin(input).spawn()
             };
             let (_faults, heard) = mpsc::channel();
             let control = UnixStream::pair().unwrap().0;
             let mut broker = Broker {
                 start: &start,
-                layout: Transaction::new(layout("old", &[1])),
+                layout: Transaction::new(layout),
                 numbers: 9,
                 control: control.as_fd(),
                 uplink_numbers: 4,
@@ -98,6 +109,7 @@ impl Scene {
                 past: None,
                 upgrades: &upgrades,
                 progress: Progress::default(),
+                moves,
             };
             broker.run().unwrap()
         }));
@@ -139,7 +151,10 @@ impl Plane {
                 (ToDataPlane::Configuration { bytes, numbers: 9, .. }, mut files) => {
                     configuration = text(files.pop().unwrap(), bytes);
                 }
-                (ToDataPlane::Port { instance, .. }, _) => instances.push(instance),
+                (ToDataPlane::Port { instance, .. }, files) => {
+                    instances.push(instance);
+                    self.ports.borrow_mut().extend(files);
+                }
                 (ToDataPlane::Start, _) => break,
                 _ => {}
             }

@@ -33,6 +33,7 @@ use super::{
     Broker, BrokerError, DataPlane, HearError, MainChannel, Outcome, Progress, State, Verdict,
     failed,
 };
+use crate::layout::{FLOWS_BYTES, Place};
 use crate::poll::wait_for;
 use crate::process::Process;
 use crate::supervision::End;
@@ -50,8 +51,6 @@ const TAKING_OVER: Duration = Duration::from_secs(5);
 const REPLACING: Duration = Duration::from_secs(15);
 /// How long a data plane that has handed over may take to end.
 const RETIREMENT: Duration = Duration::from_secs(1);
-/// Room for the state of a port's connections beside the frames that they hold: for more than 20 000 that hold none.
-const FLOWS_BYTES: u64 = 16 << 20;
 /// Between two looks at ports' threads.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
@@ -184,9 +183,8 @@ impl Broker<'_> {
 
     /// Memory in which a data plane leaves its connections.
     fn memory_for_flows(&self) -> Result<State, BrokerError> {
-        let room = |budget: u32| FLOWS_BYTES + 2 * u64::from(budget);
         let ports = &self.layout.in_force().ports;
-        let bytes = FLOWS_BYTES + ports.iter().map(|place| room(place.journal.budget)).sum::<u64>();
+        let bytes = FLOWS_BYTES + ports.iter().map(Place::room_for_flows).sum::<u64>();
         let file = sealed::fixed("floodway-flows", bytes);
         let file = file.map_err(failed("make memory for connections"))?;
         Ok(State { part: StatePart::Flows, file, bytes })
@@ -267,9 +265,11 @@ impl Broker<'_> {
         let program = candidate.program.clone();
         next.promotion = Some(Promotion { candidate, online, since });
         self.forget_faults();
+        self.moves.on_data_plane_end();
         self.upgrades.update(|programs| programs.data_plane = program);
         self.leave_data_plane(&next);
-        if let Err(error) = self.equip(&next, Some(&flows)) {
+        let given = self.equip(&next, Some(&flows)).and_then(|()| self.resume_moves(&next));
+        if let Err(error) = given {
             tracing::debug!(%error, "the successor takes nothing");
         }
         tracing::debug!("the successor has everything");

@@ -28,6 +28,16 @@ pub(super) struct Adopted<B> {
     pub broken: Option<Resets>,
 }
 
+/// Where a connection is that owes bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owing {
+    pub link: Link,
+    /// Acknowledged by the guest, and for it.
+    pub to_guest: [Seq; 2],
+    /// What the peer expects next of the guest.
+    pub una: Seq,
+}
+
 /// Resets of a broken connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resets {
@@ -91,6 +101,15 @@ impl<B: 'static> Adopted<B> {
         let places = [guest.map(|flow| flow.place), Some(peer.place)];
         let (clock, said, broken) = (None, None, Some(Resets::FIRST));
         Self { rx, places, peer: Some((by_peer, 0)), clock, guest: said, broken }
+    }
+
+    /// A connection of another host that owes bytes which are not here.
+    pub fn lost(owing: &Owing) -> Self {
+        let [by_guest, acked] = owing.to_guest;
+        let mut rx = Receiver::new(by_guest, 0, false);
+        rx.adopt_numbers(acked);
+        let (clock, guest, broken) = (None, None, Some(Resets::FIRST));
+        Self { rx, places: [None; 2], peer: Some((owing.una, 0)), clock, guest, broken }
     }
 
     /// What the peer expects next of the guest, as far as is known.

@@ -28,7 +28,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
 
-use super::adopted::Resets;
+use super::adopted::{Adopted, Owing, Resets};
 use super::carried::Carried;
 use super::connection::Connection;
 use super::debts;
@@ -117,10 +117,26 @@ impl<B: 'static> Offload<B> {
         self.port.counters.adopted_broken().add(broken);
         self.port.counters.adopted_unknown().add(unknown);
         if unknown > 0 {
-            self.port.doubtful_until = now + DOUBT;
-            self.upkeep_at = now;
+            self.doubt_others(now);
         }
         found
+    }
+
+    /// Resets both ends of a connection whose bytes are not here: see the module's *broken*. Whoever it cannot be named for is doubted.
+    pub(super) fn insert_lost(&mut self, tuple: &FiveTuple, owing: &Owing, now: Instant) {
+        let mut flow = Flow::new(owing.link);
+        flow.phase = Phase::Adopted(Box::new(Adopted::lost(owing)));
+        if self.insert_adopted(tuple, flow, now) {
+            self.port.counters.adopted_broken().add(1);
+        } else {
+            self.port.counters.adopted_unknown().add(1);
+            self.doubt_others(now);
+        }
+    }
+
+    fn doubt_others(&mut self, now: Instant) {
+        self.port.doubtful_until = now + DOUBT;
+        self.upkeep_at = now;
     }
 
     /// Returns `false` if the table takes no such flow.

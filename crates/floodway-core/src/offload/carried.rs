@@ -27,6 +27,7 @@
 //!
 //! **Journals.** What was acknowledged in another's name is in the port's [journal](super::journal) besides, and stays there: the next process adopts the journal first, and goes on by the state only if
 //! that names exactly what the journal has of the connection. Else the journal rules. If the next process ends early, the one after it finds the journal as the first one left it.
+//! On another host there is no such journal: what is owed is written into the port's own first ([`moving`](super::moving)).
 //!
 //! **Cost.** Nothing before the hand-over.
 
@@ -35,6 +36,7 @@ use std::collections::BTreeMap;
 use floodway_wire::FiveTuple;
 use serde::{Deserialize, Serialize};
 
+use super::adopted::Owing;
 use super::engine::{Offload, UPKEEP_INTERVAL};
 use super::flow::Flow;
 use super::flow::state::FlowState;
@@ -43,6 +45,7 @@ use super::frames::{Frames, Revive, Revived};
 use super::journal::{Creditor, Image, Owed, Retained};
 use super::packed_link::{pack, unpack};
 use super::sink::Sink;
+use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
 use crate::tcp::Segment;
 use crate::time::Instant;
@@ -79,11 +82,15 @@ pub struct Resumption {
     pub online: u32,
     /// Their records were refused, or the table or the budget had no room.
     pub refused: u32,
+    /// Those of them that are reset, because they owe bytes: see [`Offload::import`].
+    pub broken: u32,
 }
 
 /// A flow that goes on.
 pub(super) struct Resumed<B> {
-    flow: Flow<B>,
+    pub flow: Flow<B>,
+    /// Where the first frame that is kept for the guest begins.
+    pub kept_from: Option<Seq>,
     last_used: Instant,
     waiting: Option<u32>,
 }
@@ -122,31 +129,62 @@ impl Carried {
     ) -> Option<Resumed<B>> {
         let (state, frames) = self.flows.remove(tuple)?;
         let (last_used, waiting) = (state.last_used, state.waiting);
-        let flow = Flow::import(state, debts, &mut Revived::new(&frames, revive));
+        let mut frames = Revived::new(&frames, revive);
+        let flow = Flow::import(state, debts, &mut frames);
         self.done.refused += u32::from(flow.is_err());
-        Some(Resumed { flow: flow.ok()?, last_used, waiting })
+        Some(Resumed { flow: flow.ok()?, kept_from: frames.kept_from, last_used, waiting })
+    }
+
+    /// Returns `true` if every record so far can be read, and none names a connection that another one has named.
+    #[must_use]
+    pub const fn is_readable(&self) -> bool {
+        self.done.refused == 0
+    }
+
+    /// The connections, those first that were used last at the longest time ago.
+    pub(super) fn names(&self) -> Vec<FiveTuple> {
+        let mut names: Vec<_> =
+            self.flows.iter().map(|(tuple, (state, _))| (state.last_used, *tuple)).collect();
+        names.sort_unstable();
+        names.into_iter().map(|(_, tuple)| tuple).collect()
+    }
+
+    /// The numbers of a connection that says that it owes bytes. `None` if it says that it owes none.
+    pub(super) fn owing(&self, tuple: &FiveTuple) -> Option<Owing> {
+        self.flows.get(tuple).and_then(|(state, _)| state.owing())
+    }
+
+    /// Notes what has become of a connection that does not go on, but for what [`resume`](Self::resume) notes.
+    pub(super) fn note_refused(&mut self, is_read: bool, is_broken: bool) {
+        self.done.refused += u32::from(is_read);
+        self.done.broken += u32::from(is_broken);
     }
 }
 
 impl<B: 'static> Offload<B> {
     /// Writes what another process needs to go on: gives `put` one record after the other, that of the port first, until it returns `false`. `sink` makes bytes of
-    /// frames. To be called between two batches, after [`Offload::flush`]. Nothing is changed.
-    pub fn export(&self, sink: &impl Sink<B>, mut put: impl FnMut(&[u8]) -> bool) {
+    /// frames. To be called between two batches, after [`Offload::flush`]. Nothing is changed. Returns `true` if everything that is owed was written.
+    pub fn export(&self, sink: &impl Sink<B>, mut put: impl FnMut(&[u8]) -> bool) -> bool {
         if !put(&encode(&self.port_state())) {
-            return;
+            return false;
         }
+        let mut is_whole = true;
         let line: BTreeMap<_, _> = self.port.waiting.iter().copied().zip(0..).collect();
         let image: &dyn Fn(&B) -> Image<'_> = &|frame| sink.image(frame);
         for found in self.flows.iter_from(0, self.flows.slots()) {
             let mut frames = Frames::new(image);
-            let Some(mut state) = Flow::export(&found, &mut frames) else { continue };
+            let Some(mut state) = Flow::export(&found, &mut frames) else {
+                is_whole &= !(found.flow.owes_bytes() || found.flow.owes_peer());
+                continue;
+            };
             state.waiting = line.get(&found.id).copied();
             let mut record = encode(&state);
             record.extend_from_slice(&frames.into_bytes());
             if !put(&record) {
-                return;
+                return false;
             }
         }
+        is_whole
     }
 
     fn port_state(&self) -> PortState {
@@ -167,10 +205,7 @@ impl<B: 'static> Offload<B> {
         now: Instant,
         mut revive: impl FnMut(Creditor, &Retained) -> Option<(B, Segment)>,
     ) -> Resumption {
-        let mut names: Vec<_> =
-            carried.flows.iter().map(|(tuple, (state, _))| (state.last_used, *tuple)).collect();
-        names.sort_unstable();
-        for (_, tuple) in names {
+        for tuple in carried.names() {
             let Some(resumed) = carried.resume(&tuple, Owed::default(), &mut revive) else {
                 continue;
             };
@@ -180,6 +215,11 @@ impl<B: 'static> Offload<B> {
                 carried.done.refused += 1;
             }
         }
+        self.take_rest_over(carried, now)
+    }
+
+    /// Takes over what belongs to no connection, once all of these are there.
+    pub(super) fn take_rest_over(&mut self, mut carried: Carried, now: Instant) -> Resumption {
         if let Some(port) = carried.port.take() {
             self.take_port_over(&port, now);
         }
@@ -206,7 +246,7 @@ impl<B: 'static> Offload<B> {
         carried: &mut Carried,
         now: Instant,
     ) -> bool {
-        let Resumed { flow, last_used, waiting } = resumed;
+        let Resumed { flow, last_used, waiting, .. } = resumed;
         if !flow.fits(&self.port) {
             return false;
         }

@@ -61,13 +61,15 @@ pub(super) struct Revived<'a, B> {
     rest: &'a [u8],
     /// In which direction the next ones go.
     pub creditor: Creditor,
+    /// Where the first one for the guest begins.
+    pub kept_from: Option<Seq>,
     revive: &'a mut Revive<'a, B>,
 }
 
 impl<'a, B> Revived<'a, B> {
     /// Those in `bytes`, for the peer first.
     pub fn new(bytes: &'a [u8], revive: &'a mut Revive<'a, B>) -> Self {
-        Self { rest: bytes, creditor: Creditor::Peer, revive }
+        Self { rest: bytes, creditor: Creditor::Peer, kept_from: None, revive }
     }
 
     /// The next frame.
@@ -79,7 +81,11 @@ impl<'a, B> Revived<'a, B> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Refused)?;
         self.rest = rest;
         let retained = Retained { seq: Seq(0), len: 0, about: framed.about, bytes: bytes.to_vec() };
-        (self.revive)(self.creditor, &retained).ok_or(Refused)
+        let (frame, segment) = (self.revive)(self.creditor, &retained).ok_or(Refused)?;
+        if self.creditor == Creditor::Guest {
+            self.kept_from.get_or_insert(segment.seq);
+        }
+        Ok((frame, segment))
     }
 
     /// Returns `true` if no byte is left.

@@ -60,6 +60,7 @@ mod handshake;
 mod input;
 pub mod journal;
 mod keeping;
+mod moving;
 mod mtu;
 mod online;
 mod opening;

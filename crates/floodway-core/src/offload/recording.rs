@@ -15,7 +15,8 @@ use floodway_wire::FiveTuple;
 use super::journal::{Creditor, Debtor, FlowPlace, Image, Keeper, Recorder};
 use super::packed_link::pack;
 use super::receiver::Receiver;
-use super::sink::Link;
+use super::sink::{Link, Sink};
+use crate::seq::Seq;
 use crate::tcp::Segment;
 
 /// Records the frame of `segment`, the next in order, for the flow that has `place` or gets it. Returns `true` if it may be acknowledged.
@@ -40,6 +41,29 @@ pub(super) fn record(
 }
 
 impl<B: 'static> Receiver<B> {
+    /// Records all frames that are kept, the first of which begins at `from` and of which no journal has any. Returns `false` if there is no room.
+    pub fn write_kept(
+        &mut self,
+        from: Option<Seq>,
+        (tuple, link): (&FiveTuple, &Link),
+        journal: &mut Recorder,
+        sink: &impl Sink<B>,
+    ) -> bool {
+        let (Some(mut from), Some(journal)) = (from, journal) else { return true };
+        let [guest, peer] = pack(link);
+        let debtor = Debtor { tuple, creditor: Creditor::Guest, about: [guest, peer, 0] };
+        let Some(place) = journal.open(&debtor, from) else { return false };
+        self.keeping.place = Some(place);
+        for kept in &self.keeping.kept {
+            if !journal.keep(place, kept.end.since(from), sink.image(&kept.frame)) {
+                return false;
+            }
+            from = kept.end;
+        }
+        journal.acknowledged(place, self.guest_ack());
+        true
+    }
+
     /// Notes in the journal what the guest has acknowledged.
     #[inline]
     pub fn note_in(&mut self, journal: &mut Recorder) {

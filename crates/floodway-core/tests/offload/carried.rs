@@ -130,7 +130,10 @@ fn records_that_contradict_each_other_are_refused() {
     world.transfer_some(10_000, 10_000);
     let mut records = world.export();
     records.push(records[1].clone());
-    assert_eq!(world.import(&records, None), Resumption { carried: 1, online: 1, refused: 1 });
+    assert_eq!(
+        world.import(&records, None),
+        Resumption { carried: 1, online: 1, refused: 1, broken: 0 }
+    );
     records[0].push(0);
     assert!(floodway_core::offload::Carried::of_port(&records[0]).is_err());
 }

@@ -16,6 +16,7 @@ mod harness;
 mod hostile;
 mod invariants;
 mod long;
+mod moved;
 mod notices;
 mod plain;
 mod recovery;

@@ -43,7 +43,7 @@ pub use friendliness::Friendliness;
 pub use idle::Idle;
 pub use inbound::Inbound;
 pub use integrity::Integrity;
-pub use migration::Migration;
+pub use migration::{Followed, Migration};
 pub use residency::Residency;
 pub use small_flows::SmallFlows;
 pub use switch_killed::SwitchKilled;
@@ -104,6 +104,8 @@ pub enum Scenario {
     Integrity(Integrity),
     /// A VM that moves between two hosts under load.
     Migration(Migration),
+    /// A VM that moves between two hosts, with connections that are offloaded.
+    Moves(Followed),
     /// Messages between VMs of one host, from memory to memory and by bridge and tap.
     Residency(Residency),
     /// Small flows beside large ones, or beside a VM that computes.
@@ -165,6 +167,7 @@ macro_rules! dispatch {
             Self::Inbound($real) => $call,
             Self::Integrity($real) => $call,
             Self::Migration($real) => $call,
+            Self::Moves($real) => $call,
             Self::Residency($real) => $call,
             Self::SmallFlows($real) => $call,
             Self::Transfer($real) => $call,

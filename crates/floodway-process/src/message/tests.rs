@@ -93,6 +93,22 @@ fn a_message_has_the_descriptors_that_it_is_about() {
 }
 
 #[test]
+fn what_is_exported_and_imported_comes_with_its_memory() {
+    let messages = [
+        (ToDataPlane::Export { port: 1, flows: 2, bytes: 3 }, 1),
+        (ToDataPlane::Import { port: 1, bytes: 3 }, 1),
+        (ToDataPlane::Arriving { port: 1, arriving: true }, 0),
+        (ToDataPlane::StayBehind { port: 1 }, 0),
+        (ToDataPlane::Released { port: 1 }, 0),
+    ];
+    for (message, descriptors) in messages {
+        let bytes = encode(&message).unwrap();
+        assert!(decode::<ToDataPlane>(&bytes, 1 - descriptors).is_err(), "{message:?}");
+        assert_eq!(decode(&bytes, descriptors), Ok(message));
+    }
+}
+
+#[test]
 fn the_longest_programs_fit_into_a_message() {
     use crate::upgrade::{MAX_BINARY, MAX_VERSION, Program, Programs, Upgrades};
     let long = |max| "é".repeat(max);

@@ -11,12 +11,15 @@
 //! | content of a port (kind 1) | instance (8) · nanoseconds by which its engine's clock is behind the host's monotonic one (8) · core's record |
 //! | content of a connection (kind 2) | core's record |
 //! | end (kind 3) | length zero |
+//! | content of a port whose guest moves (kind 4) | time of its engine (8) · the guest's nonce (8) · core's record |
+//!
+//! The file of an [upgrade](read) has records of any number of ports, that of a [move](read_moved) begins with one of kind 4 and has no other.
 //!
 //! Nothing of a file without its end is believed: whoever wrote it has ended over it. A connection for which there is no room is left out, and with it those that
 //! come behind it.
 //!
 //! **Clocks.** Times in records are those of the engine that wrote them, whose clock began with its process. An engine that goes on with them has a clock that goes on: ahead of its
-//! switch's ([`Arrived::ahead`]).
+//! switch's ([`Arrived::ahead`]). On another host only the time itself means anything.
 //!
 //! **Strangers.** The process that wrote it may have been taken over, and may go on writing: everything is copied before it is looked at. Lengths are checked against the file's.
 
@@ -39,7 +42,8 @@ const RECORD: usize = 5;
 const PORT: u8 = 1;
 const CONNECTION: u8 = 2;
 const END: u8 = 3;
-/// What a port's record begins with.
+const MOVED: u8 = 4;
+/// What a port's record begins with, of either kind.
 const PORT_HEAD: usize = 16;
 /// Bytes that are written or read at once: frames stand still meanwhile.
 const CHUNK: usize = 256 << 10;
@@ -55,6 +59,8 @@ pub struct FlowsWriter {
     file: BufWriter<File>,
     /// Bytes that records may still take.
     room: u64,
+    /// Bytes that were written.
+    written: u64,
 }
 
 impl FlowsWriter {
@@ -67,7 +73,7 @@ impl FlowsWriter {
         file.write_all(&MAGIC)?;
         file.write_all(&u64::from(FORMAT).to_le_bytes())?;
         let room = bytes.saturating_sub((HEAD + RECORD) as u64);
-        Ok(Self { file, room })
+        Ok(Self { file, room, written: HEAD as u64 })
     }
 
     /// Writes the record of a port and those of its connections, as `export` gives them to what it is called with, which returns `false` if there is no room. `now` is the clock of
@@ -81,10 +87,31 @@ impl FlowsWriter {
         now: Instant,
         export: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool),
     ) -> io::Result<()> {
-        let mut result = Ok(());
         let behind = monotonic().saturating_sub(now.as_nanos());
-        let mut head = [instance, behind].map(u64::to_le_bytes).concat();
-        let mut kind = PORT;
+        self.records(PORT, [instance, behind], export)
+    }
+
+    /// As [`port`](Self::port), of a port whose guest moves to another host, and who wants to find `nonce` in notices.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn moved(
+        &mut self,
+        now: Instant,
+        nonce: u64,
+        export: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool),
+    ) -> io::Result<()> {
+        self.records(MOVED, [now.as_nanos(), nonce], export)
+    }
+
+    fn records(
+        &mut self,
+        mut kind: u8,
+        head: [u64; 2],
+        export: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool),
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        let mut head = head.map(u64::to_le_bytes).concat();
         export(&mut |record| {
             let written = self.record(kind, &[&head, record]);
             (kind, head) = (CONNECTION, Vec::new());
@@ -105,21 +132,22 @@ impl FlowsWriter {
         let taken = (RECORD + len) as u64;
         let Ok(len) = u32::try_from(len) else { return Ok(false) };
         let Some(room) = self.room.checked_sub(taken) else { return Ok(false) };
-        self.room = room;
+        (self.room, self.written) = (room, self.written + taken);
         self.file.write_all(&[kind])?;
         self.file.write_all(&len.to_le_bytes())?;
         content.iter().try_for_each(|part| self.file.write_all(part))?;
         Ok(true)
     }
 
-    /// Writes the end. What was written is believed from then on.
+    /// Writes the end. What was written is believed from then on. Returns how many bytes that is, from the start of the file.
     ///
     /// # Errors
     /// The file takes no more.
-    pub fn end(mut self) -> io::Result<()> {
+    pub fn end(mut self) -> io::Result<u64> {
         self.room = RECORD as u64;
         self.record(END, &[])?;
-        self.file.flush()
+        self.file.flush()?;
+        Ok(self.written)
     }
 }
 
@@ -159,6 +187,24 @@ impl Read for FromStart {
         self.at += read as u64;
         Ok(read)
     }
+}
+
+/// Connections of a port whose guest has moved here.
+#[derive(Debug)]
+pub struct Moved {
+    pub(crate) carried: Carried,
+    /// The time of their engine.
+    pub(crate) at: Instant,
+    /// What the guest wants to find in notices; zero if it has not said so.
+    pub(crate) nonce: u64,
+}
+
+/// Reads what a guest has moved with, which another host has written, from `file`, of `bytes`.
+///
+/// # Errors
+/// It is not to be believed, or a record cannot be read.
+pub fn read_moved(file: OwnedFd, bytes: u64) -> io::Result<Moved> {
+    Reader { file: File::from(file), at: 0, end: bytes }.read_moved()
 }
 
 struct Reader {
@@ -203,9 +249,8 @@ impl Reader {
         let mut ports = BTreeMap::new();
         let mut open: Option<(u64, Arrived)> = None;
         loop {
-            let head = self.take(RECORD)?;
-            let len = head[1..].iter().rev().fold(0, |len, &byte| len << 8 | usize::from(byte));
-            match (head[0], &mut open) {
+            let (kind, len) = self.take_record()?;
+            match (kind, &mut open) {
                 (PORT, _) => ports.extend(open.replace(self.take_port(len)?)),
                 (CONNECTION, Some((_, arrived))) => {
                     let record = self.take(len)?;
@@ -220,23 +265,51 @@ impl Reader {
     }
 
     fn take_port(&mut self, len: usize) -> io::Result<(u64, Arrived)> {
+        let ([instance, behind], carried) = self.take_port_record(len)?;
+        Ok((instance, Arrived { carried, behind: Duration::from_nanos(behind) }))
+    }
+
+    /// The two numbers that a port's record begins with, and core's.
+    fn take_port_record(&mut self, len: usize) -> io::Result<([u64; 2], Carried)> {
         let rest = len.checked_sub(PORT_HEAD).ok_or_else(|| wrong("a short record of a port"))?;
-        let instance = self.take_number()?;
-        let behind = Duration::from_nanos(self.take_number()?);
+        let head = [self.take_number()?, self.take_number()?];
         let carried = Carried::of_port(&self.take(rest)?).map_err(|e| wrong(e.to_string()))?;
-        Ok((instance, Arrived { carried, behind }))
+        Ok((head, carried))
+    }
+
+    /// Kind and length of the next record.
+    fn take_record(&mut self) -> io::Result<(u8, usize)> {
+        let head = self.take(RECORD)?;
+        let len = head[1..].iter().rev().fold(0, |len, &byte| len << 8 | usize::from(byte));
+        Ok((head[0], len))
+    }
+
+    fn read_moved(mut self) -> io::Result<Moved> {
+        self.take_head()?;
+        let (MOVED, len) = self.take_record()? else { return Err(wrong("no guest has moved")) };
+        let ([at, nonce], mut carried) = self.take_port_record(len)?;
+        loop {
+            match self.take_record()? {
+                (CONNECTION, len) => carried.add(&self.take(len)?),
+                (END, _) if carried.is_readable() => break,
+                (END, _) => return Err(wrong("a connection cannot be read")),
+                (kind, _) => return Err(wrong(format!("a record of kind {kind}"))),
+            }
+        }
+        Ok(Moved { carried, at: Instant::from_nanos(at), nonce })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use floodway_core::offload::Config;
+    use floodway_core::offload::{Config, Offload};
     use rustix::fs::SealFlags;
 
     use super::super::WORD;
     use super::super::tests::memory;
     use super::*;
-    use crate::state::offload::PortOffload;
+    use crate::frame::held::Held;
+    use crate::state::offload::{Nowhere, PortOffload};
 
     const WORDS: usize = 64;
     const BYTES: u64 = (WORDS * WORD) as u64;
@@ -250,7 +323,7 @@ mod tests {
             port.hand_over(instance, Instant::from_millis(5), &mut flows).unwrap();
         }
         if ends {
-            flows.end().unwrap();
+            assert!(flows.end().unwrap() <= bytes.max((HEAD + RECORD) as u64));
         }
         file.into()
     }
@@ -274,6 +347,38 @@ mod tests {
         let one = HEAD as u64 + 2 * RECORD as u64 + 40;
         assert_eq!(instances(&written(one, true)).unwrap(), [7]);
         assert!(instances(&written(0, true)).unwrap().is_empty());
+    }
+
+    /// A file in which a port without connections is written whose guest moves, and how much of it that is.
+    fn left() -> (File, u64) {
+        let file = memory(WORDS, SealFlags::SHRINK);
+        let mut flows = FlowsWriter::begin(file.try_clone().unwrap(), BYTES).unwrap();
+        let engine = Offload::<Held>::new(Config::default(), 1);
+        let at = Instant::from_millis(5);
+        let put = |put: &mut dyn FnMut(&[u8]) -> bool| assert!(engine.export(&Nowhere, put));
+        flows.moved(at, 9, put).unwrap();
+        (file.into(), flows.end().unwrap())
+    }
+
+    #[test]
+    fn what_a_guest_has_moved_with_is_read_and_nothing_else_is() {
+        let (file, bytes) = left();
+        let read = |bytes| read_moved(file.try_clone().unwrap().into(), bytes);
+        let moved = read(bytes).unwrap();
+        assert_eq!((moved.at, moved.nonce), (Instant::from_millis(5), 9));
+        assert!(read(bytes - 1).is_err(), "it has no end");
+        assert!(read_moved(written(BYTES, true).into(), BYTES).is_err(), "an upgrade's");
+        assert!(instances(&file).is_err(), "a move's");
+        for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
+            let (file, bytes) = left();
+            file.write_all_at(&[byte], at as u64).unwrap();
+            assert!(read_moved(file.into(), bytes).is_err(), "{at}");
+        }
+        // A connection that cannot be read: another one may owe what it did.
+        let (file, bytes) = left();
+        let wrong = [CONNECTION, 1, 0, 0, 0, 0xff, END, 0, 0, 0, 0];
+        file.write_all_at(&wrong, bytes - RECORD as u64).unwrap();
+        assert!(read_moved(file.into(), bytes + wrong.len() as u64).is_err());
     }
 
     #[test]

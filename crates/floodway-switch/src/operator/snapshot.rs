@@ -70,6 +70,7 @@ impl Shared {
             uptime_s: now.as_nanos() as f64 / 1e9,
             predecessors: lock(&self.predecessors).clone(),
             programs: lock(&self.programs).clone(),
+            moves: lock(&self.moves).clone(),
             sandbox: Some(self.sandbox.get().copied().unwrap_or_default()),
         }
     }

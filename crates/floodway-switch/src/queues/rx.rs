@@ -215,6 +215,14 @@ impl RxQueue {
         self.pending.take(|frame| frame.bytes.starts_with(&dst.0) && meant(frame))
     }
 
+    /// Drops what waits and is `meant`, and counts it.
+    pub fn drop_waiting(&mut self, meant: impl Fn(&PendingFrame) -> bool) {
+        let dropped = self.pending.take(meant).len();
+        if dropped > 0 {
+            self.traffic.count_drop(DropReason::PortDown, dropped as u64);
+        }
+    }
+
     /// Takes out all that waits.
     pub fn take_all_waiting(&mut self) -> Vec<PendingFrame> {
         self.pending.take_all().into()

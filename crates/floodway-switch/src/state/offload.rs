@@ -1,6 +1,8 @@
 //! TCP offload of a port: its engine behind its lock, and what is known of it without the lock. The theory of operation is that of
 //! [`crate::pipeline::tcp_offload`], which works on it.
 
+pub(crate) mod moved;
+
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -22,6 +24,7 @@ use crate::kept::journal::KeptJournal;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock_order::{Ordered, Rank};
 use crate::sync::waker::Waker;
+use moved::Moving;
 
 /// The offload of one port, as the packet path sees it.
 pub struct PortOffload {
@@ -41,6 +44,8 @@ pub struct PortOffload {
     abandoned_for: AtomicU8,
     /// Frames with tags, which pass by.
     tagged: AtomicU64,
+    /// What is said between the port and whoever speaks with other hosts.
+    pub(crate) moving: Moving,
     machine: Mutex<Machine>,
 }
 
@@ -68,8 +73,10 @@ pub(crate) struct Machine {
     pub(crate) migrating: bool,
     /// The latest time that the engine has heard: workers' clock readings can be a little out of order.
     pub(crate) latest: Instant,
-    /// How far the engine's clock is ahead of the switch's: an earlier process has begun it.
-    ahead: Duration,
+    /// By how many nanoseconds the engine's clock is ahead of the switch's: an earlier process has begun it, or another host, where it may be behind as well.
+    ahead: i64,
+    /// Connections are [set aside](moved), and the guest has shown up elsewhere since.
+    moved_since: Option<bool>,
     /// Where to record what is acknowledged once it is to be.
     journal: Option<KeptJournal>,
 }
@@ -86,7 +93,7 @@ pub(crate) struct Found {
 impl Machine {
     /// The engine's time when the switch says `now`.
     pub(crate) fn time(&self, now: Instant) -> Instant {
-        (now + self.ahead).max(self.latest)
+        shift(now, self.ahead).max(self.latest)
     }
 
     /// Returns `true` if the port is to be drained, or is.
@@ -125,6 +132,7 @@ impl PortOffload {
             migration_changed: AtomicBool::new(false),
             abandoned_for: AtomicU8::new(0),
             tagged: AtomicU64::new(0),
+            moving: Moving::default(),
             machine: Mutex::new(Machine {
                 engine: Offload::new(config, random.hash_one(0)),
                 pool,
@@ -132,7 +140,8 @@ impl PortOffload {
                 draining: false,
                 migrating: false,
                 latest: Instant::ZERO,
-                ahead: Duration::ZERO,
+                ahead: 0,
+                moved_since: None,
                 journal: None,
             }),
         }
@@ -151,7 +160,8 @@ impl PortOffload {
         now: Instant,
     ) -> Found {
         let mut machine = self.machine();
-        machine.ahead = arrived.as_ref().map_or(Duration::ZERO, |arrived| arrived.ahead(now));
+        let ahead = arrived.as_ref().map_or(Duration::ZERO, |arrived| arrived.ahead(now));
+        machine.ahead = i64::try_from(ahead.as_nanos()).unwrap_or(0);
         let now = machine.time(now);
         let mut carried = arrived.map(|arrived| arrived.carried).unwrap_or_default();
         let mut found = Found::default();
@@ -188,7 +198,9 @@ impl PortOffload {
     ) -> io::Result<()> {
         let machine = self.machine();
         let now = machine.time(now);
-        flows.port(instance, now, |put| machine.engine.export(&Nowhere, put))
+        flows.port(instance, now, |put| {
+            machine.engine.export(&Nowhere, put);
+        })
     }
 
     /// Frames between the port and an uplink have to go through a session of `pipeline::tcp_offload`.
@@ -299,13 +311,18 @@ impl PortOffload {
         }
         let deadline = match machine.engine.next_timeout() {
             Instant::NEVER => Instant::NEVER,
-            due => due - machine.ahead,
+            due => shift(due, machine.ahead.wrapping_neg()),
         };
         match waker {
             Some(waker) => waker.publish_for_port(&self.deadline, deadline),
             None => self.deadline.set(deadline),
         }
     }
+}
+
+/// `at`, so many nanoseconds later, or earlier if they are negative.
+fn shift(at: Instant, by: i64) -> Instant {
+    Instant::from_nanos(at.as_nanos().saturating_add_signed(by))
 }
 
 /// Bytes of buffers that a port may have: all that its budgets allow, in buffers that are at worst
@@ -359,7 +376,7 @@ fn reviver(pool: Arc<Pool>) -> impl Fn(Creditor, &Retained) -> Option<(Held, Seg
 }
 
 /// A sink for an engine that has nothing to say: it has just forgotten everything, or only says what it is.
-struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Sink<Held> for Nowhere {
     fn release(&mut self, _: &Held, _: &Transmission) {}

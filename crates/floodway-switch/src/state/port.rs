@@ -130,7 +130,7 @@ pub struct Port {
     /// What is known of its front-end.
     pub front_end: FrontEnd,
     /// What the guest wants to find in notices; zero until it has said so.
-    nonce: AtomicU64,
+    pub(crate) nonce: AtomicU64,
     /// The worker that serves it.
     pub waker: Arc<Waker>,
     tables: Arc<RwLock<MacTables>>,

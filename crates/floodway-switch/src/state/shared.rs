@@ -9,11 +9,12 @@ use floodway_core::l2::{MacTables, PortId};
 use floodway_core::time::Instant;
 
 use super::allocator::BandwidthAllocator;
+use super::offload::moved::Outbox;
 use super::port::Port;
 use super::ports::{Capacity, Ports};
 use super::uplink::Uplink;
 use super::workers::WorkerInfo;
-use crate::api::status::{PredecessorsStatus, ProgramsStatus, Sandbox};
+use crate::api::status::{MovesStatus, PredecessorsStatus, ProgramsStatus, Sandbox};
 use crate::capture::Captures;
 use crate::events::Events;
 use crate::stats::Removed;
@@ -52,10 +53,14 @@ pub struct Shared {
     pub(crate) predecessors: Mutex<Option<PredecessorsStatus>>,
     /// Which programs run, if there is a broker.
     pub(crate) programs: Mutex<Option<ProgramsStatus>>,
+    /// Connections that follow VMs to other hosts, if there is a broker that lets them.
+    pub(crate) moves: Mutex<Option<MovesStatus>>,
     /// What the process has given up; nothing if nobody says so.
     pub(crate) sandbox: OnceLock<Sandbox>,
     /// Takes settings that were made at run time, and keeps them beyond this process.
     pub(crate) settings_keeper: OnceLock<SettingsKeeper>,
+    /// What is said of guests that move to another host or from one, if anybody speaks with others.
+    pub(crate) outbox: OnceLock<Arc<Outbox>>,
     /// Which address is where, in each network.
     tables: Arc<RwLock<MacTables>>,
     started: time::Instant,
@@ -89,11 +94,18 @@ impl Shared {
             removed: Mutex::default(),
             predecessors: Mutex::new(None),
             programs: Mutex::new(None),
+            moves: Mutex::new(None),
             sandbox: OnceLock::new(),
             settings_keeper: OnceLock::new(),
+            outbox: OnceLock::new(),
             tables,
             started: time::Instant::now(),
         }
+    }
+
+    /// When the switch started: the beginning of its clock.
+    pub(crate) const fn started(&self) -> time::Instant {
+        self.started
     }
 
     /// Time since the switch started.

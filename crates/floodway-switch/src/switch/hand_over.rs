@@ -100,7 +100,7 @@ impl Switch {
         for port in self.shared.ports().iter() {
             port.offload.hand_over(port.instance, self.shared.now(), &mut flows)?;
         }
-        flows.end()
+        flows.end().map(drop)
     }
 
     /// Notes which programs run. Of an upgrade that was made or has failed since the last time operators hear.

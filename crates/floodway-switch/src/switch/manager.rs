@@ -399,6 +399,9 @@ impl Manager {
         if let Some(counters) = counters.and_then(|all| all.port(number, instance)) {
             port.count_in(&counters);
         }
+        if let Some(outbox) = self.shared.outbox.get() {
+            port.offload.moving.connect(Arc::clone(outbox));
+        }
         self.shared.traffic.begin(port.id, instance);
         self.shared.ledger.forget(port.id);
         Arc::new(port)

@@ -13,6 +13,7 @@
 //! Nothing here waits by itself; [`wait`] gives up with a panic after [`HANG`], which is long
 //! enough that only a hang gets there.
 
+pub mod broker;
 pub mod capture;
 pub mod driver;
 pub mod frames;

@@ -1,5 +1,7 @@
 //! The virtio-net device of one port, as vhost-user messages set it up.
 
+mod moves;
+
 use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::queues::ring::Ring;
 use crate::queues::virtqueue::{RingAddresses, Virtqueue};
 use crate::state::front_end::VringFacts;
 use crate::state::port::Port;
+use moves::{Arrival, Departure};
 
 /// One vring as the front-end has described it so far.
 #[derive(Default)]
@@ -81,6 +84,8 @@ pub struct Device {
     faults: Arc<Faults>,
     /// Signalled at each fault.
     alarm: Arc<EventFd>,
+    departure: Departure,
+    arrival: Arrival,
 }
 
 impl Device {
@@ -103,6 +108,8 @@ impl Device {
             vrings,
             faults,
             alarm,
+            departure: Departure::default(),
+            arrival: Arrival::default(),
         }
     }
 
@@ -157,6 +164,8 @@ impl Device {
         self.port.set_features(0);
         self.port.set_connected(false);
         self.port.front_end.on_disconnected();
+        self.end_departure();
+        self.expect_nothing();
         self.publish();
     }
 
@@ -240,7 +249,6 @@ impl Device {
     /// Starts, restarts or stops the ring, whichever the vring's description asks for.
     fn update(&mut self, index: usize) -> Result<()> {
         let vring = &self.vrings[index];
-        let pair = &self.port.pairs[index / 2];
         // A transmit ring that is disabled is emptied and its frames discarded. But not before it was
         // ever enabled: then it may hold frames from before the switch started again.
         let runs = vring.started && (vring.enabled || (vring.was_enabled && !is_rx(index)));
@@ -248,6 +256,11 @@ impl Device {
             self.stop(index);
             return Ok(());
         };
+        if !self.may_start() {
+            return Ok(());
+        }
+        self.return_from_move();
+        let (vring, pair) = (&self.vrings[index], &self.port.pairs[index / 2]);
         let event_idx = self.features & features::EVENT_IDX != 0;
         let memory = Arc::clone(&self.memory);
         let call = vring.call.clone();
@@ -285,6 +298,7 @@ impl Device {
         self.port.update_rx_running();
         if let Some(ring) = ring {
             self.vrings[index].base = ring.queue.next_avail();
+            self.export_if_stopped();
         }
     }
 
@@ -300,11 +314,6 @@ impl Device {
     fn set_memory(&mut self, memory: &GuestMemory) {
         self.replace_memory(memory.with_log(self.log_in_use()));
         self.update_all();
-    }
-
-    /// Notes whether the guest is about to move: front-ends want writes to be noted for nothing else.
-    fn note_migration(&self) {
-        self.port.on_migrating(self.log_in_use().is_some());
     }
 
     /// The dirty log, if the front-end wants writes to be noted.

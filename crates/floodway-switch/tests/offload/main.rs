@@ -3,6 +3,7 @@
 
 mod captured;
 mod forwarded;
+mod moved;
 #[path = "../netns/mod.rs"]
 mod netns;
 mod replaced;

@@ -117,9 +117,14 @@ impl Scene {
 }
 
 pub fn config(dir: &Path, offload: OffloadConfig) -> Config {
+    config_with(dir, offload, "fwo0")
+}
+
+/// As [`config`], with this device for the uplink.
+pub fn config_with(dir: &Path, offload: OffloadConfig, device: &str) -> Config {
     let text = format!(
         "control = {:?}\n[[port]]\nname = \"vm1\"\nsocket = {:?}\nmac = \"{}\"\n\
-         [[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"fwo0\"\n[[worker]]\n[[worker]]\n",
+         [[uplink]]\nname = \"up0\"\nkind = \"tap\"\ndevice = \"{device}\"\n[[worker]]\n[[worker]]\n",
         dir.join("c.sock"),
         dir.join("vm1.sock"),
         mac(1),
@@ -195,35 +200,45 @@ pub fn with_guest(guest: GuestConfig, offload: OffloadConfig, test: impl FnOnce(
         netns::ip("addr add fd00:9::1/64 dev fwo0 nodad");
         let guest = Guest::new(guest);
         let frontend = Frontend::attach(&config.ports[0].socket, &guest);
-        let vm = Arc::new(Vm {
-            guest: Mutex::new(guest),
-            frontend: Mutex::new(Some(frontend)),
-            deaf: AtomicBool::new(false),
-        });
-        let seen = Arc::new(Seen::default());
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let _over = netns::SetWhenDropped(&done);
-            let (connect, requests) = mpsc::channel::<SocketAddr>();
-            let (streams, connected) = mpsc::channel();
-            let (give, halves) = mpsc::channel();
-            netns::spawn(scope, move || {
-                let halves = tap::open("gst0").expect("open the guest's tap");
-                netns::ip(&format!("link set dev gst0 address {}", mac(1)));
-                netns::ip("addr add 10.9.0.2/24 dev gst0");
-                netns::ip("addr add fd00:9::2/64 dev gst0 nodad");
-                give.send(halves).expect("hand over the tap");
-                for address in requests {
-                    let stream = TcpStream::connect_timeout(&address, netns::PATIENCE);
-                    streams.send(stream.expect("connect")).expect("hand over the connection");
-                }
-            });
-            let mut halves = halves.recv_timeout(netns::PATIENCE).expect("the guest's tap");
-            let (relayed, done) = (Arc::clone(&seen), &done);
-            let relayed_vm = Arc::clone(&vm);
-            scope.spawn(move || relay(&relayed_vm, &mut halves, &relayed, done));
-            test(&Scene { operator: switch.operator(), seen, vm, connect, connected });
-        });
+        act(guest, frontend, switch.operator(), test);
         switch.stop();
+    });
+}
+
+/// Calls `test` on a scene with `guest`, whose front-end is connected to the switch of `operator`, in the host's namespace.
+pub fn act(
+    guest: Guest,
+    frontend: Frontend,
+    operator: Arc<dyn ControlApi>,
+    test: impl FnOnce(&Scene) + Send,
+) {
+    let vm = Arc::new(Vm {
+        guest: Mutex::new(guest),
+        frontend: Mutex::new(Some(frontend)),
+        deaf: AtomicBool::new(false),
+    });
+    let seen = Arc::new(Seen::default());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = netns::SetWhenDropped(&done);
+        let (connect, requests) = mpsc::channel::<SocketAddr>();
+        let (streams, connected) = mpsc::channel();
+        let (give, halves) = mpsc::channel();
+        netns::spawn(scope, move || {
+            let halves = tap::open("gst0").expect("open the guest's tap");
+            netns::ip(&format!("link set dev gst0 address {}", mac(1)));
+            netns::ip("addr add 10.9.0.2/24 dev gst0");
+            netns::ip("addr add fd00:9::2/64 dev gst0 nodad");
+            give.send(halves).expect("hand over the tap");
+            for address in requests {
+                let stream = TcpStream::connect_timeout(&address, netns::PATIENCE);
+                streams.send(stream.expect("connect")).expect("hand over the connection");
+            }
+        });
+        let mut halves = halves.recv_timeout(netns::PATIENCE).expect("the guest's tap");
+        let (relayed, done) = (Arc::clone(&seen), &done);
+        let relayed_vm = Arc::clone(&vm);
+        scope.spawn(move || relay(&relayed_vm, &mut halves, &relayed, done));
+        test(&Scene { operator, seen, vm, connect, connected });
     });
 }

@@ -21,7 +21,7 @@ use crate::{bytes, offload, transfer};
 const OWED: usize = 40_000;
 
 /// A guest whose receive ring holds a few frames only, none of them larger than a segment.
-fn small() -> GuestConfig {
+pub fn small() -> GuestConfig {
     let config = GuestConfig { ring_size: 16, tx_slots: 16, ..GuestConfig::default() };
     let gso = features::GUEST_TSO4 | features::GUEST_TSO6;
     GuestConfig { features: config.features & !gso, ..config }
@@ -30,17 +30,23 @@ fn small() -> GuestConfig {
 /// Runs `test` with a connection whose guest is owed [`OWED`] bytes, part of which wait in the port's queue.
 pub fn with_owed_bytes(test: impl FnOnce(&Scene, TcpStream, TcpStream) + Send) {
     with_guest(small(), offload(true, true), |scene| {
-        let (mut guest, mut host) = scene.connection(false);
-        transfer(&mut guest, &mut host, 100_000);
-        transfer(&mut host, &mut guest, 100_000);
-        wait_until("the guest's own acknowledgements", || scene.flows()[0].kept == 0);
-        scene.vm.set_deaf(true);
-        host.write_all(&bytes(OWED)).expect("write");
-        wait_until("all of it to be acknowledged", || scene.flows()[0].kept as usize >= OWED);
-        let waiting = scene.operator.status().ports[0].pending().0;
-        assert!(waiting > 0, "some of it waits in the port's queue");
+        let (guest, host) = owe(scene);
         test(scene, guest, host);
     });
+}
+
+/// A connection, the guest's end and the host's, whose guest is deaf and is owed [`OWED`] bytes, part of which wait in the port's queue.
+pub fn owe(scene: &Scene) -> (TcpStream, TcpStream) {
+    let (mut guest, mut host) = scene.connection(false);
+    transfer(&mut guest, &mut host, 100_000);
+    transfer(&mut host, &mut guest, 100_000);
+    wait_until("the guest's own acknowledgements", || scene.flows()[0].kept == 0);
+    scene.vm.set_deaf(true);
+    host.write_all(&bytes(OWED)).expect("write");
+    wait_until("all of it to be acknowledged", || scene.flows()[0].kept as usize >= OWED);
+    let waiting = scene.operator.status().ports[0].pending().0;
+    assert!(waiting > 0, "some of it waits in the port's queue");
+    (guest, host)
 }
 
 /// Stops the guest's rings as QEMU 7.2 does for a pause, and waits until the port has dropped what waited.
@@ -63,7 +69,7 @@ fn resume(scene: &Scene) {
     scene.vm.set_deaf(false);
 }
 
-fn expect_owed(guest: &mut TcpStream) {
+pub fn expect_owed(guest: &mut TcpStream) {
     let mut got = vec![0; OWED];
     guest.read_exact(&mut got).expect("read what was acknowledged");
     assert!(got == bytes(OWED), "the bytes differ from what was sent");

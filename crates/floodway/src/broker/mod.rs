@@ -2,6 +2,7 @@
 //! in here, too.
 
 mod beginning;
+mod migration;
 mod ports;
 mod reload;
 mod supervision;
@@ -88,6 +89,7 @@ fn serve(
     let differs =
         past.is_some() && !replacing && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
+    let moves = migration::start(config.migration.as_ref())?;
     let ports =
         Ports::open(config, &configuration, (numbers, uplinks), (faults, store.clone()), left)?;
     let ports = Arc::new(ports);
@@ -120,6 +122,7 @@ fn serve(
         past,
         upgrades: &upgrades,
         progress: Progress::default(),
+        moves,
     };
     let outcome = broker.run();
     if let Ok(Outcome::Replaced(candidate)) = outcome {

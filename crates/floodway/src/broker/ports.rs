@@ -51,7 +51,7 @@ use floodway_switch::kept::{WORD, journal};
 use floodway_switch::operator::ConfigApi;
 use floodway_switch::runtime::vcpu::SliceController;
 
-use super::{uplinks, vcpus};
+use super::{migration, uplinks, vcpus};
 use resume::Left;
 
 /// How many numbers there are.
@@ -275,6 +275,8 @@ impl Ports {
                     Place {
                         number,
                         instance: instances,
+                        name: port.name.clone(),
+                        vm: migration::vm(port),
                         thread: Arc::new(thread),
                         journal: Arc::new(journal),
                     }

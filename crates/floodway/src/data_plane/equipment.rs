@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use floodway_process::channel::Received;
 use floodway_process::fault::{self, Point};
 use floodway_process::message::{self, Setting, StatePart, ToDataPlane, VERSION};
+use floodway_process::moves::Moves;
 use floodway_process::sealed;
 use floodway_process::upgrade::Programs;
 use floodway_switch::config::UplinkKind;
@@ -103,6 +104,8 @@ pub struct Past {
     last_end: Option<String>,
     /// Which programs run.
     programs: Programs,
+    /// Connections that follow VMs to other hosts, if they do.
+    moves: Option<Moves>,
 }
 
 impl Past {
@@ -110,6 +113,9 @@ impl Past {
     pub fn hand_over(self, switch: &Switch, has_ended: bool) {
         switch.note_predecessors(self.broker, self.restarts, self.last_end, has_ended);
         switch.note_programs(&self.programs);
+        if let Some(moves) = self.moves {
+            switch.note_moves(moves);
+        }
         for (port, (threads, problem)) in self.vcpus {
             switch.note_vcpus(port, threads, problem);
         }
@@ -200,6 +206,7 @@ impl Equipment {
                 self.past.vcpus.insert(usize::from(port), (threads, problem));
             }
             ToDataPlane::Programs(programs) => self.past.programs = programs,
+            ToDataPlane::Moves(moves) => self.past.moves = Some(moves),
             ToDataPlane::Stop => bail!("the broker stops"),
             other => bail!("the broker sends what this version cannot use: {other:?}"),
         }

@@ -28,7 +28,7 @@ use floodway_switch::kept::flows::{self, Arrived};
 use floodway_switch::state::ports::Capacity;
 use floodway_switch::state::shared::SettingsKeeper;
 use floodway_switch::state::supply::{Bell, DeviceSupply};
-use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered};
+use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered, MoveStep};
 use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -110,10 +110,9 @@ fn serve(
     switch.note_sandbox(sandbox_of(confinement));
     equipment.past.hand_over(&switch, !equipment.stands_by);
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
+    switch.speak_of_moves(Arc::clone(&bell));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
-    let carried = switch.handed_over().online;
-    let ready = FromDataPlane::Ready { version: VERSION, confinement, carried };
-    channel.send(&ready, &[])?;
+    channel.send(&ready(&switch, confinement), &[])?;
     fault::pass(Point::ReadySent);
     tracing::info!(control = %config.control.display(), "running with {}", summary(config));
     let changes = Changes::new(
@@ -145,6 +144,12 @@ fn serve(
     // A change that is under way has its own reference, and the process ends before it.
     drop(switch);
     Ok(())
+}
+
+/// The first message of one that serves.
+fn ready(switch: &Switch, confinement: Confinement) -> FromDataPlane {
+    let carried = switch.handed_over().online;
+    FromDataPlane::Ready { version: VERSION, confinement, carried }
 }
 
 /// Connections that another data plane has left in `file`, if it has, by the instances of ports.
@@ -351,6 +356,11 @@ impl Serving<'_> {
                 self.channel.send(&FromDataPlane::Reopen { number }, &[])?;
             }
         }
+        for message in self.switch.take_said() {
+            if self.is_heard {
+                self.channel.send(&message, &[])?;
+            }
+        }
         Ok(())
     }
 
@@ -379,9 +389,11 @@ impl Serving<'_> {
             }
             ToDataPlane::CancelHandOver => self.cancel_preparation(),
             ToDataPlane::Programs(programs) => self.switch.note_programs(&programs),
+            ToDataPlane::Moves(moves) => self.switch.note_moves(moves),
             ToDataPlane::Broker { pid } => {
-                // An upgrade ends with the broker that has begun it.
+                // An upgrade ends with the broker that has begun it, and so does a move.
                 self.cancel_preparation();
+                self.switch.end_moves();
                 self.is_heard = pid != 0;
                 self.switch.note_broker(pid);
                 match pid {
@@ -402,8 +414,26 @@ impl Serving<'_> {
                 let new = self.new_uplinks(&uplinks);
                 self.changes.begin(number, &text, new)?;
             }
-            other => bail!("the broker sends what this version cannot use: {other:?}"),
+            other => self.on_move(other, descriptors)?,
         }
+        Ok(())
+    }
+
+    /// What the broker has decided of a guest that moves to another host or from one.
+    fn on_move(&self, message: ToDataPlane, mut descriptors: Vec<OwnedFd>) -> anyhow::Result<()> {
+        let (port, step) = match message {
+            ToDataPlane::Export { port, flows, bytes } => {
+                (port, MoveStep::Export { flows, file: last(&mut descriptors)?, bytes })
+            }
+            ToDataPlane::Import { port, bytes } => {
+                (port, MoveStep::Import { file: last(&mut descriptors)?, bytes })
+            }
+            ToDataPlane::StayBehind { port } => (port, MoveStep::StayBehind),
+            ToDataPlane::Released { port } => (port, MoveStep::Released),
+            ToDataPlane::Arriving { port, arriving } => (port, MoveStep::Arriving(arriving)),
+            other => bail!("the broker sends what this version cannot use: {other:?}"),
+        };
+        self.switch.follow_move(port, step);
         Ok(())
     }
 }

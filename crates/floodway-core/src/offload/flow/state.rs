@@ -6,16 +6,19 @@ use floodway_wire::FiveTuple;
 use serde::{Deserialize, Serialize};
 
 use super::{Flow, Marks, Phase};
+use crate::offload::adopted::Owing;
 use crate::offload::age::Age;
 use crate::offload::connection::Connection;
 use crate::offload::frames::{Frames, Refused, Revived};
-use crate::offload::journal::{Creditor, FlowPlace, Owed};
+use crate::offload::journal::{Creditor, FlowPlace, Owed, Recorder};
 use crate::offload::packed_link::{pack, unpack};
 use crate::offload::port::{Holdings, OffloadShared};
 use crate::offload::receiver::Receiver;
 use crate::offload::receiver::state::ReceiverState;
 use crate::offload::sender::Sender;
+use crate::offload::sender::owed::Ledger;
 use crate::offload::sender::state::SenderState;
+use crate::offload::sink::{Link, Sink};
 use crate::seq::Seq;
 use crate::tables::flow_table::{FlowId, FlowRef};
 use crate::tables::timer::ShortTime;
@@ -45,6 +48,13 @@ pub(in crate::offload) struct FlowState {
 }
 
 impl FlowState {
+    /// Where it is, if it says that it owes bytes, either way.
+    pub fn owing(&self) -> Option<Owing> {
+        let to_guest = self.rx.acknowledged();
+        let owes = to_guest[1].after(to_guest[0]) || self.tx.owes();
+        owes.then(|| Owing { link: unpack(self.link), to_guest, una: self.tx.una() })
+    }
+
     /// What it is called.
     pub fn tuple(&self) -> FiveTuple {
         let (src, dst, src_port, dst_port, protocol, is_ipv6, vlan) = self.name;
@@ -144,7 +154,45 @@ impl<B: 'static> Flow<B> {
     }
 }
 
+impl<B: 'static> Flow<B> {
+    /// Writes what it owes into the journal of the port, whose frames for the guest begin at `kept_from`. Returns `false`, with nothing changed, if the journal has no room.
+    pub fn write_debts(
+        &mut self,
+        tuple: &FiveTuple,
+        kept_from: Option<Seq>,
+        port: &mut OffloadShared,
+        sink: &impl Sink<B>,
+    ) -> bool {
+        let link = self.link;
+        let Phase::Established(connection) = &mut self.phase else { return true };
+        let is_written = connection.write_debts((tuple, &link), kept_from, &mut port.journal, sink);
+        if !is_written {
+            self.leave_journal(port);
+        }
+        is_written
+    }
+
+    /// Gives its places in the journal up.
+    pub fn leave_journal(&mut self, port: &mut OffloadShared) {
+        let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
+        rx.leave_journal(&mut port.journal);
+        tx.close_debt(port);
+    }
+}
+
 impl<B: 'static> Connection<B> {
+    fn write_debts(
+        &mut self,
+        (tuple, link): (&FiveTuple, &Link),
+        kept_from: Option<Seq>,
+        journal: &mut Recorder,
+        sink: &impl Sink<B>,
+    ) -> bool {
+        let guest = self.guest_side();
+        self.rx.write_kept(kept_from, (tuple, link), journal, sink)
+            && self.tx.write_owed(&mut Ledger { journal, flow: tuple, link, sink, guest })
+    }
+
     fn debts(&self) -> Owed {
         Owed { to_guest: self.rx.debt(), to_peer: self.tx.debt() }
     }

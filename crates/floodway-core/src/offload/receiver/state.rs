@@ -49,6 +49,13 @@ pub(in crate::offload) struct ReceiverState {
     echo: Echo,
 }
 
+impl ReceiverState {
+    /// What the guest has acknowledged, and what was acknowledged for it.
+    pub fn acknowledged(&self) -> [Seq; 2] {
+        [self.guest_ack, self.acked]
+    }
+}
+
 impl<B: 'static> Receiver<B> {
     /// What it is, with its frames in `frames`.
     pub fn export(&self, frames: &mut Frames<'_, B>) -> ReceiverState {

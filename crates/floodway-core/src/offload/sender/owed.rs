@@ -96,6 +96,12 @@ impl<B: 'static> Sender<B> {
         una
     }
 
+    /// Records all that was acknowledged early, which no journal has yet. Returns `false` if there is no room.
+    pub fn write_owed<S: Sink<B>>(&mut self, ledger: &mut Ledger<'_, S>) -> bool {
+        let Ahead { una, .. } = self.recovery.early;
+        una.is_none_or(|una| self.record_owed(una, ledger) == una)
+    }
+
     /// Records the frames that are stored up to `una`. Returns up to where there are frames, `una` at most.
     fn record_frames<S: Sink<B>>(
         &mut self,

@@ -52,6 +52,18 @@ pub(in crate::offload) struct SenderState {
     cwr_due: bool,
 }
 
+impl SenderState {
+    /// Something is acknowledged to the guest that the peer has not acknowledged.
+    pub fn owes(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| recovery.early.una.is_some())
+    }
+
+    /// What the peer has acknowledged.
+    pub fn una(&self) -> Seq {
+        self.store.una()
+    }
+}
+
 impl<B: 'static> Sender<B> {
     /// What it is, with its frames in `frames`.
     pub fn export(&self, frames: &mut Frames<'_, B>) -> SenderState {

@@ -32,6 +32,13 @@ pub(in crate::offload) struct StoreState {
     records: Vec<Sent>,
 }
 
+impl StoreState {
+    /// What the peer has acknowledged.
+    pub fn una(&self) -> Seq {
+        self.una
+    }
+}
+
 impl<B: 'static> Store<B> {
     /// What it is, with its frames in `frames`.
     pub fn export(&self, frames: &mut Frames<'_, B>) -> StoreState {

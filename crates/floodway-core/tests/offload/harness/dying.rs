@@ -77,7 +77,8 @@ impl World {
         self.switch.offload = Offload::new(config, 0x5eed);
         let kept = self.switch.actions.1.borrow();
         let found = Journal::adopt(memory.words, memory.layout);
-        let adoption = self.switch.offload.adopt(found, self.now, |_, retained| {
+        let now = self.switch.time(self.now);
+        let adoption = self.switch.offload.adopt(found, now, |_, retained| {
             let frame = kept.get(retained.about as usize).filter(|_| is_there(retained.about))?;
             Some((Rc::clone(frame), frame.segment))
         });
@@ -92,7 +93,8 @@ impl World {
 
     /// The rings run again.
     pub fn serve_guest(&mut self) {
-        self.switch.offload.resume(self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.resume(now, &mut self.switch.actions);
         self.carry_out();
     }
 }

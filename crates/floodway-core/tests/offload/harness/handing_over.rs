@@ -46,6 +46,7 @@ impl World {
     /// Another switch takes over what `records` say, and what the journal in `memory` has.
     pub fn import(&mut self, records: &[Vec<u8>], memory: Option<Memory>) -> Resumption {
         let config = self.switch.offload.config().clone();
+        let now = self.switch.time(self.now);
         self.switch.offload = Offload::new(config, 0x5eed);
         let mut carried = Carried::of_port(&records[0]).unwrap();
         records[1..].iter().for_each(|record| carried.add(record));
@@ -57,9 +58,9 @@ impl World {
         let offload = &mut self.switch.offload;
         if let Some(Memory { words, layout }) = memory {
             let found = Journal::adopt(words, layout);
-            offload.adopt_carried(found, &mut carried, self.now, revive);
+            offload.adopt_carried(found, &mut carried, now, revive);
         }
-        let found = offload.take_over(carried, self.now, revive);
+        let found = offload.take_over(carried, now, revive);
         self.monitor.note_counters(&self.switch.offload.counters());
         found
     }
@@ -86,10 +87,10 @@ impl World {
         for round in 0..rounds {
             let end = self.now + Duration::from_millis(self.random.next() % 400);
             for _ in 0..200 {
-                if self.switch.offload.next_timeout() > end {
+                if self.switch.next_timeout() > end {
                     break;
                 }
-                self.now = self.now.max(self.switch.offload.next_timeout());
+                self.now = self.now.max(self.switch.next_timeout());
                 self.switch.on_time(self.now);
             }
             self.now = end;

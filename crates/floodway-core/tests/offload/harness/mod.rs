@@ -11,6 +11,7 @@ mod early_ack;
 mod forging;
 pub mod handing_over;
 pub mod monitor;
+mod moving;
 pub mod network;
 pub mod packet;
 pub mod pcap;
@@ -344,7 +345,7 @@ impl World {
             .min(peer)
             .min(self.to_peer.next())
             .min(self.to_guest.next())
-            .min(self.switch.offload.next_timeout())
+            .min(self.switch.next_timeout())
             .max(self.now);
         if next > end || next == Instant::NEVER {
             return false;
@@ -395,8 +396,9 @@ impl World {
         while let (Some(seq), Some(largest)) = (self.to_peer.too_large.pop(), self.to_peer.largest)
         {
             self.monitor.too_large(largest);
+            let now = self.switch.time(self.now);
             let sink = &mut self.switch.actions;
-            self.switch.offload.too_big(self.now, &self.flow, seq, largest + overhead, sink);
+            self.switch.offload.too_big(now, &self.flow, seq, largest + overhead, sink);
             self.carry_out();
             self.guest.too_big(largest as u16, self.now);
         }
@@ -478,7 +480,7 @@ impl World {
 
     fn switch_on_time(&mut self) {
         // What is due may take several calls.
-        while self.switch.offload.next_timeout() <= self.now {
+        while self.switch.next_timeout() <= self.now {
             self.switch.on_time(self.now);
             self.carry_out();
         }
@@ -493,12 +495,14 @@ impl World {
     pub fn configure(&mut self, change: impl FnOnce(&mut Config)) {
         let mut config = self.switch.offload.config().clone();
         change(&mut config);
-        self.switch.offload.configure(config, self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.configure(config, now, &mut self.switch.actions);
         self.carry_out();
     }
 
     pub fn drain(&mut self, draining: bool) {
-        self.switch.offload.drain(draining, self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.drain(draining, now, &mut self.switch.actions);
         self.carry_out();
     }
 

@@ -5,13 +5,15 @@ use super::World;
 impl World {
     /// The guest's module has answered a notice, or is gone.
     pub fn hear_module(&mut self, heard: bool) {
-        self.switch.offload.hear_module(heard, self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.hear_module(heard, now, &mut self.switch.actions);
         self.carry_out();
     }
 
     /// The switch stops in good order.
     pub fn reset_owing(&mut self) {
-        self.switch.offload.reset_owing(self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.reset_owing(now, &mut self.switch.actions);
         self.carry_out();
     }
 
@@ -37,7 +39,8 @@ impl World {
     pub fn resume_guest(&mut self) {
         self.cpu.stopped = false;
         self.rings_stopped = false;
-        self.switch.offload.resume(self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.resume(now, &mut self.switch.actions);
         self.carry_out();
     }
 
@@ -46,14 +49,16 @@ impl World {
         self.cpu.stopped = false;
         self.rings_stopped = false;
         self.bypass = 1000;
-        self.switch.offload.hand_over(self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.hand_over(now, &mut self.switch.actions);
         self.carry_out();
     }
 
     /// The guest is dead, and its switch knows.
     pub fn kill_guest(&mut self) {
         self.stop_guest();
-        self.switch.offload.abort(self.now, &mut self.switch.actions);
+        let now = self.switch.time(self.now);
+        self.switch.offload.abort(now, &mut self.switch.actions);
         self.carry_out();
     }
 }

@@ -8,7 +8,7 @@ use floodway_core::offload::{
     self, Config, Edit, FlowNotice, FlowSummary, Link, Offload, Segment, Sink, SynthesizedSegment,
     Transmission, Verdict,
 };
-use floodway_core::time::Instant;
+use floodway_core::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 
 use super::packet::Packet;
@@ -71,6 +71,8 @@ pub struct Switch {
     pub link: Link,
     /// Frames that the switch has no memory for: `keep` answers `None`.
     pub no_memory: bool,
+    /// How far the engine's clock is behind the world's.
+    pub behind: Duration,
     /// How often `handle_timeout` was called without time going on.
     idle_calls: u32,
     last_call: Instant,
@@ -83,8 +85,22 @@ impl Switch {
             actions: Actions::default(),
             link: Link::default(),
             no_memory: false,
+            behind: Duration::ZERO,
             idle_calls: 0,
             last_call: Instant::ZERO,
+        }
+    }
+
+    /// The engine's time when the world says `now`.
+    pub fn time(&self, now: Instant) -> Instant {
+        now - self.behind
+    }
+
+    /// When the engine's next timeout is due, in the world's time.
+    pub fn next_timeout(&self) -> Instant {
+        match self.offload.next_timeout() {
+            Instant::NEVER => Instant::NEVER,
+            due => due + self.behind,
         }
     }
 
@@ -92,6 +108,7 @@ impl Switch {
     pub fn guest_sends(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let segment: Segment = packet.segment;
+        let now = self.time(now);
         let sink = &mut self.actions;
         let shown = offload::Packet::new(flow, &self.link, &segment);
         let verdict = self.offload.from_guest(now, &shown, keep, sink);
@@ -105,6 +122,7 @@ impl Switch {
     pub fn peer_sends(&mut self, now: Instant, flow: &FiveTuple, packet: &Packet) -> Verdict {
         let keep = || (!self.no_memory).then(|| Rc::new(packet.clone()));
         let (segment, reversed) = (packet.segment, flow.reversed());
+        let now = self.time(now);
         let sink = &mut self.actions;
         let shown = offload::Packet::new(&reversed, &self.link, &segment);
         let verdict = self.offload.from_network(now, &shown, keep, sink);
@@ -119,10 +137,11 @@ impl Switch {
     }
 
     pub fn flush(&mut self, now: Instant) {
-        self.offload.flush(now, &mut self.actions);
+        self.offload.flush(self.time(now), &mut self.actions);
     }
 
     pub fn on_time(&mut self, now: Instant) {
+        let now = self.time(now);
         if self.offload.next_timeout() > now {
             return;
         }

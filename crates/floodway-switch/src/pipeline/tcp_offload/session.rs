@@ -276,6 +276,8 @@ impl<'a> Session<'a> {
                 self.machine.output.epoch = new_epoch();
                 self.run(|engine, _, now, egress| engine.resume(now, egress));
             }
+            // It is not known yet whether it needs anything from here.
+            GuestEvent::Moved if self.machine.note_moved() => {}
             GuestEvent::Moved => self.run(|engine, _, now, egress| engine.hand_over(now, egress)),
         }
     }

@@ -47,6 +47,7 @@ pub fn start(port: Arc<Port>, channel: OwnedFd) -> Result<Connection, SocketErro
     let alarm = EventFd::new(libc::EFD_NONBLOCK).map(Arc::new).map_err(failed("watch it"))?;
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(&port), Arc::clone(&alarm))));
     let channel = PortChannel::from(channel);
+    port.offload.moving.wake_by(Arc::clone(&alarm));
     Connection::with_thread(Arc::clone(&port), move |stop| {
         let allowance = Allowance::new(Instant::now());
         Relay { port, device, alarm, stop, channel, front_end: None, allowance }.run();
@@ -57,7 +58,7 @@ pub fn start(port: Arc<Port>, channel: OwnedFd) -> Result<Connection, SocketErro
 struct Relay {
     port: Arc<Port>,
     device: Arc<Mutex<Device>>,
-    /// Signalled when memory of the front-end has gone.
+    /// Signalled when memory of the front-end has gone, and when there are orders for a port whose guest moves.
     alarm: Arc<EventFd>,
     stop: Stop,
     channel: PortChannel,
@@ -82,14 +83,16 @@ impl Relay {
         loop {
             let fds =
                 [self.stop.event.as_raw_fd(), self.alarm.as_raw_fd(), self.channel.as_raw_fd()];
-            let tidy = lock(&self.device).drop_retired().then_some(TIDY);
-            let outcome = match poll(&fds, tidy) {
+            let outcome = match poll(&fds, self.due_in()) {
                 // What the front-end has set up is what the next process is told by the broker.
-                Some(0) if self.stop.is_hand_over() => return,
+                Some(0) if self.stop.is_hand_over() => return lock(&self.device).end_moves(),
                 Some(0) => return self.disconnect(),
                 Some(1) => self.on_alarm(),
                 Some(_) => self.on_channel(),
-                None => Ok(()),
+                None => {
+                    lock(&self.device).on_time();
+                    Ok(())
+                }
             };
             if let Err(error) = outcome {
                 // Frames go on: nothing that they need is the broker's.
@@ -97,6 +100,15 @@ impl Relay {
             }
             self.pause();
         }
+    }
+
+    /// When something is to be done without anything to read.
+    fn due_in(&self) -> Option<Duration> {
+        let mut device = lock(&self.device);
+        let tidy = device.drop_retired().then_some(TIDY);
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+        let due = device.deadline().map(|at| until(at) + Duration::from_millis(1));
+        tidy.into_iter().chain(due).min()
     }
 
     /// Waits if front-ends have had more done than they may, at most until memory goes.
@@ -192,9 +204,11 @@ impl Relay {
         self.channel.send(&FromPort::HangUp { session, reason: shorten(reason) }, &[])
     }
 
-    /// Memory of the front-end may have gone.
+    /// There are orders, or memory of the front-end may have gone.
     fn on_alarm(&mut self) -> Result<(), ChannelError> {
-        let Some(lost) = lock(&self.device).lost_memory() else { return Ok(()) };
+        let lost = lock(&self.device).lost_memory();
+        lock(&self.device).follow_orders();
+        let Some(lost) = lost else { return Ok(()) };
         let id = self.front_end.as_ref().map(|front_end| front_end.id);
         self.disconnect();
         if let Some(id) = id {

@@ -11,6 +11,7 @@ use floodway_broker::port::Past;
 use floodway_broker::store::taken::TakenPort;
 use floodway_switch::Config;
 
+use super::super::migration;
 use super::{Names, Ports, Prepared, Sockets, State, journal, open_sockets, set_rights};
 
 /// What was left of ports.
@@ -45,7 +46,8 @@ impl Ports {
             };
             let past = Past::new(self.store.clone(), instance, Some(taken));
             let thread = Arc::new(self.start(port, &state.sockets, &sockets, past)?);
-            ports.push(Place { number, instance, thread, journal: Arc::new(journal) });
+            let (name, vm) = (port.name.clone(), migration::vm(port));
+            ports.push(Place { number, instance, name, vm, thread, journal: Arc::new(journal) });
         }
         let taken: BTreeSet<_> = left.seats.iter().map(|&(_, number)| number).collect();
         let free = (0..self.numbers).filter(|number| !taken.contains(number)).collect();

@@ -17,8 +17,10 @@
 //! *longest gap* is the longest of the whole stream, before and after as well. Both are looked at every `POLL`. SHA-256 of the
 //! stream is compared at the ends. QEMU's own *downtime* is that of the VM, without the network.
 
+mod followed;
+mod hosts;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,16 +37,16 @@ use super::testbed::{Network, wait_until_reachable};
 use super::transfer::tcp::Place;
 use super::{Measured, RealScenario, Run};
 use crate::agent::Interface;
-use crate::cleanup;
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
-use crate::net::{self, Namespace};
+use crate::net;
 use crate::switch_process::{self, Switch};
-use crate::vm::{self, Nic, Vm};
+use crate::vm::{self, Vm};
+use hosts::{Hosts, SUBNET};
 
-const BRIDGE: &str = "br0";
+pub use followed::Followed;
+
 const NETWORK: &str = "move";
-const SUBNET: u8 = 1;
 const MOVER: usize = 0;
 const PEER: usize = 1;
 const LISTENS: u16 = 5000;
@@ -74,15 +76,6 @@ pub struct Migration {
     pub megabytes: u64,
     /// How long QEMU may stop the VM to copy the rest of its memory, in ms.
     pub downtime_ms: u64,
-}
-
-/// Two hosts and the network between them.
-#[derive(Debug)]
-struct Hosts {
-    // Dropped in this order.
-    switches: Vec<Switch>,
-    namespace: Namespace,
-    dir: PathBuf,
 }
 
 /// What one move showed.
@@ -186,9 +179,9 @@ fn digest(mover: &Vm) -> Result<String> {
 
 impl Migration {
     fn move_once(&self, number: u32, seed: u64) -> Result<Outcome> {
-        let hosts = Hosts::start(number)?;
+        let hosts = start(number)?;
         let image = GuestImage::debian(self.kernel)?;
-        let [mover, peer] = [MOVER, PEER].map(|index| hosts.guest(index, 0, &image));
+        let [mover, peer] = [MOVER, PEER].map(|index| guest(&hosts, index, 0, &image));
         let mut guests = Vm::boot_all(vec![mover, peer])?;
         let (peer, mover) = guests.pop().zip(guests.pop()).context("two guests")?;
         for (index, guest) in [(MOVER, &mover), (PEER, &peer)] {
@@ -228,7 +221,7 @@ impl Migration {
                 "downtime-limit": self.downtime_ms,
                 "max-bandwidth": 10_u64 << 30,
             });
-            let moved = mover.migrate(hosts.guest(MOVER, 1, &image), &parameters);
+            let moved = mover.migrate(guest(&hosts, MOVER, 1, &image), &parameters);
             thread::sleep(SETTLE);
             done.store(true, Ordering::Relaxed);
             let watched = watch.join().map_err(|_| anyhow!("the watch failed"))??;
@@ -285,43 +278,27 @@ fn wait_for(what: &str, mut is_there: impl FnMut() -> Result<bool>) -> Result<()
     Ok(())
 }
 
+/// Two hosts with ports for both VMs on the first one, and for the one that moves on the second.
+fn start(number: u32) -> Result<Hosts> {
+    Hosts::start(&format!("{NETWORK}{number}"), |dir, host| {
+        let port = |index: usize, name: &str| {
+            switch_process::port(
+                name,
+                &hosts::socket(dir, index, host),
+                Network::Floodway.mac(index),
+            )
+        };
+        let mut ports = vec![port(MOVER, "mover")];
+        ports.extend((host == 0).then(|| port(PEER, "peer")));
+        Config { ports, ..Config::default() }
+    })
+}
+
+fn guest(hosts: &Hosts, index: usize, host: usize, image: &GuestImage) -> vm::Config {
+    hosts.guest(index, if index == MOVER { "mover" } else { "peer" }, host, image)
+}
+
 impl Hosts {
-    fn start(number: u32) -> Result<Self> {
-        let name = format!("{NETWORK}{number}");
-        let namespace = Namespace::create(&name)?;
-        namespace.bridge(BRIDGE)?;
-        namespace.add_address(BRIDGE, &net::cidr(SUBNET, 1))?;
-        let dir = cleanup::run_dir()?.join(&name);
-        let mut switches = Vec::new();
-        for host in 0..2 {
-            let tap = format!("fw{host}");
-            namespace.tap(&tap)?;
-            namespace.ip(&["link", "set", &tap, "master", BRIDGE, "up"])?;
-            let port = |index: usize, name: &str| {
-                switch_process::port(name, &socket(&dir, index, host), Network::Floodway.mac(index))
-            };
-            let mut ports = vec![port(MOVER, "mover")];
-            ports.extend((host == 0).then(|| port(PEER, "peer")));
-            let config = Config {
-                control: control(&dir, host),
-                ports,
-                uplinks: vec![switch_process::tap("network", &tap)],
-                ..Config::default()
-            };
-            switches.push(Switch::start(&format!("host{host}"), &dir, &config, Some(&namespace))?);
-        }
-        Ok(Self { switches, namespace, dir })
-    }
-
-    /// VM `index` as it is on a host.
-    fn guest(&self, index: usize, host: usize, image: &GuestImage) -> vm::Config {
-        let name = if index == MOVER { "mover" } else { "peer" };
-        let mut config = vm::Config::new(name, image);
-        config.namespace = Some(self.namespace.name().into());
-        let mac = Network::Floodway.mac(index);
-        config.nic(Nic::vhost_user(socket(&self.dir, index, host), mac.to_string()))
-    }
-
     /// Watches the VM that moves until `done`.
     fn watch(&self, done: &AtomicBool) -> Result<Watched> {
         let clients: Vec<ControlClient> =
@@ -357,12 +334,4 @@ impl Hosts {
         }
         Ok(watched)
     }
-}
-
-fn socket(dir: &Path, index: usize, host: usize) -> PathBuf {
-    dir.join(format!("vm{index}-host{host}.sock"))
-}
-
-fn control(dir: &Path, host: usize) -> PathBuf {
-    dir.join(format!("control{host}.sock"))
 }

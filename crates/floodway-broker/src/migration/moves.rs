@@ -1,0 +1,430 @@
+//! The broker's loop's part in moves: which ports leave or wait for a VM, and what their data plane is told.
+//!
+//! It sends nothing itself: what is returned is for the data plane, in its order.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+
+use floodway_process::message::{ToDataPlane, shorten};
+use floodway_process::moves::{Move, Moves as Report};
+
+use super::inbox::Inbox;
+use super::listener::Listener;
+use super::source::Source;
+use super::tls::Keys;
+use super::{Event, Expected, MigrationError, Order, Settings, Shared, Stayed, Went};
+use crate::layout::{Layout, Place};
+use crate::vm::Vm;
+
+/// Messages for the data plane, with what goes beside them.
+pub(crate) type Said = Vec<(ToDataPlane, Option<OwnedFd>)>;
+
+/// A data plane says that it has written more than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it says that it has written {bytes} bytes of connections where there is room for {room}")]
+pub(crate) struct TooMuch {
+    bytes: u64,
+    room: u64,
+}
+
+/// Moves of a switch: see the module above.
+#[derive(Default)]
+pub struct Moves {
+    shared: Option<Arc<Shared>>,
+    listener: Option<Listener>,
+    /// By number of the port.
+    leaving: BTreeMap<u16, Leaving>,
+    /// By number of the port.
+    arriving: BTreeMap<u16, Arriving>,
+    report: Report,
+}
+
+/// A port whose VM leaves.
+struct Leaving {
+    id: u64,
+    instance: u64,
+    port: String,
+    inbox: Arc<Inbox<Event>>,
+    stage: Stage,
+    /// Connections that were online, once that is known.
+    online: u32,
+}
+
+enum Stage {
+    /// Other hosts are asked.
+    Asking,
+    /// The data plane has been told to export into this memory, of so many bytes.
+    Following(OwnedFd, u64),
+    /// It has.
+    Exported,
+}
+
+/// A port that waits for a VM.
+struct Arriving {
+    id: u64,
+    instance: u64,
+    port: String,
+    host: String,
+    inbox: Arc<Inbox<Event>>,
+    /// The front-end that it has.
+    session: u32,
+    /// The data plane has the state; so many connections were online where it comes from.
+    importing: Option<u32>,
+}
+
+impl Moves {
+    /// Connections follow VMs as `settings` say.
+    ///
+    /// # Errors
+    /// A file cannot be used, or nobody can listen at the address.
+    pub fn start(settings: Settings) -> Result<Self, MigrationError> {
+        let keys = Keys::load(&settings.trust)?;
+        let shared =
+            Arc::new(Shared { settings, keys, orders: Inbox::new()?, last: AtomicU64::new(0) });
+        let listener = Listener::start(&shared)?;
+        let mut moves = Self::default();
+        (moves.shared, moves.listener) = (Some(shared), listener);
+        Ok(moves)
+    }
+
+    /// Where other hosts connect.
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> Option<std::net::SocketAddr> {
+        self.listener.as_ref().map(|listener| listener.address)
+    }
+
+    /// How they stand, for the status. `None` where there are none.
+    #[must_use]
+    pub(crate) fn report(&self) -> Option<Report> {
+        let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
+        let (leaving, arriving) = (count(self.leaving.len()), count(self.arriving.len()));
+        self.shared.as_ref().map(|_| Report { leaving, arriving, ..self.report.clone() })
+    }
+
+    /// Readable while threads want something.
+    pub(crate) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.as_ref().map(|shared| shared.orders.as_fd())
+    }
+
+    /// The VM of a port is about to leave, or stays.
+    pub(crate) fn on_leaving(&mut self, layout: &Layout, port: u16, leaving: bool) -> Said {
+        let stays = || "the VM stays".to_owned();
+        if !leaving {
+            match self.leaving.get(&port) {
+                // The other host says whether that comes too late.
+                Some(Leaving { stage: Stage::Exported, inbox, .. }) => {
+                    inbox.put(Event::Stays(stays()));
+                }
+                _ => self.forget(port, stays()),
+            }
+            return Said::new();
+        }
+        if self.shared.is_none() {
+            return vec![(ToDataPlane::StayBehind { port }, None)];
+        }
+        self.forget(port, stays());
+        // One that has gone drains with its front-end.
+        let Some(place) = layout.port(port) else { return Said::new() };
+        match self.begin(place) {
+            Ok(()) => Said::new(),
+            Err(reason) => self.stay(port, &place.name, Stayed { host: String::new(), reason }),
+        }
+    }
+
+    /// Starts to look for the host to which a port's VM moves.
+    fn begin(&mut self, place: &Place) -> Result<(), String> {
+        let hosts = |shared: &&Arc<Shared>| !shared.settings.hosts.is_empty();
+        let shared = self.shared.as_ref().filter(hosts).ok_or("no other host is configured")?;
+        let vm = place
+            .vm
+            .clone()
+            .ok_or("the port has no mac, by which other hosts could know its VM")?;
+        let inbox = Arc::new(Inbox::new().map_err(|error| error.to_string())?);
+        let (shared, id) = (Arc::clone(shared), shared.next());
+        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox) };
+        let thread = thread::Builder::new().name("move-out".to_owned());
+        thread.spawn(move || source.run()).map_err(|error| error.to_string())?;
+        let (instance, port) = (place.instance, place.name.clone());
+        let leaving = Leaving { id, instance, port, inbox, stage: Stage::Asking, online: 0 };
+        self.leaving.insert(place.number, leaving);
+        Ok(())
+    }
+
+    /// A move of a VM that leaves is nobody's business any more, for the reason that its thread is told.
+    fn forget(&mut self, port: u16, reason: String) {
+        if let Some(leaving) = self.leaving.remove(&port) {
+            leaving.inbox.put(Event::Stays(reason));
+        }
+    }
+
+    /// The data plane has written what goes along, or cannot.
+    ///
+    /// # Errors
+    /// It lies.
+    pub(crate) fn on_exported(
+        &mut self,
+        port: u16,
+        online: u32,
+        bytes: u64,
+    ) -> Result<(), TooMuch> {
+        let Some(leaving) = self.leaving.get_mut(&port) else { return Ok(()) };
+        // Another stage: an answer to an earlier move, which has failed since.
+        let Stage::Following(_, room) = leaving.stage else { return Ok(()) };
+        if bytes > room {
+            return Err(TooMuch { bytes, room });
+        }
+        if bytes == 0 {
+            let reason = "its data plane cannot hand connections over".to_owned();
+            let name = leaving.port.clone();
+            self.forget(port, reason.clone());
+            self.fail(&name, Stayed { host: String::new(), reason });
+            return Ok(());
+        }
+        leaving.online = online;
+        if let Stage::Following(file, _) = std::mem::replace(&mut leaving.stage, Stage::Exported) {
+            leaving.inbox.put(Event::Exported { file: File::from(file), bytes, online });
+        }
+        Ok(())
+    }
+
+    /// The data plane has taken up what came, or not.
+    pub(crate) fn on_imported(&mut self, port: u16, taken: bool, carried: u32, online: u32) {
+        // Others are answers to imports that were taken back since.
+        let is_importing = |arriving: &Arriving| arriving.importing.is_some();
+        if !self.arriving.get(&port).is_some_and(is_importing) {
+            return;
+        }
+        let Some(Arriving { port, host, inbox, importing, .. }) = self.arriving.remove(&port)
+        else {
+            return;
+        };
+        inbox.put(Event::Imported { taken, carried, online });
+        if !taken {
+            let reason = "its data plane could not take connections up in time".to_owned();
+            return self.fail_inward(&port, host, reason);
+        }
+        self.report.arrived = self.report.arrived.saturating_add(1);
+        let (before, inward) = (importing.unwrap_or_default(), true);
+        self.note(Move { port, inward, host, online: before, carried: online, ..Move::default() });
+    }
+
+    /// Does what threads want.
+    pub(crate) fn run_orders(&mut self, layout: &Layout) -> Said {
+        let mut said = Said::new();
+        while let Some(order) = self.shared.as_ref().and_then(|shared| shared.orders.take()) {
+            said.extend(match order {
+                Order::Export { id } => self.export(layout, id),
+                Order::Left { id, outcome } => self.on_left(id, outcome),
+                Order::Expect(expected) => self.expect(layout, expected),
+                Order::Import { id, file, bytes, online } => self.import(id, file, bytes, online),
+                Order::TakeBack { id, reason } => self.take_back(id, reason),
+                Order::Lost { id, reason } => self.on_lost(id, reason),
+            });
+        }
+        said
+    }
+
+    /// Another host takes what goes along.
+    fn export(&mut self, layout: &Layout, id: u64) -> Said {
+        let Some((&port, leaving)) = self.leaving.iter_mut().find(|(_, found)| found.id == id)
+        else {
+            return Said::new();
+        };
+        let flows = self.shared.as_ref().map_or(0, |shared| shared.settings.flows);
+        let place = layout.port(port).filter(|place| place.instance == leaving.instance);
+        let memory = place.map(Place::memory_for_flows);
+        let Some(Ok((file, bytes))) = memory else {
+            let reason = "there is no memory for its connections".to_owned();
+            let name = leaving.port.clone();
+            self.forget(port, reason.clone());
+            return self.stay(port, &name, Stayed { host: String::new(), reason });
+        };
+        let Ok(theirs) = file.try_clone() else { return Said::new() };
+        leaving.stage = Stage::Following(file, bytes);
+        vec![(ToDataPlane::Export { port, flows, bytes }, Some(theirs))]
+    }
+
+    /// A move of a VM that leaves is over.
+    fn on_left(&mut self, id: u64, outcome: Result<Went, Stayed>) -> Said {
+        let Some((&number, _)) = self.leaving.iter().find(|(_, leaving)| leaving.id == id) else {
+            return Said::new();
+        };
+        let Some(Leaving { port, online, .. }) = self.leaving.remove(&number) else {
+            return Said::new();
+        };
+        match outcome {
+            Err(stayed) => self.stay(number, &port, stayed),
+            Ok(Went { host, carried, online: there }) => {
+                tracing::info!(port, host, carried, there, "connections have followed a VM");
+                self.report.left = self.report.left.saturating_add(1);
+                self.note(Move { port, host, online, carried: there, ..Move::default() });
+                vec![(ToDataPlane::Released { port: number }, None)]
+            }
+        }
+    }
+
+    /// Connections of a port do not follow its VM.
+    fn stay(&mut self, number: u16, port: &str, stayed: Stayed) -> Said {
+        self.fail(port, stayed);
+        vec![(ToDataPlane::StayBehind { port: number }, None)]
+    }
+
+    fn fail(&mut self, port: &str, Stayed { host, reason }: Stayed) {
+        tracing::warn!(port, host, reason, "connections do not follow a VM");
+        self.report.failed = self.report.failed.saturating_add(1);
+        let (port, problem) = (port.to_owned(), Some(reason));
+        self.note(Move { port, host, problem, ..Move::default() });
+    }
+
+    fn fail_inward(&mut self, port: &str, host: String, reason: String) {
+        tracing::warn!(port, host, reason, "connections do not come with a VM");
+        self.report.failed = self.report.failed.saturating_add(1);
+        let (port, problem, inward) = (port.to_owned(), Some(reason), true);
+        self.note(Move { port, host, problem, inward, ..Move::default() });
+    }
+
+    /// A move is over: operators hear of it.
+    fn note(&mut self, last: Move) {
+        let number = self.report.last.as_ref().map_or(0, |last| last.number).wrapping_add(1);
+        let Move { port, host, problem, .. } = &last;
+        let (port, host) = (shorten(port), shorten(host));
+        let problem = problem.as_deref().map(shorten);
+        self.report.last = Some(Move { number, port, host, problem, ..last });
+    }
+
+    /// Looks for a port that waits for a VM.
+    fn expect(&mut self, layout: &Layout, expected: Expected) -> Said {
+        let Expected { id, vm, host, inbox } = expected;
+        let (place, session) = match self.find(layout, &vm) {
+            Ok(found) => found,
+            Err(reason) => {
+                inbox.put(Event::Refused(reason));
+                return Said::new();
+            }
+        };
+        let (port, number) = (place.name.clone(), place.number);
+        tracing::info!(port, host, "a VM is expected");
+        inbox.put(Event::Expected { room: place.room_for_flows() });
+        let instance = place.instance;
+        let arriving = Arriving { id, instance, port, host, inbox, session, importing: None };
+        self.arriving.insert(number, arriving);
+        vec![(ToDataPlane::Arriving { port: number, arriving: true }, None)]
+    }
+
+    /// The port that waits for `vm`, and its front-end.
+    fn find<'l>(&self, layout: &'l Layout, vm: &Vm) -> Result<(&'l Place, u32), String> {
+        let place = layout.ports.iter().find(|place| place.vm.as_ref() == Some(vm));
+        let place = place.ok_or_else(|| format!("no port is for {vm}"))?;
+        let name = &place.name;
+        if self.arriving.contains_key(&place.number) {
+            return Err(format!("port {name:?} waits for it from another host already"));
+        }
+        match place.thread.front_end() {
+            None => Err(format!("port {name:?} has no front-end")),
+            Some((_, true)) => Err(format!("port {name:?} has a VM that runs or has run")),
+            Some((session, false)) => Ok((place, session)),
+        }
+    }
+
+    fn import(&mut self, id: u64, file: OwnedFd, bytes: u64, online: u32) -> Said {
+        let found = self.arriving.iter_mut().find(|(_, arriving)| arriving.id == id);
+        // Its thread was told that the port waits no more.
+        let Some((&port, arriving)) = found else { return Said::new() };
+        arriving.importing = Some(online);
+        vec![(ToDataPlane::Import { port, bytes }, Some(file))]
+    }
+
+    fn take_back(&mut self, id: u64, reason: String) -> Said {
+        let found = self.arriving.iter().find(|(_, arriving)| arriving.id == id);
+        let Some((&number, arriving)) = found else { return Said::new() };
+        tracing::info!(port = arriving.port, host = arriving.host, reason, "a VM does not come");
+        self.arriving.remove(&number);
+        vec![(ToDataPlane::Arriving { port: number, arriving: false }, None)]
+    }
+
+    fn on_lost(&mut self, id: u64, reason: String) -> Said {
+        let imports = |arriving: &Arriving| arriving.id == id && arriving.importing.is_some();
+        if self.arriving.values().any(imports) {
+            // The VM may be about to run here.
+            return Said::new();
+        }
+        self.take_back(id, reason)
+    }
+
+    /// Looks whether ports still wait with the front-ends that they had, and whether they are still there.
+    pub(crate) fn look(&mut self, layout: &Layout) -> Said {
+        let is_there = |number: &u16, instance| {
+            layout.port(*number).is_some_and(|place| place.instance == instance)
+        };
+        let gone: Vec<_> = (self.leaving.iter())
+            .filter(|(number, leaving)| !is_there(number, leaving.instance))
+            .map(|(number, _)| *number)
+            .collect();
+        gone.into_iter().for_each(|number| self.forget(number, "its port has gone".to_owned()));
+        let waits = |number: &u16, arriving: &Arriving| {
+            let place = layout.port(*number).filter(|place| place.instance == arriving.instance);
+            let front_end = place.and_then(|place| place.thread.front_end());
+            front_end.is_some_and(|(session, _)| session == arriving.session)
+        };
+        let gone: Vec<_> = (self.arriving.iter())
+            .filter(|(number, arriving)| !waits(number, arriving))
+            .map(|(number, _)| *number)
+            .collect();
+        gone.into_iter()
+            .flat_map(|number| self.end_arrival(number, "its front-end has gone"))
+            .collect()
+    }
+
+    /// A port waits no more, for a reason that the other host is told.
+    fn end_arrival(&mut self, number: u16, reason: &str) -> Said {
+        let Some(Arriving { port, host, inbox, .. }) = self.arriving.remove(&number) else {
+            return Said::new();
+        };
+        inbox.put(Event::Gone(reason.to_owned()));
+        self.fail_inward(&port, host, reason.to_owned());
+        vec![(ToDataPlane::Arriving { port: number, arriving: false }, None)]
+    }
+
+    /// The data plane has ended, or has handed over. What was exported is here, and what was being imported is nobody's.
+    pub(crate) fn on_data_plane_end(&mut self) {
+        let is_exported = |leaving: &Leaving| matches!(leaving.stage, Stage::Exported);
+        let gone: Vec<_> = (self.leaving.iter())
+            .filter(|(_, leaving)| !is_exported(leaving))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.forget(number, "its data plane ended".to_owned());
+        }
+        let importing: Vec<_> = (self.arriving.iter())
+            .filter(|(_, arriving)| arriving.importing.is_some())
+            .map(|(number, _)| *number)
+            .collect();
+        for number in importing {
+            self.end_arrival(number, "its data plane ended");
+        }
+    }
+
+    /// What a new data plane has to hear of ports that wait.
+    pub(crate) fn resume(&self) -> Said {
+        let arriving = |&port: &u16| (ToDataPlane::Arriving { port, arriving: true }, None);
+        self.arriving.keys().map(arriving).collect()
+    }
+}
+
+impl Drop for Moves {
+    /// The switch stops: other hosts hear of it.
+    fn drop(&mut self) {
+        // First, so that no other move begins.
+        self.listener = None;
+        for leaving in self.leaving.values() {
+            leaving.inbox.put(Event::Stays("the switch stops".to_owned()));
+        }
+        for arriving in self.arriving.values() {
+            arriving.inbox.put(Event::Gone("the switch stops".to_owned()));
+        }
+    }
+}
