@@ -171,8 +171,7 @@ impl Arrived {
 /// # Errors
 /// They are not to be believed.
 pub fn read(file: OwnedFd, bytes: u64) -> io::Result<BTreeMap<u64, Arrived>> {
-    let file = BufReader::with_capacity(CHUNK, FromStart { file: File::from(file), at: 0 });
-    Reader { file, at: 0, end: bytes }.read()
+    Reader::of(file, bytes).read()
 }
 
 /// A file from its beginning, wherever its position is: the process that wrote it shares that.
@@ -204,7 +203,7 @@ pub struct Moved {
 /// # Errors
 /// It is not to be believed, or a record cannot be read.
 pub fn read_moved(file: OwnedFd, bytes: u64) -> io::Result<Moved> {
-    Reader { file: File::from(file), at: 0, end: bytes }.read_moved()
+    Reader::of(file, bytes).read_moved()
 }
 
 struct Reader {
@@ -218,6 +217,11 @@ fn wrong(problem: impl Into<String>) -> io::Error {
 }
 
 impl Reader {
+    fn of(file: OwnedFd, bytes: u64) -> Self {
+        let file = BufReader::with_capacity(CHUNK, FromStart { file: File::from(file), at: 0 });
+        Self { file, at: 0, end: bytes }
+    }
+
     fn take(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let end = self.at + len as u64;
         if end > self.end {
