@@ -91,7 +91,7 @@ impl Destination {
             if self.link.is_ready() {
                 heard = Instant::now();
                 let request = self.link.recv(MESSAGE)?;
-                if self.on_request(request, waiting)? {
+                if self.on_request(&request, waiting)? {
                     return Ok(());
                 }
             } else if heard.elapsed() >= SILENCE {
@@ -101,8 +101,8 @@ impl Destination {
     }
 
     /// Returns `true` if nothing more comes.
-    fn on_request(&mut self, request: Request, waiting: &mut Waiting) -> Result<bool, LinkError> {
-        match request {
+    fn on_request(&mut self, request: &Request, waiting: &mut Waiting) -> Result<bool, LinkError> {
+        match *request {
             Request::StillThere => self.answer(&Answer::StillThere)?,
             Request::State { online, bytes } if !waiting.has_state => {
                 if bytes > waiting.room {

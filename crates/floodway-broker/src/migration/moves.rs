@@ -221,8 +221,8 @@ impl Moves {
                 Order::Left { id, outcome } => self.on_left(id, outcome),
                 Order::Expect(expected) => self.expect(layout, expected),
                 Order::Import { id, file, bytes, online } => self.import(id, file, bytes, online),
-                Order::TakeBack { id, reason } => self.take_back(id, reason),
-                Order::Lost { id, reason } => self.on_lost(id, reason),
+                Order::TakeBack { id, reason } => self.take_back(id, &reason),
+                Order::Lost { id, reason } => self.on_lost(id, &reason),
             });
         }
         said
@@ -290,10 +290,10 @@ impl Moves {
     /// A move is over: operators hear of it.
     fn note(&mut self, last: Move) {
         let number = self.report.last.as_ref().map_or(0, |last| last.number).wrapping_add(1);
-        let Move { port, host, problem, .. } = &last;
-        let (port, host) = (shorten(port), shorten(host));
-        let problem = problem.as_deref().map(shorten);
-        self.report.last = Some(Move { number, port, host, problem, ..last });
+        let Move { port, host, problem, inward, online, carried, .. } = last;
+        let (port, host) = (shorten(&port), shorten(&host));
+        let problem = problem.map(|problem| shorten(&problem));
+        self.report.last = Some(Move { number, port, host, problem, inward, online, carried });
     }
 
     /// Looks for a port that waits for a VM.
@@ -338,7 +338,7 @@ impl Moves {
         vec![(ToDataPlane::Import { port, bytes }, Some(file))]
     }
 
-    fn take_back(&mut self, id: u64, reason: String) -> Said {
+    fn take_back(&mut self, id: u64, reason: &str) -> Said {
         let found = self.arriving.iter().find(|(_, arriving)| arriving.id == id);
         let Some((&number, arriving)) = found else { return Said::new() };
         tracing::info!(port = arriving.port, host = arriving.host, reason, "a VM does not come");
@@ -346,7 +346,7 @@ impl Moves {
         vec![(ToDataPlane::Arriving { port: number, arriving: false }, None)]
     }
 
-    fn on_lost(&mut self, id: u64, reason: String) -> Said {
+    fn on_lost(&mut self, id: u64, reason: &str) -> Said {
         let imports = |arriving: &Arriving| arriving.id == id && arriving.importing.is_some();
         if self.arriving.values().any(imports) {
             // The VM may be about to run here.

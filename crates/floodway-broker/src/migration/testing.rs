@@ -20,12 +20,6 @@ pub(crate) struct Peer {
 /// A connection of it.
 pub(crate) struct PeerLink(Link);
 
-/// What it answers.
-pub(crate) enum Says {
-    /// A port waits.
-    Expected,
-}
-
 impl Peer {
     pub(crate) fn listen(trust: &Trust) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -61,8 +55,8 @@ impl PeerLink {
         assert!(matches!(asked, Request::Expect { flows, .. } if flows == format), "{asked:?}");
     }
 
-    pub(crate) fn say(&mut self, says: Says) {
-        let Says::Expected = says;
+    /// Says that a port waits.
+    pub(crate) fn agree(&mut self) {
         self.0.send(&Answer::Expected, PATIENCE).unwrap();
     }
 

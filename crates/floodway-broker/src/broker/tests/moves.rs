@@ -14,7 +14,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 use super::*;
-use crate::migration::testing::{Peer, Says};
+use crate::migration::testing::Peer;
 use crate::migration::{Files, Settings as MoveSettings, Trust};
 use crate::vm::Vm;
 
@@ -373,7 +373,7 @@ fn a_host_that_says_nothing_keeps_no_vm_waiting() {
     source.leave();
     let mut link = peer.accept();
     link.expect(FORMAT);
-    link.say(Says::Expected);
+    link.agree();
     assert!(matches!(source.hear().0, ToDataPlane::Export { .. }));
     assert_eq!(source.hear().0, STAYS);
 }
