@@ -7,16 +7,22 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Instant;
 
 use floodway_process::message::{ToDataPlane, shorten};
 use floodway_process::moves::{Move, Moves as Report};
 
+use super::asking::{Asked, Asker};
 use super::inbox::Inbox;
 use super::listener::Listener;
 use super::source::Source;
 use super::tls::Keys;
-use super::{Event, Expected, MigrationError, Order, Settings, Shared, Stayed, Went};
+use super::{
+    Event, Expected, MESSAGE, MigrationError, Order, SILENCE, Settings, Shared, Stayed, TRANSFER,
+    Went,
+};
 use crate::layout::{Layout, Place};
 use crate::vm::Vm;
 
@@ -40,7 +46,20 @@ pub struct Moves {
     leaving: BTreeMap<u16, Leaving>,
     /// By number of the port.
     arriving: BTreeMap<u16, Arriving>,
+    /// What ports have asked other hosts, by their numbers.
+    asked: BTreeMap<u16, Asked>,
+    sources: Sources,
     report: Report,
+}
+
+/// Threads of VMs that leave: each has an end of it.
+struct Sources(Option<Sender<()>>, Receiver<()>);
+
+impl Default for Sources {
+    fn default() -> Self {
+        let (theirs, ours) = mpsc::channel();
+        Self(Some(theirs), ours)
+    }
 }
 
 /// A port whose VM leaves.
@@ -49,6 +68,10 @@ struct Leaving {
     instance: u64,
     port: String,
     inbox: Arc<Inbox<Event>>,
+    /// The front-end that it had.
+    session: Option<u32>,
+    /// When that was found to have gone.
+    gone: Option<Instant>,
     stage: Stage,
     /// Connections that were online, once that is known.
     online: u32,
@@ -82,9 +105,14 @@ impl Moves {
     /// # Errors
     /// A file cannot be used, or nobody can listen at the address.
     pub fn start(settings: Settings) -> Result<Self, MigrationError> {
-        let keys = Keys::load(&settings.trust)?;
-        let shared =
-            Arc::new(Shared { settings, keys, orders: Inbox::new()?, last: AtomicU64::new(0) });
+        let (keys, orders) = (Keys::load(&settings.trust)?, Inbox::new()?);
+        let shared = Arc::new(Shared {
+            settings,
+            keys,
+            orders,
+            askers: Arc::default(),
+            last: AtomicU64::new(0),
+        });
         let listener = Listener::start(&shared)?;
         let mut moves = Self::default();
         (moves.shared, moves.listener) = (Some(shared), listener);
@@ -139,19 +167,30 @@ impl Moves {
     fn begin(&mut self, place: &Place) -> Result<(), String> {
         let hosts = |shared: &&Arc<Shared>| !shared.settings.hosts.is_empty();
         let shared = self.shared.as_ref().filter(hosts).ok_or("no other host is configured")?;
+        let shared = Arc::clone(shared);
         let vm = place
             .vm
             .clone()
             .ok_or("the port has no mac, by which other hosts could know its VM")?;
         let inbox = Arc::new(Inbox::new().map_err(|error| error.to_string())?);
-        let (shared, id) = (Arc::clone(shared), shared.next());
-        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox) };
+        let askers = self.take_askers(&shared, place.number)?;
+        let alive = self.sources.0.clone().ok_or("the switch stops")?;
+        let id = shared.next();
+        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox), _alive: alive };
         let thread = thread::Builder::new().name("move-out".to_owned());
-        thread.spawn(move || source.run()).map_err(|error| error.to_string())?;
-        let (instance, port) = (place.instance, place.name.clone());
-        let leaving = Leaving { id, instance, port, inbox, stage: Stage::Asking, online: 0 };
+        thread.spawn(move || source.run(askers)).map_err(|error| error.to_string())?;
+        let session = place.thread.front_end().map(|(session, _)| session);
+        let (instance, port, stage) = (place.instance, place.name.clone(), Stage::Asking);
+        let leaving = Leaving { id, instance, port, inbox, session, gone: None, stage, online: 0 };
         self.leaving.insert(place.number, leaving);
         Ok(())
+    }
+
+    /// Threads that ask all hosts, and one that waits for them.
+    fn take_askers(&mut self, shared: &Shared, port: u16) -> Result<Vec<Asker>, &'static str> {
+        self.asked.retain(|_, asked| !asked.is_over());
+        let asked = self.asked.entry(port).or_insert_with(Asked::new);
+        asked.begin(&shared.askers, shared.settings.hosts.len() + 1)
     }
 
     /// A move of a VM that leaves is nobody's business any more, for the reason that its thread is told.
@@ -159,6 +198,19 @@ impl Moves {
         if let Some(leaving) = self.leaving.remove(&port) {
             leaving.inbox.put(Event::Stays(reason));
         }
+    }
+
+    /// A move ends for a reason that lies here, and operators hear of it. What was exported still goes along: the other host may have all of it already, and nobody here owes it any more.
+    fn abandon(&mut self, port: u16, reason: &str) {
+        let Some(leaving) = self.leaving.get(&port) else { return };
+        if matches!(leaving.stage, Stage::Exported) {
+            leaving.inbox.put(Event::Abandoned);
+            self.leaving.remove(&port);
+            return;
+        }
+        let name = leaving.port.clone();
+        self.forget(port, reason.to_owned());
+        self.fail(&name, Stayed { host: String::new(), reason: reason.to_owned() });
     }
 
     /// The data plane has written what goes along, or cannot.
@@ -178,10 +230,7 @@ impl Moves {
             return Err(TooMuch { bytes, room });
         }
         if bytes == 0 {
-            let reason = "its data plane cannot hand connections over".to_owned();
-            let name = leaving.port.clone();
-            self.forget(port, reason.clone());
-            self.fail(&name, Stayed { host: String::new(), reason });
+            self.abandon(port, "its data plane cannot hand connections over");
             return Ok(());
         }
         leaving.online = online;
@@ -236,14 +285,12 @@ impl Moves {
         };
         let flows = self.shared.as_ref().map_or(0, |shared| shared.settings.flows);
         let place = layout.port(port).filter(|place| place.instance == leaving.instance);
-        let memory = place.map(Place::memory_for_flows);
-        let Some(Ok((file, bytes))) = memory else {
-            let reason = "there is no memory for its connections".to_owned();
-            let name = leaving.port.clone();
-            self.forget(port, reason.clone());
-            return self.stay(port, &name, Stayed { host: String::new(), reason });
+        let memory = place.and_then(|place| place.memory_for_flows().ok());
+        let memory = memory.and_then(|(file, bytes)| Some((file.try_clone().ok()?, file, bytes)));
+        let Some((theirs, file, bytes)) = memory else {
+            self.abandon(port, "there is no memory for its connections");
+            return vec![(ToDataPlane::StayBehind { port }, None)];
         };
-        let Ok(theirs) = file.try_clone() else { return Said::new() };
         leaving.stage = Stage::Following(file, bytes);
         vec![(ToDataPlane::Export { port, flows, bytes }, Some(theirs))]
     }
@@ -364,7 +411,8 @@ impl Moves {
             .filter(|(number, leaving)| !is_there(number, leaving.instance))
             .map(|(number, _)| *number)
             .collect();
-        gone.into_iter().for_each(|number| self.forget(number, "its port has gone".to_owned()));
+        gone.into_iter().for_each(|number| self.abandon(number, "its port has gone"));
+        let mut said = self.look_after_exports(layout);
         let waits = |number: &u16, arriving: &Arriving| {
             let place = layout.port(*number).filter(|place| place.instance == arriving.instance);
             let front_end = place.and_then(|place| place.thread.front_end());
@@ -374,9 +422,28 @@ impl Moves {
             .filter(|(number, arriving)| !waits(number, arriving))
             .map(|(number, _)| *number)
             .collect();
-        gone.into_iter()
-            .flat_map(|number| self.end_arrival(number, "its front-end has gone"))
-            .collect()
+        let ended = |number| self.end_arrival(number, "its front-end has gone");
+        said.extend(gone.into_iter().flat_map(ended));
+        said
+    }
+
+    /// Ends moves whose front-end has gone, with which the VM has stopped, and of which the data plane has said nothing for [`SILENCE`] since.
+    fn look_after_exports(&mut self, layout: &Layout) -> Said {
+        let mut late = Vec::new();
+        for (&number, leaving) in &mut self.leaving {
+            let front_end = layout.port(number).and_then(|place| place.thread.front_end());
+            let is_same = front_end.map(|(session, _)| session) == leaving.session;
+            if is_same || !matches!(leaving.stage, Stage::Following(..)) {
+                leaving.gone = None;
+            } else if leaving.gone.get_or_insert_with(Instant::now).elapsed() >= SILENCE {
+                late.push(number);
+            }
+        }
+        let end = |port| {
+            self.abandon(port, "its data plane does not hand connections over");
+            (ToDataPlane::StayBehind { port }, None)
+        };
+        late.into_iter().map(end).collect()
     }
 
     /// A port waits no more, for a reason that the other host is told.
@@ -397,7 +464,7 @@ impl Moves {
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
-            self.forget(number, "its data plane ended".to_owned());
+            self.abandon(number, "its data plane ended");
         }
         let importing: Vec<_> = (self.arriving.iter())
             .filter(|(_, arriving)| arriving.importing.is_some())
@@ -416,15 +483,18 @@ impl Moves {
 }
 
 impl Drop for Moves {
-    /// The switch stops: other hosts hear of it.
+    /// The switch stops: other hosts hear of it, or of what was exported.
     fn drop(&mut self) {
         // First, so that no other move begins.
         self.listener = None;
-        for leaving in self.leaving.values() {
-            leaving.inbox.put(Event::Stays("the switch stops".to_owned()));
+        for number in self.leaving.keys().copied().collect::<Vec<_>>() {
+            self.abandon(number, "the switch stops");
         }
         for arriving in self.arriving.values() {
             arriving.inbox.put(Event::Gone("the switch stops".to_owned()));
         }
+        self.sources.0 = None;
+        // Returns when the last thread has ended, as nobody sends anything.
+        let _ = self.sources.1.recv_timeout(MESSAGE + TRANSFER + MESSAGE);
     }
 }

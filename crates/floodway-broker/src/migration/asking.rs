@@ -1,0 +1,135 @@
+//! How many threads ask other hosts: front-ends decide when that is done, so it is bounded for each port and for all together.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Threads that ask hosts at once, of all ports.
+pub(crate) const ASKERS: usize = 256;
+/// Between two VMs for which a port asks, on average.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How many VMs a port may ask for in a row.
+const IN_A_ROW: u32 = 4;
+
+/// Threads that ask hosts.
+#[derive(Debug, Default)]
+pub(super) struct Askers(AtomicUsize);
+
+/// A VM for which hosts are asked: its threads hold it.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    is_over: AtomicBool,
+}
+
+/// A thread that asks, or is about to be started.
+#[derive(Debug)]
+pub(super) struct Asker {
+    askers: Arc<Askers>,
+    asking: Arc<Asking>,
+}
+
+/// What a port has asked.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Alive as long as its threads.
+    last: Weak<Asking>,
+    /// When the port would have asked if it had always kept to the interval.
+    due: Instant,
+}
+
+impl Asked {
+    pub(super) fn new() -> Self {
+        Self { last: Weak::new(), due: Instant::now() }
+    }
+
+    /// Takes `count` threads for the next VM of the port.
+    ///
+    /// # Errors
+    /// Why there are none, for operators.
+    pub(super) fn begin(
+        &mut self,
+        askers: &Arc<Askers>,
+        count: usize,
+    ) -> Result<Vec<Asker>, &'static str> {
+        let now = Instant::now();
+        if self.last.strong_count() > 0 {
+            return Err("hosts are still asked for the port's last move");
+        }
+        if self.due > now + INTERVAL * (IN_A_ROW - 1) {
+            return Err("the port's VM is about to move too often");
+        }
+        let before = askers.0.fetch_add(count, Ordering::Relaxed);
+        let asking = Arc::new(Asking::default());
+        let asker = || Asker { askers: Arc::clone(askers), asking: Arc::clone(&asking) };
+        let taken = (0..count).map(|_| asker()).collect();
+        if before + count > ASKERS {
+            return Err("hosts are asked for too many other VMs");
+        }
+        self.due = self.due.max(now) + INTERVAL;
+        self.last = Arc::downgrade(&asking);
+        Ok(taken)
+    }
+
+    /// Returns `true` if nothing of it matters any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.last.strong_count() == 0 && self.due <= Instant::now()
+    }
+}
+
+impl Asker {
+    /// Nobody waits for answers any more.
+    pub(super) fn end(&self) {
+        self.asking.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if nobody does.
+    pub(super) fn is_over(&self) -> bool {
+        self.asking.is_over.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.askers.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_asks_when_it_has_no_thread_and_not_too_often() {
+        let askers = Arc::default();
+        let mut asked = Asked::new();
+        let threads = asked.begin(&askers, 2).unwrap();
+        assert_eq!(
+            asked.begin(&askers, 2).unwrap_err(),
+            "hosts are still asked for the port's last move"
+        );
+        drop(threads);
+        asked.due = Instant::now();
+        for _ in 0..IN_A_ROW {
+            drop(asked.begin(&askers, 1).unwrap());
+        }
+        asked.due += INTERVAL * 60;
+        assert_eq!(
+            asked.begin(&askers, 1).unwrap_err(),
+            "the port's VM is about to move too often"
+        );
+        assert!(!asked.is_over());
+        asked.due = Instant::now();
+        assert!(asked.is_over());
+    }
+
+    #[test]
+    fn all_ports_together_have_so_many_threads_and_no_more() {
+        let askers = Arc::default();
+        let threads = Asked::new().begin(&askers, ASKERS).unwrap();
+        let mut next = Asked::new();
+        assert_eq!(next.begin(&askers, 1).unwrap_err(), "hosts are asked for too many other VMs");
+        drop(threads);
+        assert_eq!(askers.0.load(Ordering::Relaxed), 0);
+        next.begin(&askers, ASKERS).unwrap();
+    }
+}
