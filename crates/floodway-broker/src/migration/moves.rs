@@ -1,8 +1,8 @@
 //! The broker's loop's part in moves: which ports leave or wait for a VM, and what their data plane is told.
 //!
-//! It sends nothing itself: what is returned is for the data plane, in its order.
+//! It sends nothing itself: what is returned is for the data plane, in its order, and is put off until that can be told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,8 +26,13 @@ use super::{
 use crate::layout::{Layout, Place};
 use crate::vm::Vm;
 
-/// Messages for the data plane, with what goes beside them.
-pub(crate) type Said = Vec<(ToDataPlane, Option<OwnedFd>)>;
+/// A message for the data plane, with what goes beside it.
+type Message = (ToDataPlane, Option<OwnedFd>);
+/// Messages for the data plane.
+pub(crate) type Said = Vec<Message>;
+
+/// Moves that are over and of which no data plane has heard: of more than that the last ones are told.
+const UNTOLD: usize = 64;
 
 /// A data plane says that it has written more than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +55,10 @@ pub struct Moves {
     asked: BTreeMap<u16, Asked>,
     sources: Sources,
     report: Report,
+    /// What the data plane has not been told yet.
+    outbox: VecDeque<Message>,
+    /// Instances of ports whose VMs have left.
+    released: BTreeMap<u16, u64>,
 }
 
 /// Threads of VMs that leave: each has an end of it.
@@ -131,6 +140,21 @@ impl Moves {
         let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         let (leaving, arriving) = (count(self.leaving.len()), count(self.arriving.len()));
         self.shared.as_ref().map(|_| Report { leaving, arriving, ..self.report.clone() })
+    }
+
+    /// Puts `said` off until the data plane can be told.
+    pub(crate) fn say(&mut self, said: Said) {
+        self.outbox.extend(said);
+    }
+
+    /// What the data plane is to be told next.
+    pub(crate) fn next(&self) -> Option<(&ToDataPlane, &Option<OwnedFd>)> {
+        self.outbox.front().map(|(message, file)| (message, file))
+    }
+
+    /// It has been told.
+    pub(crate) fn on_told(&mut self) {
+        self.outbox.pop_front();
     }
 
     /// Readable while threads want something.
@@ -300,9 +324,10 @@ impl Moves {
         let Some((&number, _)) = self.leaving.iter().find(|(_, leaving)| leaving.id == id) else {
             return Said::new();
         };
-        let Some(Leaving { port, online, .. }) = self.leaving.remove(&number) else {
+        let Some(Leaving { port, online, instance, .. }) = self.leaving.remove(&number) else {
             return Said::new();
         };
+        self.released.insert(number, instance);
         match outcome {
             Err(stayed) => self.stay(number, &port, stayed),
             Ok(Went { host, carried, online: there }) => {
@@ -341,6 +366,14 @@ impl Moves {
         let (port, host) = (shorten(&port), shorten(&host));
         let problem = problem.map(|problem| shorten(&problem));
         self.report.last = Some(Move { number, port, host, problem, inward, online, carried });
+        let is_report = |(message, _): &Message| matches!(message, ToDataPlane::Moves(_));
+        if self.outbox.iter().filter(|message| is_report(message)).count() >= UNTOLD
+            && let Some(first) = self.outbox.iter().position(is_report)
+        {
+            self.outbox.remove(first);
+        }
+        let report = self.report().map(|report| (ToDataPlane::Moves(report), None));
+        self.outbox.extend(report);
     }
 
     /// Looks for a port that waits for a VM.
@@ -475,10 +508,19 @@ impl Moves {
         }
     }
 
-    /// What a new data plane has to hear of ports that wait.
-    pub(crate) fn resume(&self) -> Said {
+    /// A new data plane has to hear of ports that wait, and of VMs that have left and of moves that are over, if the one before has not.
+    pub(crate) fn resume(&mut self, layout: &Layout) {
+        let released = std::mem::take(&mut self.released);
+        self.outbox.retain(|(message, _)| match message {
+            ToDataPlane::Moves(_) => true,
+            ToDataPlane::Released { port } => {
+                layout.port(*port).map(|place| place.instance) == released.get(port).copied()
+            }
+            _ => false,
+        });
+        self.released = released;
         let arriving = |&port: &u16| (ToDataPlane::Arriving { port, arriving: true }, None);
-        self.arriving.keys().map(arriving).collect()
+        self.outbox.extend(self.arriving.keys().map(arriving));
     }
 }
 
