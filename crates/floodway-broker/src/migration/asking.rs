@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Threads that ask hosts at once, of all ports.
-pub(crate) const ASKERS: usize = 256;
+pub(super) const ASKERS: usize = 256;
 /// Between two VMs for which a port asks, on average.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many VMs a port may ask for in a row.
-const IN_A_ROW: u32 = 4;
+pub(super) const IN_A_ROW: u32 = 4;
 
 /// Threads that ask hosts.
 #[derive(Debug, Default)]

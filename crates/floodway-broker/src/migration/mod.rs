@@ -66,7 +66,7 @@ use std::time::Duration;
 use asking::Askers;
 use inbox::Inbox;
 pub use moves::Moves;
-pub(crate) use moves::{Said, TooMuch};
+pub(crate) use moves::TooMuch;
 use tls::Keys;
 pub use tls::{Files, Trust, TrustError};
 
@@ -81,6 +81,9 @@ const MESSAGE: Duration = Duration::from_secs(2);
 /// How long the state of a port's connections may take from host to host.
 const TRANSFER: Duration = Duration::from_secs(10);
 
+/// Descriptors of a port's moves: an inbox, one for answers, memory twice, and a connection; and inboxes and connections of those that are being ended.
+const PER_PORT: usize = 5 + 2 * (asking::IN_A_ROW as usize + 2);
+
 /// What connections between hosts are made by.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -92,6 +95,17 @@ pub struct Settings {
     pub trust: Trust,
     /// Version of the format of connections' state.
     pub flows: u32,
+}
+
+/// Most descriptors that moves of so many ports take.
+pub(crate) fn descriptors(ports: usize) -> usize {
+    // The listener and its end, orders, and a file that is read.
+    let own = 4;
+    // Of another host: socket, inbox, memory that comes, and memory for the data plane.
+    let sessions = listener::HANDSHAKES + 4 * listener::SESSIONS;
+    // Socket, and what looking a name up takes.
+    let askers = 3 * asking::ASKERS;
+    own + sessions + askers + PER_PORT * ports
 }
 
 /// Why connections follow no VM.

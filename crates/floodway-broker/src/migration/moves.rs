@@ -54,6 +54,8 @@ pub struct Moves {
     /// What ports have asked other hosts, by their numbers.
     asked: BTreeMap<u16, Asked>,
     sources: Sources,
+    /// Why there are none, although there should be.
+    problem: Option<String>,
     report: Report,
     /// What the data plane has not been told yet.
     outbox: VecDeque<Message>,
@@ -112,7 +114,7 @@ impl Moves {
     /// Connections follow VMs as `settings` say.
     ///
     /// # Errors
-    /// A file cannot be used, or nobody can listen at the address.
+    /// A file cannot be used, or the address is in use.
     pub fn start(settings: Settings) -> Result<Self, MigrationError> {
         let (keys, orders) = (Keys::load(&settings.trust)?, Inbox::new()?);
         let shared = Arc::new(Shared {
@@ -128,6 +130,15 @@ impl Moves {
         Ok(moves)
     }
 
+    /// Connections follow no VM, as that could not be [started](Self::start): `error` says why. Operators hear of that.
+    #[must_use]
+    pub fn failed(error: &MigrationError) -> Self {
+        let mut moves = Self::default();
+        moves.problem = Some(error.to_string());
+        moves.note(Move { problem: moves.problem.clone(), ..Move::default() });
+        moves
+    }
+
     /// Where other hosts connect.
     #[cfg(test)]
     pub(crate) fn address(&self) -> Option<std::net::SocketAddr> {
@@ -139,7 +150,8 @@ impl Moves {
     pub(crate) fn report(&self) -> Option<Report> {
         let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         let (leaving, arriving) = (count(self.leaving.len()), count(self.arriving.len()));
-        self.shared.as_ref().map(|_| Report { leaving, arriving, ..self.report.clone() })
+        let is_known = self.shared.is_some() || self.problem.is_some();
+        is_known.then(|| Report { leaving, arriving, ..self.report.clone() })
     }
 
     /// Puts `said` off until the data plane can be told.
@@ -175,7 +187,7 @@ impl Moves {
             }
             return Said::new();
         }
-        if self.shared.is_none() {
+        if self.shared.is_none() && self.problem.is_none() {
             return vec![(ToDataPlane::StayBehind { port }, None)];
         }
         self.forget(port, stays());
@@ -190,7 +202,8 @@ impl Moves {
     /// Starts to look for the host to which a port's VM moves.
     fn begin(&mut self, place: &Place) -> Result<(), String> {
         let hosts = |shared: &&Arc<Shared>| !shared.settings.hosts.is_empty();
-        let shared = self.shared.as_ref().filter(hosts).ok_or("no other host is configured")?;
+        let problem = || self.problem.as_deref().unwrap_or("no other host is configured");
+        let shared = self.shared.as_ref().filter(hosts).ok_or_else(problem)?;
         let shared = Arc::clone(shared);
         let vm = place
             .vm
