@@ -28,18 +28,45 @@ pub(super) struct Asker {
     asking: Arc<Asking>,
 }
 
+/// How often something of a port may be done: once an interval on average.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// When it would be done next if it had always been done at the interval.
+    due: Instant,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self { due: Instant::now() }
+    }
+
+    /// Returns `true` if it may be done now, which counts as done: `in_a_row` times without a pause.
+    pub(super) fn take(&mut self, in_a_row: u32) -> bool {
+        let now = Instant::now();
+        let may = self.due <= now + INTERVAL * (in_a_row - 1);
+        if may {
+            self.due = self.due.max(now) + INTERVAL;
+        }
+        may
+    }
+
+    /// Returns `true` if a new one would not differ.
+    pub(super) fn is_over(&self) -> bool {
+        self.due <= Instant::now()
+    }
+}
+
 /// What a port has asked.
 #[derive(Debug)]
 pub(super) struct Asked {
     /// Alive as long as its threads.
     last: Weak<Asking>,
-    /// When the port would have asked if it had always kept to the interval.
-    due: Instant,
+    pace: Pace,
 }
 
 impl Asked {
     pub(super) fn new() -> Self {
-        Self { last: Weak::new(), due: Instant::now() }
+        Self { last: Weak::new(), pace: Pace::new() }
     }
 
     /// Takes `count` threads for the next VM of the port.
@@ -51,11 +78,10 @@ impl Asked {
         askers: &Arc<Askers>,
         count: usize,
     ) -> Result<Vec<Asker>, &'static str> {
-        let now = Instant::now();
         if self.last.strong_count() > 0 {
             return Err("hosts are still asked for the port's last move");
         }
-        if self.due > now + INTERVAL * (IN_A_ROW - 1) {
+        if !self.pace.take(IN_A_ROW) {
             return Err("the port's VM is about to move too often");
         }
         let before = askers.0.fetch_add(count, Ordering::Relaxed);
@@ -65,14 +91,13 @@ impl Asked {
         if before + count > ASKERS {
             return Err("hosts are asked for too many other VMs");
         }
-        self.due = self.due.max(now) + INTERVAL;
         self.last = Arc::downgrade(&asking);
         Ok(taken)
     }
 
     /// Returns `true` if nothing of it matters any more.
     pub(super) fn is_over(&self) -> bool {
-        self.last.strong_count() == 0 && self.due <= Instant::now()
+        self.last.strong_count() == 0 && self.pace.is_over()
     }
 }
 
@@ -108,17 +133,17 @@ mod tests {
             "hosts are still asked for the port's last move"
         );
         drop(threads);
-        asked.due = Instant::now();
+        asked.pace.due = Instant::now();
         for _ in 0..IN_A_ROW {
             drop(asked.begin(&askers, 1).unwrap());
         }
-        asked.due += INTERVAL * 60;
+        asked.pace.due += INTERVAL * 60;
         assert_eq!(
             asked.begin(&askers, 1).unwrap_err(),
             "the port's VM is about to move too often"
         );
         assert!(!asked.is_over());
-        asked.due = Instant::now();
+        asked.pace.due = Instant::now();
         assert!(asked.is_over());
     }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 use floodway_process::message::{ToDataPlane, shorten};
 use floodway_process::moves::{Move, Moves as Report};
 
-use super::asking::{Asked, Asker};
+use super::asking::{Asked, Asker, Pace};
 use super::inbox::Inbox;
 use super::listener::Listener;
 use super::source::Source;
@@ -31,6 +31,8 @@ type Message = (ToDataPlane, Option<OwnedFd>);
 /// Messages for the data plane.
 pub(crate) type Said = Vec<Message>;
 
+/// Refusals of a port that operators hear of in a row; then one a second.
+const REFUSED_IN_A_ROW: u32 = 16;
 /// Moves that are over and of which no data plane has heard: of more than that the last ones are told.
 const UNTOLD: usize = 64;
 
@@ -53,6 +55,8 @@ pub struct Moves {
     arriving: BTreeMap<u16, Arriving>,
     /// What ports have asked other hosts, by their numbers.
     asked: BTreeMap<u16, Asked>,
+    /// How often operators hear that ports ask for nothing: front-ends decide that.
+    refused: BTreeMap<u16, Pace>,
     sources: Sources,
     /// Why there are none, although there should be.
     problem: Option<String>,
@@ -195,8 +199,19 @@ impl Moves {
         let Some(place) = layout.port(port) else { return Said::new() };
         match self.begin(place) {
             Ok(()) => Said::new(),
-            Err(reason) => self.stay(port, &place.name, Stayed { host: String::new(), reason }),
+            Err(reason) => self.refuse(place, reason),
         }
+    }
+
+    /// No host is asked for a port's VM. All of that is counted, and operators hear of some.
+    fn refuse(&mut self, place: &Place, reason: String) -> Said {
+        self.refused.retain(|_, pace| !pace.is_over());
+        let pace = self.refused.entry(place.number).or_insert_with(Pace::new);
+        if pace.take(REFUSED_IN_A_ROW) {
+            return self.stay(place.number, &place.name, Stayed { host: String::new(), reason });
+        }
+        self.report.failed = self.report.failed.saturating_add(1);
+        vec![(ToDataPlane::StayBehind { port: place.number }, None)]
     }
 
     /// Starts to look for the host to which a port's VM moves.

@@ -75,6 +75,11 @@ fn a_port_asks_for_one_vm_at_a_time_whatever_its_front_end_does() {
         asked += 1;
     }
     assert!(asked <= 10, "{asked}");
+    // And so is what operators hear of it, but for the count.
+    source.plane.say(&FromDataPlane::Leaving { port: PORT, leaving: true });
+    let report = source.report(|report| report.failed > 100);
+    let most = 40 + 2 * began.elapsed().as_secs() as u32;
+    assert!(report.last.unwrap().number <= most);
 }
 
 #[test]
