@@ -35,6 +35,8 @@ pub(super) struct Source {
 
 /// What a host says, with its name. The connection, if it expects the VM.
 type Answers = Inbox<(String, Result<Link, String>)>;
+/// Hosts that expect a VM, by their connections and names.
+type Willing = Vec<(Link, String)>;
 
 /// What goes along.
 struct Exported {
@@ -81,11 +83,7 @@ impl Source {
     }
 
     /// Waits for the answers of all hosts. Returns those that expect the VM, and what others say.
-    fn hear(
-        &self,
-        answers: &Answers,
-        deadline: Instant,
-    ) -> (Result<Vec<(Link, String)>, String>, Vec<String>) {
+    fn hear(&self, answers: &Answers, deadline: Instant) -> (Result<Willing, String>, Vec<String>) {
         let (mut yes, mut no) = (Vec::new(), Vec::new());
         while yes.len() + no.len() < self.shared.settings.hosts.len() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -224,11 +222,7 @@ fn refusal(answer: Answer) -> String {
 }
 
 /// Chooses among the hosts that say `yes`: the state of connections is for one that is alone in that.
-fn choose(
-    mut yes: Vec<(Link, String)>,
-    mut no: Vec<String>,
-    asked: usize,
-) -> Result<(Link, String), String> {
+fn choose(mut yes: Willing, mut no: Vec<String>, asked: usize) -> Result<(Link, String), String> {
     if yes.len() > 1 {
         let hosts: Vec<_> = yes.into_iter().map(|(_, host)| host).collect();
         return Err(format!("{} hosts say that they expect it: {}", hosts.len(), hosts.join(", ")));

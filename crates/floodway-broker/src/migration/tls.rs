@@ -59,7 +59,7 @@ pub struct TrustError {
 /// What connections are made with.
 pub(crate) enum Keys {
     Plain,
-    Tls { files: Files, loaded: Mutex<Loaded> },
+    Tls { files: Files, loaded: Box<Mutex<Loaded>> },
 }
 
 /// What tells a file from others at its path, and from itself before a change. A tool that keeps times of change (`cp -p`) cannot keep the second one.
@@ -99,7 +99,7 @@ impl Keys {
         match trust {
             Trust::Plain => Ok(Self::Plain),
             Trust::Certificates(files) => {
-                let loaded = Mutex::new(files.load()?);
+                let loaded = Box::new(Mutex::new(files.load()?));
                 Ok(Self::Tls { files: files.clone(), loaded })
             }
         }
