@@ -404,7 +404,9 @@ impl Broker<'_> {
         if plane.is_settled() && !self.progress.is_replacing() {
             fds.extend([self.changes.as_fd(), self.upgrades.as_fd()]);
         }
-        fds.extend(self.moves.bell());
+        if !plane.is_handing_over() {
+            fds.extend(self.moves.bell());
+        }
         fds.extend(plane.successor_channel().map(AsFd::as_fd));
         if self.progress.is_replacing() {
             left = left.min(upgrade::LOOK);
@@ -477,7 +479,7 @@ impl Broker<'_> {
             }
             FromDataPlane::Leaving { .. }
             | FromDataPlane::Exported { .. }
-            | FromDataPlane::Imported { .. } => self.on_move(plane, &message)?,
+            | FromDataPlane::Imported { .. } => self.on_move(&message)?,
         }
         Ok(())
     }

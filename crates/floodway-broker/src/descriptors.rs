@@ -9,6 +9,7 @@
 use floodway_process::message::MAX_DESCRIPTORS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::migration;
 use crate::record::Limits;
 
 /// Of a port beside its record: a message that is outstanding and one that is arriving, two of the listener, connection, channels of two data planes, event,
@@ -32,19 +33,20 @@ pub struct TooFewDescriptors {
     pub limit: u64,
 }
 
-/// Most descriptors that a broker holds for ports with these limits and for so many uplinks.
+/// Most descriptors that a broker holds for ports with these limits and for so many uplinks, and for VMs that move to other hosts and from them if these have connections with it.
 #[must_use]
-pub fn needed(ports: &[Limits], uplinks: usize) -> u64 {
+pub fn needed(ports: &[Limits], uplinks: usize, has_hosts: bool) -> u64 {
+    let moves = if has_hosts { migration::descriptors(ports.len()) } else { 0 };
     let ports: usize = ports.iter().map(|limits| limits.descriptors + PER_PORT).sum();
-    (OTHERS + ports + PER_UPLINK * uplinks) as u64
+    (OTHERS + ports + PER_UPLINK * uplinks + moves) as u64
 }
 
-/// Raises the process's limit to what `ports` and uplinks can need, if it is lower.
+/// Raises the process's limit to what is [`needed`], if it is lower.
 ///
 /// # Errors
 /// The hard limit is lower.
-pub fn reserve(ports: &[Limits], uplinks: usize) -> Result<(), TooFewDescriptors> {
-    let needed = needed(ports, uplinks);
+pub fn reserve(ports: &[Limits], uplinks: usize, has_hosts: bool) -> Result<(), TooFewDescriptors> {
+    let needed = needed(ports, uplinks, has_hosts);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|limit| limit >= needed) {
         return Ok(());
@@ -64,10 +66,12 @@ mod tests {
     #[test]
     fn what_is_needed_is_had_or_named() {
         let few = [Limits::of_port(2); 2];
-        assert_eq!(reserve(&few, 2), Ok(()));
-        assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= needed(&few, 2)));
+        assert_eq!(reserve(&few, 2, true), Ok(()));
+        let needed_with = needed(&few, 2, true);
+        assert!(getrlimit(Resource::Nofile).current.is_none_or(|limit| limit >= needed_with));
+        assert_eq!(needed_with - needed(&few, 2, false), 1300 + 2 * 17);
         let many = [Limits { entries: 1, bytes: 1, descriptors: 1 << 60 }; 1];
-        let error = reserve(&many, 0).unwrap_err();
-        assert_eq!(error.needed, needed(&many, 0));
+        let error = reserve(&many, 0, false).unwrap_err();
+        assert_eq!(error.needed, needed(&many, 0, false));
     }
 }

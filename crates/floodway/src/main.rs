@@ -41,6 +41,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use floodway_broker::migration::TrustError;
 use floodway_switch::api::openapi;
 use floodway_switch::config::ConfigError;
 
@@ -60,7 +61,8 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("floodway: {error}");
-            if error.is::<ConfigError>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+            let is_usage = error.is::<ConfigError>() || error.is::<TrustError>();
+            if is_usage { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::reload::reload;
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     if args.check {
+        broker::migration::check(config.migration.as_ref())?;
         return Ok(writeln!(
             io::stdout(),
             "{}: valid: {}",

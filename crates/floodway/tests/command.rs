@@ -186,12 +186,12 @@ fn a_switch_says_whether_connections_can_follow_vms_and_why_not() {
     scene.configure(&format!(
         "{HOSTS}certificate = \"/nowhere/c.pem\"\nkey = \"/nowhere/k\"\nauthorities = \"/nowhere/a.pem\""
     ));
-    let refused = scene.output(&run);
-    assert!(
-        stderr(&refused).contains("migration.certificate = \"/nowhere/c.pem\": "),
-        "{refused:?}"
-    );
-    assert_eq!(refused.status.code(), Some(1));
+    for extra in [&["--check"][..], &[]] {
+        let refused = scene.output(&[&run[..], extra].concat());
+        let found = stderr(&refused);
+        assert!(found.contains("migration.certificate = \"/nowhere/c.pem\": "), "{refused:?}");
+        assert_eq!(refused.status.code(), Some(2));
+    }
     scene.configure(&format!("{HOSTS}plain = true"));
     let refused = scene.output(&[&run[..], &["--single-process"]].concat());
     assert!(stderr(&refused).contains("migration: needs a switch of two processes"), "{refused:?}");

@@ -1,7 +1,7 @@
 //! Hosts between which connections follow VMs that move: the section `[migration]`.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -88,13 +88,18 @@ impl FromStr for Host {
     }
 }
 
-/// A name as resolvers take it, or an IPv4 address.
+/// A name that resolvers take and that a certificate can be for, or an IPv4 address.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        (1..=63).contains(&label.len()) && label.chars().all(plain) && !label.starts_with('-')
+        let is_plain = label.chars().all(plain) && !label.starts_with('-') && !label.ends_with('-');
+        (1..=63).contains(&label.len()) && is_plain
     };
-    name.len() <= MAX_NAME && name.split('.').all(is_label)
+    // Of digits alone it would be an address (RFC 1123, 2.1).
+    let last = name.rsplit('.').next();
+    let is_number = last.is_some_and(|label| label.chars().all(|c| c.is_ascii_digit()));
+    let is_host = name.len() <= MAX_NAME && name.split('.').all(is_label) && !is_number;
+    is_host || name.parse::<Ipv4Addr>().is_ok()
 }
 
 /// The section of the file.
@@ -228,7 +233,20 @@ mod tests {
     #[test]
     fn addresses_that_are_none_are_named_with_their_fix() {
         let must = "must be a host's name or address and a port, like \"host-b.example:4790\" or \"[fd00::2]:4790\"";
-        for host in ["b", "b:0", "a b:1", "fd00::2:1", ":1", "-b:1", "b:65536"] {
+        for host in [
+            "b",
+            "b:0",
+            "a b:1",
+            "fd00::2:1",
+            ":1",
+            "-b:1",
+            "b:65536",
+            "b-:1",
+            "b-.example:1",
+            "256.0.0.1:1",
+            "host.7:1",
+            "7:1",
+        ] {
             let expected = format!("2: migration.hosts[0] = \"{host}\": {must}");
             check(&[(&format!("hosts = [\"{host}\"]"), &expected)]);
         }

@@ -6,22 +6,17 @@ use floodway_process::channel::ChannelError;
 use floodway_process::message::{FromDataPlane, ToDataPlane};
 
 use super::{Broker, DataPlane, HearError};
-use crate::migration::Said;
 
 /// Under which [notice](crate::notices) moves are: no port has that number.
 const NOTICE: u16 = u16::MAX;
 
 impl Broker<'_> {
     /// Hears of a VM that leaves or has arrived.
-    pub(super) fn on_move(
-        &mut self,
-        plane: &DataPlane,
-        message: &FromDataPlane,
-    ) -> Result<(), HearError> {
+    pub(super) fn on_move(&mut self, message: &FromDataPlane) -> Result<(), HearError> {
         match *message {
             FromDataPlane::Leaving { port, leaving } => {
                 let said = self.moves.on_leaving(self.layout.in_force(), port, leaving);
-                tell(plane, said)?;
+                self.moves.say(said);
             }
             FromDataPlane::Exported { port, online, bytes } => {
                 self.moves.on_exported(port, online, bytes)?;
@@ -31,22 +26,27 @@ impl Broker<'_> {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Does what threads of moves want, and looks after ports that have one. While the data plane hands over, all of that waits for the next one.
+    pub(super) fn move_on(&mut self, plane: &DataPlane) -> Result<(), HearError> {
+        if plane.is_handing_over() {
+            return Ok(());
+        }
+        let layout = self.layout.in_force();
+        let mut said = self.moves.run_orders(layout);
+        said.extend(self.moves.look(layout));
+        self.moves.say(said);
+        self.tell(plane)?;
         self.note_moves();
         Ok(())
     }
 
-    /// Does what threads of moves want, and looks after ports that have one.
-    pub(super) fn move_on(&mut self, plane: &DataPlane) -> Result<(), HearError> {
-        let layout = self.layout.in_force();
-        let mut said = self.moves.run_orders(layout);
-        said.extend(self.moves.look(layout));
-        self.note_moves();
-        Ok(tell(plane, said)?)
-    }
-
-    /// Tells a new data plane which ports wait for VMs.
-    pub(super) fn resume_moves(&self, plane: &DataPlane) -> Result<(), ChannelError> {
-        tell(plane, self.moves.resume())
+    /// Tells a new data plane which ports wait for VMs, and what the one before has not heard.
+    pub(super) fn resume_moves(&mut self, plane: &DataPlane) -> Result<(), ChannelError> {
+        self.moves.resume(self.layout.in_force());
+        self.tell(plane)
     }
 
     /// Leaves for data planes how moves stand.
@@ -55,12 +55,14 @@ impl Broker<'_> {
             self.notices.put(NOTICE, ToDataPlane::Moves(report));
         }
     }
-}
 
-fn tell(plane: &DataPlane, said: Said) -> Result<(), ChannelError> {
-    for (message, file) in said {
-        let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
-        plane.channel.send(&message, &files)?;
+    /// Tells the data plane what it is to hear of moves. What cannot be sent stays.
+    fn tell(&mut self, plane: &DataPlane) -> Result<(), ChannelError> {
+        while let Some((message, file)) = self.moves.next() {
+            let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+            plane.channel.send(message, &files)?;
+            self.moves.on_told();
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -27,14 +27,17 @@ pub(crate) enum LinkError {
     /// It says nothing, or reads nothing.
     #[error("it did not answer in time")]
     Late,
-    /// What it says is no message.
-    #[error("it sent what is no message")]
+    /// What it says is not a message.
+    #[error("it sent something that is not a message")]
     NoMessage,
+    /// It does not stop talking.
+    #[error("it sent more messages than it may")]
+    TooMuch,
     /// It speaks another version.
     #[error("it speaks version {0} of the protocol between hosts, and this is version {VERSION}")]
     Version(u32),
-    /// It is something else than Floodway.
-    #[error("it is no Floodway that takes connections in")]
+    /// It is something other than Floodway.
+    #[error("it is not a Floodway that takes connections in")]
     Stranger,
     /// The connection failed, or who is at its other end is not who it should be.
     #[error("the connection failed: {0}")]
@@ -242,6 +245,16 @@ impl Link {
         Ok(file.into())
     }
 
+    /// Ends the connection so that all that was sent arrives: what comes meanwhile would make the kernel throw it away. Waits for the other end for at most `limit`.
+    pub(crate) fn finish(&mut self, limit: Duration) {
+        self.begin(limit);
+        let timed = self.timed_mut();
+        // Fails when it has gone.
+        let is_open = timed.socket.shutdown(Shutdown::Write).is_ok();
+        let mut rest = [0; MAX_MESSAGE];
+        while is_open && timed.read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
+    }
+
     /// Sends what may be no message.
     #[cfg(test)]
     pub(crate) fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -252,7 +265,7 @@ impl Link {
     /// Says that nothing follows.
     #[cfg(test)]
     pub(crate) fn shut_down(&self) {
-        self.timed().socket.shutdown(std::net::Shutdown::Write).unwrap();
+        self.timed().socket.shutdown(Shutdown::Write).unwrap();
     }
 
     /// Waits until something was left in `inbox`, or the other host has said something or gone, for at most `limit`.
@@ -277,12 +290,15 @@ impl Link {
     }
 
     fn begin(&mut self, limit: Duration) {
-        let timed = match &mut self.0 {
+        self.timed_mut().deadline = Instant::now() + limit;
+    }
+
+    fn timed_mut(&mut self) -> &mut Timed {
+        match &mut self.0 {
             Stream::Plain(timed) => timed,
             Stream::Client(stream) => &mut stream.sock,
             Stream::Server(stream) => &mut stream.sock,
-        };
-        timed.deadline = Instant::now() + limit;
+        }
     }
 
     fn timed(&self) -> &Timed {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::destination::Destination;
 use super::link::{Identity, Link, LinkError};
@@ -22,10 +23,12 @@ use crate::poll::{is_readable, wait_for};
 pub(super) const HANDSHAKES: usize = 16;
 /// How long a host may take to show who it is.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Connections at once of one host that is known.
-pub(super) const SESSIONS_OF_HOST: usize = 8;
+/// Connections at once of one host that is known: as many VMs of it can be about to move at once.
+pub(super) const SESSIONS_OF_HOST: usize = 32;
 /// Connections at once of all hosts that are known.
-const SESSIONS: usize = 64;
+pub(super) const SESSIONS: usize = 128;
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 128;
 /// Between two connections.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,7 +38,7 @@ pub(super) struct Listener {
     thread: Option<JoinHandle<()>>,
     /// Where it listens.
     #[cfg(test)]
-    pub(super) address: std::net::SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 /// Who is connected.
@@ -49,12 +52,11 @@ impl Listener {
     /// Listens where the settings say, if they say so.
     ///
     /// # Errors
-    /// The address is not this host's, or in use, or there are no threads.
+    /// The address is in use, or there are no threads.
     pub(super) fn start(shared: &Arc<Shared>) -> Result<Option<Self>, MigrationError> {
         let Some(address) = shared.settings.listen else { return Ok(None) };
-        let listener = TcpListener::bind(address)
-            .map_err(|source| MigrationError::Listen { address, source })?;
-        listener.set_nonblocking(true)?;
+        let listener =
+            listen(address).map_err(|source| MigrationError::Listen { address, source })?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(io::Error::from)?);
         #[cfg(test)]
@@ -79,6 +81,23 @@ impl Drop for Listener {
             tracing::error!("the thread that other hosts connect to panicked");
         }
     }
+}
+
+/// A socket that listens at `address`, from when it is this host's: networks may come after the switch at boot.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let is_v4 = address.is_ipv4();
+    let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if is_v4 {
+        sockopt::set_ip_freebind(&socket, true)?;
+    } else {
+        sockopt::set_ipv6_freebind(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
@@ -106,7 +125,7 @@ fn begin(shared: &Arc<Shared>, guests: &Arc<Guests>, socket: TcpStream) {
         }
     };
     if let Err(error) = thread::Builder::new().name("move-in".to_owned()).spawn(serve) {
-        tracing::error!(%error, "another host finds no thread");
+        tracing::error!(%error, "there is no thread for a connection of another host");
     }
 }
 

@@ -11,15 +11,15 @@
 //!            ◀── Released ─        ◀── Taken ───        ◀── Imported ──
 //! ```
 //!
-//! Where a VM comes from a thread of its own ([`source`]) asks all hosts that the configuration names, at once, whether one of their ports waits for it; the first that says yes is the
-//! destination. One that is asked has a thread for each connection ([`destination`]), and the broker's loop looks for the port ([`Moves`]): it has the VM's network and address, and a front-end whose rings
+//! Where a VM comes from a thread of its own ([`source`]) asks all hosts that the configuration names, at once, whether one of their ports waits for it; the one that says yes is the
+//! destination, and if two do, none is. Front-ends decide when hosts are asked, so [`asking`] bounds that. A host that is asked has a thread for each connection ([`destination`]), and the broker's loop looks for the port ([`Moves`]): it has the VM's network and address, and a front-end whose rings
 //! have not been started.
 //!
 //! | stage at the source | ends with | or, and then the port drains by itself |
 //! |---|---|---|
-//! | asks | a yes within [`source::ASKING`] | all refuse or say nothing |
-//! | follows: a sign of life each way every [`HEARTBEAT`] | `Exported` of its data plane | the VM stays; the data plane dies; the destination is silent for [`SILENCE`], or gives up |
-//! | sends, and waits for the VM to run over there | `Taken` | the VM stays and the destination has confirmed that; anything else within [`source::TAKING`] |
+//! | asks, until all have answered or the time is over | one yes within [`source::ASKING`] | all refuse or say nothing; two say yes; the VM stays |
+//! | follows: a sign of life each way every [`HEARTBEAT`] | `Exported` of its data plane | the VM stays; the data plane dies, or says nothing for [`SILENCE`] after the front-end has gone; the destination is silent for [`SILENCE`], or gives up |
+//! | sends, and waits for the VM to run over there | `Taken` | the VM stays and the destination has confirmed that; anything else within [`source::TAKING`]. If the port or the switch goes, the state is still sent, and nobody waits |
 //!
 //! | stage at the destination | ends with | or |
 //! |---|---|---|
@@ -36,12 +36,14 @@
 //!
 //! **Trust.** Hosts know each other by certificates ([`tls`]). *Who has none* costs this process at most [`listener::HANDSHAKES`] threads, each for [`listener::HANDSHAKE`], and 50 handshakes a second; it
 //! can keep others from being heard for as long as it tries, and then VMs drain by themselves. *A host that has one* and is hostile can claim to be the source of any VM that is about to start here: it delays
-//! its rings by a second, and gives the port connections of its choice, which the data plane checks as a stranger's and which end with the port; it can refuse and lose what VMs bring that move
-//! to it. It holds at most [`listener::SESSIONS_OF_HOST`] connections, each of which can fill memory only for a port that waits for a VM, once, and no more than such a port may need. A VM that runs is out of its reach.
+//! its rings by a second, and gives the port connections of its choice, which the data plane checks as a stranger's and which end with the port; the VM's true source is refused meanwhile, so that VM drains. One that
+//! is among a source's `hosts` can refuse and lose what VMs bring that move to it; if it says yes to another host's VM, that one drains, unless the other host refuses or is silent: then the hostile one gets the VM's connections
+//! (what is in flight of them, and what a peer needs to know to go on), and what was acknowledged can be lost. It holds at most [`listener::SESSIONS_OF_HOST`] connections, each of which can fill memory only for a port that waits for a VM, once, and no more than such a port may need; it may say twice as much as it has to ([`destination`]). A VM that runs is out of its reach.
 //!
 //! **Invariants**: a port has at most one move, in or out; every `Leaving` that is not taken back is answered; what another host sends is bounded before memory is made for it; no thread here holds up the
 //! broker's loop.
 
+mod asking;
 mod destination;
 pub(crate) mod inbox;
 mod link;
@@ -61,9 +63,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use asking::Askers;
 use inbox::Inbox;
 pub use moves::Moves;
-pub(crate) use moves::{Said, TooMuch};
+pub(crate) use moves::TooMuch;
 use tls::Keys;
 pub use tls::{Files, Trust, TrustError};
 
@@ -78,6 +81,9 @@ const MESSAGE: Duration = Duration::from_secs(2);
 /// How long the state of a port's connections may take from host to host.
 const TRANSFER: Duration = Duration::from_secs(10);
 
+/// Descriptors of a port's moves: an inbox, one for answers, memory twice, and a connection; and inboxes and connections of those that are being ended.
+const PER_PORT: usize = 5 + 2 * (asking::IN_A_ROW as usize + 2);
+
 /// What connections between hosts are made by.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -89,6 +95,17 @@ pub struct Settings {
     pub trust: Trust,
     /// Version of the format of connections' state.
     pub flows: u32,
+}
+
+/// Most descriptors that moves of so many ports take.
+pub(crate) fn descriptors(ports: usize) -> usize {
+    // The listener and its end, orders, and a file that is read.
+    let own = 4;
+    // Of another host: socket, inbox, memory that comes, and memory for the data plane.
+    let sessions = listener::HANDSHAKES + 4 * listener::SESSIONS;
+    // Socket, and what looking a name up takes.
+    let askers = 3 * asking::ASKERS;
+    own + sessions + askers + PER_PORT * ports
 }
 
 /// Why connections follow no VM.
@@ -117,6 +134,7 @@ struct Shared {
     settings: Settings,
     keys: Keys,
     orders: Inbox<Order>,
+    askers: Arc<Askers>,
     /// The last move that has a number.
     last: AtomicU64,
 }
@@ -171,6 +189,8 @@ struct Stayed {
 enum Event {
     /// The VM does not leave, or there is nothing any more that could go along.
     Stays(String),
+    /// Nobody waits for what becomes of it any more, and what was exported still goes along.
+    Abandoned,
     /// What goes along is there.
     Exported { file: File, bytes: u64, online: u32 },
     /// A port waits for the VM, and takes so many bytes.

@@ -1,27 +1,40 @@
 //! The broker's loop's part in moves: which ports leave or wait for a VM, and what their data plane is told.
 //!
-//! It sends nothing itself: what is returned is for the data plane, in its order.
+//! It sends nothing itself: what is returned is for the data plane, in its order, and is put off until that can be told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Instant;
 
 use floodway_process::message::{ToDataPlane, shorten};
 use floodway_process::moves::{Move, Moves as Report};
 
+use super::asking::{Asked, Asker, Pace};
 use super::inbox::Inbox;
 use super::listener::Listener;
 use super::source::Source;
 use super::tls::Keys;
-use super::{Event, Expected, MigrationError, Order, Settings, Shared, Stayed, Went};
+use super::{
+    Event, Expected, MESSAGE, MigrationError, Order, SILENCE, Settings, Shared, Stayed, TRANSFER,
+    Went,
+};
 use crate::layout::{Layout, Place};
 use crate::vm::Vm;
 
-/// Messages for the data plane, with what goes beside them.
-pub(crate) type Said = Vec<(ToDataPlane, Option<OwnedFd>)>;
+/// A message for the data plane, with what goes beside it.
+type Message = (ToDataPlane, Option<OwnedFd>);
+/// Messages for the data plane.
+pub(crate) type Said = Vec<Message>;
+
+/// Refusals of a port that operators hear of in a row; then one a second.
+const REFUSED_IN_A_ROW: u32 = 16;
+/// Moves that are over and of which no data plane has heard: of more than that the last ones are told.
+const UNTOLD: usize = 64;
 
 /// A data plane says that it has written more than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +53,28 @@ pub struct Moves {
     leaving: BTreeMap<u16, Leaving>,
     /// By number of the port.
     arriving: BTreeMap<u16, Arriving>,
+    /// What ports have asked other hosts, by their numbers.
+    asked: BTreeMap<u16, Asked>,
+    /// How often operators hear that ports ask for nothing: front-ends decide that.
+    refused: BTreeMap<u16, Pace>,
+    sources: Sources,
+    /// Why there are none, although there should be.
+    problem: Option<String>,
     report: Report,
+    /// What the data plane has not been told yet.
+    outbox: VecDeque<Message>,
+    /// Instances of ports whose VMs have left.
+    released: BTreeMap<u16, u64>,
+}
+
+/// Threads of VMs that leave: each has an end of it.
+struct Sources(Option<Sender<()>>, Receiver<()>);
+
+impl Default for Sources {
+    fn default() -> Self {
+        let (theirs, ours) = mpsc::channel();
+        Self(Some(theirs), ours)
+    }
 }
 
 /// A port whose VM leaves.
@@ -49,6 +83,10 @@ struct Leaving {
     instance: u64,
     port: String,
     inbox: Arc<Inbox<Event>>,
+    /// The front-end that it had.
+    session: Option<u32>,
+    /// When that was found to have gone.
+    gone: Option<Instant>,
     stage: Stage,
     /// Connections that were online, once that is known.
     online: u32,
@@ -80,15 +118,29 @@ impl Moves {
     /// Connections follow VMs as `settings` say.
     ///
     /// # Errors
-    /// A file cannot be used, or nobody can listen at the address.
+    /// A file cannot be used, or the address is in use.
     pub fn start(settings: Settings) -> Result<Self, MigrationError> {
-        let keys = Keys::load(&settings.trust)?;
-        let shared =
-            Arc::new(Shared { settings, keys, orders: Inbox::new()?, last: AtomicU64::new(0) });
+        let (keys, orders) = (Keys::load(&settings.trust)?, Inbox::new()?);
+        let shared = Arc::new(Shared {
+            settings,
+            keys,
+            orders,
+            askers: Arc::default(),
+            last: AtomicU64::new(0),
+        });
         let listener = Listener::start(&shared)?;
         let mut moves = Self::default();
         (moves.shared, moves.listener) = (Some(shared), listener);
         Ok(moves)
+    }
+
+    /// Connections follow no VM, as that could not be [started](Self::start): `error` says why. Operators hear of that.
+    #[must_use]
+    pub fn failed(error: &MigrationError) -> Self {
+        let mut moves = Self::default();
+        moves.problem = Some(error.to_string());
+        moves.note(Move { problem: moves.problem.clone(), ..Move::default() });
+        moves
     }
 
     /// Where other hosts connect.
@@ -102,7 +154,23 @@ impl Moves {
     pub(crate) fn report(&self) -> Option<Report> {
         let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
         let (leaving, arriving) = (count(self.leaving.len()), count(self.arriving.len()));
-        self.shared.as_ref().map(|_| Report { leaving, arriving, ..self.report.clone() })
+        let is_known = self.shared.is_some() || self.problem.is_some();
+        is_known.then(|| Report { leaving, arriving, ..self.report.clone() })
+    }
+
+    /// Puts `said` off until the data plane can be told.
+    pub(crate) fn say(&mut self, said: Said) {
+        self.outbox.extend(said);
+    }
+
+    /// What the data plane is to be told next.
+    pub(crate) fn next(&self) -> Option<(&ToDataPlane, &Option<OwnedFd>)> {
+        self.outbox.front().map(|(message, file)| (message, file))
+    }
+
+    /// It has been told.
+    pub(crate) fn on_told(&mut self) {
+        self.outbox.pop_front();
     }
 
     /// Readable while threads want something.
@@ -123,7 +191,7 @@ impl Moves {
             }
             return Said::new();
         }
-        if self.shared.is_none() {
+        if self.shared.is_none() && self.problem.is_none() {
             return vec![(ToDataPlane::StayBehind { port }, None)];
         }
         self.forget(port, stays());
@@ -131,27 +199,50 @@ impl Moves {
         let Some(place) = layout.port(port) else { return Said::new() };
         match self.begin(place) {
             Ok(()) => Said::new(),
-            Err(reason) => self.stay(port, &place.name, Stayed { host: String::new(), reason }),
+            Err(reason) => self.refuse(place, reason),
         }
+    }
+
+    /// No host is asked for a port's VM. All of that is counted, and operators hear of some.
+    fn refuse(&mut self, place: &Place, reason: String) -> Said {
+        self.refused.retain(|_, pace| !pace.is_over());
+        let pace = self.refused.entry(place.number).or_insert_with(Pace::new);
+        if pace.take(REFUSED_IN_A_ROW) {
+            return self.stay(place.number, &place.name, Stayed { host: String::new(), reason });
+        }
+        self.report.failed = self.report.failed.saturating_add(1);
+        vec![(ToDataPlane::StayBehind { port: place.number }, None)]
     }
 
     /// Starts to look for the host to which a port's VM moves.
     fn begin(&mut self, place: &Place) -> Result<(), String> {
         let hosts = |shared: &&Arc<Shared>| !shared.settings.hosts.is_empty();
-        let shared = self.shared.as_ref().filter(hosts).ok_or("no other host is configured")?;
+        let problem = || self.problem.as_deref().unwrap_or("no other host is configured");
+        let shared = self.shared.as_ref().filter(hosts).ok_or_else(problem)?;
+        let shared = Arc::clone(shared);
         let vm = place
             .vm
             .clone()
             .ok_or("the port has no mac, by which other hosts could know its VM")?;
         let inbox = Arc::new(Inbox::new().map_err(|error| error.to_string())?);
-        let (shared, id) = (Arc::clone(shared), shared.next());
-        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox) };
+        let askers = self.take_askers(&shared, place.number)?;
+        let alive = self.sources.0.clone().ok_or("the switch stops")?;
+        let id = shared.next();
+        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox), _alive: alive };
         let thread = thread::Builder::new().name("move-out".to_owned());
-        thread.spawn(move || source.run()).map_err(|error| error.to_string())?;
-        let (instance, port) = (place.instance, place.name.clone());
-        let leaving = Leaving { id, instance, port, inbox, stage: Stage::Asking, online: 0 };
+        thread.spawn(move || source.run(askers)).map_err(|error| error.to_string())?;
+        let session = place.thread.front_end().map(|(session, _)| session);
+        let (instance, port, stage) = (place.instance, place.name.clone(), Stage::Asking);
+        let leaving = Leaving { id, instance, port, inbox, session, gone: None, stage, online: 0 };
         self.leaving.insert(place.number, leaving);
         Ok(())
+    }
+
+    /// Threads that ask all hosts, and one that waits for them.
+    fn take_askers(&mut self, shared: &Shared, port: u16) -> Result<Vec<Asker>, &'static str> {
+        self.asked.retain(|_, asked| !asked.is_over());
+        let asked = self.asked.entry(port).or_insert_with(Asked::new);
+        asked.begin(&shared.askers, shared.settings.hosts.len() + 1)
     }
 
     /// A move of a VM that leaves is nobody's business any more, for the reason that its thread is told.
@@ -159,6 +250,19 @@ impl Moves {
         if let Some(leaving) = self.leaving.remove(&port) {
             leaving.inbox.put(Event::Stays(reason));
         }
+    }
+
+    /// A move ends for a reason that lies here, and operators hear of it. What was exported still goes along: the other host may have all of it already, and nobody here owes it any more.
+    fn abandon(&mut self, port: u16, reason: &str) {
+        let Some(leaving) = self.leaving.get(&port) else { return };
+        if matches!(leaving.stage, Stage::Exported) {
+            leaving.inbox.put(Event::Abandoned);
+            self.leaving.remove(&port);
+            return;
+        }
+        let name = leaving.port.clone();
+        self.forget(port, reason.to_owned());
+        self.fail(&name, Stayed { host: String::new(), reason: reason.to_owned() });
     }
 
     /// The data plane has written what goes along, or cannot.
@@ -178,10 +282,7 @@ impl Moves {
             return Err(TooMuch { bytes, room });
         }
         if bytes == 0 {
-            let reason = "its data plane cannot hand connections over".to_owned();
-            let name = leaving.port.clone();
-            self.forget(port, reason.clone());
-            self.fail(&name, Stayed { host: String::new(), reason });
+            self.abandon(port, "its data plane cannot hand connections over");
             return Ok(());
         }
         leaving.online = online;
@@ -236,14 +337,12 @@ impl Moves {
         };
         let flows = self.shared.as_ref().map_or(0, |shared| shared.settings.flows);
         let place = layout.port(port).filter(|place| place.instance == leaving.instance);
-        let memory = place.map(Place::memory_for_flows);
-        let Some(Ok((file, bytes))) = memory else {
-            let reason = "there is no memory for its connections".to_owned();
-            let name = leaving.port.clone();
-            self.forget(port, reason.clone());
-            return self.stay(port, &name, Stayed { host: String::new(), reason });
+        let memory = place.and_then(|place| place.memory_for_flows().ok());
+        let memory = memory.and_then(|(file, bytes)| Some((file.try_clone().ok()?, file, bytes)));
+        let Some((theirs, file, bytes)) = memory else {
+            self.abandon(port, "there is no memory for its connections");
+            return vec![(ToDataPlane::StayBehind { port }, None)];
         };
-        let Ok(theirs) = file.try_clone() else { return Said::new() };
         leaving.stage = Stage::Following(file, bytes);
         vec![(ToDataPlane::Export { port, flows, bytes }, Some(theirs))]
     }
@@ -253,9 +352,10 @@ impl Moves {
         let Some((&number, _)) = self.leaving.iter().find(|(_, leaving)| leaving.id == id) else {
             return Said::new();
         };
-        let Some(Leaving { port, online, .. }) = self.leaving.remove(&number) else {
+        let Some(Leaving { port, online, instance, .. }) = self.leaving.remove(&number) else {
             return Said::new();
         };
+        self.released.insert(number, instance);
         match outcome {
             Err(stayed) => self.stay(number, &port, stayed),
             Ok(Went { host, carried, online: there }) => {
@@ -294,6 +394,14 @@ impl Moves {
         let (port, host) = (shorten(&port), shorten(&host));
         let problem = problem.map(|problem| shorten(&problem));
         self.report.last = Some(Move { number, port, host, problem, inward, online, carried });
+        let is_report = |(message, _): &Message| matches!(message, ToDataPlane::Moves(_));
+        if self.outbox.iter().filter(|message| is_report(message)).count() >= UNTOLD
+            && let Some(first) = self.outbox.iter().position(is_report)
+        {
+            self.outbox.remove(first);
+        }
+        let report = self.report().map(|report| (ToDataPlane::Moves(report), None));
+        self.outbox.extend(report);
     }
 
     /// Looks for a port that waits for a VM.
@@ -364,7 +472,8 @@ impl Moves {
             .filter(|(number, leaving)| !is_there(number, leaving.instance))
             .map(|(number, _)| *number)
             .collect();
-        gone.into_iter().for_each(|number| self.forget(number, "its port has gone".to_owned()));
+        gone.into_iter().for_each(|number| self.abandon(number, "its port has gone"));
+        let mut said = self.look_after_exports(layout);
         let waits = |number: &u16, arriving: &Arriving| {
             let place = layout.port(*number).filter(|place| place.instance == arriving.instance);
             let front_end = place.and_then(|place| place.thread.front_end());
@@ -374,9 +483,28 @@ impl Moves {
             .filter(|(number, arriving)| !waits(number, arriving))
             .map(|(number, _)| *number)
             .collect();
-        gone.into_iter()
-            .flat_map(|number| self.end_arrival(number, "its front-end has gone"))
-            .collect()
+        let ended = |number| self.end_arrival(number, "its front-end has gone");
+        said.extend(gone.into_iter().flat_map(ended));
+        said
+    }
+
+    /// Ends moves whose front-end has gone, with which the VM has stopped, and of which the data plane has said nothing for [`SILENCE`] since.
+    fn look_after_exports(&mut self, layout: &Layout) -> Said {
+        let mut late = Vec::new();
+        for (&number, leaving) in &mut self.leaving {
+            let front_end = layout.port(number).and_then(|place| place.thread.front_end());
+            let is_same = front_end.map(|(session, _)| session) == leaving.session;
+            if is_same || !matches!(leaving.stage, Stage::Following(..)) {
+                leaving.gone = None;
+            } else if leaving.gone.get_or_insert_with(Instant::now).elapsed() >= SILENCE {
+                late.push(number);
+            }
+        }
+        let end = |port| {
+            self.abandon(port, "its data plane does not hand connections over");
+            (ToDataPlane::StayBehind { port }, None)
+        };
+        late.into_iter().map(end).collect()
     }
 
     /// A port waits no more, for a reason that the other host is told.
@@ -397,7 +525,7 @@ impl Moves {
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
-            self.forget(number, "its data plane ended".to_owned());
+            self.abandon(number, "its data plane ended");
         }
         let importing: Vec<_> = (self.arriving.iter())
             .filter(|(_, arriving)| arriving.importing.is_some())
@@ -408,23 +536,35 @@ impl Moves {
         }
     }
 
-    /// What a new data plane has to hear of ports that wait.
-    pub(crate) fn resume(&self) -> Said {
+    /// A new data plane has to hear of ports that wait, and of VMs that have left and of moves that are over, if the one before has not.
+    pub(crate) fn resume(&mut self, layout: &Layout) {
+        let released = std::mem::take(&mut self.released);
+        self.outbox.retain(|(message, _)| match message {
+            ToDataPlane::Moves(_) => true,
+            ToDataPlane::Released { port } => {
+                layout.port(*port).map(|place| place.instance) == released.get(port).copied()
+            }
+            _ => false,
+        });
+        self.released = released;
         let arriving = |&port: &u16| (ToDataPlane::Arriving { port, arriving: true }, None);
-        self.arriving.keys().map(arriving).collect()
+        self.outbox.extend(self.arriving.keys().map(arriving));
     }
 }
 
 impl Drop for Moves {
-    /// The switch stops: other hosts hear of it.
+    /// The switch stops: other hosts hear of it, or of what was exported.
     fn drop(&mut self) {
         // First, so that no other move begins.
         self.listener = None;
-        for leaving in self.leaving.values() {
-            leaving.inbox.put(Event::Stays("the switch stops".to_owned()));
+        for number in self.leaving.keys().copied().collect::<Vec<_>>() {
+            self.abandon(number, "the switch stops");
         }
         for arriving in self.arriving.values() {
             arriving.inbox.put(Event::Gone("the switch stops".to_owned()));
         }
+        self.sources.0 = None;
+        // Returns when the last thread has ended, as nobody sends anything.
+        let _ = self.sources.1.recv_timeout(MESSAGE + TRANSFER + MESSAGE);
     }
 }

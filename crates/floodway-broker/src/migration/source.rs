@@ -1,22 +1,25 @@
 //! The thread of a VM that leaves: finds out where it goes, and brings its connections there.
 
 use std::fs::File;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_process::message::{ANSWER_MS, RELEASE_MS};
 
+use super::asking::Asker;
 use super::inbox::Inbox;
 use super::link::{Link, LinkError};
 use super::protocol::{Answer, Request};
 use super::{Event, HEARTBEAT, MESSAGE, Order, SILENCE, Shared, Stayed, TRANSFER, Went};
+use crate::poll::wait_for;
 use crate::vm::Vm;
 
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
-pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 50);
+pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 100);
 /// How long a VM may take to start over there, once its connections are there: the data plane waits for longer than that and the transfer.
 pub(super) const TAKING: Duration = Duration::from_millis(RELEASE_MS - 15_000);
 
@@ -26,7 +29,14 @@ pub(super) struct Source {
     pub(super) id: u64,
     pub(super) vm: Vm,
     pub(super) inbox: Arc<Inbox<Event>>,
+    /// Whoever has the other end waits until this thread has ended.
+    pub(super) _alive: Sender<()>,
 }
+
+/// What a host says, with its name. The connection, if it expects the VM.
+type Answers = Inbox<(String, Result<Link, String>)>;
+/// Hosts that expect a VM, by their connections and names.
+type Willing = Vec<(Link, String)>;
 
 /// What goes along.
 struct Exported {
@@ -43,13 +53,14 @@ struct Pulse {
 
 impl Source {
     /// Follows the VM. Its outcome is left for the broker's loop.
-    pub(super) fn run(self) {
-        let outcome = self.follow();
+    pub(super) fn run(self, askers: Vec<Asker>) {
+        let outcome = self.follow(askers);
         self.shared.orders.put(Order::Left { id: self.id, outcome });
     }
 
-    fn follow(&self) -> Result<Went, Stayed> {
-        let (mut link, host) = self.ask()?;
+    fn follow(&self, askers: Vec<Asker>) -> Result<Went, Stayed> {
+        let (mut link, host) =
+            self.ask(askers).map_err(|reason| Stayed { host: String::new(), reason })?;
         self.shared.orders.put(Order::Export { id: self.id });
         match self.go_along(&mut link) {
             Ok((carried, online)) => Ok(Went { host, carried, online }),
@@ -57,28 +68,37 @@ impl Source {
         }
     }
 
-    /// Asks all hosts. Returns the connection to the first that expects the VM.
-    fn ask(&self) -> Result<(Link, String), Stayed> {
+    /// Asks all hosts, by the first of `askers` and one for each. Returns the connection to the only one that expects the VM: it takes all hosts to find that.
+    fn ask(&self, mut askers: Vec<Asker>) -> Result<(Link, String), String> {
         let deadline = Instant::now() + ASKING;
-        let (answers, answered) = mpsc::channel();
-        for (name, port) in &self.shared.settings.hosts {
-            self.ask_apart((name.clone(), *port), deadline, answers.clone());
+        let answers = Arc::new(Inbox::new().map_err(|error| error.to_string())?);
+        let Some(own) = askers.pop() else { return Err("no host is asked".to_owned()) };
+        let hosts = &self.shared.settings.hosts;
+        for ((name, port), asker) in hosts.iter().zip(askers) {
+            self.ask_apart((name.clone(), *port), deadline, (asker, Arc::clone(&answers)));
         }
-        drop(answers);
-        let mut reasons = Vec::new();
-        while let Ok((host, answer)) =
-            answered.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            match answer {
-                Ok(link) => return Ok((link, host)),
-                Err(reason) => reasons.push(format!("{host}: {reason}")),
+        let (yes, no) = self.hear(&answers, deadline);
+        own.end();
+        choose(yes?, no, hosts.len())
+    }
+
+    /// Waits for the answers of all hosts. Returns those that expect the VM, and what others say.
+    fn hear(&self, answers: &Answers, deadline: Instant) -> (Result<Willing, String>, Vec<String>) {
+        let (mut yes, mut no) = (Vec::new(), Vec::new());
+        while yes.len() + no.len() < self.shared.settings.hosts.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            wait_for(&[answers.as_fd(), self.inbox.as_fd()], Some(left));
+            if let Some(Event::Stays(reason)) = self.inbox.take() {
+                return (Err(reason), no);
+            }
+            match answers.take() {
+                Some((host, Ok(link))) => yes.push((link, host)),
+                Some((host, Err(reason))) => no.push(format!("{host}: {reason}")),
+                None if left.is_zero() => break,
+                None => {}
             }
         }
-        let (asked, answered) = (self.shared.settings.hosts.len(), reasons.len());
-        if answered < asked {
-            reasons.push(format!("{} of {asked} hosts did not answer in time", asked - answered));
-        }
-        Err(Stayed { host: String::new(), reason: reasons.join("; ") })
+        (Ok(yes), no)
     }
 
     /// Asks one host, in a thread of its own: names take as long to look up as they take.
@@ -86,13 +106,14 @@ impl Source {
         &self,
         (name, port): (String, u16),
         deadline: Instant,
-        answers: Sender<(String, Result<Link, String>)>,
+        (asker, answers): (Asker, Arc<Answers>),
     ) {
         let (shared, vm) = (Arc::clone(&self.shared), self.vm.clone());
         let ask = move || {
-            let answer = ask_host(&shared, (&name, port), vm, deadline);
-            // Fails when another one was faster: then this connection ends.
-            let _ = answers.send((format!("{name}:{port}"), answer));
+            let answer = ask_host(&shared, (&name, port), vm, (&asker, deadline));
+            // First: who has heard all answers may ask again.
+            drop(asker);
+            answers.put((format!("{name}:{port}"), answer));
         };
         if let Err(error) = thread::Builder::new().name("move-ask".to_owned()).spawn(ask) {
             tracing::error!(%error, "a host is not asked whether it expects a VM");
@@ -136,10 +157,17 @@ impl Source {
         let mut pulse = Pulse::new();
         while Instant::now() < deadline {
             pulse.wait(link, &self.inbox);
-            if let Some(Event::Stays(_)) = self.inbox.take() {
-                // The answer says whether that comes too late.
-                deadline = Instant::now() + SILENCE;
-                link.send(&Request::Cancel, MESSAGE).map_err(|error| error.to_string())?;
+            match self.inbox.take() {
+                Some(Event::Stays(_)) => {
+                    // The answer says whether that comes too late.
+                    deadline = Instant::now() + SILENCE;
+                    link.send(&Request::Cancel, MESSAGE).map_err(|error| error.to_string())?;
+                }
+                Some(Event::Abandoned) => {
+                    link.finish(MESSAGE);
+                    return Err("nobody waits for the other host any more".to_owned());
+                }
+                _ => {}
             }
             match pulse.beat(link)? {
                 Some(Answer::Taken { carried, online }) => return Ok((carried, online)),
@@ -193,38 +221,87 @@ fn refusal(answer: Answer) -> String {
     }
 }
 
+/// Chooses among the hosts that say `yes`: the state of connections is for one that is alone in that.
+fn choose(mut yes: Willing, mut no: Vec<String>, asked: usize) -> Result<(Link, String), String> {
+    if yes.len() > 1 {
+        let hosts: Vec<_> = yes.into_iter().map(|(_, host)| host).collect();
+        return Err(format!("{} hosts say that they expect it: {}", hosts.len(), hosts.join(", ")));
+    }
+    if let Some(only) = yes.pop() {
+        return Ok(only);
+    }
+    if no.len() < asked {
+        no.push(format!("{} of {asked} hosts did not answer in time", asked - no.len()));
+    }
+    Err(no.join("; "))
+}
+
 /// Asks a host whether it expects `vm`. Returns the connection on which it says yes.
 fn ask_host(
     shared: &Shared,
     (name, port): (&str, u16),
     vm: Vm,
-    deadline: Instant,
+    (asker, deadline): (&Asker, Instant),
 ) -> Result<Link, String> {
-    let mut link = connect(shared, (name, port), deadline).map_err(|error| error.to_string())?;
+    let failed = |error: LinkError| error.to_string();
+    let addresses: Vec<_> =
+        (name, port).to_socket_addrs().map_err(|error| failed(error.into()))?.collect();
+    if asker.is_over() {
+        return Err("the VM stays".to_owned());
+    }
+    let mut link = connect(shared, name, &addresses, deadline).map_err(failed)?;
     let expect = Request::Expect { vm, flows: shared.settings.flows };
     let left = || deadline.saturating_duration_since(Instant::now());
     let answer = link.send(&expect, left()).and_then(|()| link.recv(left()));
-    match answer.map_err(|error| error.to_string())? {
+    match answer.map_err(failed)? {
         Answer::Expected => Ok(link),
         other => Err(refusal(other)),
     }
 }
 
+/// Connects to the first of a host's `addresses` at which it is, each of which has its part of the time.
 fn connect(
     shared: &Shared,
-    (name, port): (&str, u16),
+    name: &str,
+    addresses: &[SocketAddr],
     deadline: Instant,
 ) -> Result<Link, LinkError> {
     let mut last = LinkError::Closed;
-    for address in (name, port).to_socket_addrs()? {
-        match Link::connect(&address, deadline) {
-            Ok(socket) => {
-                let mut link = shared.keys.connect(name, socket)?;
-                link.greet()?;
-                return Ok(link);
-            }
+    for (others, address) in (0..addresses.len()).rev().zip(addresses) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let until = Instant::now() + left / u32::try_from(others + 1).unwrap_or(u32::MAX);
+        let connected = Link::connect(address, until)
+            .and_then(|socket| shared.keys.connect(name, socket))
+            .and_then(|mut link| link.greet().map(|()| link));
+        match connected {
+            Ok(link) => return Ok(link),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::atomic::AtomicU64;
+
+    use super::super::testing::Peer;
+    use super::super::{Keys, Settings, Trust};
+    use super::*;
+
+    #[test]
+    fn a_host_is_asked_at_its_next_address_if_one_says_nothing() {
+        let settings = Settings { listen: None, hosts: Vec::new(), trust: Trust::Plain, flows: 1 };
+        let (keys, orders) = (Keys::Plain, Inbox::new().unwrap());
+        let last = AtomicU64::new(0);
+        let shared = Shared { settings, keys, orders, last, askers: Arc::default() };
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = Peer::listen(&Trust::Plain);
+        let addresses = [silent.local_addr().unwrap(), peer.address()];
+        let accepts = thread::spawn(move || peer.accept());
+        let deadline = Instant::now() + Duration::from_secs(3);
+        connect(&shared, "a name", &addresses, deadline).unwrap();
+        accepts.join().unwrap();
+    }
 }

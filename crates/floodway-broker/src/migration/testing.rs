@@ -9,7 +9,7 @@ use super::tls::{Keys, Trust};
 use crate::vm::Vm;
 
 /// Far beyond what anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where other hosts connect to it.
 pub(crate) struct Peer {
@@ -49,6 +49,28 @@ impl Peer {
 }
 
 impl PeerLink {
+    pub(crate) fn of(link: Link) -> Self {
+        Self(link)
+    }
+
+    pub(crate) fn hear(&mut self) -> Answer {
+        self.0.recv(PATIENCE).unwrap()
+    }
+
+    pub(crate) fn say(&mut self, request: &Request) {
+        self.0.send(request, PATIENCE).unwrap();
+    }
+
+    /// Returns `false` if the other host has hung up.
+    pub(crate) fn try_say(&mut self, request: &Request) -> bool {
+        self.0.send(request, PATIENCE).is_ok()
+    }
+
+    /// Returns `false` if the other host has hung up.
+    pub(crate) fn is_answered(&mut self) -> bool {
+        self.0.recv::<Answer>(PATIENCE).is_ok()
+    }
+
     /// Waits to be asked for a VM.
     pub(crate) fn expect(&mut self, format: u32) {
         let asked = self.0.recv(PATIENCE).unwrap();

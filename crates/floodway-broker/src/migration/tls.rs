@@ -1,12 +1,12 @@
 //! Certificates: which hosts are believed, and how this one shows who it is.
 //!
-//! TLS 1.3 alone, both ways with certificates. Files are read again when one of them has another time of change: certificates are renewed while switches run. What cannot be used then
+//! TLS 1.3 alone, both ways with certificates. Files are read again when one of them has changed: certificates are renewed while switches run. What cannot be used then
 //! is reported, and the last that could be used stays.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -24,6 +24,16 @@ pub enum Trust {
     Plain,
     /// By certificates.
     Certificates(Files),
+}
+
+impl Trust {
+    /// Reads the files, as [`Moves::start`](super::Moves::start) does.
+    ///
+    /// # Errors
+    /// One cannot be used.
+    pub fn check(&self) -> Result<(), TrustError> {
+        Keys::load(self).map(drop)
+    }
 }
 
 /// PEM files.
@@ -49,12 +59,33 @@ pub struct TrustError {
 /// What connections are made with.
 pub(crate) enum Keys {
     Plain,
-    Tls { files: Files, loaded: Mutex<Loaded> },
+    Tls { files: Files, loaded: Box<Mutex<Loaded>> },
+}
+
+/// What tells a file from others at its path, and from itself before a change. A tool that keeps times of change (`cp -p`) cannot keep the second one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: (found.dev(), found.ino()),
+            bytes: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
 }
 
 #[derive(Clone)]
 pub(crate) struct Loaded {
-    changed: [Option<SystemTime>; 3],
+    changed: [Option<Stamp>; 3],
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -68,7 +99,7 @@ impl Keys {
         match trust {
             Trust::Plain => Ok(Self::Plain),
             Trust::Certificates(files) => {
-                let loaded = Mutex::new(files.load()?);
+                let loaded = Box::new(Mutex::new(files.load()?));
                 Ok(Self::Tls { files: files.clone(), loaded })
             }
         }
@@ -103,7 +134,7 @@ impl Keys {
             match files.load() {
                 Ok(next) => *loaded = next,
                 Err(error) => {
-                    tracing::error!(%error, "the certificate of before stays");
+                    tracing::error!(%error, "the certificates cannot be loaded again; those loaded before stay in use");
                     loaded.changed = changed;
                 }
             }
@@ -117,9 +148,8 @@ fn failed(error: rustls::Error) -> LinkError {
 }
 
 impl Files {
-    fn changed(&self) -> [Option<SystemTime>; 3] {
-        [&self.certificate, &self.key, &self.authorities]
-            .map(|path| fs::metadata(path).and_then(|found| found.modified()).ok())
+    fn changed(&self) -> [Option<Stamp>; 3] {
+        [&self.certificate, &self.key, &self.authorities].map(|path| Stamp::of(path))
     }
 
     fn load(&self) -> Result<Loaded, TrustError> {
@@ -181,7 +211,7 @@ impl Files {
 
     fn refuse_key(&self, error: &rustls::Error) -> TrustError {
         let problem = format!(
-            "is not the key of {}, or of a kind that TLS 1.3 does not know: {error}; make both anew",
+            "is not the key of {}, or TLS 1.3 has no such keys: {error}; make a new pair",
             self.certificate.display()
         );
         fault("key", &self.key, problem)

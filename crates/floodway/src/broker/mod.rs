@@ -2,7 +2,7 @@
 //! in here, too.
 
 mod beginning;
-mod migration;
+pub mod migration;
 mod ports;
 mod reload;
 mod supervision;
@@ -89,7 +89,7 @@ fn serve(
     let differs =
         past.is_some() && !replacing && fs::read_to_string(&args.config)? != configuration;
     let control_path = config.control.clone();
-    let moves = migration::start(config.migration.as_ref())?;
+    let moves = migration::start(config.migration.as_ref(), past.is_some())?;
     let ports =
         Ports::open(config, &configuration, (numbers, uplinks), (faults, store.clone()), left)?;
     let ports = Arc::new(ports);

@@ -145,7 +145,7 @@ impl Ports {
         left: Option<Left>,
     ) -> anyhow::Result<Self> {
         let limits: Vec<_> = config.ports.iter().map(limits).collect();
-        descriptors::reserve(&limits, config.uplinks.len())?;
+        descriptors::reserve(&limits, config.uplinks.len(), config.migration.is_some())?;
         let ports = Self {
             notices: Arc::new(Notices::new()?),
             settings: Arc::default(),
@@ -224,7 +224,8 @@ impl Ports {
         let gone = state.config.ports.iter().filter(|port| names.gone.contains(&*port.name));
         // Those that go are there until the others are.
         let limits: Vec<_> = wanted.ports.iter().chain(gone).map(limits).collect();
-        descriptors::reserve(&limits, wanted.uplinks.len() + names.uplinks.len())?;
+        let uplinks = wanted.uplinks.len() + names.uplinks.len();
+        descriptors::reserve(&limits, uplinks, wanted.migration.is_some())?;
         data_plane_descriptors::check(&wanted)?;
         let text = toml::to_string(&wanted)?;
         let prepared = self.prepare(state, &wanted, &text, &names)?;

@@ -7,7 +7,7 @@ pub fn lines(status: &MovesStatus) -> String {
     let MovesStatus { left, arrived, failed, leaving, arriving, last } = status;
     let mut lines = format!("\nmoves with connections: {left} out, {arrived} in, {failed} without");
     if leaving + arriving > 0 {
-        lines += &format!("; {leaving} ports are leaving, {arriving} wait for a VM");
+        lines += &format!("; ports whose VMs leave: {leaving}, that wait for one: {arriving}");
     }
     lines + &last.as_ref().map(last_move).unwrap_or_default()
 }
@@ -20,6 +20,7 @@ fn last_move(last: &MoveStatus) -> String {
         (false, false) => format!(" to {host}"),
     };
     match problem {
+        Some(problem) if port.is_empty() => format!("\nconnections follow no VM: {problem}"),
         Some(problem) => format!("\nthe last one: port {port}{way}, without: {problem}"),
         None => {
             format!(
@@ -50,7 +51,7 @@ mod tests {
             MovesStatus { left: 1, arriving: 1, last: Some(last), ..MovesStatus::default() };
         assert_eq!(
             lines(&status),
-            "\nmoves with connections: 1 out, 0 in, 0 without; 0 ports are leaving, 1 wait for a VM\n\
+            "\nmoves with connections: 1 out, 0 in, 0 without; ports whose VMs leave: 0, that wait for one: 1\n\
              the last one: port vm1 to b:4790, 2 of 3 connections go on offloaded"
         );
         let last = status.last.as_mut().unwrap();
@@ -58,5 +59,7 @@ mod tests {
         assert!(
             lines(&status).ends_with("\nthe last one: port vm1 from b:4790, without: it hung up")
         );
+        status.last.as_mut().unwrap().port.clear();
+        assert!(lines(&status).ends_with("\nconnections follow no VM: it hung up"));
     }
 }

@@ -1,5 +1,6 @@
 //! Two brokers in one process, with connections between them over the loopback interface, and data planes that are this test.
 
+mod bounds;
 mod strangers;
 
 use std::cell::Cell;

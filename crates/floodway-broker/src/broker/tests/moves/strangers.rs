@@ -19,7 +19,7 @@ fn hosts_that_are_not_who_they_should_be_hear_nothing() {
     assert!(found.contains("UnknownIssuer"), "{found}");
     let plain = Host::start(settings(Trust::Plain, &hosts));
     let found = problem(&plain);
-    assert!(found.contains("it is no Floodway") || found.contains("it hung up"), "{found}");
+    assert!(found.contains("it is not a Floodway") || found.contains("it hung up"), "{found}");
     let named = Host::start(settings(authority.trust("elsewhere.example"), &[]));
     let source = Host::start(settings(authority.trust("127.0.0.1"), &[named.address()]));
     let found = problem(&source);
@@ -83,10 +83,10 @@ fn one_host_has_no_more_connections_than_it_may() {
     let authority = Authority::new();
     let trust = authority.trust("127.0.0.1");
     let destination = Host::start(settings(trust.clone(), &[]));
-    let mut links: Vec<_> = (0..8).map(|_| Peer::connect(&trust, destination.address())).collect();
+    let mut links: Vec<_> = (0..32).map(|_| Peer::connect(&trust, destination.address())).collect();
     // Its greeting has come, so each counts by now or is about to.
-    let mut ninth = Peer::connect(&trust, destination.address());
-    assert!(ninth.is_closed_after(false));
+    let mut next = Peer::connect(&trust, destination.address());
+    assert!(next.is_closed_after(false));
     // Another host is heard.
     let mut other = Peer::connect(&authority.trust("127.0.0.2"), destination.address());
     other.ask(&vm(), FORMAT);
@@ -146,7 +146,7 @@ fn files_that_cannot_be_used_are_named_with_their_fix() {
     }
     let mixed = Files { key: other.key, ..files.clone() };
     let found = start(mixed);
-    assert!(found.contains("is not the key of") && found.ends_with("; make both anew"), "{found}");
+    assert!(found.contains("is not the key of") && found.ends_with("; make a new pair"), "{found}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let held = TcpListener::bind(taken).unwrap();
     let busy = MoveSettings { listen: Some(taken), ..settings(Trust::Plain, &[]) };
@@ -165,14 +165,52 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     let found = problem(&source);
     assert!(found.contains("UnknownIssuer"), "{found}");
     let Trust::Certificates(renewed) = next.trust("127.0.0.1") else { panic!("plain") };
-    fs::copy(renewed.certificate, files.certificate).unwrap();
-    fs::copy(renewed.key, files.key).unwrap();
-    fs::copy(renewed.authorities, files.authorities).unwrap();
+    // By a tool that keeps times.
+    let (from, to) = (renewed, files);
+    let pairs = [(from.certificate, to.certificate), (from.key, to.key)];
+    for (from, to) in pairs.into_iter().chain([(from.authorities, to.authorities)]) {
+        let modified = fs::metadata(&to).unwrap().modified().unwrap();
+        fs::copy(from, &to).unwrap();
+        fs::File::options().append(true).open(to).unwrap().set_modified(modified).unwrap();
+    }
     source.leave();
     loop {
         match source.hear().0 {
             STAYS => source.leave(),
             message => break assert!(matches!(message, ToDataPlane::Export { .. })),
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_there_yet_is_waited_for() {
+    for address in ["192.0.2.1:0", "[2001:db8::1]:0"] {
+        let settings =
+            MoveSettings { listen: Some(address.parse().unwrap()), ..settings(Trust::Plain, &[]) };
+        Moves::start(settings).unwrap();
+    }
+}
+
+#[test]
+fn a_switch_that_goes_on_without_moves_says_why() {
+    let Trust::Certificates(files) = Authority::new().trust("127.0.0.1") else { panic!("plain") };
+    // The directory has gone by now.
+    let error = Moves::start(settings(Trust::Certificates(files), &[])).err().unwrap();
+    let scene = Scene::with(layout("old", &[1]), Moves::failed(&error));
+    let plane = scene.planes.recv_timeout(PATIENCE).unwrap();
+    let problem = loop {
+        if let ToDataPlane::Moves(Report { last: Some(last), .. }) = recv(&plane).0 {
+            break last.problem.unwrap();
+        }
+    };
+    assert!(problem.starts_with("migration.certificate = "), "{problem}");
+    plane.serve();
+    plane.say(&FromDataPlane::Leaving { port: PORT, leaving: true });
+    loop {
+        match recv(&plane).0 {
+            STAYS => break,
+            ToDataPlane::Moves(report) => assert!(report.last.unwrap().problem.is_some()),
+            _ => {}
         }
     }
 }
