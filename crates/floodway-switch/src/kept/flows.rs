@@ -318,6 +318,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use floodway_core::l2::SourcePolicy;
     use floodway_core::offload::{Config, Offload};
     use rustix::fs::SealFlags;
 
@@ -372,7 +373,7 @@ mod tests {
         {
             let (file, bytes) = left(at);
             let port = PortOffload::new(Config::default());
-            port.take_in(read_moved(file.into(), bytes).unwrap());
+            port.take_in(read_moved(file.into(), bytes).unwrap(), &SourcePolicy::default());
             let file = File::from(memory(WORDS, SealFlags::SHRINK));
             let mut flows = FlowsWriter::begin(file.try_clone().unwrap().into(), BYTES).unwrap();
             // Its switch says zero then.
