@@ -32,8 +32,9 @@
 //! **Cost.** Nothing before the hand-over.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use floodway_wire::FiveTuple;
+use floodway_wire::{FiveTuple, MacAddr};
 use serde::{Deserialize, Serialize};
 
 use super::adopted::Owing;
@@ -44,6 +45,7 @@ use super::frames::Refused;
 use super::frames::{Frames, Revive, Revived};
 use super::journal::{Creditor, Image, Owed, Retained};
 use super::packed_link::{pack, unpack};
+use super::port::CERTAIN;
 use super::sink::Sink;
 use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
@@ -141,6 +143,11 @@ impl Carried {
         self.done.refused == 0
     }
 
+    /// The addresses of the guest in its connections: whoever goes on with them speaks in their name.
+    pub fn guests(&self) -> impl Iterator<Item = (MacAddr, IpAddr)> {
+        self.flows.iter().map(|(tuple, (state, _))| (state.guest(), tuple.src_ip()))
+    }
+
     /// The connections, those first that were used last at the longest time ago.
     pub(super) fn names(&self) -> Vec<FiveTuple> {
         let mut names: Vec<_> =
@@ -163,12 +170,13 @@ impl Carried {
 
 impl<B: 'static> Offload<B> {
     /// Writes what another process needs to go on: gives `put` one record after the other, that of the port first, until it returns `false`. `sink` makes bytes of
-    /// frames. To be called between two batches, after [`Offload::flush`]. Nothing is changed. Returns `true` if everything that is owed was written.
+    /// frames. To be called between two batches, after [`Offload::flush`]. Nothing is changed. Returns `true` if everything that is owed was written: `false` also if the journal has
+    /// records of somebody who cannot be named.
     pub fn export(&self, sink: &impl Sink<B>, mut put: impl FnMut(&[u8]) -> bool) -> bool {
         if !put(&encode(&self.port_state())) {
             return false;
         }
-        let mut is_whole = true;
+        let mut is_whole = self.port.doubtful_until == CERTAIN;
         let line: BTreeMap<_, _> = self.port.waiting.iter().copied().zip(0..).collect();
         let image: &dyn Fn(&B) -> Image<'_> = &|frame| sink.image(frame);
         for found in self.flows.iter_from(0, self.flows.slots()) {
@@ -246,18 +254,38 @@ impl<B: 'static> Offload<B> {
         carried: &mut Carried,
         now: Instant,
     ) -> bool {
-        let Resumed { flow, last_used, waiting, .. } = resumed;
-        if !flow.fits(&self.port) {
-            return false;
-        }
-        let Ok(id) = self.flows.insert(tuple, last_used.min(now), flow) else { return false };
+        let place = self.reserve(tuple, &resumed, now);
+        place.map(|id| self.start_resumed(id, resumed, carried, now)).is_some()
+    }
+
+    /// A place in the table for a flow that goes on. `None` if table or budget have no room for it.
+    pub(super) fn reserve(
+        &mut self,
+        tuple: &FiveTuple,
+        resumed: &Resumed<B>,
+        now: Instant,
+    ) -> Option<FlowId> {
+        let Resumed { flow, last_used, .. } = resumed;
+        let empty = flow.fits(&self.port).then(|| Flow::new(flow.link))?;
+        self.flows.insert(tuple, now.min(*last_used), empty).ok()
+    }
+
+    /// Goes on with a flow at the place that was [reserved](Self::reserve) for it.
+    pub(super) fn start_resumed(
+        &mut self,
+        id: FlowId,
+        resumed: Resumed<B>,
+        carried: &mut Carried,
+        now: Instant,
+    ) {
+        let Resumed { flow, waiting, .. } = resumed;
+        let Some(place) = self.flows.get_mut(id) else { return };
+        *place = flow;
         self.port.counters.flows_opened().add(1);
-        let Some(flow) = self.flows.get_mut(id) else { return false };
         carried.done.carried += 1;
-        carried.done.online += u32::from(flow.resume_in(id, waiting.is_some(), &mut self.port));
-        flow.set_timer(id, now, &mut self.timers);
+        carried.done.online += u32::from(place.resume_in(id, waiting.is_some(), &mut self.port));
+        place.set_timer(id, now, &mut self.timers);
         carried.waiting.extend(waiting.map(|place| (place, id)));
-        true
     }
 }
 

@@ -60,17 +60,11 @@ impl<B: 'static> Offload<B> {
         *self = aside;
     }
 
-    /// Forgets what was [set aside](Self::set_aside), with what is owed, and without a word to anybody: another host has it.
+    /// Forgets what was [set aside](Self::set_aside), with what is owed, and without a word to anybody: another host has it. Nobody was doubted.
     pub fn forget_aside(&mut self, mut aside: Self) {
         aside.take_port_of(self);
         aside.reset();
-        let doubtful_until = aside.port.doubtful_until;
         self.take_port_of(&mut aside);
-        if doubtful_until != CERTAIN {
-            // Nobody is doubted any more, and the journal is rid of it at once.
-            self.port.doubtful_until = Instant::from_nanos(1);
-            self.upkeep_at = Instant::ZERO;
-        }
     }
 
     /// No connection is known, and none is doubted: it can go on with those of another host.
@@ -114,9 +108,13 @@ impl<B: 'static> Offload<B> {
         now: Instant,
         sink: &impl Sink<B>,
     ) -> bool {
-        let has_room = self.flows.len() < self.flows.capacity() && resumed.flow.fits(&self.port);
-        has_room
-            && resumed.flow.write_debts(tuple, resumed.kept_from, &mut self.port, sink)
-            && self.insert_resumed(tuple, resumed, carried, now)
+        // The place first: a record in the journal without a flow would be owed for ever.
+        let Some(id) = self.reserve(tuple, &resumed, now) else { return false };
+        if !resumed.flow.write_debts(tuple, resumed.kept_from, &mut self.port, sink) {
+            self.flows.remove(id);
+            return false;
+        }
+        self.start_resumed(id, resumed, carried, now);
+        true
     }
 }

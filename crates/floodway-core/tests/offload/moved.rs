@@ -1,5 +1,7 @@
 //! Connections that follow their guest to another host: they go on there as they would have here.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use floodway_core::offload::{Config, EarlyAck, Offload};
 use floodway_core::time::Duration;
 use proptest::prelude::*;
@@ -162,6 +164,25 @@ fn moved_to(change: impl Fn(&mut Config)) -> World {
     (world.guest.tolerant, world.monitor.off) = (true, true);
     assert_eq!((found.carried, found.refused, found.broken), (0, 1, 1));
     world
+}
+
+/// What is owed to somebody who cannot be named stays where the journal is that may still say it.
+#[test]
+fn a_port_that_doubts_connections_does_not_let_them_go() {
+    let mut world = start("moved-doubtful", Setup::default(), false);
+    let memory = world.record();
+    world.connect();
+    world.transfer_some(20_000, 20_000);
+    world.deschedule_guest();
+    write(&mut world, 0, 40_000);
+    world.run_for(MS(500));
+    world.lose_queue();
+    (world.guest.tolerant, world.monitor.off) = (true, true);
+    // The first word of an address.
+    memory.words[1].fetch_xor(1, Relaxed);
+    assert_eq!(world.replace_switch(memory, |_| true).unknown, 1);
+    assert!(world.switch.offload.is_empty());
+    assert!(world.set_aside(memory).is_none());
 }
 
 /// A hole would be the worst: neither end believes in the connection any more.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | head | `fwflows\0` · [`FORMAT`] (8) |
 //! | record | kind (1) · length (4) · content |
-//! | content of a port (kind 1) | instance (8) · nanoseconds by which its engine's clock is behind the host's monotonic one (8) · core's record |
+//! | content of a port (kind 1) | instance (8) · nanoseconds by which its engine's clock is behind the host's monotonic one, modulo 2^64 (8) · core's record |
 //! | content of a connection (kind 2) | core's record |
 //! | end (kind 3) | length zero |
 //! | content of a port whose guest moves (kind 4) | time of its engine (8) · the guest's nonce (8) · core's record |
@@ -19,7 +19,7 @@
 //! come behind it.
 //!
 //! **Clocks.** Times in records are those of the engine that wrote them, whose clock began with its process. An engine that goes on with them has a clock that goes on: ahead of its
-//! switch's ([`Arrived::ahead`]). On another host only the time itself means anything.
+//! switch's, or behind it if it began on another host ([`Arrived::ahead`]). On another host only the time itself means anything.
 //!
 //! **Strangers.** The process that wrote it may have been taken over, and may go on writing: everything is copied before it is looked at. Lengths are checked against the file's.
 
@@ -28,7 +28,6 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use floodway_core::offload::Carried;
 pub use floodway_core::offload::FORMAT;
@@ -47,6 +46,8 @@ const MOVED: u8 = 4;
 const PORT_HEAD: usize = 16;
 /// Bytes that are written or read at once: frames stand still meanwhile.
 const CHUNK: usize = 256 << 10;
+/// Times of engines are below: 146 years. What is added to one stays in range then.
+const LATEST: u64 = 1 << 62;
 
 /// The host's monotonic clock, in nanoseconds.
 fn monotonic() -> u64 {
@@ -87,7 +88,7 @@ impl FlowsWriter {
         now: Instant,
         export: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool),
     ) -> io::Result<()> {
-        let behind = monotonic().saturating_sub(now.as_nanos());
+        let behind = monotonic().wrapping_sub(now.as_nanos());
         self.records(PORT, [instance, behind], export)
     }
 
@@ -155,14 +156,15 @@ impl FlowsWriter {
 #[derive(Debug)]
 pub struct Arrived {
     pub(crate) carried: Carried,
-    /// How far the clock of their engine is behind the host's.
-    behind: Duration,
+    /// How far the clock of their engine is behind the host's, in nanoseconds, modulo 2^64: it is ahead if the guest has come from a host that has been up for longer.
+    behind: u64,
 }
 
 impl Arrived {
-    /// How far the engine's clock has to be ahead of a switch's, which says `now`.
-    pub(crate) fn ahead(&self, now: Instant) -> Duration {
-        (Instant::from_nanos(monotonic()) - self.behind).since(now)
+    /// By how many nanoseconds the engine's clock has to be ahead of a switch's, which says `now`; negative if it is behind.
+    pub(crate) fn ahead(&self, now: Instant) -> i64 {
+        let at = monotonic().wrapping_sub(self.behind);
+        at.wrapping_sub(now.as_nanos()).cast_signed()
     }
 }
 
@@ -214,6 +216,15 @@ struct Reader {
 
 fn wrong(problem: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem.into())
+}
+
+/// The time `at` of an engine.
+fn checked_time(at: u64) -> io::Result<Instant> {
+    if at < LATEST {
+        Ok(Instant::from_nanos(at))
+    } else {
+        Err(wrong("an engine's time is out of range"))
+    }
 }
 
 impl Reader {
@@ -270,7 +281,8 @@ impl Reader {
 
     fn take_port(&mut self, len: usize) -> io::Result<(u64, Arrived)> {
         let ([instance, behind], carried) = self.take_port_record(len)?;
-        Ok((instance, Arrived { carried, behind: Duration::from_nanos(behind) }))
+        checked_time(monotonic().wrapping_sub(behind))?;
+        Ok((instance, Arrived { carried, behind }))
     }
 
     /// The two numbers that a port's record begins with, and core's.
@@ -300,12 +312,13 @@ impl Reader {
                 (kind, _) => return Err(wrong(format!("a record of kind {kind}"))),
             }
         }
-        Ok(Moved { carried, at: Instant::from_nanos(at), nonce })
+        Ok(Moved { carried, at: checked_time(at)?, nonce })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use floodway_core::l2::SourcePolicy;
     use floodway_core::offload::{Config, Offload};
     use rustix::fs::SealFlags;
 
@@ -342,8 +355,34 @@ mod tests {
         let file = written(BYTES, true);
         assert_eq!(instances(&file).unwrap(), [7, 9]);
         let ports = read(file.into(), BYTES).unwrap();
-        let ahead = ports[&7].ahead(Instant::ZERO);
-        assert!(ahead >= Duration::from_millis(5) && ahead < Duration::from_secs(60), "{ahead:?}");
+        assert_goes_on(ports[&7].ahead(Instant::ZERO), 5_000_000);
+    }
+
+    /// A clock that was at `at` goes on, and was read within a minute.
+    #[track_caller]
+    fn assert_goes_on(ahead: i64, at: i64) {
+        assert!((at..at + 60_000_000_000).contains(&ahead), "{ahead} after {at}");
+    }
+
+    #[test]
+    fn a_clock_of_another_host_goes_on() {
+        let days = 24 * 3600 * 1_000_000_000;
+        let up = monotonic();
+        for (at, now) in
+            [(up + 9 * days, 0), (up + 9 * days, days), (1, 9 * days), (LATEST - days, 0)]
+        {
+            let (file, bytes) = left(at);
+            let port = PortOffload::new(Config::default());
+            port.take_in(read_moved(file.into(), bytes).unwrap(), &SourcePolicy::default());
+            let file = File::from(memory(WORDS, SealFlags::SHRINK));
+            let mut flows = FlowsWriter::begin(file.try_clone().unwrap().into(), BYTES).unwrap();
+            // Its switch says zero then.
+            port.hand_over(7, Instant::ZERO, &mut flows).unwrap();
+            flows.end().unwrap();
+            let ports = read(file.into(), BYTES).unwrap();
+            let ahead = ports[&7].ahead(Instant::from_nanos(now));
+            assert_goes_on(ahead, at.cast_signed() - now.cast_signed());
+        }
     }
 
     #[test]
@@ -353,20 +392,19 @@ mod tests {
         assert!(instances(&written(0, true)).unwrap().is_empty());
     }
 
-    /// A file in which a port without connections is written whose guest moves, and how much of it that is.
-    fn left() -> (File, u64) {
+    /// A file in which a port without connections is written whose guest moves at `at`, and how much of it that is.
+    fn left(at: u64) -> (File, u64) {
         let file = memory(WORDS, SealFlags::SHRINK);
         let mut flows = FlowsWriter::begin(file.try_clone().unwrap(), BYTES).unwrap();
         let engine = Offload::<Held>::new(Config::default(), 1);
-        let at = Instant::from_millis(5);
         let put = |put: &mut dyn FnMut(&[u8]) -> bool| assert!(engine.export(&Nowhere, put));
-        flows.moved(at, 9, put).unwrap();
+        flows.moved(Instant::from_nanos(at), 9, put).unwrap();
         (file.into(), flows.end().unwrap())
     }
 
     #[test]
     fn what_a_guest_has_moved_with_is_read_and_nothing_else_is() {
-        let (file, bytes) = left();
+        let (file, bytes) = left(5_000_000);
         let read = |bytes| read_moved(file.try_clone().unwrap().into(), bytes);
         let moved = read(bytes).unwrap();
         assert_eq!((moved.at, moved.nonce), (Instant::from_millis(5), 9));
@@ -374,12 +412,16 @@ mod tests {
         assert!(read_moved(written(BYTES, true).into(), BYTES).is_err(), "an upgrade's");
         assert!(instances(&file).is_err(), "a move's");
         for (at, byte) in [(0, b'x'), (8, FORMAT as u8 + 1), (HEAD, 9), (HEAD + 4, 0xff)] {
-            let (file, bytes) = left();
+            let (file, bytes) = left(5_000_000);
             file.write_all_at(&[byte], at as u64).unwrap();
             assert!(read_moved(file.into(), bytes).is_err(), "{at}");
         }
+        for at in [LATEST, 1 << 63, u64::MAX] {
+            let (file, bytes) = left(at);
+            assert!(read_moved(file.into(), bytes).is_err(), "{at} is no time");
+        }
         // A connection that cannot be read: another one may owe what it did.
-        let (file, bytes) = left();
+        let (file, bytes) = left(5_000_000);
         let wrong = [CONNECTION, 1, 0, 0, 0, 0xff, END, 0, 0, 0, 0];
         file.write_all_at(&wrong, bytes - RECORD as u64).unwrap();
         assert!(read_moved(file.into(), bytes + wrong.len() as u64).is_err());

@@ -16,12 +16,14 @@ use floodway_core::offload::Config;
 use floodway_core::offload::journal::{Journal, Layout, Lost, Used, Verdict, Words};
 use floodway_process::fault::{self, Point};
 use rustix::fs::{SeekFrom, fstat, seek};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 
 use super::{WORD, map};
 
 /// Stretches of a file that are looked at, at most: a journal is filled from its beginning.
 const MAX_EXTENTS: usize = 64;
+/// Bytes of a page, at least: what has memory begins and ends with one.
+const PAGE: usize = 4096;
 
 /// The words of a journal, mapped for good.
 #[derive(Clone, Copy)]
@@ -96,6 +98,7 @@ impl KeptJournal {
 
 /// Behind the last of these words of `file` for which it has memory: all words behind that are zero.
 fn end_of_data(file: &OwnedFd, words: Range<usize>) -> usize {
+    let words = words.start..own_end(file, &words);
     let [start, end] = [words.start, words.end].map(|word| (word * WORD) as u64);
     let (mut at, mut last) = (start, start);
     for _ in 0..MAX_EXTENTS {
@@ -109,6 +112,15 @@ fn end_of_data(file: &OwnedFd, words: Range<usize>) -> usize {
         (at, last) = (hole, hole.min(end));
     }
     words.end
+}
+
+/// The end of `words`, but for those in a page of which only what comes behind them has memory. The places of a [`Layout`] end anywhere in a page.
+fn own_end(file: &OwnedFd, words: &Range<usize>) -> usize {
+    let shared = words.start.max(words.end - words.end % (PAGE / WORD));
+    let mut bytes = vec![0; (words.end - shared) * WORD];
+    let read = pread(file, &mut bytes, (shared * WORD) as u64);
+    let is_zero = read == Ok(bytes.len()) && bytes.iter().all(|&byte| byte == 0);
+    if is_zero { shared } else { words.end }
 }
 
 impl std::fmt::Debug for KeptJournal {
@@ -138,8 +150,15 @@ mod tests {
 
     #[test]
     fn what_was_recorded_is_found_and_the_rest_takes_no_memory() {
-        let file = memory(words(BUDGET), SealFlags::SHRINK);
-        let kept = KeptJournal::open(&file, BUDGET).unwrap();
+        // Places and slots that fill whole pages, and such that do not.
+        for budget in [BUDGET, 1_000_000, 4_000_000] {
+            check_memory(budget);
+        }
+    }
+
+    fn check_memory(budget: u32) {
+        let file = memory(words(budget), SealFlags::SHRINK);
+        let kept = KeptJournal::open(&file, budget).unwrap();
         assert!(kept.is_blank());
         let mut journal = kept.begin();
         assert_eq!(blocks(&file), 0);
@@ -149,7 +168,7 @@ mod tests {
         let place = journal.open(&debtor, Seq(9)).unwrap();
         assert!(journal.keep(place, 600, Image { about: 3, bytes: &[7; 700] }));
         assert!(blocks(&file) * 512 <= 4 * 4096, "{} blocks", blocks(&file));
-        let again = KeptJournal::open(&file, BUDGET).unwrap();
+        let again = KeptJournal::open(&file, budget).unwrap();
         assert!(!again.is_blank());
         let taken = blocks(&file);
         let (_, verdicts, lost) = again.adopt();
@@ -160,7 +179,7 @@ mod tests {
             (flow.tuple, flow.acked, &frames[0].bytes[..]),
             (tuple, Seq(609), &[7; 700][..])
         );
-        assert!(KeptJournal::open(&file, 2 * BUDGET).is_err(), "too short");
+        assert!(KeptJournal::open(&file, 2 * budget).is_err(), "too short");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use floodway_core::offload::{
     Adoption, Config, Edit, FlowNotice, Link, Offload, Resumption, Segment, Sink,
     SynthesizedSegment, Transmission,
 };
-use floodway_core::time::{Duration, Instant};
+use floodway_core::time::Instant;
 use floodway_wire::{FiveTuple, MacAddr};
 
 use crate::frame::describe::Direction;
@@ -160,8 +160,7 @@ impl PortOffload {
         now: Instant,
     ) -> Found {
         let mut machine = self.machine();
-        let ahead = arrived.as_ref().map_or(Duration::ZERO, |arrived| arrived.ahead(now));
-        machine.ahead = i64::try_from(ahead.as_nanos()).unwrap_or(0);
+        machine.ahead = arrived.as_ref().map_or(0, |arrived| arrived.ahead(now));
         let now = machine.time(now);
         let mut carried = arrived.map(|arrived| arrived.carried).unwrap_or_default();
         let mut found = Found::default();

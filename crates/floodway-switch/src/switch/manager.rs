@@ -197,7 +197,15 @@ impl Manager {
     fn reset_owing(&self) {
         let mut delivery = Delivery::new(Arc::clone(&self.shared));
         for port in self.shared.ports().list() {
-            Session::open(port, &mut delivery).reset_owing();
+            // Whether another host has what was set aside is not waited for, and one of the two has to know of it.
+            let was_aside = port.offload.bring_back();
+            let mut session = Session::open(port, &mut delivery);
+            if was_aside {
+                session.abort();
+            } else {
+                session.reset_owing();
+            }
+            drop(session);
             delivery.flush();
         }
     }
@@ -454,6 +462,7 @@ impl Manager {
         let mut delivery = Delivery::new(Arc::clone(&self.shared));
         for port in gone {
             // Whoever waits for what only the switch has must not wait for ever.
+            port.offload.bring_back();
             Session::open(port, &mut delivery).abort();
             delivery.flush();
             if let Some(connection) = state.connections.remove(&port.id) {

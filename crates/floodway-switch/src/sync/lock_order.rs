@@ -6,6 +6,7 @@
 //! | rank | lock | taken by |
 //! |---|---|---|
 //! | [`Rank::Transmit`] | a transmit queue | the port's worker for a turn; its socket thread, to start and stop the ring |
+//! | [`Rank::Aside`] | connections of a port that are set aside | its socket thread, and who stops the port |
 //! | [`Rank::Offload`] | a port's TCP offload | whoever has a frame or a timer for it |
 //! | [`Rank::Clamp`] | a port's inbound clamp | the same, for frames that the offload lets pass |
 //! | [`Rank::Receive`] | a receive queue | whoever has a frame for the guest |
@@ -29,6 +30,7 @@ use crate::sync::lock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
     Transmit,
+    Aside,
     Offload,
     Clamp,
     Receive,
@@ -131,7 +133,8 @@ mod tests {
 
     #[test]
     fn locks_are_taken_in_ascending_order_and_again_when_they_are_free() {
-        take(&[Rank::Transmit, Rank::Offload, Rank::Clamp, Rank::Receive, Rank::Last]);
+        take(&[Rank::Transmit, Rank::Aside, Rank::Offload]);
+        take(&[Rank::Offload, Rank::Clamp, Rank::Receive, Rank::Last]);
         take(&[Rank::Offload, Rank::Last]);
         take(&[Rank::Receive]);
     }

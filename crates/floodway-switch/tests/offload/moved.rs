@@ -1,9 +1,10 @@
 //! Connections follow a guest from the port of one host to that of another. What brokers say to each other is said by hand here.
 
 use std::collections::VecDeque;
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -43,13 +44,14 @@ struct Host {
     budget: u32,
     /// Front-ends for its port.
     frontends: mpsc::Sender<UnixStream>,
+    /// The broker's end of the port's channel.
+    channel: OwnedFd,
     said: Mutex<VecDeque<FromDataPlane>>,
 }
 
 impl Host {
-    fn start(dir: &Path, offload: OffloadConfig, device: &str) -> Self {
-        let config: Config = config_with(dir, offload, device);
-        switch::prepare_confined(&config).expect("prepared");
+    fn start(config: &Config, device: &str) -> Self {
+        switch::prepare_confined(config).expect("prepared");
         let opened = Device::open(UplinkKind::Tap, device).expect("a device");
         netns::ip(&format!("link set {device} master br0"));
         let bell = Arc::new(Bell::new().expect("a bell"));
@@ -66,7 +68,7 @@ impl Host {
         drop::<Channel<FromPort, ToPort>>(theirs);
         let brokered = Brokered {
             ports: [(0, port)].into(),
-            numbers: switch::numbers(&config),
+            numbers: switch::numbers(config),
             uplinks: vec![BrokerUplink { number: 0, device }],
             counters: None,
             pairs: None,
@@ -75,11 +77,18 @@ impl Host {
             arrived: [].into(),
             awaits_guests: false,
         };
-        let switch = Switch::start_behind_broker(&config, brokered).expect("a switch");
+        let switch = Switch::start_behind_broker(config, brokered).expect("a switch");
         switch.speak_of_moves(bell);
         let (frontends, waiting) = mpsc::channel();
+        let channel = ours.as_fd().try_clone_to_owned().expect("descriptors");
         thread::spawn(move || pass_on(&ours, &waiting));
-        Self { switch, journal, budget, frontends, said: Mutex::default() }
+        Self { switch, journal, budget, frontends, channel, said: Mutex::default() }
+    }
+
+    /// Its broker goes.
+    fn lose_broker(&self) {
+        let channel = self.channel.try_clone().expect("descriptors");
+        UnixStream::from(channel).shutdown(Shutdown::Both).expect("a channel");
     }
 
     fn connect(&self) -> Frontend {
@@ -95,12 +104,6 @@ impl Host {
             said.extend(self.switch.take_said());
             said.pop_front()
         })
-    }
-
-    fn says_nothing(&self) -> bool {
-        let mut said = self.said.lock().expect("a lock");
-        said.extend(self.switch.take_said());
-        said.is_empty()
     }
 
     fn follow(&self, step: MoveStep) {
@@ -132,18 +135,34 @@ fn with_hosts(
     offload: &OffloadConfig,
     test: impl FnOnce(&[Host; 2], &Scene) + Send,
 ) {
+    with_hosts_until_stopped(guest, offload, |_| (), test, |()| ());
+}
+
+/// As [`with_hosts`], with what `change` makes of the second one's configuration. `after` looks what has become of what `test` returns when the switches have stopped.
+fn with_hosts_until_stopped<R: Send>(
+    guest: GuestConfig,
+    offload: &OffloadConfig,
+    change: impl FnOnce(&mut Config) + Send,
+    test: impl FnOnce(&[Host; 2], &Scene) -> R + Send,
+    after: impl FnOnce(R) + Send,
+) {
     netns::within(|| {
         let dirs = [0, 1].map(|_| tempfile::tempdir().expect("a directory"));
         netns::ip("link add br0 type bridge");
         netns::ip("link set br0 up");
         netns::ip("addr add 10.9.0.1/24 dev br0");
-        let hosts =
-            [0, 1].map(|n| Host::start(dirs[n].path(), offload.clone(), &format!("fwo{n}")));
+        let devices = ["fwo0", "fwo1"];
+        let mut configs = [0, 1].map(|n| config_with(dirs[n].path(), offload.clone(), devices[n]));
+        change(&mut configs[1]);
+        let hosts = [0, 1].map(|n| Host::start(&configs[n], devices[n]));
         let guest = Guest::new(guest);
         let mut frontend = hosts[0].connect();
         frontend.set_up(&guest).expect("the switch takes the guest");
-        act(guest, frontend, hosts[0].switch.operator(), |scene| test(&hosts, scene));
+        let mut result = None;
+        let test = |scene: &Scene| result = Some(test(&hosts, scene));
+        act(guest, frontend, hosts[0].switch.operator(), test);
         hosts.into_iter().for_each(|host| host.switch.stop());
+        after(result.expect("a result"));
     });
 }
 
@@ -336,13 +355,15 @@ fn a_port_whose_connections_nobody_takes_drains_by_itself() {
             from.follow(MoveStep::Export { flows: FORMAT, file, bytes: ROOM });
             stop(scene);
             begin(scene, false);
-            assert!(from.says_nothing(), "it is too late for that");
+            let nothing = FromDataPlane::Exported { port: 0, online: 0, bytes: 0 };
+            assert_eq!(from.hear(), nothing, "it is too late for that");
             start_again(scene);
         }
         begin(scene, true);
         assert_eq!(from.hear(), FromDataPlane::Leaving { port: 0, leaving: true });
         let file = sealed::fixed("flows", ROOM).expect("memory");
         from.follow(MoveStep::Export { flows: FORMAT + 1, file, bytes: ROOM });
+        assert_eq!(from.hear(), FromDataPlane::Exported { port: 0, online: 0, bytes: 0 });
         wait_until("the drain", || from.flows() == ["OFFLINE"]);
     });
 }
@@ -408,4 +429,57 @@ fn what_comes_too_late_or_cannot_be_read_is_not_taken() {
         from.follow(MoveStep::StayBehind);
         transfer(&mut guest, &mut host, 100_000);
     });
+}
+
+/// R1 where nobody will say whether the other host has what was acknowledged: the peer hears of it.
+#[test]
+fn what_is_set_aside_when_the_switch_stops_is_reset() {
+    let test = |hosts: &[Host; 2], scene: &Scene| {
+        let ends = owe(scene);
+        drop(leave(&hosts[0], scene));
+        ends
+    };
+    let after = |(_guest, mut host): (TcpStream, TcpStream)| {
+        let error = host.read(&mut [0; 1]).expect_err("no end of what was sent");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    };
+    with_hosts_until_stopped(small(), &offload(true, true), |_| (), test, after);
+}
+
+/// Without a broker nobody says any more what becomes of a move: connections are back, and rings do not wait.
+#[test]
+fn a_port_that_loses_its_broker_goes_on_alone() {
+    with_hosts(GuestConfig::default(), &offload(true, true), |hosts, scene| {
+        let (mut guest, mut host) = scene.connection(false);
+        transfer(&mut guest, &mut host, 100_000);
+        let [from, to] = hosts;
+        drop(leave(from, scene));
+        to.follow(MoveStep::Arriving(true));
+        start(to, scene);
+        assert!(from.flows().is_empty() && !to.runs(), "set aside, and it waits");
+        to.lose_broker();
+        wait_until("the guest to run", || to.runs());
+        from.lose_broker();
+        wait_until("the connection to be back", || from.flows().len() == 1);
+    });
+}
+
+/// Whoever may connect to this host is not believed more than a guest.
+#[test]
+fn connections_of_another_guest_are_not_taken() {
+    let elsewhere =
+        |config: &mut Config| config.ports[0].ips = vec![Ipv4Addr::new(10, 9, 0, 7).into()];
+    let test = |hosts: &[Host; 2], scene: &Scene| {
+        let (mut guest, mut host) = scene.connection(false);
+        transfer(&mut guest, &mut host, 100_000);
+        let [from, to] = hosts;
+        let (file, bytes) = leave(from, scene);
+        to.follow(MoveStep::Arriving(true));
+        to.follow(MoveStep::Import { file, bytes });
+        let refused = FromDataPlane::Imported { port: 0, taken: false, carried: 0, online: 0 };
+        start(to, scene);
+        assert_eq!(to.hear(), refused);
+    };
+    let offload = offload(true, true);
+    with_hosts_until_stopped(GuestConfig::default(), &offload, elsewhere, test, |()| ());
 }

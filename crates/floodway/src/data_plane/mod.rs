@@ -187,6 +187,10 @@ fn hand_over(
     let (online, flows) = preparation.map(Preparation::end).unwrap_or_default();
     switch.hand_over(addresses.as_mut(), flows);
     tracing::debug!("connections are written");
+    // What ports' threads have said last: whoever has taken connections in has said so.
+    for message in switch.take_said() {
+        channel.send(&message, &[])?;
+    }
     channel.send(&FromDataPlane::HandedOver { online }, &[])?;
     // What is left is to give memory back. The next one needs the CPU more: frames stand still. If that is refused, it takes turns with it.
     let _ = setpriority_process(None, NICEST);

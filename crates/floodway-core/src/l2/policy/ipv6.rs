@@ -71,7 +71,7 @@ impl SourcePolicy {
     }
 
     /// Checks an address that a frame from `mac` claims.
-    fn check_own_v6(&self, mac: MacAddr, claimed: Ipv6Addr) -> Result<(), Spoof> {
+    pub(super) fn check_own_v6(&self, mac: MacAddr, claimed: Ipv6Addr) -> Result<(), Spoof> {
         if claimed == mac.to_link_local() { Ok(()) } else { self.check_own(IpAddr::V6(claimed)) }
     }
 

@@ -81,6 +81,18 @@ impl SourcePolicy {
         if self.mac.is_none_or(|mac| mac == src) { Ok(()) } else { Err(Spoof::Mac) }
     }
 
+    /// Checks the addresses that packets of a connection of the guest have, which is not taken from one of its frames.
+    ///
+    /// # Errors
+    /// Its frames would have to be dropped.
+    pub fn check_addresses(&self, mac: MacAddr, ip: IpAddr) -> Result<(), Spoof> {
+        self.check_mac(mac)?;
+        match ip {
+            IpAddr::V4(_) => self.check_own(ip),
+            IpAddr::V6(ip) => self.check_own_v6(mac, ip),
+        }
+    }
+
     /// Returns `true` if frames have to go through [`check`](Self::check).
     #[must_use]
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use floodway_wire::FiveTuple;
+use floodway_wire::{FiveTuple, MacAddr};
 use serde::{Deserialize, Serialize};
 
 use super::{Flow, Marks, Phase};
@@ -53,6 +53,11 @@ impl FlowState {
         let to_guest = self.rx.acknowledged();
         let owes = to_guest[1].after(to_guest[0]) || self.tx.owes();
         owes.then(|| Owing { link: unpack(self.link), to_guest, una: self.tx.una() })
+    }
+
+    /// The guest's Ethernet address.
+    pub fn guest(&self) -> MacAddr {
+        unpack(self.link).guest
     }
 
     /// What it is called.

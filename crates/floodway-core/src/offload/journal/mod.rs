@@ -10,7 +10,7 @@
 //! A *journal* is memory of fixed size for one port, for both directions: what a record says, the order of stores and what may be believed of them are the same,
 //! one file is made, handed over and adopted, and neither side starves the other as long as each keeps to the budget that the journal was made for. It has places for *flows*, and *slots* of the pool in which frames are kept. Both begin with a word that
 //! says whether they are *published*, which is the last one that is stored and the first one that is cleared. There is no list and no pointer that a
-//! reader has to believe: whoever adopts a journal looks at every place and slot ([`adopt`]).
+//! reader has to believe: whoever adopts a journal looks at every place and slot that may have been written ([`adopt`], [`Used`]).
 //!
 //! | record | words |
 //! |---|---|

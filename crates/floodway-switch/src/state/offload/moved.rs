@@ -5,16 +5,18 @@
 //! and wakes it; what it has to say goes into the [`Outbox`], and rings the bell of whoever sends that.
 //!
 //! Connections that have left are *set aside*: the port's engine knows none then, so that whatever comes passes, and the records of what is owed stay in the journal until another host has all of it
-//! ([`Offload::set_aside`]).
+//! ([`Offload::set_aside`]). They are written then, while frames of others go on. Whoever stops the port finds them, and takes them back before what is owed ends with the journal.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time;
 
+use floodway_core::l2::SourcePolicy;
+use floodway_core::offload::journal::{Creditor, Retained};
 use floodway_core::offload::{Offload, Resumption};
 use floodway_core::time::Instant;
 use floodway_process::message::FromDataPlane;
@@ -22,10 +24,12 @@ use floodway_wire::parse;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{GuestEvent, Machine, Nowhere, PortOffload, as_number, reviver};
+use crate::frame::PREFIX_LEN;
 use crate::frame::held::Held;
 use crate::kept::flows::{FlowsWriter, Moved};
 use crate::state::supply::Bell;
 use crate::sync::lock;
+use crate::sync::lock_order::{Ordered, Rank};
 
 /// What is said of moves to whoever speaks with other hosts.
 #[derive(Debug)]
@@ -70,15 +74,22 @@ pub(crate) enum Order {
 }
 
 /// What is between a port and whoever speaks with other hosts.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Moving {
     orders: Mutex<VecDeque<Order>>,
     /// Wakes the port's thread.
     alarm: OnceLock<Arc<EventFd>>,
     outbox: OnceLock<Arc<Outbox>>,
+    /// Connections that are set aside, or are being written.
+    aside: Mutex<Option<Aside>>,
 }
 
 impl Moving {
+    /// Connections that are set aside.
+    pub(crate) fn aside(&self) -> Ordered<MutexGuard<'_, Option<Aside>>> {
+        Ordered::lock(Rank::Aside, &self.aside)
+    }
+
     /// Lets the port speak with other hosts.
     pub(crate) fn connect(&self, outbox: Arc<Outbox>) {
         self.outbox.get_or_init(|| outbox);
@@ -131,11 +142,26 @@ impl Aside {
         let meta = parse(frame, frame.len()).ok();
         meta.is_some_and(|meta| self.0.flow(&meta.flow.reversed()).is_some())
     }
+
+    /// Writes them into `file`, of `bytes`, as they are at `now`. `None` if something is owed that cannot be written.
+    fn write(
+        &self,
+        file: OwnedFd,
+        bytes: u64,
+        now: Instant,
+        nonce: u64,
+    ) -> io::Result<Option<Left>> {
+        let mut flows = FlowsWriter::begin(file, bytes)?;
+        let mut is_whole = false;
+        flows.moved(now, nonce, |put| is_whole = self.0.export(&Nowhere, put))?;
+        let bytes = flows.end()?;
+        Ok(is_whole.then(|| Left { online: self.0.online(), bytes }))
+    }
 }
 
 /// What was written of connections that leave.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Left {
-    pub(crate) aside: Aside,
     /// Those that were online.
     pub(crate) online: u32,
     /// Bytes from the start of the file.
@@ -143,31 +169,41 @@ pub(crate) struct Left {
 }
 
 impl PortOffload {
-    /// Writes all connections into `file`, of `bytes`, and sets them aside. The guest's rings have stopped, and it wants to find `nonce` in notices. Nothing is changed, and `None` returned, if
+    /// Sets all connections aside, and writes them into `file`, of `bytes`. The guest's rings have stopped, and it wants to find `nonce` in notices. They are back, and `None` is returned, if
     /// something is owed that cannot be written.
     ///
     /// # Errors
-    /// The file takes no more.
+    /// The file takes no more. They are back.
     pub(crate) fn leave(&self, file: OwnedFd, bytes: u64, nonce: u64) -> io::Result<Option<Left>> {
+        let mut place = self.moving.aside();
+        let (aside, now) = self.set_aside();
+        let written = aside.write(file, bytes, now, nonce);
+        match written {
+            Ok(Some(_)) => *place = Some(aside),
+            _ => self.take_back(aside),
+        }
+        written
+    }
+
+    /// Takes all connections out of the engine. Returns its time, too.
+    fn set_aside(&self) -> (Aside, Instant) {
         let mut machine = self.machine();
         let now = machine.time(self.moving.now());
         machine.latest = now;
-        let mut flows = FlowsWriter::begin(file, bytes)?;
-        let mut is_whole = false;
-        flows.moved(now, nonce, |put| is_whole = machine.engine.export(&Nowhere, put))?;
-        let bytes = flows.end()?;
-        if !is_whole {
-            return Ok(None);
-        }
-        let online = machine.engine.online();
         let aside = Aside(Box::new(machine.engine.set_aside(seed())));
         machine.moved_since = Some(false);
         self.publish(&machine, None);
-        Ok(Some(Left { aside, online, bytes }))
+        (aside, now)
     }
 
-    /// Goes on with what was set aside. The port's worker has to look at it then.
-    pub(crate) fn bring_back(&self, Aside(aside): Aside) {
+    /// Goes on with what was set aside; returns `true` if anything was. The port's worker has to look at it then.
+    pub(crate) fn bring_back(&self) -> bool {
+        let mut place = self.moving.aside();
+        let aside = place.take();
+        aside.map(|aside| self.take_back(aside)).is_some()
+    }
+
+    fn take_back(&self, Aside(aside): Aside) {
         let mut machine = self.machine();
         machine.engine.bring_back(*aside);
         if machine.moved_since.take() == Some(true) {
@@ -177,7 +213,9 @@ impl PortOffload {
     }
 
     /// Another host has all that was set aside.
-    pub(crate) fn forget(&self, Aside(aside): Aside) {
+    pub(crate) fn forget(&self) {
+        let mut place = self.moving.aside();
+        let Some(Aside(aside)) = place.take() else { return };
         let mut machine = self.machine();
         machine.engine.forget_aside(*aside);
         machine.moved_since = None;
@@ -199,8 +237,9 @@ impl PortOffload {
         machine.engine.is_free() && machine.moved_since.is_none()
     }
 
-    /// Goes on with what a guest has moved with, whose rings do not run yet. The port [is free](Self::is_free). Returns what has become of it.
-    pub(crate) fn take_in(&self, moved: Moved) -> Resumption {
+    /// Goes on with what a guest has moved with, whose rings do not run yet. The port [is free](Self::is_free). Frames that `policy` would refuse are not
+    /// believed to be the guest's. Returns what has become of it.
+    pub(crate) fn take_in(&self, moved: Moved, policy: &SourcePolicy) -> Resumption {
         let Moved { carried, at, .. } = moved;
         let mut machine = self.machine();
         // A clock of its own, which may be behind the one that it had.
@@ -211,6 +250,13 @@ impl PortOffload {
             machine.engine.record_in(journal.begin());
         }
         let revive = reviver(Arc::clone(&machine.pool));
+        let is_refused = |creditor, frame: &Retained| {
+            let prefix = &frame.bytes[..frame.bytes.len().min(PREFIX_LEN)];
+            creditor == Creditor::Peer && policy.check(prefix).is_err()
+        };
+        let revive = |creditor, frame: &Retained| {
+            if is_refused(creditor, frame) { None } else { revive(creditor, frame) }
+        };
         let found = machine.engine.import(carried, at, &Nowhere, revive);
         let owed_to = machine.engine.owed_to();
         self.owed_to.store(owed_to.map_or(0, as_number), Ordering::Release);

@@ -22,7 +22,10 @@
 //! that it is here. When its connections have come they are taken in, with what is owed in the journal, and then the rings start, in the same step. So no guest that runs here and in its
 //! name something is acknowledged has connections elsewhere. What comes before the rings are to start waits here, and is thrown away if the front-end goes: then the guest goes on where it was.
 //!
-//! **Another process** finds nothing of this: what was set aside is brought back before it takes over ([`Device::end_moves`]), and if this one is killed, it is in the journal.
+//! **Another process** finds nothing of this: what was set aside is brought back before it takes over ([`Device::end_moves`]), and if this one is killed, it is in the journal. Rings that wait are started by that process,
+//! which has the connections. If only the broker goes, the port goes on [alone](Device::go_on_alone).
+//!
+//! **The switch stops**, or the port is removed: nobody will say whether the other host has what was set aside, and the journal ends. So it is brought back, and what it owes is reset.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,7 +38,7 @@ use floodway_process::message::{ANSWER_MS, ARRIVAL_MS, FromDataPlane, RELEASE_MS
 use super::Device;
 use crate::kept::flows::{FORMAT, Moved};
 use crate::queues::rx::PendingFrame;
-use crate::state::offload::moved::{Aside, Left, Order};
+use crate::state::offload::moved::{Left, Order};
 use crate::state::port::Port;
 
 /// Where a port is with a guest that leaves.
@@ -48,7 +51,7 @@ pub(super) enum Departure {
     /// Into this file, of so many bytes.
     Goes(OwnedFd, u64),
     /// Until then for word of the other host.
-    Gone(Aside, Instant),
+    Gone(Instant),
     Drains,
 }
 
@@ -135,7 +138,7 @@ impl Device {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let asks = match self.departure {
-            Departure::Asks(until) | Departure::Gone(_, until) => Some(until),
+            Departure::Asks(until) | Departure::Gone(until) => Some(until),
             _ => None,
         };
         asks.into_iter().chain(self.arrival.waits).min()
@@ -151,7 +154,7 @@ impl Device {
             );
             self.departure = self.drain();
         }
-        if matches!(self.departure, Departure::Gone(_, until) if until <= now) {
+        if matches!(self.departure, Departure::Gone(until) if until <= now) {
             tracing::warn!(
                 port = self.port.config.name,
                 "nobody says whether another host has its connections: they are taken back"
@@ -168,13 +171,23 @@ impl Device {
     }
 
     fn export_into(&mut self, format: u32, file: OwnedFd, bytes: u64) {
-        if matches!(self.departure, Departure::Asks(_) | Departure::Goes(..)) {
-            self.departure = Departure::Goes(file, bytes);
-            if format != FORMAT {
-                return self.stay_behind();
+        match self.departure {
+            Departure::Asks(_) | Departure::Goes(..) if format == FORMAT => {
+                self.departure = Departure::Goes(file, bytes);
+                self.export_if_stopped();
             }
-            self.export_if_stopped();
+            Departure::Gone(_) => {}
+            // Too late, or not in this way.
+            _ => {
+                self.stay_behind();
+                self.say_exported(Left::default());
+            }
         }
+    }
+
+    fn say_exported(&self, Left { online, bytes }: Left) {
+        let port = number(&self.port);
+        self.port.offload.moving.say(FromDataPlane::Exported { port, online, bytes });
     }
 
     fn is_stopped(&self) -> bool {
@@ -192,40 +205,45 @@ impl Device {
             tracing::error!(port = port.config.name, %error, "connections cannot be written");
             None
         });
-        let (online, bytes) = left.as_ref().map_or((0, 0), |left| (left.online, left.bytes));
-        port.offload.moving.say(FromDataPlane::Exported { port: number(port), online, bytes });
+        self.say_exported(left.unwrap_or_default());
         self.departure = match left {
-            Some(Left { aside, .. }) => {
-                // It would be taken for the peer's at the other host, and says what was said to the guest.
-                let is_of = |frame: &PendingFrame| aside.knows(&frame.bytes);
-                port.pairs.iter().for_each(|pair| pair.rx().drop_waiting(is_of));
-                Departure::Gone(aside, Instant::now() + Duration::from_millis(RELEASE_MS))
+            Some(_) => {
+                self.drop_waiting();
+                Departure::Gone(Instant::now() + Duration::from_millis(RELEASE_MS))
             }
             None => self.drain(),
         };
     }
 
+    /// Drops what waits for a guest whose connections are set aside: it would be taken for the peer's at the other host, and says what was said to the guest.
+    fn drop_waiting(&self) {
+        let aside = self.port.offload.moving.aside();
+        let Some(aside) = &*aside else { return };
+        let is_of = |frame: &PendingFrame| aside.knows(&frame.bytes);
+        self.port.pairs.iter().for_each(|pair| pair.rx().drop_waiting(is_of));
+    }
+
     fn stay_behind(&mut self) {
         self.departure = match std::mem::take(&mut self.departure) {
             Departure::Asks(_) | Departure::Goes(..) => self.drain(),
-            Departure::Gone(aside, _) => {
-                self.bring_back(aside);
+            Departure::Gone(_) => {
+                self.bring_back();
                 self.decided()
             }
             unchanged => unchanged,
         };
     }
 
-    fn bring_back(&self, aside: Aside) {
-        self.port.offload.bring_back(aside);
+    fn bring_back(&self) {
+        self.port.offload.bring_back();
         wake_worker(&self.port);
     }
 
     /// The other host has what is owed. If an earlier process has set it aside, this one has found it in the journal.
     fn release(&mut self) {
         match std::mem::take(&mut self.departure) {
-            Departure::Gone(aside, _) => {
-                self.port.offload.forget(aside);
+            Departure::Gone(_) => {
+                self.port.offload.forget();
                 self.departure = self.decided();
             }
             departure if self.is_stopped() => {
@@ -238,17 +256,22 @@ impl Device {
 
     /// Rings start again: whoever was on the way to another host is still here.
     pub(super) fn return_from_move(&mut self) {
-        if matches!(self.departure, Departure::Gone(..))
-            && let Departure::Gone(aside, _) = std::mem::take(&mut self.departure)
-        {
-            self.bring_back(aside);
+        if matches!(self.departure, Departure::Gone(_)) {
+            self.departure = Departure::Stays;
+            self.bring_back();
             self.port.offload.moving.say(leaving(&self.port, false));
             self.note_migration();
         }
     }
 
-    /// No other host is to be reckoned with any more, and another process may go on with the port.
+    /// No other host is to be reckoned with any more, and no ring starts here for that: the switch stops, or another process goes on with the port.
     pub fn end_moves(&mut self) {
+        self.stay_behind();
+        self.forget_arrival();
+    }
+
+    /// Nobody is there any more who speaks with other hosts, and the port goes on.
+    pub fn go_on_alone(&mut self) {
         self.stay_behind();
         self.expect_nothing();
     }
@@ -258,7 +281,7 @@ impl Device {
         let departure = std::mem::take(&mut self.departure);
         match departure {
             Departure::Asks(_) => self.port.offload.moving.say(leaving(&self.port, false)),
-            Departure::Gone(..) => self.departure = departure,
+            Departure::Gone(_) => self.departure = departure,
             Departure::Stays | Departure::Goes(..) | Departure::Drains => {}
         }
     }
@@ -285,13 +308,25 @@ impl Device {
         let port = &self.port;
         let found = self.is_free().then(|| {
             port.nonce.store(moved.nonce, Ordering::Relaxed);
-            port.offload.take_in(*moved)
+            port.offload.take_in(*moved, &port.policy)
         });
         tracing::info!(port = port.config.name, ?found, "a guest has come with its connections");
         port.offload.moving.say(imported(port, found));
     }
 
+    /// The port's guest may have the addresses of these connections. Else the other host would have this one speak for others.
+    fn may_take_in(&self, moved: &Moved) -> bool {
+        let Port { policy, config, .. } = &*self.port;
+        let refused =
+            moved.carried.guests().find(|&(mac, ip)| policy.check_addresses(mac, ip).is_err());
+        if let Some((mac, ip)) = refused {
+            tracing::warn!(port = config.name, %mac, %ip, "a guest comes with connections that are not its own");
+        }
+        refused.is_none()
+    }
+
     fn on_import(&mut self, moved: Option<Box<Moved>>) {
+        let moved = moved.filter(|moved| self.may_take_in(moved));
         if !self.arrival.expected || moved.is_none() {
             self.port.offload.moving.say(imported(&self.port, None));
             return self.expect_nothing();
@@ -304,12 +339,17 @@ impl Device {
 
     /// Nothing comes any more: rings that wait start.
     pub(super) fn expect_nothing(&mut self) {
+        if self.forget_arrival() {
+            self.update_all();
+        }
+    }
+
+    /// Nothing comes any more. Returns `true` if rings wait.
+    fn forget_arrival(&mut self) -> bool {
         let Arrival { waits, came, .. } = std::mem::take(&mut self.arrival);
         if came.is_some() {
             self.port.offload.moving.say(imported(&self.port, None));
         }
-        if waits.is_some() {
-            self.update_all();
-        }
+        waits.is_some()
     }
 }

@@ -86,7 +86,10 @@ impl Relay {
             let outcome = match poll(&fds, self.due_in()) {
                 // What the front-end has set up is what the next process is told by the broker.
                 Some(0) if self.stop.is_hand_over() => return lock(&self.device).end_moves(),
-                Some(0) => return self.disconnect(),
+                Some(0) => {
+                    lock(&self.device).end_moves();
+                    return self.disconnect();
+                }
                 Some(1) => self.on_alarm(),
                 Some(_) => self.on_channel(),
                 None => {
@@ -96,6 +99,7 @@ impl Relay {
             };
             if let Err(error) = outcome {
                 // Frames go on: nothing that they need is the broker's.
+                lock(&self.device).go_on_alone();
                 return log_limited!(error, self.port, %error, "the broker is gone");
             }
             self.pause();
