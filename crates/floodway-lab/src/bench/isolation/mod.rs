@@ -130,7 +130,7 @@ fn peers(args: &Args) -> Result<Vec<PeerKind>> {
 /// Huge pages for the victims, and `more` MiB.
 fn reserve(args: &Args, more: u64) -> Result<Option<Reservation>> {
     let pages = run::pages(args);
-    let victims = if pages == Pages::Huge { 2 * Spec::victim(pages).end() >> 20 } else { 0 };
+    let victims = if pages == Pages::Huge { (2 * Spec::victim(pages).end()) >> 20 } else { 0 };
     let mib = victims + more;
     (mib > 0)
         .then(|| Reservation::acquire(mib))
