@@ -173,10 +173,8 @@ fn another_broker_ends_all_moves() {
     let file = sealed::fixed("flows", ROOM).unwrap();
     plane.say(&ToDataPlane::Export { port: 0, flows: FORMAT, bytes: ROOM }, &[&file]);
     stop(&mut frontend);
+    assert_eq!(plane.hear(), FromDataPlane::Exported { port: 0, online: 0, bytes: 0 });
     plane.say(&ToDataPlane::Import { port: 0, bytes: ROOM }, &[&file]);
     let says = plane.hear();
-    assert!(
-        matches!(says, FromDataPlane::Imported { taken: false, .. }),
-        "nothing was exported: {says:?}"
-    );
+    assert!(matches!(says, FromDataPlane::Imported { taken: false, .. }), "{says:?}");
 }
