@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(Config::parse("", Path::new("f.toml")).unwrap().migration, None);
     }
 
-    /// Each text with what is said of it, behind the name of the file.
+    /// Each text with the error expected for it, behind the name of the file.
     fn check(cases: &[(&str, &str)]) {
         for (text, expected) in cases {
             assert_eq!(parse(text).unwrap_err().to_string(), format!("f.toml:{expected}"));

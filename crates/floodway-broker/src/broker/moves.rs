@@ -1,4 +1,4 @@
-//! What the data plane is told of [moves](crate::migration), and what it says of them.
+//! Messages between broker and data plane about [moves](crate::migration).
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -15,8 +15,8 @@ impl Broker<'_> {
     pub(super) fn on_move(&mut self, message: &FromDataPlane) -> Result<(), HearError> {
         match *message {
             FromDataPlane::Leaving { port, leaving } => {
-                let said = self.moves.on_leaving(self.layout.in_force(), port, leaving);
-                self.moves.say(said);
+                let messages = self.moves.on_leaving(self.layout.in_force(), port, leaving);
+                self.moves.queue(messages);
             }
             FromDataPlane::Exported { port, online, bytes } => {
                 self.moves.on_exported(port, online, bytes)?;
@@ -35,9 +35,9 @@ impl Broker<'_> {
             return Ok(());
         }
         let layout = self.layout.in_force();
-        let mut said = self.moves.run_orders(layout);
-        said.extend(self.moves.look(layout));
-        self.moves.say(said);
+        let mut messages = self.moves.run_orders(layout);
+        messages.extend(self.moves.look(layout));
+        self.moves.queue(messages);
         self.tell(plane)?;
         self.note_moves();
         Ok(())

@@ -29,7 +29,7 @@ use crate::vm::Vm;
 /// A message for the data plane, with what goes beside it.
 type Message = (ToDataPlane, Option<OwnedFd>);
 /// Messages for the data plane.
-pub(crate) type Said = Vec<Message>;
+pub(crate) type Messages = Vec<Message>;
 
 /// Refusals of a port that operators hear of in a row; then one a second.
 const REFUSED_IN_A_ROW: u32 = 16;
@@ -158,9 +158,9 @@ impl Moves {
         is_known.then(|| Report { leaving, arriving, ..self.report.clone() })
     }
 
-    /// Puts `said` off until the data plane can be told.
-    pub(crate) fn say(&mut self, said: Said) {
-        self.outbox.extend(said);
+    /// Queues messages for the data plane, which has them as soon as it can take any.
+    pub(crate) fn queue(&mut self, messages: Messages) {
+        self.outbox.extend(messages);
     }
 
     /// What the data plane is to be told next.
@@ -179,7 +179,7 @@ impl Moves {
     }
 
     /// The VM of a port is about to leave, or stays.
-    pub(crate) fn on_leaving(&mut self, layout: &Layout, port: u16, leaving: bool) -> Said {
+    pub(crate) fn on_leaving(&mut self, layout: &Layout, port: u16, leaving: bool) -> Messages {
         let stays = || "the VM stays".to_owned();
         if !leaving {
             match self.leaving.get(&port) {
@@ -189,22 +189,22 @@ impl Moves {
                 }
                 _ => self.forget(port, stays()),
             }
-            return Said::new();
+            return Messages::new();
         }
         if self.shared.is_none() && self.problem.is_none() {
             return vec![(ToDataPlane::StayBehind { port }, None)];
         }
         self.forget(port, stays());
         // One that has gone drains with its front-end.
-        let Some(place) = layout.port(port) else { return Said::new() };
+        let Some(place) = layout.port(port) else { return Messages::new() };
         match self.begin(place) {
-            Ok(()) => Said::new(),
+            Ok(()) => Messages::new(),
             Err(reason) => self.refuse(place, reason),
         }
     }
 
     /// No host is asked for a port's VM. All of that is counted, and operators hear of some.
-    fn refuse(&mut self, place: &Place, reason: String) -> Said {
+    fn refuse(&mut self, place: &Place, reason: String) -> Messages {
         self.refused.retain(|_, pace| !pace.is_over());
         let pace = self.refused.entry(place.number).or_insert_with(Pace::new);
         if pace.take(REFUSED_IN_A_ROW) {
@@ -314,10 +314,10 @@ impl Moves {
     }
 
     /// Does what threads want.
-    pub(crate) fn run_orders(&mut self, layout: &Layout) -> Said {
-        let mut said = Said::new();
+    pub(crate) fn run_orders(&mut self, layout: &Layout) -> Messages {
+        let mut messages = Messages::new();
         while let Some(order) = self.shared.as_ref().and_then(|shared| shared.orders.take()) {
-            said.extend(match order {
+            messages.extend(match order {
                 Order::Export { id } => self.export(layout, id),
                 Order::Left { id, outcome } => self.on_left(id, outcome),
                 Order::Expect(expected) => self.expect(layout, expected),
@@ -326,14 +326,14 @@ impl Moves {
                 Order::Lost { id, reason } => self.on_lost(id, &reason),
             });
         }
-        said
+        messages
     }
 
     /// Another host takes what goes along.
-    fn export(&mut self, layout: &Layout, id: u64) -> Said {
+    fn export(&mut self, layout: &Layout, id: u64) -> Messages {
         let Some((&port, leaving)) = self.leaving.iter_mut().find(|(_, found)| found.id == id)
         else {
-            return Said::new();
+            return Messages::new();
         };
         let flows = self.shared.as_ref().map_or(0, |shared| shared.settings.flows);
         let place = layout.port(port).filter(|place| place.instance == leaving.instance);
@@ -348,12 +348,12 @@ impl Moves {
     }
 
     /// A move of a VM that leaves is over.
-    fn on_left(&mut self, id: u64, outcome: Result<Went, Stayed>) -> Said {
+    fn on_left(&mut self, id: u64, outcome: Result<Went, Stayed>) -> Messages {
         let Some((&number, _)) = self.leaving.iter().find(|(_, leaving)| leaving.id == id) else {
-            return Said::new();
+            return Messages::new();
         };
         let Some(Leaving { port, online, instance, .. }) = self.leaving.remove(&number) else {
-            return Said::new();
+            return Messages::new();
         };
         self.released.insert(number, instance);
         match outcome {
@@ -368,7 +368,7 @@ impl Moves {
     }
 
     /// Connections of a port do not follow its VM.
-    fn stay(&mut self, number: u16, port: &str, stayed: Stayed) -> Said {
+    fn stay(&mut self, number: u16, port: &str, stayed: Stayed) -> Messages {
         self.fail(port, stayed);
         vec![(ToDataPlane::StayBehind { port: number }, None)]
     }
@@ -405,13 +405,13 @@ impl Moves {
     }
 
     /// Looks for a port that waits for a VM.
-    fn expect(&mut self, layout: &Layout, expected: Expected) -> Said {
+    fn expect(&mut self, layout: &Layout, expected: Expected) -> Messages {
         let Expected { id, vm, host, inbox } = expected;
         let (place, session) = match self.find(layout, &vm) {
             Ok(found) => found,
             Err(reason) => {
                 inbox.put(Event::Refused(reason));
-                return Said::new();
+                return Messages::new();
             }
         };
         let (port, number) = (place.name.clone(), place.number);
@@ -438,33 +438,33 @@ impl Moves {
         }
     }
 
-    fn import(&mut self, id: u64, file: OwnedFd, bytes: u64, online: u32) -> Said {
+    fn import(&mut self, id: u64, file: OwnedFd, bytes: u64, online: u32) -> Messages {
         let found = self.arriving.iter_mut().find(|(_, arriving)| arriving.id == id);
         // Its thread was told that the port waits no more.
-        let Some((&port, arriving)) = found else { return Said::new() };
+        let Some((&port, arriving)) = found else { return Messages::new() };
         arriving.importing = Some(online);
         vec![(ToDataPlane::Import { port, bytes }, Some(file))]
     }
 
-    fn take_back(&mut self, id: u64, reason: &str) -> Said {
+    fn take_back(&mut self, id: u64, reason: &str) -> Messages {
         let found = self.arriving.iter().find(|(_, arriving)| arriving.id == id);
-        let Some((&number, arriving)) = found else { return Said::new() };
+        let Some((&number, arriving)) = found else { return Messages::new() };
         tracing::info!(port = arriving.port, host = arriving.host, reason, "a VM does not come");
         self.arriving.remove(&number);
         vec![(ToDataPlane::Arriving { port: number, arriving: false }, None)]
     }
 
-    fn on_lost(&mut self, id: u64, reason: &str) -> Said {
+    fn on_lost(&mut self, id: u64, reason: &str) -> Messages {
         let imports = |arriving: &Arriving| arriving.id == id && arriving.importing.is_some();
         if self.arriving.values().any(imports) {
             // The VM may be about to run here.
-            return Said::new();
+            return Messages::new();
         }
         self.take_back(id, reason)
     }
 
     /// Looks whether ports still wait with the front-ends that they had, and whether they are still there.
-    pub(crate) fn look(&mut self, layout: &Layout) -> Said {
+    pub(crate) fn look(&mut self, layout: &Layout) -> Messages {
         let is_there = |number: &u16, instance| {
             layout.port(*number).is_some_and(|place| place.instance == instance)
         };
@@ -473,7 +473,7 @@ impl Moves {
             .map(|(number, _)| *number)
             .collect();
         gone.into_iter().for_each(|number| self.abandon(number, "its port has gone"));
-        let mut said = self.look_after_exports(layout);
+        let mut messages = self.look_after_exports(layout);
         let waits = |number: &u16, arriving: &Arriving| {
             let place = layout.port(*number).filter(|place| place.instance == arriving.instance);
             let front_end = place.and_then(|place| place.thread.front_end());
@@ -484,12 +484,12 @@ impl Moves {
             .map(|(number, _)| *number)
             .collect();
         let ended = |number| self.end_arrival(number, "its front-end has gone");
-        said.extend(gone.into_iter().flat_map(ended));
-        said
+        messages.extend(gone.into_iter().flat_map(ended));
+        messages
     }
 
     /// Ends moves whose front-end has gone, with which the VM has stopped, and of which the data plane has said nothing for [`SILENCE`] since.
-    fn look_after_exports(&mut self, layout: &Layout) -> Said {
+    fn look_after_exports(&mut self, layout: &Layout) -> Messages {
         let mut late = Vec::new();
         for (&number, leaving) in &mut self.leaving {
             let front_end = layout.port(number).and_then(|place| place.thread.front_end());
@@ -508,9 +508,9 @@ impl Moves {
     }
 
     /// A port waits no more, for a reason that the other host is told.
-    fn end_arrival(&mut self, number: u16, reason: &str) -> Said {
+    fn end_arrival(&mut self, number: u16, reason: &str) -> Messages {
         let Some(Arriving { port, host, inbox, .. }) = self.arriving.remove(&number) else {
-            return Said::new();
+            return Messages::new();
         };
         inbox.put(Event::Gone(reason.to_owned()));
         self.fail_inward(&port, host, reason.to_owned());

@@ -60,13 +60,13 @@ fn a_port_asks_for_one_vm_at_a_time_whatever_its_front_end_does() {
     let _first = silent.accept().unwrap();
     source.stay();
     silent.set_nonblocking(true).unwrap();
-    let said = 200;
-    for _ in 0..said {
+    let announced = 200;
+    for _ in 0..announced {
         source.leave();
         source.stay();
     }
     let mut stay_behind = 0;
-    while stay_behind < said - 10 {
+    while stay_behind < announced - 10 {
         assert!(began.elapsed() < PATIENCE);
         stay_behind += usize::from(source.hear().0 == STAYS);
     }
@@ -171,7 +171,7 @@ fn a_vm_that_has_left_during_an_upgrade_is_released_by_the_next_data_plane() {
     source.plane.say(&FromDataPlane::HandOverPrepared);
     while hear(&source.plane).0 != ToDataPlane::HandOver {}
     arrive(&destination);
-    // The answer has come, and nobody is to be told.
+    // The answer has come, and no message is due.
     thread::sleep(Duration::from_millis(200));
     source.plane.say(&FromDataPlane::HandedOver { online: 0 });
     next.take_all();

@@ -112,7 +112,7 @@ fn who_shows_nothing_is_hung_up_on() {
         (0..20).map(|_| TcpStream::connect(destination.address()).unwrap()).collect();
     for stream in &mut mute {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // All of them are closed in the end, and none is told anything.
+        // All of them are closed in the end, without a message.
         assert!(matches!(stream.read(&mut [0; 100]), Ok(0) | Err(_)));
     }
 }
