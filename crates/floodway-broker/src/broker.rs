@@ -452,7 +452,7 @@ impl Broker<'_> {
                 self.finish_upgrade(plane, carried);
             }
             FromDataPlane::StandsBy { .. } => return Err(HearError::NotToHandOver),
-            FromDataPlane::HandOverPrepared => plane.begin_hand_over()?,
+            FromDataPlane::HandOverPrepared => plane.on_prepared(),
             FromDataPlane::HandedOver { online } if plane.on_handed_over(online) => {}
             FromDataPlane::HandedOver { .. } => return Err(HearError::NotToHandOver),
             FromDataPlane::Alive { count } => plane.pulse.on_sign(count),

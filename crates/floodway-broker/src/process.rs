@@ -2,7 +2,8 @@
 //!
 //! Only a parent is told how a process has ended. Of another one's child the end shows, and not how.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
@@ -40,6 +41,23 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Bytes of anonymous memory that it has. `None` if it has ended.
+    pub(crate) fn anonymous_memory(&self) -> Option<u64> {
+        let descriptor = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
+        // -1 if it has ended.
+        let pid = number(&fs::read_to_string(descriptor).ok()?, "Pid:")?;
+        number(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")
+            .map(|kib| kib << 10)
+    }
+}
+
+/// The number of the line of `text` that begins with `name`.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -66,5 +84,25 @@ fn end_of(status: &WaitIdStatus) -> End {
     match status.terminating_signal() {
         Some(signal) => End::Signalled(signal),
         None => End::Exited(status.exit_status().unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn memory_is_known_of_a_process_until_it_ends() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let process = Process::new(pidfd);
+        assert!(process.anonymous_memory().unwrap() > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.anonymous_memory(), None);
     }
 }

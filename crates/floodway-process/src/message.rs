@@ -36,7 +36,7 @@ use crate::upgrade::Programs;
 pub use port::{Change, FromPort, Handled, ToPort};
 
 /// Version of the message set.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Longest datagram in bytes.
 pub const MAX_DATAGRAM: usize = 16 << 10;
 /// Most descriptors beside a message: as many as a vhost-user message may have.
@@ -300,7 +300,10 @@ pub enum ToDataPlane {
     /// How connections fare that follow VMs to other hosts, for the status; also when that changes.
     Moves(Moves),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
-    StandBy,
+    StandBy {
+        /// Bytes of anonymous memory that the one that runs has: it is likely to need as much.
+        memory: u64,
+    },
     /// Another data plane is about to take this one's place. The state of connections goes into the memfd, at its [`HandOver`](Self::HandOver), if this one writes the format
     /// that the other one reads; otherwise they are to go off the offload, as far as they can within [`PREPARATION_MS`].
     PrepareHandOver {
@@ -371,7 +374,7 @@ impl Message for ToDataPlane {
             | Self::Broker { .. }
             | Self::Programs(_)
             | Self::Moves(_)
-            | Self::StandBy
+            | Self::StandBy { .. }
             | Self::CancelHandOver
             | Self::HandOver
             | Self::StayBehind { .. }

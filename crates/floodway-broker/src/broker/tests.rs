@@ -197,7 +197,7 @@ impl Plane {
     fn stand_by(&self) {
         loop {
             match recv(self).0 {
-                ToDataPlane::StandBy => break,
+                ToDataPlane::StandBy { .. } => break,
                 ToDataPlane::Port { .. } | ToDataPlane::State { .. } | ToDataPlane::Start => {
                     panic!("it is given what another one has")
                 }

@@ -16,6 +16,8 @@
 //! or after the process was seen to have ended. A data plane that lies can go on writing until it is killed, [`RETIREMENT`] later; it could as
 //! well have written the same before, and the successor checks what it reads.
 //!
+//! **Moves.** Connections that are between two hosts would be back where they come from in the next data plane ([`moves`](crate::migration)). So `Preparing` goes on until there are none, for at most [`MOVING`].
+//!
 //! **Connections** go on by what the data plane writes into memory that it is given when it is to prepare, and that its successor is given after it. The broker never looks
 //! at it. It is as large as all that ports' budgets allow, and [`FLOWS_BYTES`] for each port: a data plane that was taken over can fill it, and no more.
 
@@ -43,6 +45,8 @@ use crate::upgrade::Candidate;
 const STARTING: Duration = Duration::from_secs(10);
 /// How long the data plane may take to say that it has prepared: it waits for connections for [`PREPARATION_MS`], and looks once a second at worst.
 const PREPARING: Duration = Duration::from_millis(2 * PREPARATION_MS + 1000);
+/// How long a data plane that has prepared goes on while connections are between hosts: whatever waits for them would find them where they come from.
+const MOVING: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
 /// How long it may take to let go: it waits for the end of a batch, and of requests.
 const HANDING_OVER: Duration = Duration::from_secs(2);
 /// How long a successor may take to serve when it has been given everything.
@@ -64,6 +68,8 @@ pub(super) struct Successor {
     /// Connections that were online, as it says.
     online: u32,
     stage: Stage,
+    /// The data plane has said how its connections are, or has taken them off its offload.
+    is_prepared: bool,
     /// When the stage is over.
     deadline: Instant,
     /// When `HandOver` was sent to the data plane.
@@ -108,6 +114,14 @@ fn unfit(problem: impl Display) -> String {
 impl Successor {
     fn enter(&mut self, stage: Stage, limit: Duration) {
         (self.stage, self.deadline) = (stage, Instant::now() + limit);
+    }
+
+    /// Returns `true` if it is time that it takes over. While connections are between hosts that is put off.
+    fn may_take_over(&self, are_between_hosts: bool) -> bool {
+        let late = Instant::now().checked_duration_since(self.deadline);
+        self.stage == Stage::Preparing
+            && (self.is_prepared || late.is_some())
+            && (!are_between_hosts || late >= Some(MOVING))
     }
 
     /// What is wrong with it, if anything is; hears whether it stands by.
@@ -156,7 +170,7 @@ impl Broker<'_> {
             version = candidate.program.version,
             "upgrading"
         );
-        match self.start_successor(candidate, plane.restarts) {
+        match self.start_successor(candidate, plane) {
             Ok(successor) => plane.successor = Some(successor),
             Err(error) => self.fail_upgrade(plane, &error.to_string()),
         }
@@ -165,20 +179,32 @@ impl Broker<'_> {
     fn start_successor(
         &self,
         candidate: Candidate,
-        restarts: u32,
+        plane: &DataPlane,
     ) -> Result<Successor, BrokerError> {
         let flows = self.memory_for_flows()?;
+        let memory = plane.process.anonymous_memory().unwrap_or_default();
         let (channel, process) = self.start_process(Some(&candidate))?;
         let introduced = self
-            .introduce(&channel, restarts, None)
-            .and_then(|()| channel.send(&ToDataPlane::StandBy, &[]));
+            .introduce(&channel, plane.restarts, None)
+            .and_then(|()| channel.send(&ToDataPlane::StandBy { memory }, &[]));
         if let Err(error) = introduced {
             // It has ended already; what it ended with is found by whoever looks.
             tracing::debug!(%error, "the successor takes nothing");
         }
         let now = Instant::now();
         let (stage, deadline) = (Stage::Starting, now + STARTING);
-        Ok(Successor { candidate, channel, process, flows, online: 0, stage, deadline, since: now })
+        let is_prepared = false;
+        Ok(Successor {
+            candidate,
+            channel,
+            process,
+            flows,
+            online: 0,
+            stage,
+            is_prepared,
+            deadline,
+            since: now,
+        })
     }
 
     /// Memory in which a data plane leaves its connections.
@@ -221,7 +247,7 @@ impl Broker<'_> {
                     let (flows, bytes) = (successor.candidate.flows, *bytes);
                     let says = ToDataPlane::PrepareHandOver { flows, bytes };
                     plane.channel.send(&says, &[file.as_fd()])?;
-                } else if before == Stage::Preparing && Instant::now() >= successor.deadline {
+                } else if successor.may_take_over(self.moves.are_between_hosts()) {
                     plane.begin_hand_over()?;
                 }
                 Ok(false)
@@ -356,13 +382,16 @@ impl DataPlane {
         self.pulse.is_ready() && self.change.is_none() && self.successor.is_none()
     }
 
-    /// It has taken connections off its offload, as far as it could.
-    pub(super) fn begin_hand_over(&mut self) -> Result<(), ChannelError> {
-        // One that comes after the deadline, or after the upgrade has failed, is late.
-        let Some(successor) = self.successor.as_mut().filter(|s| s.stage == Stage::Preparing)
-        else {
-            return Ok(());
-        };
+    /// It has prepared. One that says so after the deadline, or after the upgrade has failed, is late.
+    pub(super) fn on_prepared(&mut self) {
+        if let Some(successor) = self.successor.as_mut().filter(|s| s.stage == Stage::Preparing) {
+            successor.is_prepared = true;
+        }
+    }
+
+    /// It is to let go of everything.
+    fn begin_hand_over(&mut self) -> Result<(), ChannelError> {
+        let Some(successor) = &mut self.successor else { return Ok(()) };
         successor.since = Instant::now();
         successor.enter(Stage::HandingOver, HANDING_OVER);
         self.channel.send(&ToDataPlane::HandOver, &[])

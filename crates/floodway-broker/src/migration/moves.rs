@@ -17,7 +17,7 @@ use floodway_process::moves::{Move, Moves as Report};
 use super::asking::{Asked, Asker, Pace};
 use super::inbox::Inbox;
 use super::listener::Listener;
-use super::source::Source;
+use super::source::{Source, TAKING};
 use super::tls::Keys;
 use super::{
     Event, Expected, MESSAGE, MigrationError, Order, SILENCE, Settings, Shared, Stayed, TRANSFER,
@@ -97,8 +97,8 @@ enum Stage {
     Asking,
     /// The data plane has been told to export into this memory, of so many bytes.
     Following(OwnedFd, u64),
-    /// It has.
-    Exported,
+    /// It has. The VM stays after all, which the other host has yet to answer, or nobody has said so.
+    Exported { stays: bool },
 }
 
 /// A port that waits for a VM.
@@ -182,14 +182,19 @@ impl Moves {
     pub(crate) fn on_leaving(&mut self, layout: &Layout, port: u16, leaving: bool) -> Messages {
         let stays = || "the VM stays".to_owned();
         if !leaving {
-            match self.leaving.get(&port) {
+            match self.leaving.get_mut(&port) {
                 // The other host says whether that comes too late.
-                Some(Leaving { stage: Stage::Exported, inbox, .. }) => {
+                Some(Leaving { stage: Stage::Exported { stays: is_said }, inbox, .. }) => {
+                    *is_said = true;
                     inbox.put(Event::Stays(stays()));
                 }
                 _ => self.forget(port, stays()),
             }
             return Messages::new();
+        }
+        if self.is_on_its_way(layout, port) {
+            // Another data plane, which has found that writes are noted. It hears what becomes of the move.
+            return vec![(ToDataPlane::StayBehind { port }, None)];
         }
         if self.shared.is_none() && self.problem.is_none() {
             return vec![(ToDataPlane::StayBehind { port }, None)];
@@ -201,6 +206,21 @@ impl Moves {
             Ok(()) => Messages::new(),
             Err(reason) => self.refuse(place, reason),
         }
+    }
+
+    /// Returns `true` if a port's VM may start on another host, and nobody has said that it stays.
+    fn is_on_its_way(&self, layout: &Layout, port: u16) -> bool {
+        let instance = layout.port(port).map(|place| place.instance);
+        self.leaving.get(&port).is_some_and(|leaving| {
+            matches!(leaving.stage, Stage::Exported { stays: false })
+                && Some(leaving.instance) == instance
+        })
+    }
+
+    /// Returns `true` if connections of a VM are between two hosts: whoever owes what they owe is not known yet.
+    pub(crate) fn are_between_hosts(&self) -> bool {
+        self.leaving.values().any(|leaving| matches!(leaving.stage, Stage::Exported { .. }))
+            || self.arriving.values().any(|arriving| arriving.importing.is_some())
     }
 
     /// No host is asked for a port's VM. All of that is counted, and operators hear of some.
@@ -228,7 +248,9 @@ impl Moves {
         let askers = self.take_askers(&shared, place.number)?;
         let alive = self.sources.0.clone().ok_or("the switch stops")?;
         let id = shared.next();
-        let source = Source { shared, id, vm, inbox: Arc::clone(&inbox), _alive: alive };
+        let inbox_of_thread = Arc::clone(&inbox);
+        let source =
+            Source { shared, id, vm, inbox: inbox_of_thread, taking: TAKING, _alive: alive };
         let thread = thread::Builder::new().name("move-out".to_owned());
         thread.spawn(move || source.run(askers)).map_err(|error| error.to_string())?;
         let session = place.thread.front_end().map(|(session, _)| session);
@@ -255,7 +277,7 @@ impl Moves {
     /// A move ends for a reason that lies here, and operators hear of it. What was exported still goes along: the other host may have all of it already, and nobody here owes it any more.
     fn abandon(&mut self, port: u16, reason: &str) {
         let Some(leaving) = self.leaving.get(&port) else { return };
-        if matches!(leaving.stage, Stage::Exported) {
+        if matches!(leaving.stage, Stage::Exported { .. }) {
             leaving.inbox.put(Event::Abandoned);
             self.leaving.remove(&port);
             return;
@@ -286,7 +308,8 @@ impl Moves {
             return Ok(());
         }
         leaving.online = online;
-        if let Stage::Following(file, _) = std::mem::replace(&mut leaving.stage, Stage::Exported) {
+        let exported = Stage::Exported { stays: false };
+        if let Stage::Following(file, _) = std::mem::replace(&mut leaving.stage, exported) {
             leaving.inbox.put(Event::Exported { file: File::from(file), bytes, online });
         }
         Ok(())
@@ -519,7 +542,7 @@ impl Moves {
 
     /// The data plane has ended, or has handed over. What was exported is here, and what was being imported is nobody's.
     pub(crate) fn on_data_plane_end(&mut self) {
-        let is_exported = |leaving: &Leaving| matches!(leaving.stage, Stage::Exported);
+        let is_exported = |leaving: &Leaving| matches!(leaving.stage, Stage::Exported { .. });
         let gone: Vec<_> = (self.leaving.iter())
             .filter(|(_, leaving)| !is_exported(leaving))
             .map(|(number, _)| *number)

@@ -20,7 +20,7 @@ use crate::vm::Vm;
 
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
 pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 100);
-/// How long a VM may take to start over there, once its connections are there: the data plane waits for longer than that and the transfer.
+/// How long a VM may take to start on another host: the data plane waits for longer than that, the transfer and the last answer.
 pub(super) const TAKING: Duration = Duration::from_millis(RELEASE_MS - 15_000);
 
 /// A move of a VM that leaves.
@@ -29,6 +29,8 @@ pub(super) struct Source {
     pub(super) id: u64,
     pub(super) vm: Vm,
     pub(super) inbox: Arc<Inbox<Event>>,
+    /// How long the VM may take to start over there, once its connections are there.
+    pub(super) taking: Duration,
     /// Whoever has the other end waits until this thread has ended.
     pub(super) _alive: Sender<()>,
 }
@@ -151,18 +153,24 @@ impl Source {
         }
     }
 
-    /// Waits until the VM runs on the other host.
+    /// Waits until the VM runs on the other host. If that takes too long, the other host is told that it is not to run there, and its answer says whether that comes too late.
     fn wait_until_taken(&self, link: &mut Link) -> Result<(u32, u32), String> {
-        let mut deadline = Instant::now() + TAKING;
+        let mut deadline = Instant::now() + self.taking;
+        let mut is_cancelled = false;
         let mut pulse = Pulse::new();
-        while Instant::now() < deadline {
-            pulse.wait(link, &self.inbox);
+        loop {
+            let is_late = Instant::now() >= deadline;
+            if is_late && is_cancelled {
+                return Err("the VM did not start there in time".to_owned());
+            }
+            if !is_late {
+                pulse.wait(link, &self.inbox);
+            }
             match self.inbox.take() {
-                Some(Event::Stays(_)) => {
-                    // The answer says whether that comes too late.
-                    deadline = Instant::now() + SILENCE;
-                    link.send(&Request::Cancel, MESSAGE).map_err(|error| error.to_string())?;
+                Some(Event::Stays(_)) if !is_cancelled => {
+                    (is_cancelled, deadline) = (true, cancel(link)?);
                 }
+                None if is_late => (is_cancelled, deadline) = (true, cancel(link)?),
                 Some(Event::Abandoned) => {
                     link.finish(MESSAGE);
                     return Err("nobody waits for the other host any more".to_owned());
@@ -175,8 +183,13 @@ impl Source {
                 None => {}
             }
         }
-        Err("the VM did not start there in time".to_owned())
     }
+}
+
+/// Tells the other host that the VM stays. Returns until when it may answer.
+fn cancel(link: &mut Link) -> Result<Instant, String> {
+    link.send(&Request::Cancel, MESSAGE).map_err(|error| error.to_string())?;
+    Ok(Instant::now() + SILENCE)
 }
 
 impl Pulse {
@@ -290,12 +303,42 @@ mod tests {
     use super::super::{Keys, Settings, Trust};
     use super::*;
 
+    fn shared() -> Shared {
+        let settings = Settings { listen: None, hosts: Vec::new(), trust: Trust::Plain, flows: 1 };
+        let (keys, orders, last) = (Keys::Plain, Inbox::new().unwrap(), AtomicU64::new(0));
+        Shared { settings, keys, orders, last, askers: Arc::default() }
+    }
+
+    #[test]
+    fn a_vm_that_does_not_start_in_time_is_called_back() {
+        let (shared, inbox) = (Arc::new(shared()), Arc::new(Inbox::new().unwrap()));
+        let vm = Vm { network: String::new(), mac: [2; 6] };
+        let taking = Duration::from_millis(100);
+        let (alive, _ended) = std::sync::mpsc::channel();
+        let source = Source { shared, id: 1, vm, inbox, taking, _alive: alive };
+        // It runs there when that is heard, or it does not.
+        for (answer, taken) in [
+            (Answer::Taken { carried: 2, online: 1 }, Ok((2, 1))),
+            (Answer::NotTaken { reason: "no".to_owned() }, Err("no".to_owned())),
+        ] {
+            let peer = Peer::listen(&Trust::Plain);
+            let until = Instant::now() + Duration::from_secs(30);
+            let mut link = Link::plain(Link::connect(&peer.address(), until).unwrap());
+            let accepts = thread::spawn(move || {
+                let mut there = peer.accept();
+                there.hear_cancel();
+                there.answer(&answer);
+                there
+            });
+            link.greet().unwrap();
+            assert_eq!(source.wait_until_taken(&mut link), taken);
+            accepts.join().unwrap();
+        }
+    }
+
     #[test]
     fn a_host_is_asked_at_its_next_address_if_one_says_nothing() {
-        let settings = Settings { listen: None, hosts: Vec::new(), trust: Trust::Plain, flows: 1 };
-        let (keys, orders) = (Keys::Plain, Inbox::new().unwrap());
-        let last = AtomicU64::new(0);
-        let shared = Shared { settings, keys, orders, last, askers: Arc::default() };
+        let shared = shared();
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = Peer::listen(&Trust::Plain);
         let addresses = [silent.local_addr().unwrap(), peer.address()];

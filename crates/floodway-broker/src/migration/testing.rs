@@ -79,7 +79,21 @@ impl PeerLink {
 
     /// Says that a port waits.
     pub(crate) fn agree(&mut self) {
-        self.0.send(&Answer::Expected, PATIENCE).unwrap();
+        self.answer(&Answer::Expected);
+    }
+
+    pub(crate) fn answer(&mut self, answer: &Answer) {
+        self.0.send(answer, PATIENCE).unwrap();
+    }
+
+    /// Waits to be told that the VM stays, and nothing else but signs of life.
+    pub(crate) fn hear_cancel(&mut self) {
+        loop {
+            match self.0.recv(PATIENCE).unwrap() {
+                Request::StillThere => {}
+                other => break assert_eq!(other, Request::Cancel),
+            }
+        }
     }
 
     pub(crate) fn ask(&mut self, vm: &Vm, flows: u32) {

@@ -45,8 +45,8 @@ pub struct Equipment {
     pub flows: Option<(OwnedFd, u64)>,
     /// What earlier data planes have left.
     pub past: Past,
-    /// Another data plane runs, and will hand over.
-    pub stands_by: bool,
+    /// Another data plane runs, which has so many bytes of memory, and will hand over.
+    pub stands_by: Option<u64>,
 }
 
 /// State of earlier data planes, as far as it can be used.
@@ -150,8 +150,8 @@ impl Equipment {
                     fault::pass(Point::PlaneEquipped);
                     return Ok(());
                 }
-                Received::Message(ToDataPlane::StandBy, _) => {
-                    self.stands_by = true;
+                Received::Message(ToDataPlane::StandBy { memory }, _) => {
+                    self.stands_by = Some(memory);
                     return Ok(());
                 }
                 Received::Message(message, descriptors) => self.take(message, descriptors)?,

@@ -5,6 +5,7 @@
 
 mod changes;
 mod equipment;
+mod memory;
 mod preparation;
 
 use std::collections::BTreeMap;
@@ -47,6 +48,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Every so many signs there is a check that all locks are free.
 const BEATS_PER_CHECK: u64 = 5;
 
+/// After so many, one that has taken over needs no more memory for that.
+const BEATS_AS_SUCCESSOR: u64 = 3;
+
 /// The lowest priority of an ordinary thread.
 const NICEST: i32 = 19;
 
@@ -76,7 +80,8 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let confinement = confine(args)?;
     let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
-    if equipment.stands_by {
+    if let Some(bytes) = equipment.stands_by {
+        memory::fetch(bytes);
         channel.send(&FromDataPlane::StandsBy { version: VERSION }, &[])?;
         equipment.receive_rest(&channel)?;
     }
@@ -102,13 +107,13 @@ fn serve(
     let places = Places { ports: numbers.ports, uplinks: numbers.uplinks };
     let kept = Kept::open(state, places, config.workers.len());
     let (mut brokered, addresses) = brokered(kept, ports, numbers, uplinks.clone());
-    brokered.awaits_guests = equipment.stands_by;
+    brokered.awaits_guests = equipment.stands_by.is_some();
     brokered.arrived = arrived(equipment.flows);
     tracing::debug!("connections are read");
     let switch = Arc::new(Switch::start_behind_broker(config, brokered)?);
     tracing::debug!("workers and ports run");
     switch.note_sandbox(sandbox_of(confinement));
-    equipment.past.hand_over(&switch, !equipment.stands_by);
+    equipment.past.hand_over(&switch, equipment.stands_by.is_none());
     switch.keep_settings(settings_keeper(Arc::clone(&channel)));
     switch.speak_of_moves(Arc::clone(&bell));
     let control = ControlServer::start_for(listener, switch.operator(), owner)?;
@@ -130,6 +135,7 @@ fn serve(
         addresses,
         changes,
         is_heard: true,
+        is_successor: equipment.stands_by.is_some(),
         preparation: None,
     };
     let end = serving.run()?;
@@ -277,6 +283,8 @@ struct Serving<'a> {
     changes: Changes,
     /// There is a broker to hear signs of life.
     is_heard: bool,
+    /// It has taken over from another data plane.
+    is_successor: bool,
     /// What is done before another data plane takes over.
     preparation: Option<Preparation>,
 }
@@ -309,6 +317,9 @@ impl Serving<'_> {
                 }
                 if let Some(addresses) = &mut self.addresses {
                     self.switch.save_addresses(addresses);
+                }
+                if count == BEATS_AS_SUCCESSOR && self.is_successor {
+                    memory::give_back();
                 }
             }
             let prepares = self.preparation.as_ref().is_some_and(Preparation::is_waited_for);

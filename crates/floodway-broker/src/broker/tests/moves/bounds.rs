@@ -162,13 +162,54 @@ fn each_move_that_is_over_is_told() {
 }
 
 #[test]
+fn a_data_plane_that_finds_a_vm_on_its_way_hears_what_becomes_of_it() {
+    let Pair { mut source, destination, front_end } = Pair::import(b"state");
+    drop(source.plane);
+    (source.plane, ..) = source.scene.next();
+    live(&source.plane);
+    // The front-end's messages are replayed: writes are noted.
+    source.leave();
+    assert_eq!(source.hear().0, STAYS);
+    arrive(&destination);
+    assert_eq!(source.hear().0, RELEASED);
+    drop(front_end);
+}
+
+#[test]
+fn an_upgrade_waits_for_connections_that_are_between_hosts() {
+    for leaves in [true, false] {
+        let Pair { source, destination, front_end } = Pair::import(b"state");
+        let upgraded = if leaves { &source } else { &destination };
+        let next = prepare(upgraded);
+        arrive(&destination);
+        if leaves {
+            assert_eq!(source.hear().0, RELEASED);
+        }
+        assert_eq!(upgraded.hear().0, ToDataPlane::HandOver);
+        upgraded.plane.say(&FromDataPlane::HandedOver { online: 0 });
+        next.take_all();
+        next.serve();
+        let Host { plane, mut scene, .. } = if leaves { source } else { destination };
+        scene.broker.take().unwrap().join().unwrap();
+        drop((plane, front_end));
+    }
+}
+
+/// Upgrades `host` as far as its data plane has to go for that while it moves frames; returns the next one.
+fn prepare(host: &Host) -> Plane {
+    host.scene.upgrade("next");
+    let next = host.scene.planes.recv_timeout(PATIENCE).unwrap();
+    next.stand_by();
+    while !matches!(hear(&host.plane).0, ToDataPlane::PrepareHandOver { .. }) {}
+    host.plane.say(&FromDataPlane::HandOverPrepared);
+    next
+}
+
+#[test]
 fn a_vm_that_has_left_during_an_upgrade_is_released_by_the_next_data_plane() {
     let Pair { source, destination, front_end } = Pair::import(b"state");
-    source.scene.upgrade("next");
-    let next = source.scene.planes.recv_timeout(PATIENCE).unwrap();
-    next.stand_by();
-    while !matches!(hear(&source.plane).0, ToDataPlane::PrepareHandOver { .. }) {}
-    source.plane.say(&FromDataPlane::HandOverPrepared);
+    let next = prepare(&source);
+    // It does not wait for ever.
     while hear(&source.plane).0 != ToDataPlane::HandOver {}
     arrive(&destination);
     // The answer has come, and no message is due.
