@@ -67,7 +67,8 @@ impl Run {
     /// When a file is missing or wrong, or the run was not that of a commit: nobody could make it again.
     pub fn of(dir: &Path) -> Result<Self> {
         let report = Report::read(&dir.join(REPORT_FILE))?;
-        let provenance = Provenance::read(dir)?;
+        let mut provenance = Provenance::read(dir)?;
+        provenance.command = without_directory(provenance.command);
         let is_known = provenance.commit.is_some() && !provenance.dirty;
         ensure!(
             is_known,
@@ -99,6 +100,20 @@ impl Run {
         write_json(directory, &file, self)?;
         Ok(directory.join(file))
     }
+}
+
+/// `command` without the directory that its report went to, which decides no figure and is nobody else's.
+fn without_directory(command: Vec<String>) -> Vec<String> {
+    let mut words = command.into_iter();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--out" => drop(words.next()),
+            word if word.starts_with("--out=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept
 }
 
 /// All published runs, by name.
@@ -153,6 +168,15 @@ mod tests {
             ..Provenance::default()
         };
         Run { provenance, report, samples: Vec::new() }
+    }
+
+    #[test]
+    fn a_command_is_published_without_the_directory_of_its_report() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for command in ["lab real --out /a b.toml --seed 2", "lab real --out=/a b.toml --seed 2"] {
+            assert_eq!(without_directory(words(command)), words("lab real b.toml --seed 2"));
+        }
+        assert!(without_directory(words("--out")).is_empty());
     }
 
     #[test]
