@@ -45,8 +45,8 @@ use crate::upgrade::Candidate;
 const STARTING: Duration = Duration::from_secs(10);
 /// How long the data plane may take to say that it has prepared: it waits for connections for [`PREPARATION_MS`], and looks once a second at worst.
 const PREPARING: Duration = Duration::from_millis(2 * PREPARATION_MS + 1000);
-/// How long a data plane that has prepared goes on while connections are between hosts: whatever waits for them would find them where they come from.
-const MOVING: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
+/// How long a data plane that is to prepare may go on while connections are between hosts, which a hand-over would bring back to where they come from.
+const MOVING: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 30 });
 /// How long it may take to let go: it waits for the end of a batch, and of requests.
 const HANDING_OVER: Duration = Duration::from_secs(2);
 /// How long a successor may take to serve when it has been given everything.
@@ -121,7 +121,7 @@ impl Successor {
         let late = Instant::now().checked_duration_since(self.deadline);
         self.stage == Stage::Preparing
             && (self.is_prepared || late.is_some())
-            && (!are_between_hosts || late >= Some(MOVING))
+            && (!are_between_hosts || late >= Some(MOVING - PREPARING))
     }
 
     /// What is wrong with it, if anything is; hears whether it stands by.

@@ -19,7 +19,7 @@
 //! |---|---|---|
 //! | asks, until all have answered or the time is over | one yes within [`source::ASKING`] | all refuse or say nothing; two say yes; the VM stays |
 //! | follows: a sign of life each way every [`HEARTBEAT`] | `Exported` of its data plane | the VM stays; the data plane dies, or says nothing for [`SILENCE`] after the front-end has gone; the destination is silent for [`SILENCE`], or gives up |
-//! | sends, and waits for the VM to run over there | `Taken` | the VM stays and the destination has confirmed that; anything else within [`source::TAKING`]. If the port or the switch goes, the state is still sent, and nobody waits |
+//! | sends, and waits for the VM to run over there | `Taken` | the VM stays, or has not started there after [`source::TAKING`], and the destination has confirmed that it does not run there, or says nothing for [`SILENCE`]. If the port or the switch goes, the state is still sent, and nobody waits |
 //!
 //! | stage at the destination | ends with | or |
 //! |---|---|---|

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use floodway_process::moves::{Move, Moves as Report};
 use super::asking::{Asked, Asker, Pace};
 use super::inbox::Inbox;
 use super::listener::Listener;
-use super::source::{Source, TAKING};
+use super::source::{Source, Sources, TAKING};
 use super::tls::Keys;
 use super::{
     Event, Expected, MESSAGE, MigrationError, Order, SILENCE, Settings, Shared, Stayed, TRANSFER,
@@ -67,16 +66,6 @@ pub struct Moves {
     released: BTreeMap<u16, u64>,
 }
 
-/// Threads of VMs that leave: each has an end of it.
-struct Sources(Option<Sender<()>>, Receiver<()>);
-
-impl Default for Sources {
-    fn default() -> Self {
-        let (theirs, ours) = mpsc::channel();
-        Self(Some(theirs), ours)
-    }
-}
-
 /// A port whose VM leaves.
 struct Leaving {
     id: u64,
@@ -97,7 +86,7 @@ enum Stage {
     Asking,
     /// The data plane has been told to export into this memory, of so many bytes.
     Following(OwnedFd, u64),
-    /// It has. The VM stays after all, which the other host has yet to answer, or nobody has said so.
+    /// It has. `stays`: the VM stays after all, and the other host has yet to confirm that.
     Exported { stays: bool },
 }
 
@@ -112,6 +101,8 @@ struct Arriving {
     session: u32,
     /// The data plane has the state; so many connections were online where it comes from.
     importing: Option<u32>,
+    /// Why the VM does not come after all, which the data plane has yet to confirm.
+    called_back: Option<String>,
 }
 
 impl Moves {
@@ -217,7 +208,7 @@ impl Moves {
         })
     }
 
-    /// Returns `true` if connections of a VM are between two hosts: whoever owes what they owe is not known yet.
+    /// Returns `true` if connections of a VM are between two hosts: it is not known yet which host owes what they owe.
     pub(crate) fn are_between_hosts(&self) -> bool {
         self.leaving.values().any(|leaving| matches!(leaving.stage, Stage::Exported { .. }))
             || self.arriving.values().any(|arriving| arriving.importing.is_some())
@@ -246,7 +237,7 @@ impl Moves {
             .ok_or("the port has no mac, by which other hosts could know its VM")?;
         let inbox = Arc::new(Inbox::new().map_err(|error| error.to_string())?);
         let askers = self.take_askers(&shared, place.number)?;
-        let alive = self.sources.0.clone().ok_or("the switch stops")?;
+        let alive = self.sources.begin().ok_or("the switch stops")?;
         let id = shared.next();
         let inbox_of_thread = Arc::clone(&inbox);
         let source =
@@ -322,10 +313,11 @@ impl Moves {
         if !self.arriving.get(&port).is_some_and(is_importing) {
             return;
         }
-        let Some(Arriving { port, host, inbox, importing, .. }) = self.arriving.remove(&port)
-        else {
-            return;
-        };
+        let Some(arriving) = self.arriving.remove(&port) else { return };
+        let Arriving { port, host, inbox, importing, called_back, .. } = arriving;
+        if let (false, Some(reason)) = (taken, called_back) {
+            return inbox.put(Event::Stays(reason));
+        }
         inbox.put(Event::Imported { taken, carried, online });
         if !taken {
             let reason = "its data plane could not take connections up in time".to_owned();
@@ -441,7 +433,9 @@ impl Moves {
         tracing::info!(port, host, "a VM is expected");
         inbox.put(Event::Expected { room: place.room_for_flows() });
         let instance = place.instance;
-        let arriving = Arriving { id, instance, port, host, inbox, session, importing: None };
+        let (importing, called_back) = (None, None);
+        let arriving =
+            Arriving { id, instance, port, host, inbox, session, importing, called_back };
         self.arriving.insert(number, arriving);
         vec![(ToDataPlane::Arriving { port: number, arriving: true }, None)]
     }
@@ -470,10 +464,16 @@ impl Moves {
     }
 
     fn take_back(&mut self, id: u64, reason: &str) -> Messages {
-        let found = self.arriving.iter().find(|(_, arriving)| arriving.id == id);
+        let found = self.arriving.iter_mut().find(|(_, arriving)| arriving.id == id);
         let Some((&number, arriving)) = found else { return Messages::new() };
         tracing::info!(port = arriving.port, host = arriving.host, reason, "a VM does not come");
-        self.arriving.remove(&number);
+        if arriving.importing.is_some() {
+            // It may run here already: the data plane's answer to the import says.
+            arriving.called_back = Some(reason.to_owned());
+        } else {
+            arriving.inbox.put(Event::Stays(reason.to_owned()));
+            self.arriving.remove(&number);
+        }
         vec![(ToDataPlane::Arriving { port: number, arriving: false }, None)]
     }
 
@@ -586,8 +586,6 @@ impl Drop for Moves {
         for arriving in self.arriving.values() {
             arriving.inbox.put(Event::Gone("the switch stops".to_owned()));
         }
-        self.sources.0 = None;
-        // Returns when the last thread has ended, as nobody sends anything.
-        let _ = self.sources.1.recv_timeout(MESSAGE + TRANSFER + MESSAGE);
+        self.sources.join(MESSAGE + TRANSFER + MESSAGE);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,31 @@ use crate::vm::Vm;
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
 pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 100);
 /// How long a VM may take to start on another host: the data plane waits for longer than that, the transfer and the last answer.
-pub(super) const TAKING: Duration = Duration::from_millis(RELEASE_MS - 15_000);
+pub(super) const TAKING: Duration = Duration::from_millis(RELEASE_MS - 25_000);
+
+/// Threads of VMs that leave: each has an end of it.
+pub(super) struct Sources(Option<Sender<()>>, Receiver<()>);
+
+impl Default for Sources {
+    fn default() -> Self {
+        let (theirs, ours) = mpsc::channel();
+        Self(Some(theirs), ours)
+    }
+}
+
+impl Sources {
+    /// What one more thread has until it ends. `None` if no more may begin.
+    pub(super) fn begin(&self) -> Option<Sender<()>> {
+        self.0.clone()
+    }
+
+    /// Lets no more begin, and waits until the last one has ended, for at most so long.
+    pub(super) fn join(&mut self, limit: Duration) {
+        self.0 = None;
+        // Nobody sends anything.
+        let _ = self.1.recv_timeout(limit);
+    }
+}
 
 /// A move of a VM that leaves.
 pub(super) struct Source {
@@ -314,7 +338,7 @@ mod tests {
         let (shared, inbox) = (Arc::new(shared()), Arc::new(Inbox::new().unwrap()));
         let vm = Vm { network: String::new(), mac: [2; 6] };
         let taking = Duration::from_millis(100);
-        let (alive, _ended) = std::sync::mpsc::channel();
+        let alive = Sources::default().begin().unwrap();
         let source = Source { shared, id: 1, vm, inbox, taking, _alive: alive };
         // It runs there when that is heard, or it does not.
         for (answer, taken) in [

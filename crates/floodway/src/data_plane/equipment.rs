@@ -23,6 +23,7 @@ use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
 
 use super::MainChannel;
+use super::memory::Fetched;
 
 /// What came before the start.
 #[derive(Default)]
@@ -47,6 +48,8 @@ pub struct Equipment {
     pub past: Past,
     /// Another data plane runs, which has so many bytes of memory, and will hand over.
     pub stands_by: Option<u64>,
+    /// What is to be given back of memory for taking over.
+    pub fetched: Option<Fetched>,
 }
 
 /// State of earlier data planes, as far as it can be used.

@@ -5,51 +5,89 @@
 //! into. On a host that is itself a VM each may wait for the host below.
 //!
 //! So a data plane that stands by [fetches](fetch) what it is likely to need, which is what the one that runs has, while frames still move: it takes memory from the allocator, touches all of it, and
-//! frees it, and the allocator is told to keep it. Once the switch runs it [gives back](give_back) what was not used.
+//! frees it, and the allocator is told to keep it. It takes its time over that, so that workers are not slowed. Once the switch runs it [gives back](give_back) what was not used, a little at a time: that
+//! takes the allocator's lock.
 //!
-//! This is glibc's allocator; with another one both do nothing.
+//! Tables that are large and sparse, as the index of a flow table is, are to stay so: from [`MAPPED`] bytes on the allocator maps each by itself, and none of what was fetched is cleared for them.
+//!
+//! This is for glibc's allocator; with another one both do nothing.
+
+use std::thread;
+use std::time::Duration;
 
 /// Most bytes to be fetched: a data plane can say that it has any number.
 const MOST: usize = 256 << 20;
-/// Bytes to be taken at once.
-const BLOCK: usize = 16 << 20;
-/// The allocator maps no smaller allocations of their own while memory is fetched and used: the most that it can be told.
-const MAPPED: i32 = 32 << 20;
-/// What the allocator is told by default, both for that and for what is free.
-const DEFAULT: i32 = 128 << 10;
+/// Bytes to be taken at once, and to be given back.
+const BLOCK: usize = 512 << 10;
+/// Blocks that are given back at once.
+const BLOCKS_BACK: usize = 16;
+/// Allocations of so many bytes have pages of their own while memory is fetched and used.
+const MAPPED: usize = 1 << 20;
+/// By default of glibc it is so many, until large allocations have been freed; and what is free at the end of its memory is given back from so many on.
+const DEFAULT: usize = 128 << 10;
 /// The smallest page.
 const PAGE: usize = 4096;
+/// Between two blocks.
+const REST: Duration = Duration::from_micros(500);
 
-/// Fetches so many `bytes`, up to a limit.
-pub fn fetch(bytes: u64) {
+/// Fetches so many `bytes`, up to a limit, or less if there are not as many. Returns what is to be given back of them.
+pub fn fetch(bytes: u64) -> Fetched {
     let bytes = usize::try_from(bytes).unwrap_or(MOST).min(MOST);
-    set_thresholds(MAPPED, i32::MAX);
-    let blocks: Vec<_> = (0..bytes.div_ceil(BLOCK)).map(|_| vec![0_u8; BLOCK]).collect();
-    let mut left = bytes;
-    for mut block in blocks {
-        block.iter_mut().take(left).step_by(PAGE).for_each(|byte| *byte = 1);
-        left = left.saturating_sub(BLOCK);
-        std::hint::black_box(&block);
+    if !cfg!(target_env = "gnu") {
+        return Fetched { kept: 0 };
+    }
+    set_thresholds(MAPPED, i32::MAX as usize);
+    let mut blocks: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..bytes / BLOCK {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(BLOCK).is_err() {
+            break;
+        }
+        block.resize(BLOCK, 0);
+        block.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        blocks.push(std::hint::black_box(block));
+        thread::sleep(REST);
+    }
+    Fetched { kept: blocks.len() * BLOCK }
+}
+
+/// What is left to be given back.
+#[derive(Debug)]
+pub struct Fetched {
+    /// Bytes that may stay for now.
+    kept: usize,
+}
+
+impl Fetched {
+    /// Gives some of it back. Returns `false` if there is nothing left.
+    pub fn give_back(&mut self) -> bool {
+        self.kept = self.kept.saturating_sub(BLOCKS_BACK * BLOCK);
+        trim(self.kept);
+        if self.kept == 0 {
+            set_thresholds(DEFAULT, DEFAULT);
+        }
+        self.kept > 0
     }
 }
 
-/// Gives back what was fetched and is not used.
-pub fn give_back() {
-    set_thresholds(DEFAULT, DEFAULT);
+/// Gives back what is free, but for `kept` bytes at the end of the allocator's memory.
+fn trim(kept: usize) {
     #[cfg(target_env = "gnu")]
     // SAFETY: it gives back what the allocator itself holds free, whatever other threads do meanwhile.
     unsafe {
-        libc::malloc_trim(0);
+        libc::malloc_trim(kept);
     }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = kept;
 }
 
-/// Lets the allocator map allocations of their own from `mapped` bytes on, and give back what is free at the end of its memory from `free` bytes on.
-fn set_thresholds(mapped: i32, free: i32) {
+/// Lets the allocator map allocations by themselves from `mapped` bytes on, and give back what is free at the end of its memory from `free` bytes on.
+fn set_thresholds(mapped: usize, free: usize) {
     #[cfg(target_env = "gnu")]
     // SAFETY: both are numbers that the allocator reads, under its own lock.
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, mapped);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, free);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, mapped as i32);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, free as i32);
     }
     #[cfg(not(target_env = "gnu"))]
     let _ = (mapped, free);
@@ -73,10 +111,10 @@ mod tests {
     fn alone() {
         const BYTES: u64 = 48 << 20;
         let before = own();
-        fetch(BYTES);
+        let mut left = fetch(BYTES);
         let fetched = own();
         assert!(fetched >= before + BYTES / 8 * 7, "{before} -> {fetched}");
-        give_back();
+        while left.give_back() {}
         assert!(own() < before + BYTES / 8, "{before} -> {}", own());
     }
 

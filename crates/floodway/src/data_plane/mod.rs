@@ -41,6 +41,7 @@ use crate::cli::DataPlaneArgs;
 use crate::run::{end_process_on_panic, start_log, summary};
 use changes::Changes;
 use equipment::{Equipment, Kept, device, last, port, text};
+use memory::Fetched;
 use preparation::Preparation;
 
 /// Between two signs of life.
@@ -81,7 +82,7 @@ pub fn run(args: &DataPlaneArgs) -> anyhow::Result<()> {
     let _flush = start_log(&args.log, colours)?;
     end_process_on_panic();
     if let Some(bytes) = equipment.stands_by {
-        memory::fetch(bytes);
+        equipment.fetched = Some(memory::fetch(bytes));
         channel.send(&FromDataPlane::StandsBy { version: VERSION }, &[])?;
         equipment.receive_rest(&channel)?;
     }
@@ -135,7 +136,7 @@ fn serve(
         addresses,
         changes,
         is_heard: true,
-        is_successor: equipment.stands_by.is_some(),
+        fetched: equipment.fetched,
         preparation: None,
     };
     let end = serving.run()?;
@@ -283,8 +284,8 @@ struct Serving<'a> {
     changes: Changes,
     /// There is a broker to hear signs of life.
     is_heard: bool,
-    /// It has taken over from another data plane.
-    is_successor: bool,
+    /// What it has not given back of the memory for taking over, if it has.
+    fetched: Option<Fetched>,
     /// What is done before another data plane takes over.
     preparation: Option<Preparation>,
 }
@@ -318,8 +319,8 @@ impl Serving<'_> {
                 if let Some(addresses) = &mut self.addresses {
                     self.switch.save_addresses(addresses);
                 }
-                if count == BEATS_AS_SUCCESSOR && self.is_successor {
-                    memory::give_back();
+                if count >= BEATS_AS_SUCCESSOR {
+                    self.fetched.take_if(|fetched| !fetched.give_back());
                 }
             }
             let prepares = self.preparation.as_ref().is_some_and(Preparation::is_waited_for);

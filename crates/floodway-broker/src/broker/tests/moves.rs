@@ -160,6 +160,13 @@ impl Host {
         self.plane.say(&FromDataPlane::Leaving { port: PORT, leaving: false });
     }
 
+    /// What came has been taken in, or cannot be.
+    fn imported(&self, taken: bool) {
+        let count = u32::from(taken);
+        let imported = FromDataPlane::Imported { port: PORT, taken, carried: count, online: count };
+        self.plane.say(&imported);
+    }
+
     /// Reports until `is_so`; returns that.
     fn report(&self, is_so: impl Fn(&Report) -> bool) -> Report {
         loop {
@@ -287,12 +294,7 @@ fn connections_follow_a_vm_in_plain_text_if_both_hosts_say_so() {
     assert_eq!(destination.hear().0, ARRIVES);
     source.export(b"state");
     assert_eq!(destination.hear().0, ToDataPlane::Import { port: PORT, bytes: 5 });
-    destination.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: true,
-        carried: 1,
-        online: 1,
-    });
+    destination.imported(true);
     assert_eq!(source.hear().0, RELEASED);
 }
 
@@ -389,10 +391,24 @@ fn a_vm_that_stays_after_all_keeps_its_connections() {
     let pair = Pair::import(b"state");
     pair.source.stay();
     assert_eq!(pair.destination.hear().0, ARRIVES_NOT);
-    assert_eq!(pair.source.hear().0, STAYS);
+    pair.destination.imported(false);
+    let report = pair.source.report(|report| report.failed > 0);
+    let problem = report.last.and_then(|last| last.problem);
+    assert_eq!(problem.as_deref(), Some("the VM stays where it was"), "it waited in vain");
     // It can leave again.
     pair.source.leave();
     assert_eq!(pair.destination.hear().0, ARRIVES);
+}
+
+#[test]
+fn a_vm_that_is_called_back_when_it_runs_over_there_is_at_home_there() {
+    let pair = Pair::import(b"state");
+    pair.source.stay();
+    assert_eq!(pair.destination.hear().0, ARRIVES_NOT);
+    // Said before that was heard.
+    pair.destination.imported(true);
+    assert_eq!(pair.source.hear().0, RELEASED);
+    pair.destination.report(|report| report.arrived == 1 && report.arriving == 0);
 }
 
 #[test]
@@ -407,12 +423,7 @@ fn a_front_end_that_goes_takes_the_arrival_with_it() {
 #[test]
 fn what_a_data_plane_cannot_take_is_owed_where_it_came_from() {
     let pair = Pair::import(b"state");
-    pair.destination.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: false,
-        carried: 0,
-        online: 0,
-    });
+    pair.destination.imported(false);
     assert_eq!(pair.source.hear().0, STAYS);
     let pair = Pair::leave();
     let exported = FromDataPlane::Exported { port: PORT, online: 1, bytes: 0 };
@@ -444,12 +455,7 @@ fn what_was_exported_goes_on_without_the_data_plane_that_wrote_it() {
     let Pair { source, destination, front_end } = Pair::import(b"state");
     drop(source.plane);
     let (plane, ..) = source.scene.next();
-    destination.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: true,
-        carried: 1,
-        online: 1,
-    });
+    destination.imported(true);
     assert_eq!(hear(&plane).0, RELEASED);
     drop(front_end);
 }
@@ -488,12 +494,7 @@ fn a_connection_that_ends_after_the_state_has_come_takes_nothing_back() {
     link.send_state(5, b"state");
     assert_eq!(destination.hear().0, ToDataPlane::Import { port: PORT, bytes: 5 });
     drop(link);
-    destination.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: true,
-        carried: 1,
-        online: 1,
-    });
+    destination.imported(true);
     destination.report(|report| report.arrived == 1 && report.arriving == 0);
 }
 
@@ -503,12 +504,7 @@ fn a_data_plane_that_says_it_has_written_more_than_it_could_is_ended() {
     assert!(matches!(pair.source.hear().0, ToDataPlane::Export { .. }));
     // Of no move, or of another stage: perhaps an answer that was under way.
     pair.source.plane.say(&FromDataPlane::Exported { port: PORT + 1, online: 1, bytes: ROOM + 1 });
-    pair.source.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: true,
-        carried: 1,
-        online: 1,
-    });
+    pair.source.imported(true);
     pair.source.plane.say(&FromDataPlane::Exported { port: PORT, online: 1, bytes: ROOM + 1 });
     let (_plane, ..) = pair.source.scene.next();
     assert_eq!(pair.destination.hear().0, ARRIVES_NOT);

@@ -21,12 +21,7 @@ fn remove_ports(host: &Host) {
 
 /// The VM runs at the destination, whatever has become of its source.
 fn arrive(destination: &Host) {
-    destination.plane.say(&FromDataPlane::Imported {
-        port: PORT,
-        taken: true,
-        carried: 1,
-        online: 1,
-    });
+    destination.imported(true);
     let report = destination.report(|report| report.arriving == 0);
     assert_eq!((report.arrived, report.failed), (1, 0));
 }
@@ -181,6 +176,8 @@ fn an_upgrade_waits_for_connections_that_are_between_hosts() {
         let Pair { source, destination, front_end } = Pair::import(b"state");
         let upgraded = if leaves { &source } else { &destination };
         let next = prepare(upgraded);
+        thread::sleep(Duration::from_millis(200));
+        assert!(!is_to_hand_over(&upgraded.plane));
         arrive(&destination);
         if leaves {
             assert_eq!(source.hear().0, RELEASED);
@@ -192,6 +189,17 @@ fn an_upgrade_waits_for_connections_that_are_between_hosts() {
         let Host { plane, mut scene, .. } = if leaves { source } else { destination };
         scene.broker.take().unwrap().join().unwrap();
         drop((plane, front_end));
+    }
+}
+
+/// Returns `true` if it has been told to let go by now.
+fn is_to_hand_over(plane: &Plane) -> bool {
+    loop {
+        match plane.channel.try_recv().unwrap() {
+            Received::Message(ToDataPlane::HandOver, _) => break true,
+            Received::Message(..) => {}
+            _ => break false,
+        }
     }
 }
 
