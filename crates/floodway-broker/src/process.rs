@@ -42,20 +42,23 @@ impl Process {
 }
 
 impl Process {
-    /// Bytes of anonymous memory that it has. `None` if it has ended.
-    pub(crate) fn anonymous_memory(&self) -> Option<u64> {
+    /// Bytes of its heap. `None` if it has ended, or has none.
+    pub(crate) fn heap(&self) -> Option<u64> {
         let descriptor = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
-        // -1 if it has ended.
-        let pid = number(&fs::read_to_string(descriptor).ok()?, "Pid:")?;
-        number(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")
-            .map(|kib| kib << 10)
+        let information = fs::read_to_string(descriptor).ok()?;
+        let pid = information.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        // That of one that has ended is -1.
+        let maps = fs::read_to_string(format!("/proc/{}/maps", pid.trim())).ok()?;
+        maps.lines().find(|line| line.ends_with("[heap]")).and_then(length)
     }
 }
 
-/// The number of the line of `text` that begins with `name`.
-fn number(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+/// Bytes of the mapping that a line of `/proc/PID/maps` is about.
+fn length(line: &str) -> Option<u64> {
+    let (begin, rest) = line.split_once('-')?;
+    let end = rest.split_whitespace().next()?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    address(end)?.checked_sub(address(begin)?)
 }
 
 impl AsFd for Process {
@@ -90,19 +93,26 @@ fn end_of(status: &WaitIdStatus) -> End {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
     #[test]
-    fn memory_is_known_of_a_process_until_it_ends() {
+    fn the_heap_of_a_process_is_known_until_it_ends() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        // It is known once its program runs, which makes a heap at its beginning.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let process = Process::new(pidfd);
-        assert!(process.anonymous_memory().is_some());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while process.heap().is_none_or(|bytes| bytes == 0) {
+            assert!(Instant::now() < deadline);
+            thread::sleep(Duration::from_millis(1));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(process.anonymous_memory(), None);
+        assert_eq!(process.heap(), None);
     }
 }

@@ -301,8 +301,8 @@ pub enum ToDataPlane {
     Moves(Moves),
     /// The data plane is to go into its sandbox and wait: the rest comes when the one that runs has let go of it.
     StandBy {
-        /// Bytes of anonymous memory that the one that runs has: it is likely to need as much.
-        memory: u64,
+        /// Bytes of heap that the one that runs has: it is likely to need as much.
+        heap: u64,
     },
     /// Another data plane is about to take this one's place. The state of connections goes into the memfd, at its [`HandOver`](Self::HandOver), if this one writes the format
     /// that the other one reads; otherwise they are to go off the offload, as far as they can within [`PREPARATION_MS`].

@@ -182,11 +182,11 @@ impl Broker<'_> {
         plane: &DataPlane,
     ) -> Result<Successor, BrokerError> {
         let flows = self.memory_for_flows()?;
-        let memory = plane.process.anonymous_memory().unwrap_or_default();
+        let heap = plane.process.heap().unwrap_or_default();
         let (channel, process) = self.start_process(Some(&candidate))?;
         let introduced = self
             .introduce(&channel, plane.restarts, None)
-            .and_then(|()| channel.send(&ToDataPlane::StandBy { memory }, &[]));
+            .and_then(|()| channel.send(&ToDataPlane::StandBy { heap }, &[]));
         if let Err(error) = introduced {
             // It has ended already; what it ended with is found by whoever looks.
             tracing::debug!(%error, "the successor takes nothing");

@@ -46,7 +46,7 @@ pub struct Equipment {
     pub flows: Option<(OwnedFd, u64)>,
     /// What earlier data planes have left.
     pub past: Past,
-    /// Another data plane runs, which has so many bytes of memory, and will hand over.
+    /// Another data plane runs, which has so many bytes of heap, and will hand over.
     pub stands_by: Option<u64>,
     /// What is to be given back of memory for taking over.
     pub fetched: Option<Fetched>,
@@ -153,8 +153,8 @@ impl Equipment {
                     fault::pass(Point::PlaneEquipped);
                     return Ok(());
                 }
-                Received::Message(ToDataPlane::StandBy { memory }, _) => {
-                    self.stands_by = Some(memory);
+                Received::Message(ToDataPlane::StandBy { heap }, _) => {
+                    self.stands_by = Some(heap);
                     return Ok(());
                 }
                 Received::Message(message, descriptors) => self.take(message, descriptors)?,

@@ -4,7 +4,7 @@
 //! **Goal**: taking over waits for no fresh memory. Frames stand still meanwhile, and for 1000 connections it means some two thousand page faults: tables, connections, and what these are read
 //! into. On a host that is itself a VM each may wait for the host below.
 //!
-//! So a data plane that stands by [fetches](fetch) what it is likely to need, which is what the one that runs has, while frames still move: it takes memory from the allocator, touches all of it, and
+//! So a data plane that stands by [fetches](fetch) what it is likely to need, which is a heap as large as that of the one that runs, while frames still move: it takes memory from the allocator, touches all of it, and
 //! frees it, and the allocator is told to keep it. It takes its time over that, so that workers are not slowed. Once the switch runs it [gives back](give_back) what was not used, a little at a time: that
 //! takes the allocator's lock.
 //!
@@ -30,9 +30,11 @@ const PAGE: usize = 4096;
 /// Between two blocks.
 const REST: Duration = Duration::from_micros(500);
 
-/// Fetches so many `bytes`, up to a limit, or less if there are not as many. Returns what is to be given back of them.
-pub fn fetch(bytes: u64) -> Fetched {
-    let bytes = usize::try_from(bytes).unwrap_or(MOST).min(MOST);
+/// Makes the heap `heap` bytes large, up to a limit, or less if there is no more memory. Returns what is to be given back of that.
+///
+/// What a process has besides must not count: else each would fetch what the one before has fetched, and that.
+pub fn fetch(heap: u64) -> Fetched {
+    let bytes = usize::try_from(heap).unwrap_or(MOST).min(MOST).saturating_sub(own_heap());
     if !cfg!(target_env = "gnu") {
         return Fetched { kept: 0 };
     }
@@ -49,6 +51,16 @@ pub fn fetch(bytes: u64) -> Fetched {
         thread::sleep(REST);
     }
     Fetched { kept: blocks.len() * BLOCK }
+}
+
+/// Bytes of this process's heap.
+fn own_heap() -> usize {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it reads what the allocator counts, under its lock.
+    let bytes = unsafe { libc::mallinfo() }.arena;
+    #[cfg(not(target_env = "gnu"))]
+    let bytes = 0;
+    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// What is left to be given back.
