@@ -102,6 +102,8 @@ enum Step {
     Reset,
     /// Another process takes over, of whose state a stranger has changed bytes: of which record, where, and how.
     HandOver(Vec<(u8, u16, u8)>),
+    /// Another host takes over, of whose state a stranger has changed bytes, or the guest stays if it cannot.
+    Move(Vec<(u8, u16, u8)>),
 }
 
 /// A frame that counts itself.
@@ -407,15 +409,16 @@ impl Run {
             Step::Reset if self.offload.owed() > 0 => self.die(),
             Step::Reset => self.offload.reset(),
             Step::HandOver(ref damage) => self.hand_over(damage),
+            Step::Move(ref damage) => self.move_guest(damage),
         }
         self.check();
     }
 
-    /// Another process goes on with all connections, or with those whose state can be one's.
-    fn hand_over(&mut self, damage: &[(u8, u16, u8)]) {
+    /// The state of all connections, with `damage`, and whether all that is owed is in it.
+    fn export(&mut self, damage: &[(u8, u16, u8)]) -> (Vec<Vec<u8>>, bool) {
         self.offload.flush(self.now, &mut self.sink);
         let mut records = Vec::new();
-        self.offload.export(&self.sink, |record| {
+        let is_whole = self.offload.export(&self.sink, |record| {
             records.push(record.to_vec());
             true
         });
@@ -428,6 +431,43 @@ impl Run {
                 self.is_damaged |= with != 0;
             }
         }
+        (records, is_whole)
+    }
+
+    /// Another host goes on with all connections, or with those whose state can be one's; those that owe and cannot go on are reset. Or all are brought back.
+    fn move_guest(&mut self, damage: &[(u8, u16, u8)]) {
+        self.offload.suspend();
+        let (records, is_whole) = self.export(damage);
+        let before = (self.offload.online(), self.offload.owed(), self.offload.used());
+        let aside = self.offload.set_aside(7);
+        assert!(self.offload.is_empty());
+        if is_whole {
+            self.offload.forget_aside(aside);
+            let (_, owed, lost) = Journal::adopt(self.words, LAYOUT);
+            assert_eq!((owed.len(), lost.flows), (0, 0), "nothing is owed any more");
+            self.import(&records, before);
+        } else {
+            self.offload.bring_back(aside);
+        }
+        self.offload.resume(self.now, &mut self.sink);
+    }
+
+    fn import(&mut self, records: &[Vec<u8>], before: (u32, u64, (u32, u32))) {
+        let mut carried = Carried::of_port(&records[0]).unwrap_or_default();
+        records[1..].iter().for_each(|record| carried.add(record));
+        if !carried.is_readable() {
+            return;
+        }
+        let (now, alive) = (self.now, &self.alive);
+        let revive = |_: Creditor, retained: &Retained| Some(revive(alive, retained));
+        let found = self.offload.import(carried, now, &self.sink, revive);
+        let after = (self.offload.online(), self.offload.owed(), self.offload.used());
+        assert!(self.is_damaged || found.refused > 0 || before == after, "{before:?} {after:?}");
+    }
+
+    /// Another process goes on with all connections, or with those whose state can be one's.
+    fn hand_over(&mut self, damage: &[(u8, u16, u8)]) {
+        let (records, _) = self.export(damage);
         let before = (self.offload.online(), self.offload.owed(), self.offload.used());
         let config = self.offload.config().clone();
         self.offload = Offload::new(config, 7);
