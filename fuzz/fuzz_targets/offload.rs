@@ -207,6 +207,8 @@ struct Run {
     next: [(u32, u32); 2],
     /// The state of some connection is a stranger's: nobody knows whether it ends by itself.
     is_damaged: bool,
+    /// The journal has what a stranger has changed: another host's state is all that there is of what is owed.
+    is_journal_damaged: bool,
 }
 
 impl Run {
@@ -234,6 +236,7 @@ impl Run {
             alive: Rc::default(),
             next: [(1000, 5000), (u32::MAX - 3000, u32::MAX - 100)],
             is_damaged: false,
+            is_journal_damaged: false,
         }
     }
 
@@ -460,6 +463,7 @@ impl Run {
         }
         let (now, alive) = (self.now, &self.alive);
         let revive = |_: Creditor, retained: &Retained| Some(revive(alive, retained));
+        self.is_journal_damaged |= self.is_damaged;
         let found = self.offload.import(carried, now, &self.sink, revive);
         let after = (self.offload.online(), self.offload.owed(), self.offload.used());
         assert!(self.is_damaged || found.refused > 0 || before == after, "{before:?} {after:?}");
@@ -493,8 +497,10 @@ impl Run {
         let alive = &self.alive;
         let adoption =
             self.offload.adopt(found, self.now, |_, retained| Some(revive(alive, retained)));
-        assert_eq!((adoption.broken, adoption.unknown), (0, 0));
-        assert_eq!(self.offload.owed(), owed);
+        if !self.is_journal_damaged {
+            assert_eq!((adoption.broken, adoption.unknown), (0, 0));
+            assert_eq!(self.offload.owed(), owed);
+        }
         self.offload.resume(self.now, &mut self.sink);
     }
 

@@ -190,7 +190,10 @@ impl<B: 'static> Sender<B> {
         }
         tx.adopt_numbers(&left);
         tx.acquire_state(&mut FreeList::default());
-        let (recorded, sent_before) = (tx.snd_max, Some(tx.advertised_edge + 1));
+        // A frame is there as a whole, also if some of it was another one's when it was recorded: the rest of it is not owed by the journal yet.
+        let recorded =
+            frames.iter().map(|retained| retained.seq + retained.len).fold(una, Seq::max);
+        let sent_before = Some(tx.advertised_edge + 1);
         let early = Ahead { recorded, sent_before, ..Ahead::NONE };
         let early = Ahead { una: Some(told), place: Some(flow.place), open: true, ..early };
         tx.recovery.early = early;
