@@ -5,7 +5,7 @@
 //! into. On a host that is itself a VM each may wait for the host below.
 //!
 //! So a data plane that stands by [fetches](fetch) what it is likely to need, which is a heap as large as that of the one that runs, while frames still move: it takes memory from the allocator, touches all of it, and
-//! frees it, and the allocator is told to keep it. It takes its time over that, so that workers are not slowed. Once the switch runs it [gives back](give_back) what was not used, a little at a time: that
+//! frees it, and the allocator is told to keep it. It takes its time over that, so that workers are not slowed. Once the switch runs it [gives back](Fetched::give_back) what was not used, a little at a time: that
 //! takes the allocator's lock.
 //!
 //! Tables that are large and sparse, as the index of a flow table is, are to stay so: from [`MAPPED`] bytes on the allocator maps each by itself, and none of what was fetched is cleared for them.
