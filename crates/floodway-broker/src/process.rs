@@ -39,9 +39,7 @@ impl Process {
         wait_for(&[self.0.as_fd()], None);
         reap(&self.0);
     }
-}
 
-impl Process {
     /// Bytes of its heap. `None` if it has ended, or has none.
     pub(crate) fn heap(&self) -> Option<u64> {
         let descriptor = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());

@@ -68,7 +68,7 @@ pub(super) struct Successor {
     /// Connections that were online, as it says.
     online: u32,
     stage: Stage,
-    /// The data plane has said how its connections are, or has taken them off its offload.
+    /// `HandOverPrepared` has come.
     is_prepared: bool,
     /// When the stage is over.
     deadline: Instant,

@@ -25,7 +25,7 @@
 //! |---|---|---|
 //! | looks for a port | `Expected` | `Refused` |
 //! | waits | `State` | the source is silent, cancels or hangs up; the front-end goes; another one has the port: rings wait for nothing any more |
-//! | imports | `Imported` of its data plane | `NotTaken`: the source cancels; the front-end goes; the data plane dies |
+//! | imports | `Imported` of its data plane | `NotTaken`: the data plane has not taken the state, which a `Cancel` waits for; the front-end goes; the data plane dies |
 //!
 //! **Who decides** whether connections are here or there is the destination, as only one of both hosts runs the VM, and it hears first if that is this one. A source that is told `Taken` lets go; one
 //! that is told anything else, or nothing, keeps what it owes. If the two do not hear of each other any more after `State`, both owe: bytes may come twice, which TCP takes, and never not at all.

@@ -199,7 +199,7 @@ impl Moves {
         }
     }
 
-    /// Returns `true` if a port's VM may start on another host, and nobody has said that it stays.
+    /// Returns `true` if a port's connections have been exported and its VM is not known to stay.
     fn is_on_its_way(&self, layout: &Layout, port: u16) -> bool {
         let instance = layout.port(port).map(|place| place.instance);
         self.leaving.get(&port).is_some_and(|leaving| {

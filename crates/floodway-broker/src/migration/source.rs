@@ -177,7 +177,7 @@ impl Source {
         }
     }
 
-    /// Waits until the VM runs on the other host. If that takes too long, the other host is told that it is not to run there, and its answer says whether that comes too late.
+    /// Waits for `Taken`: the VM runs on the other host. After [`taking`](Self::taking), or if the VM stays, sends `Cancel`; the answer is final.
     fn wait_until_taken(&self, link: &mut Link) -> Result<(u32, u32), String> {
         let mut deadline = Instant::now() + self.taking;
         let mut is_cancelled = false;
@@ -210,7 +210,7 @@ impl Source {
     }
 }
 
-/// Tells the other host that the VM stays. Returns until when it may answer.
+/// Sends `Cancel`. Returns the deadline for the answer.
 fn cancel(link: &mut Link) -> Result<Instant, String> {
     link.send(&Request::Cancel, MESSAGE).map_err(|error| error.to_string())?;
     Ok(Instant::now() + SILENCE)

@@ -86,7 +86,7 @@ impl PeerLink {
         self.0.send(answer, PATIENCE).unwrap();
     }
 
-    /// Waits to be told that the VM stays, and nothing else but signs of life.
+    /// Waits for `Cancel`. Only signs of life may come before it.
     pub(crate) fn hear_cancel(&mut self) {
         loop {
             match self.0.recv(PATIENCE).unwrap() {

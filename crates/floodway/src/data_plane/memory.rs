@@ -1,38 +1,37 @@
 //! Memory of a data plane that stands by.
 //!
 //! # Theory of operation
-//! **Goal**: taking over waits for no fresh memory. Frames stand still meanwhile, and for 1000 connections it means some two thousand page faults: tables, connections, and what these are read
-//! into. On a host that is itself a VM each may wait for the host below.
+//! **Goal**: a data plane takes over without waiting for page faults. Frames stand still meanwhile, and 1000 connections cause some two thousand faults: tables, connections, and the buffers
+//! that they are read into. On a host that is a VM itself, each fault may wait for the hypervisor below.
 //!
-//! So a data plane that stands by [fetches](fetch) what it is likely to need, which is a heap as large as that of the one that runs, while frames still move: it takes memory from the allocator, touches all of it, and
-//! frees it, and the allocator is told to keep it. It takes its time over that, so that workers are not slowed. Once the switch runs it [gives back](Fetched::give_back) what was not used, a little at a time: that
-//! takes the allocator's lock.
+//! A data plane that stands by [grows its heap](fetch) to the size of its predecessor's, while that still forwards frames: it allocates blocks, touches every page and frees them, with the
+//! allocator set to keep free memory. It sleeps between blocks so that workers are not slowed. After the hand-over it [returns](Fetched::give_back) unused memory in steps, because each step holds the allocator's lock.
 //!
-//! Tables that are large and sparse, as the index of a flow table is, are to stay so: from [`MAPPED`] bytes on the allocator maps each by itself, and none of what was fetched is cleared for them.
+//! Large sparse tables, such as the index of a flow table, stay sparse: allocations of [`MAPPED`] bytes and more are mapped separately, so no fetched page is cleared for them.
 //!
-//! This is for glibc's allocator; with another one both do nothing.
+//! **Invariant**: fetching never makes the heap larger than the predecessor's, so repeated upgrades do not grow it.
+//!
+//! Only with glibc's allocator; with another one, [`fetch`] does nothing.
 
 use std::thread;
 use std::time::Duration;
 
-/// Most bytes to be fetched: a data plane can say that it has any number.
+/// Most bytes to be fetched: the predecessor may have been taken over, and have any heap.
 const MOST: usize = 256 << 20;
 /// Bytes to be taken at once, and to be given back.
 const BLOCK: usize = 512 << 10;
 /// Blocks that are given back at once.
 const BLOCKS_BACK: usize = 16;
-/// Allocations of so many bytes have pages of their own while memory is fetched and used.
+/// `M_MMAP_THRESHOLD` while fetched memory is in use, in bytes.
 const MAPPED: usize = 1 << 20;
-/// By default of glibc it is so many, until large allocations have been freed; and what is free at the end of its memory is given back from so many on.
+/// glibc's initial `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, in bytes.
 const DEFAULT: usize = 128 << 10;
 /// The smallest page.
 const PAGE: usize = 4096;
 /// Between two blocks.
 const REST: Duration = Duration::from_micros(500);
 
-/// Makes the heap `heap` bytes large, up to a limit, or less if there is no more memory. Returns what is to be given back of that.
-///
-/// What a process has besides must not count: else each would fetch what the one before has fetched, and that.
+/// Grows the heap to `heap` bytes, [`MOST`] at most, or as far as there is memory. Returns what is to be given back later.
 pub fn fetch(heap: u64) -> Fetched {
     let bytes = usize::try_from(heap).unwrap_or(MOST).min(MOST).saturating_sub(own_heap());
     if !cfg!(target_env = "gnu") {
@@ -93,7 +92,7 @@ fn trim(kept: usize) {
     let _ = kept;
 }
 
-/// Lets the allocator map allocations by themselves from `mapped` bytes on, and give back what is free at the end of its memory from `free` bytes on.
+/// Sets `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, in bytes.
 fn set_thresholds(mapped: usize, free: usize) {
     #[cfg(target_env = "gnu")]
     // SAFETY: both are numbers that the allocator reads, under its own lock.
@@ -137,7 +136,7 @@ mod tests {
         test.args(["--exact", "data_plane::memory::tests::alone", "--ignored"]);
         // As in the main thread: others have memory of their own, which is given back in another way.
         let ran = test.env("MALLOC_ARENA_MAX", "1").output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        let output = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && output.contains("1 passed"), "{output}");
     }
 }

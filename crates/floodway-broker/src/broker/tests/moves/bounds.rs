@@ -192,7 +192,7 @@ fn an_upgrade_waits_for_connections_that_are_between_hosts() {
     }
 }
 
-/// Returns `true` if it has been told to let go by now.
+/// Returns `true` if `HandOver` has been sent to `plane`.
 fn is_to_hand_over(plane: &Plane) -> bool {
     loop {
         match plane.channel.try_recv().unwrap() {
