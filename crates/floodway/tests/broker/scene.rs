@@ -200,11 +200,15 @@ impl Vm {
     }
 }
 
+/// Payload bytes of the frames that [`exchange`] sends.
+pub const EXCHANGED: usize = 700;
+
+/// Sends a frame each way and waits for it. The data plane may still have to complete it then.
 pub fn exchange(a: &mut Vm, b: &mut Vm, number: u32) {
-    let there = numbered(a.n, b.n, number, 700);
+    let there = numbered(a.n, b.n, number, EXCHANGED);
     a.send(&there);
     b.expect(&there);
-    let back = numbered(b.n, a.n, number, 700);
+    let back = numbered(b.n, a.n, number, EXCHANGED);
     b.send(&back);
     a.expect(&back);
 }

@@ -1,6 +1,6 @@
 //! vCPU threads that the broker looks after.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -16,8 +16,11 @@ fn become_ordinary() {
     ordinary.apply(0).unwrap();
 }
 
-/// Runs `body` with the number of a thread of this process that is called like a vCPU.
+/// Runs `body` with the number of a thread of this process that is called like a vCPU. There is one at a time: a port's process is
+/// this one, and all of its vCPUs are the port's.
 fn with_vcpu(body: impl FnOnce(i32)) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         let (end, wait) = mpsc::channel::<()>();
         let (say, hear) = mpsc::channel();
