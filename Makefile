@@ -9,10 +9,12 @@ CARGO ?= cargo
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 LAB := $(ROOT) $(TARGET)/release/floodway-lab
+# What `cargo test` builds.
+DEBUG := $(abspath $(TARGET))/debug
 # Seconds that each fuzz target runs.
 FUZZ_SECONDS ?= 600
 # Seconds of each in the smoke run.
-FUZZ_SMOKE_SECONDS ?= 20
+FUZZ_SMOKE_SECONDS ?= 6
 # Crates whose tests need neither root nor network nor VMs.
 CHECKED := api core experiment layers report sim wire
 # What `make bench-ab` compares this tree with, and by which bench.
@@ -20,6 +22,8 @@ BASE ?= HEAD
 BENCH ?= offload
 # Minutes that all property tests and fuzz targets share.
 SOAK_MINUTES ?= 30
+# Crates with other code where there are no debug assertions.
+WITHOUT_ASSERTIONS := $(foreach crate,process switch,--config profile.dev.package.floodway-$(crate).debug-assertions=false)
 FUZZ_TARGETS = $(shell cd fuzz && $(CARGO) +nightly fuzz list)
 
 # Tests that boot VMs run as root, too.
@@ -42,7 +46,7 @@ check: compiler ## Before each commit: format, layers, words, clippy, unit and p
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test -q --locked $(addprefix -p floodway-,$(CHECKED))
 
-test: compiler lint build ready unit prove fuzz-smoke ## Everything that must pass: lints, all tests, end to end with VMs, fuzz targets for a while
+test: compiler lint unit prove fuzz-smoke ## Everything that must pass: lints, all tests, end to end with VMs, fuzz targets for a while
 
 test-ray: build ## Sweeps under a local Ray, in a Python environment of its own (285 MB from PyPI)
 	tools/test-ray $(TARGET)/release/floodway-lab $(TARGET)/ray-venv
@@ -77,16 +81,18 @@ lint: compiler ## Formatting, clippy, links of the API documentation, layers of 
 	$(CARGO) run -q --locked -p floodway-layers
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) check -q --locked -p floodway-switch --no-default-features
+# As embedders may build it: without the control socket, and without what builds with debug assertions have for tests.
+	$(CARGO) check -q --locked -p floodway-switch --no-default-features $(WITHOUT_ASSERTIONS)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --workspace --no-deps --locked
 	@tree=$$($(CARGO) tree --locked -p floodway-simlab -e normal --prefix none); \
 	if grep '^vhost' <<<"$$tree"; then echo 'floodway-simlab must not need vhost' >&2; exit 1; fi
 	tools/words
 	tools/deny
 
-unit: build ready ## Unit, property, documentation and end-to-end tests
-	@if grep -q FLOODWAY_FAULT_POINTS $(TARGET)/release/floodway; then echo 'a release build must not have fault points' >&2; exit 1; fi
-	FLOODWAY_BIN=$(abspath $(TARGET))/release/floodway $(CARGO) test --workspace --locked
+unit: compiler ## Unit, property, documentation and end-to-end tests, of the development build
+	$(CARGO) test --workspace --locked --no-run
+	FLOODWAY_BIN=$(DEBUG)/floodway $(ROOT) $(DEBUG)/floodway-lab doctor --install
+	CARGO=$(CARGO) FLOODWAY_BIN=$(DEBUG)/floodway tools/tests
 
 # Of the whole workspace, for what `make unit` has built: with `-p floodway-switch` dependencies have fewer features and compile again.
 prove: compiler ## Small rings in every state that a guest can make, all interleavings of threads that wake each other, the hand-over between processes in all states
@@ -129,6 +135,7 @@ docs: compiler ## API documentation, and the book in docs/ if mdbook is there
 
 build: compiler
 	$(CARGO) build --release --locked -p floodway -p floodway-lab
+	@if grep -q FLOODWAY_FAULT_POINTS $(TARGET)/release/floodway; then echo 'a release build must not have fault points' >&2; exit 1; fi
 
 # What the lab needs at run time. It says what it installs.
 ready: build

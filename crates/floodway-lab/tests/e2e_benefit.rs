@@ -1,5 +1,5 @@
 //! What operators gain, in small, by counters: that the switch did a mechanism's work on real VMs, whatever the machine's speed. Needs root, two cores and a
-//! release build of `floodway`.
+//! `floodway` (`FLOODWAY_BIN`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

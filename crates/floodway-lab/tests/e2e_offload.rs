@@ -1,4 +1,4 @@
-//! The offloads' proofs and the web application, in small. Needs root, two cores and a release build of `floodway`;
+//! The offloads' proofs and the web application, in small. Needs root, two cores and a `floodway` (`FLOODWAY_BIN`);
 //! the web application also Debian's packages.
 //!
 //! No rate is asserted, only what holds on any machine.

@@ -1,5 +1,5 @@
 //! "Why is my VM slow?": faults that are staged on real VMs, and what that page of the guide says to run: its commands name the cause, and so do
-//! `diagnose`, `top` and the live page alone. Needs root and a release build of `floodway`.
+//! `diagnose`, `top` and the live page alone. Needs root and a `floodway` (`FLOODWAY_BIN`).
 //!
 //! Causes are told by counters of the switch and the kernel. Time is only waited for while a fault goes on.
 

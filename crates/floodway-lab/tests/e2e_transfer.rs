@@ -1,4 +1,4 @@
-//! Timed transfers of contended VMs, in small. Needs root, two cores and a release build of `floodway`.
+//! Timed transfers of contended VMs, in small. Needs root, two cores and a `floodway` (`FLOODWAY_BIN`).
 //!
 //! No rate is asserted, only what holds on any machine: every transfer comes to its end with the right bytes, all
 //! figures are there, and the guest's kernel counted what it must.

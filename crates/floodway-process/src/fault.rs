@@ -8,7 +8,7 @@
 //! sandbox. There are two words for each point: how often it was passed, and how many passings are left until a process ends. The passing that takes the
 //! latter to zero ends its process by `SIGKILL`, and nobody after it: the words are shared by all.
 //!
-//! **Release builds** have nothing of this: [`pass`] is empty, and no variable is read. `make unit` looks for the variable's name in the program.
+//! **Release builds** have nothing of this: [`pass`] is empty, and no variable is read. `make build` looks for the variable's name in the program.
 
 /// Whose step a point is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

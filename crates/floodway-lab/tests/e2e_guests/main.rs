@@ -1,5 +1,5 @@
-//! Networks and control queues with real VMs: Debian's kernels under QEMU on the real switch. Needs root and a release build of
-//! `floodway`.
+//! Networks and control queues with real VMs: Debian's kernels under QEMU on the real switch. Needs root and a
+//! `floodway` (`FLOODWAY_BIN`).
 //!
 //! Counters and contents are judged; timeouts only decide hangs.
 
