@@ -215,6 +215,25 @@ fn a_flow_with_a_gap_pays_what_it_owes_first() {
     world.run_until(SECONDS(300), |world| world.peer.rx.bytes() == 120_000);
 }
 
+/// T1: a window that is taken back is probed, also after a segment of the guest has come late. A peer that does not answer is dead.
+#[test]
+fn a_peer_that_closes_its_window_and_falls_silent_is_dead_although_there_was_a_gap() {
+    let mut world = connected("early-gap-filled", |setup| {
+        (setup.offload.peer_timeout, setup.guest.gso) = (SECONDS(60), 1448);
+    });
+    (world.to_peer.config.loss, world.monitor.off) = (1000, true);
+    world.guest.write(300_000, world.now);
+    world.reorder_guest();
+    let mut ack = world.peer_segment(0);
+    let sent = world.switch.summary(&world.flow).unwrap().in_flight;
+    (ack.segment.ack, ack.segment.window) = (world.wire_una() + sent, 0);
+    world.network_packet(&ack);
+    assert!(owed(&world) > 0, "{:?}", world.switch.summary(&world.flow));
+    world.run_for(SECONDS(70));
+    assert_eq!(counters(&world).early_acks_aborted, 1);
+    assert!(world.switch.offload.is_empty());
+}
+
 /// T1: a peer may have got bytes past the switch. What it is owed behind them it gets.
 #[test]
 fn bytes_that_passed_by_do_not_end_what_is_owed() {

@@ -190,6 +190,18 @@ fn a_flow_goes_offline_while_the_guest_is_ahead_of_it() {
 }
 
 #[test]
+fn a_gap_that_the_guest_has_filled_ends_nothing() {
+    // A segment came late, and those behind it waited for `cwnd` for longer than the guest is given to send what is missing: the flow was given up.
+    let mut world = cold(Setup { name: "gap-filled", ..Setup::default() });
+    world.to_peer.config.rate = Some(20);
+    world.guest.write(100_000, world.now);
+    world.reorder_guest();
+    world.run_until(SECONDS(30), |w| w.peer.rx.bytes() == 100_000);
+    assert_eq!(world.switch.offload.counters().went_offline, 0);
+    world.check_i7();
+}
+
+#[test]
 fn an_urgent_segment_is_not_cut_into_several() {
     use floodway_wire::tcp::Flags;
     let mut world = warm(Setup { name: "urgent-cut", ..Setup::default() });

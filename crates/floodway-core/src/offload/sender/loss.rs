@@ -282,8 +282,10 @@ impl<B: 'static> Sender<B> {
     }
 
     fn set_timer_in_full<S>(&mut self, env: &Env<'_, S>) {
+        let watched = self.recovery.gap_until != Instant::NEVER;
+        debug_assert!(!watched || self.has_gap(), "`gap_until` is not up to date");
         if self.store.records() == 0 {
-            let held = self.held() > 0 && self.recovery.gap_until == Instant::NEVER;
+            let held = self.held() > 0 && !watched;
             let first = self.timeout_after(env.now, env.config);
             if let Some(recovery) = self.recovery.get_mut() {
                 recovery.timer = match recovery.timer {

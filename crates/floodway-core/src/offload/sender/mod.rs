@@ -403,6 +403,7 @@ impl<B: 'static> Sender<B> {
         let end = self.store.last().map_or(end, |last| end.min(last.end()));
         self.snd_max = self.snd_max.max(end);
         self.guest_nxt = self.guest_nxt.max(end);
+        self.watch_gap(env.now);
         self.pump(env);
         Stored::New
     }
@@ -413,10 +414,7 @@ impl<B: 'static> Sender<B> {
             return;
         }
         self.guest_nxt = seq;
-        let next = self.store.snd_nxt();
-        if self.store.chunk_at(next).is_none() {
-            self.watch_gap(next, now);
-        }
+        self.watch_gap(now);
     }
 
     /// The guest has not sent all up to `ack`, as far as we have seen.

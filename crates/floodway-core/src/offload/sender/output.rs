@@ -51,7 +51,7 @@ impl<B: 'static> Sender<B> {
             return self.release_all(env);
         }
         self.cwnd_limited = false;
-        self.watch_gap(self.store.snd_nxt(), env.now);
+        self.watch_gap(env.now);
         if let Some(recovery) = self.recovery.get_mut() {
             recovery.clocked = 0;
         }
@@ -204,7 +204,7 @@ impl<B: 'static> Sender<B> {
         while self.store.has_room(self.window.mss) {
             let start = self.store.snd_nxt();
             let Some(chunk) = self.store.chunk_at(start) else {
-                self.watch_gap(start, env.now);
+                self.watch_gap(env.now);
                 break;
             };
             // An urgent pointer is right for one segment only.
@@ -338,18 +338,31 @@ impl<B: 'static> Sender<B> {
         self.recovery.release_at = now + Duration::from_nanos(nanos * 5 / 6);
     }
 
-    /// Nothing is stored at `next`. If the guest has sent bytes from there on, it has done so past us, and nobody
-    /// but the guest can repeat them.
-    pub(super) fn watch_gap(&mut self, next: Seq, now: Instant) {
-        if !self.guest_nxt.after(next) {
-            if let Some(recovery) = self.recovery.get_mut() {
-                recovery.gap_until = Instant::NEVER;
-            }
-            return;
+    /// Notes whether there is a [gap](Self::has_gap) now, and until when the guest may fill it. Called when the guest has sent something, and
+    /// when all before a gap has left.
+    #[inline]
+    pub(super) fn watch_gap(&mut self, now: Instant) {
+        if !self.has_gap() {
+            return self.forget_gap();
         }
         self.acquire_state(&mut FreeList::default());
         if self.recovery.gap_until == Instant::NEVER {
             self.recovery.gap_until = now + GAP_PATIENCE;
+        }
+    }
+
+    /// Returns `true` if the guest has sent what comes next and it is not stored. It went past us, and nobody but the guest can repeat it.
+    #[inline]
+    pub(super) fn has_gap(&self) -> bool {
+        let next = self.store.snd_nxt();
+        self.guest_nxt.after(next) && self.store.chunk_at(next).is_none()
+    }
+
+    /// Nobody waits for the guest to send again what is missing.
+    #[inline]
+    pub(super) fn forget_gap(&mut self) {
+        if let Some(recovery) = self.recovery.get_mut() {
+            recovery.gap_until = Instant::NEVER;
         }
     }
 

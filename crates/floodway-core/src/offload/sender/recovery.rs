@@ -85,7 +85,7 @@ pub(in crate::offload) struct Recovery {
     pub release_at: Instant,
     /// Bytes that the ACK in hand says have been delivered, and those before it whose answer waits for a pair.
     pub clocked: u32,
-    /// Bytes that the guest has sent are missing here; the flow is given up at this time.
+    /// What the guest has sent next is missing here, and the flow is given up at this time; `NEVER` if it is not missing, whatever waits.
     pub gap_until: Instant,
     /// What size segments had before none came through.
     pub black_hole: BlackHole,

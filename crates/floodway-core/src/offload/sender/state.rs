@@ -108,7 +108,7 @@ impl<B: 'static> Sender<B> {
             recovery.early = Ahead { place, counted: 0, open: una.is_some(), ..recovery.early };
             recovery.note_divergence();
         }
-        let sender = Self {
+        let mut sender = Self {
             store: Store::import(state.store, frames)?,
             snd_max: state.snd_max,
             advertised_edge: state.advertised_edge,
@@ -131,6 +131,9 @@ impl<B: 'static> Sender<B> {
             unanswered: state.unanswered,
             cwr_due: state.cwr_due,
         };
+        if !sender.has_gap() {
+            sender.forget_gap();
+        }
         if sender.is_possible() { Ok(sender) } else { Err(Refused) }
     }
 
@@ -189,5 +192,28 @@ impl<B: 'static> Sender<B> {
             && recovery.stall.withheld <= RESERVE
             && recovery.repairs.is_possible()
             && latest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload::config::Config;
+    use crate::offload::state_pool::FreeList;
+    use crate::time::Instant;
+
+    #[test]
+    fn a_gap_is_believed_only_where_bytes_are_missing() {
+        let until = Instant::from_millis(1);
+        for (guest_nxt, expected) in [(100, Instant::NEVER), (101, until)] {
+            let mut tx = Sender::<u32>::new(Seq(100), Agreed::default(), 1460, &Config::default());
+            tx.acquire_state(&mut FreeList::default());
+            tx.recovery.gap_until = until;
+            tx.guest_nxt = Seq(guest_nxt);
+            let state = tx.export(&mut Frames::new(&|_| unreachable!("nothing is stored")));
+            let mut frames = |_, _: &_| None;
+            let tx = Sender::import(state, None, &mut Revived::<u32>::new(&[], &mut frames));
+            assert_eq!(tx.map(|tx| tx.next_timeout()), Ok(expected));
+        }
     }
 }

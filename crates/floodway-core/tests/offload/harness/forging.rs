@@ -37,6 +37,17 @@ impl World {
         segment_of(&self.guest, &self.peer, self.guest.tx.nxt + ahead, len, self.now)
     }
 
+    /// What the guest has put out comes to the switch, the first frame last.
+    pub fn reorder_guest(&mut self) {
+        let mut packets = self.guest.take_out();
+        assert!(packets.len() > 1);
+        packets.rotate_left(1);
+        for packet in &packets {
+            self.guest_packet(packet);
+        }
+        self.flush();
+    }
+
     /// A packet comes from the network that the peer has not sent. What becomes of it goes to the guest if `deliver`; the
     /// monitor, which takes all that it sees for the peer's, does not see it.
     pub fn forged_packet(&mut self, packet: &Packet, deliver: bool) -> Verdict {
