@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -112,20 +112,21 @@ fn problem_of(port: &Port) -> String {
     wait("a problem", || lock(&port.vcpu).clone().and_then(|status| status.problem))
 }
 
-/// Makes the calling thread, and what it starts, ordinary; returns `true` if this kernel has slices. Tests may run as SCHED_IDLE.
-fn supported() -> bool {
+/// Makes the calling thread, and what it starts, ordinary: tests may run as SCHED_IDLE. Returns `None` if this kernel has no slices, else
+/// what keeps other tests away: a port whose process is this one looks after the vCPUs of all of them.
+fn alone_if_supported() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
     let mut ordinary = Attributes::new(libc::SCHED_OTHER);
     ordinary.nice = Attributes::of(0).unwrap().nice;
     ordinary.apply(0).unwrap();
     let probe = thread::spawn(|| set_slice(0, Duration::from_millis(1)));
-    !matches!(probe.join().unwrap(), Err(SliceError::Unsupported))
+    let supported = !matches!(probe.join().unwrap(), Err(SliceError::Unsupported));
+    supported.then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[test]
 fn slices_are_set_and_given_back() {
-    if !supported() {
-        return;
-    }
+    let Some(_alone) = alone_if_supported() else { return };
     let first = Vcpu::start(0);
     let before = first.attributes();
     let port = port(Vm::Pid(std::process::id()), Policy::Throughput);
@@ -161,9 +162,7 @@ fn no_port_no_keeper() {
 
 #[test]
 fn threads_of_other_processes_are_left_alone_whatever_the_socket_says() {
-    if !supported() {
-        return;
-    }
+    let Some(_alone) = alone_if_supported() else { return };
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("qmp");
     let (own, stranger) = (Vcpu::start(0), stranger());
@@ -179,9 +178,7 @@ fn threads_of_other_processes_are_left_alone_whatever_the_socket_says() {
 
 #[test]
 fn threads_of_the_peers_process_and_of_its_children_get_slices() {
-    if !supported() {
-        return;
-    }
+    let Some(_alone) = alone_if_supported() else { return };
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("qmp");
     let (own, child) = (Vcpu::start(0), Descendant::start());
@@ -201,9 +198,7 @@ fn threads_of_the_peers_process_and_of_its_children_get_slices() {
 /// One does not accept and its backlog is full, one never says anything, one says something all the time.
 #[test]
 fn a_vm_that_is_stuck_delays_no_other_and_not_the_end() {
-    if !supported() {
-        return;
-    }
+    let Some(_alone) = alone_if_supported() else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let _full = full_backlog(&path("full"));
