@@ -86,7 +86,7 @@ impl<'a> Load<'a> {
     fn take(&mut self, frame: &[u8]) {
         let Some(number) = number_of(frame) else { return };
         if self.last.is_none() && frame == numbered(self.peer, self.vm.n, 0, EXCHANGED) {
-            // Its data plane died after the guest had it and before it was complete.
+            // The frame of `exchange` again: the data plane died between the used index and the end of the batch.
             return;
         }
         assert_eq!(frame, numbered(self.peer, self.vm.n, number, PAYLOAD), "frame {number}");

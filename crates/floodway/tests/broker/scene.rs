@@ -203,7 +203,7 @@ impl Vm {
 /// Payload bytes of the frames that [`exchange`] sends.
 pub const EXCHANGED: usize = 700;
 
-/// Sends a frame each way and waits for it. The data plane may still have to complete it then.
+/// Sends a frame each way and waits for it. The data plane may not have completed the batch yet when this returns.
 pub fn exchange(a: &mut Vm, b: &mut Vm, number: u32) {
     let there = numbered(a.n, b.n, number, EXCHANGED);
     a.send(&there);

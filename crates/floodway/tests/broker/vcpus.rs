@@ -16,8 +16,8 @@ fn become_ordinary() {
     ordinary.apply(0).unwrap();
 }
 
-/// Runs `body` with the number of a thread of this process that is called like a vCPU. There is one at a time: a port's process is
-/// this one, and all of its vCPUs are the port's.
+/// Runs `body` with the number of a thread of this process that is named like a vCPU. Tests take turns, since a port whose VM is this
+/// process looks after all of its vCPU threads.
 fn with_vcpu(body: impl FnOnce(i32)) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

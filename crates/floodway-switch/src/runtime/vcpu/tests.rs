@@ -113,7 +113,7 @@ fn problem_of(port: &Port) -> String {
 }
 
 /// Makes the calling thread, and what it starts, ordinary: tests may run as SCHED_IDLE. Returns `None` if this kernel has no slices, else
-/// what keeps other tests away: a port whose process is this one looks after the vCPUs of all of them.
+/// a guard under which tests take turns, since a port whose VM is this process looks after all of its vCPU threads.
 fn alone_if_supported() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let mut ordinary = Attributes::new(libc::SCHED_OTHER);
