@@ -16,6 +16,7 @@ pub mod inbound;
 pub mod integrity;
 mod iperf;
 pub mod migration;
+mod offloaded;
 pub mod residency;
 pub mod small_flows;
 pub mod switch_killed;

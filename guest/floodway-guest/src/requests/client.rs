@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::io::{self, ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -14,6 +15,8 @@ use super::{BUFFER, DIGEST, Header, Waiter, digest, raise_descriptor_limit};
 
 /// How often it looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(20);
+/// Connections that are made at the same time: each takes a round trip, and threads inherit the network namespace.
+const OPENING: usize = 64;
 
 /// What a client does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,9 +138,7 @@ impl<'a> Run<'a> {
     fn start(client: &'a Client) -> io::Result<Self> {
         let plan = &client.plan;
         let waiter = Waiter::new()?;
-        let connections = (0..u64::from(plan.connections))
-            .map(|number| Connection::open(plan, number, &waiter).map(Some))
-            .collect::<io::Result<Vec<_>>>()?;
+        let connections = open_all(plan, &waiter)?;
         let open = connections.len();
         let begun = Instant::now();
         let due = (0..open).zip(0_u32..).map(|(number, place)| {
@@ -233,6 +234,23 @@ impl<'a> Run<'a> {
         }
         self.outcome
     }
+}
+
+/// Makes all connections of `plan`, in order of their numbers.
+fn open_all(plan: &Plan, waiter: &Waiter) -> io::Result<Vec<Option<Connection>>> {
+    let numbers: Vec<_> = (0..u64::from(plan.connections)).collect();
+    let mut connections = Vec::with_capacity(numbers.len());
+    for at_once in numbers.chunks(OPENING) {
+        let opened: Vec<_> = thread::scope(|scope| {
+            let open = |&number| scope.spawn(move || Connection::open(plan, number, waiter));
+            let threads: Vec<_> = at_once.iter().map(open).collect();
+            threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
+        });
+        for connection in opened {
+            connections.push(Some(connection.map_err(|_| io::Error::other("a thread panicked"))??));
+        }
+    }
+    Ok(connections)
 }
 
 /// What a connection waits for.

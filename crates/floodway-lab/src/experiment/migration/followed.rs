@@ -8,7 +8,8 @@
 //!     └── bridge ─┘
 //!           └ client            many connections, which ask and are answered all the time
 //! ```
-//! The client is at the bridge's address, so behind both uplinks: requests go through the receive offload, responses through the transmit offload, and both ends hash all that goes either way. The VM has the guest's module.
+//! The client is at the bridge's address, or behind a path from there, so behind both uplinks: requests go through the receive offload, responses through the transmit offload, and both ends hash all that goes either way. The VM has the guest's module, unless
+//! `variant` is one without.
 //!
 //! A move is watched from outside, by the status of both switches every [`POLL`]: the *time until online* goes from the first look at which the guest runs on the other host to the first one
 //! at which as many connections are online there as were here at last. Those that are not within [`LIMIT`] are *not online*.
@@ -27,7 +28,7 @@ use floodway_guest::requests::{Client, Outcome, Plan};
 use floodway_report::Samples;
 use floodway_switch::api::status::{PortState, Status};
 use floodway_switch::config::migration::{Host, Trust};
-use floodway_switch::config::{Config, MigrationConfig};
+use floodway_switch::config::{Config, MigrationConfig, PortConfig};
 use floodway_switch::control::ControlClient;
 use serde::Deserialize;
 use serde_json::json;
@@ -35,8 +36,10 @@ use serde_json::json;
 use super::hosts::{self, Hosts, SUBNET};
 use super::{MOVER, milliseconds};
 use crate::agent::Interface;
+use crate::experiment::offloaded::Offloaded;
 use crate::experiment::testbed::{Network, wait_until_reachable};
-use crate::experiment::transfer::{Profile, Variant, variant};
+use crate::experiment::transfer::far_end::FarEnd;
+use crate::experiment::transfer::{Path as TransferPath, Profile, Variant, variant};
 use crate::experiment::{Measured, RealScenario, Run};
 use crate::guest_image::GuestImage;
 use crate::kernel::Series;
@@ -47,10 +50,10 @@ use crate::transfer::inside;
 use crate::vm::Vm;
 
 const NAME: &str = "mover";
-/// What the guest is prepared for.
-const VARIANTS: [Variant; 1] = [Variant::Offload];
 /// Where the first host listens for the other one; that one listens at the next port.
 const LISTENS: u16 = 4790;
+/// Core of the path's emulator.
+const PATH_CORE: usize = 0;
 /// Between two looks at both hosts.
 const POLL: Duration = Duration::from_millis(10);
 /// How long connections may take to be online on the other host.
@@ -70,7 +73,10 @@ pub struct Followed {
     pub moves: u32,
     /// What is compared.
     pub cases: Vec<Case>,
-    /// Connections, 1 to 1000.
+    /// What the switches do for the guest: `offload`, `agentless` or another one that transmits.
+    #[serde(default = "both_offloads")]
+    pub variant: Variant,
+    /// Connections, 1 to 4000.
     pub connections: u32,
     /// Bytes of a request, and of its response.
     pub bytes: u64,
@@ -78,6 +84,23 @@ pub struct Followed {
     pub interval_ms: u64,
     /// How long QEMU may stop the VM to copy the rest of its memory, in ms.
     pub downtime_ms: u64,
+    /// Budget of transmit offload, in MiB, 1 to 1024.
+    #[serde(default = "default_budget")]
+    pub budget_mib: u32,
+    /// Key `early_ack_delay_ms` of the port.
+    pub early_ack_delay_ms: Option<u64>,
+    /// What lies between the bridge and the client.
+    #[serde(default = "TransferPath::direct")]
+    pub path: TransferPath,
+}
+
+fn both_offloads() -> Variant {
+    Variant::Offload
+}
+
+/// The switch's own.
+fn default_budget() -> u32 {
+    4
 }
 
 /// Whether the hosts know each other.
@@ -97,6 +120,10 @@ struct Moved {
     at_first: u64,
     /// Online at last on the host that was left.
     before: u64,
+    /// Bytes that this host owed at last.
+    owed: u64,
+    /// What connections were doing there before it began.
+    offloaded: Offloaded,
     /// Most that were online on the other one within [`LIMIT`].
     after: u64,
     /// From the start of the guest there until they all were.
@@ -116,8 +143,11 @@ impl RealScenario for Followed {
 
     fn run(&self, run: &Run) -> Result<Measured> {
         ensure!(self.moves >= 1 && !self.cases.is_empty(), "moves and cases: at least one");
-        let fits = (1..=1000).contains(&self.connections);
-        ensure!(fits, "connections = {}: must be 1 to 1000", self.connections);
+        let fits = (1..=4000).contains(&self.connections);
+        ensure!(fits, "connections = {}: must be 1 to 4000", self.connections);
+        let (name, budget) = (self.variant.name(), self.budget_mib);
+        ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
+        ensure!(self.variant.transmits(), "variant = {name:?}: must be one that transmits");
         let mut measured = Measured::default();
         for &case in &self.cases {
             self.run_case(case, run, &mut measured).with_context(|| case.row("case"))?;
@@ -135,13 +165,9 @@ impl Case {
         format!("{name}/{what}")
     }
 
-    fn start(self) -> Result<Hosts> {
+    fn start(self, scenario: &Followed) -> Result<Hosts> {
         Hosts::start(&self.row("").replace('/', ""), |dir, host| Config {
-            ports: vec![switch_process::port(
-                NAME,
-                &hosts::socket(dir, MOVER, host),
-                Network::Floodway.mac(MOVER),
-            )],
+            ports: vec![scenario.port(&hosts::socket(dir, MOVER, host))],
             migration: (self == Self::Followed).then(|| migration(dir, host)),
             ..Config::default()
         })
@@ -193,10 +219,11 @@ impl Followed {
     fn run_case(&self, case: Case, run: &Run, measured: &mut Measured) -> Result<()> {
         let dir = crate::cleanup::run_dir()?.join(case.row("").replace('/', ""));
         make_certificates(&dir, &net::address(SUBNET, 1))?;
-        let hosts = case.start()?;
+        let hosts = case.start(self)?;
         let image = GuestImage::debian(self.kernel)?;
         let guest = Vm::boot(hosts.guest(MOVER, NAME, 0, &image))?;
-        prepare(&hosts, &guest)?;
+        self.prepare(&hosts, &guest)?;
+        let far = FarEnd::open(&hosts.namespace, &guest, &self.path, 0, (PATH_CORE, run.seed))?;
         let server = guest.agent().requests_serve("0.0.0.0:0".parse()?)?;
         let address = Network::Floodway.guest_address(MOVER)?;
         let address = format!("{address}:{}", server.address.port()).parse()?;
@@ -218,13 +245,39 @@ impl Followed {
                 thread::sleep(SETTLE);
                 Ok(guest)
             };
-            let (next, outcome) = carry(&hosts, &client, work)?;
+            let (next, outcome) = carry(&far, &client, work)?;
             guest = next;
             total.add(outcome);
         }
         guest.agent().requests_close(&server)?;
         report(case, &moves, total, measured);
         report_hosts(case, &hosts, measured)
+    }
+
+    /// The guest's port on either host.
+    fn port(&self, socket: &Path) -> PortConfig {
+        let mut port = switch_process::port(NAME, socket, Network::Floodway.mac(MOVER));
+        port.offload.budget = self.budget_mib << 20;
+        let delay = self.early_ack_delay_ms.map(Duration::from_millis);
+        port.offload.early_ack_delay = delay.unwrap_or(port.offload.early_ack_delay);
+        port
+    }
+
+    /// Lets the guest be ready for the offload of both hosts.
+    fn prepare(&self, hosts: &Hosts, guest: &Vm) -> Result<()> {
+        let interface = Interface {
+            name: "eth0".into(),
+            addresses: vec![Network::Floodway.guest_address(MOVER)? + "/24"],
+            ..Interface::default()
+        };
+        guest.agent().configure_interface(&interface)?;
+        wait_until_reachable(guest, &net::address(SUBNET, 1))?;
+        let all = [self.variant];
+        variant::prepare(guest, &all, Profile::Today)?;
+        for switch in &hosts.switches {
+            variant::activate(self.variant, &all, Profile::Today, switch, guest)?;
+        }
+        Ok(())
     }
 
     fn plan(&self, address: SocketAddr, seed: u64) -> Plan {
@@ -250,6 +303,7 @@ impl Followed {
         let (from, to) = (number % 2, (number + 1) % 2);
         let parameters =
             json!({ "downtime-limit": self.downtime_ms, "max-bandwidth": 10_u64 << 30 });
+        let offloaded = Offloaded::of(&hosts.switches[from])?;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch(&hosts.switches[from], &hosts.switches[to], &done));
@@ -258,35 +312,19 @@ impl Followed {
             let watched = watch.join().map_err(|_| anyhow!("the watch failed"))??;
             let (guest, moved) = moved?;
             let downtime_ms = moved["downtime"].as_f64().unwrap_or(f64::NAN);
-            Ok((guest, Moved { downtime_ms, ..watched }))
+            Ok((guest, Moved { downtime_ms, offloaded, ..watched }))
         })
     }
 }
 
-/// Lets the guest be ready for the offload of both hosts.
-fn prepare(hosts: &Hosts, guest: &Vm) -> Result<()> {
-    let interface = Interface {
-        name: "eth0".into(),
-        addresses: vec![Network::Floodway.guest_address(MOVER)? + "/24"],
-        ..Interface::default()
-    };
-    guest.agent().configure_interface(&interface)?;
-    wait_until_reachable(guest, &net::address(SUBNET, 1))?;
-    variant::prepare(guest, &VARIANTS, Profile::Today)?;
-    for switch in &hosts.switches {
-        variant::activate(Variant::Offload, &VARIANTS, Profile::Today, switch, guest)?;
-    }
-    Ok(())
-}
-
 /// Carries the load of `client` while `work` does its own.
 fn carry<T>(
-    hosts: &Hosts,
+    far: &FarEnd<'_>,
     client: &Client,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Outcome)> {
     thread::scope(|scope| {
-        let running = scope.spawn(|| inside(&hosts.namespace, || client.run()));
+        let running = scope.spawn(|| inside(far.namespace(), || client.run()));
         let begun = Instant::now();
         while !client.is_warm() && !running.is_finished() && begun.elapsed() < PATIENCE {
             thread::sleep(POLL);
@@ -307,7 +345,7 @@ fn watch(from: &Switch, to: &Switch, done: &AtomicBool) -> Result<Moved> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let now = Instant::now();
-        let (runs, online) = look(&to)?;
+        let (runs, online, _) = look(&to)?;
         if runs {
             let since = now - *began.get_or_insert(now);
             moved.after = moved.after.max(online);
@@ -317,9 +355,9 @@ fn watch(from: &Switch, to: &Switch, done: &AtomicBool) -> Result<Moved> {
             if since >= LIMIT {
                 return Ok(moved);
             }
-        } else if let (true, online) = look(&from)? {
+        } else if let (true, online, owed) = look(&from)? {
             moved.at_first = moved.at_first.max(online);
-            moved.before = online;
+            (moved.before, moved.owed) = (online, owed);
         } else if done.load(Ordering::Relaxed) && begun.elapsed() >= LIMIT {
             // It has not moved: whoever moved it says why.
             return Ok(moved);
@@ -329,12 +367,11 @@ fn watch(from: &Switch, to: &Switch, done: &AtomicBool) -> Result<Moved> {
     Ok(moved)
 }
 
-/// Whether the guest runs there, and how many of its connections are online.
-fn look(client: &ControlClient) -> Result<(bool, u64)> {
+/// Whether the guest runs there, how many of its connections are online, and how many bytes they owe.
+fn look(client: &ControlClient) -> Result<(bool, u64, u64)> {
     let status: Status = client.status()?;
     let port = status.ports.first().context("a port")?;
-    let online = port.offload.online;
-    Ok((port.state == PortState::Running, online))
+    Ok((port.state == PortState::Running, port.offload.online, port.offload.owed))
 }
 
 fn report(case: Case, moves: &[Moved], outcome: Outcome, measured: &mut Measured) {
@@ -355,13 +392,19 @@ fn report(case: Case, moves: &[Moved], outcome: Outcome, measured: &mut Measured
     }
     let least = moves.iter().map(|moved| moved.at_first).min().unwrap_or_default();
     let at_last = moves.iter().map(|moved| moved.before).max().unwrap_or_default();
+    let owed = moves.iter().map(|moved| moved.owed).min().unwrap_or_default();
+    let offloaded: Vec<_> = moves.iter().map(|moved| moved.offloaded).collect();
+    Offloaded::report(&offloaded, &case.row(""), measured);
     let missing: u64 = moves.iter().map(|moved| moved.before.saturating_sub(moved.after)).sum();
     let mut add = |what: &str, unit: &str, count: u64| {
         measured.add_value(case.row(what), unit, count as f64);
     };
     add("flows online before, least", "flows", least);
     match case {
-        Case::Followed => add("flows not online within 1 s", "flows", missing),
+        Case::Followed => {
+            add("flows not online within 1 s", "flows", missing);
+            add("bytes owed at the last look, least", "bytes", owed);
+        }
         // What the drain by itself has not come to.
         Case::Alone => add("flows online when it stopped, most", "flows", at_last),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floodway_report::{Bar, Drawn, Measured, Row, Samples, stats};
 
 use super::SmallFlows;
-use super::port::Dropped;
+use super::port::PortCounts;
 use super::variant::Variant;
 
 /// Percentiles of times.
@@ -40,7 +40,7 @@ pub(super) struct Seen {
     pub times: BTreeMap<String, Vec<f64>>,
     /// Rates, by name.
     pub rates: BTreeMap<&'static str, f64>,
-    pub dropped: Option<Dropped>,
+    pub port: Option<PortCounts>,
 }
 
 /// All that was seen, by case and variant.
@@ -73,7 +73,7 @@ impl Cells {
                 if pair.other.is_some() || scenario.variant.len() == 1 {
                     pair.add_to(&mut measured);
                 }
-                pair.add_drops(&mut measured);
+                pair.add_port(&mut measured);
             }
         }
         measured
@@ -149,18 +149,23 @@ impl Pair<'_> {
         }
     }
 
-    fn add_drops(&self, measured: &mut Measured) {
-        let dropped = self.own.iter().filter_map(|seen| seen.dropped);
-        let Some(sum) = dropped.reduce(|a, b| Dropped {
-            high: a.high + b.high,
-            low: a.low + b.low,
-            missed: a.missed + b.missed,
-        }) else {
+    /// What the port counted, by class where it has two.
+    fn add_port(&self, measured: &mut Measured) {
+        let counted = self.own.iter().filter_map(|seen| seen.port);
+        let Some(PortCounts { high, low, missed }) = counted.reduce(|a, b| a.with(&b)) else {
             return;
         };
-        let all = (sum.high + sum.low) as f64;
-        measured.add_value(self.name("dropped by the port"), "packets", all);
-        measured.add_value(self.name("missed by the emulator"), "frames", sum.missed as f64);
+        let mut add = |what: &str, unit: &str, value: u64| {
+            measured.add_value(self.name(what), unit, value as f64);
+        };
+        add("dropped by the port", "packets", high.dropped + low.dropped);
+        add("missed by the emulator", "frames", missed);
+        add("longest queue", "bytes", low.longest_queue);
+        if self.variant.priority {
+            add("longest queue of the high class", "bytes", high.longest_queue);
+            add("packets of the high class", "packets", high.sent);
+            add("packets of the low class", "packets", low.sent);
+        }
     }
 }
 
@@ -177,12 +182,14 @@ fn points(times: &[f64], from: f64) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::port::Class;
     use super::*;
 
     fn seen(times: impl IntoIterator<Item = u32>, rate: f64) -> Seen {
         let times = times.into_iter().map(f64::from).collect();
-        let dropped = Some(Dropped { high: 1, low: 2, missed: 0 });
-        Seen { times: [("ping".into(), times)].into(), rates: [(BULK_RATE, rate)].into(), dropped }
+        let class = |sent, dropped, longest_queue| Class { sent, dropped, longest_queue };
+        let port = Some(PortCounts { high: class(5, 1, 60), low: class(9, 2, 900), missed: 0 });
+        Seen { times: [("ping".into(), times)].into(), rates: [(BULK_RATE, rate)].into(), port }
     }
 
     fn scenario(variants: &str) -> SmallFlows {
@@ -208,6 +215,7 @@ mod tests {
         assert_eq!(row("ping p99.9 c").ratio, Some(0.5));
         assert_eq!(row("bulk rate b").ratio, Some(0.5));
         assert_eq!(row("dropped by the port a").value, Some(6.0));
+        assert_eq!(row("longest queue a").value, Some(900.0));
         assert!(measured.rows.iter().all(|row| row.name != "ping p50 a"));
         assert_eq!(measured.samples.len(), 4);
     }
@@ -221,5 +229,18 @@ mod tests {
         let measured = cells.report(&scenario);
         let row = measured.rows.iter().find(|row| row.name == "40 %/ping p50 a").unwrap();
         assert_eq!((row.value, row.baseline), (Some(2.0), None));
+        assert!(measured.rows.iter().all(|row| !row.name.contains("high class")));
+    }
+
+    #[test]
+    fn a_port_with_two_classes_has_rows_for_each() {
+        let mut cells = Cells::default();
+        cells.add("", "a", seen([1], 90.0));
+        cells.add("", "a", seen([2], 90.0));
+        let measured = cells.report(&scenario("[[variant]]\nname = \"a\"\npriority = true"));
+        let value = |name: &str| measured.rows.iter().find(|row| row.name == name).unwrap().value;
+        assert_eq!(value("packets of the high class a"), Some(10.0));
+        assert_eq!(value("packets of the low class a"), Some(18.0));
+        assert_eq!(value("longest queue of the high class a"), Some(60.0));
     }
 }

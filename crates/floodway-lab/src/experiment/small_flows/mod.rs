@@ -229,7 +229,9 @@ impl SmallFlows {
         let hogs: Vec<_> = case.hogs(self).iter().map(|&vm| stage.vm(vm)).collect::<Result<_>>()?;
         let busy = Hog { duty: 1.0, period_us: 100_000, vcpus: Vec::new(), nice: 0 };
         hogs.iter().try_for_each(|vm| vm.agent().hog_start(&busy))?;
-        let before = stage.port.as_ref().map(Port::counters).transpose()?;
+        let before =
+            stage.port.as_ref().map(|port| port.reset_marks().and_then(|()| port.counters()));
+        let before = before.transpose()?;
         let (begin, cpu, slices) = (Instant::now(), stage.switch_cpu()?, stage.places.slices());
         let mut seen = self.traffic(stage, case, seed)?;
         let cpu = stage.switch_cpu()?.saturating_sub(cpu);
@@ -241,7 +243,7 @@ impl SmallFlows {
             seen.rates.insert(HOG_RATE, rates.iter().sum());
         }
         if let (Some(port), Some(before)) = (&stage.port, before) {
-            seen.dropped = Some(port.counters()?.since(&before));
+            seen.port = Some(port.counters()?.since(&before));
         }
         Ok(seen)
     }

@@ -4,6 +4,7 @@
 //! the clients meets a rate and a queue; their requests and acknowledgements do not.
 
 use anyhow::{Context, Result};
+use floodway_netem::model::ClassCounters;
 use floodway_netem::{LinkSpec, PortSpec, Spec};
 use serde::Deserialize;
 
@@ -55,21 +56,65 @@ pub(super) struct Port {
     namespace: Namespace,
 }
 
-/// Packets that the port dropped.
+/// What passed the port, or was dropped by it, in one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dropped {
-    pub high: u64,
-    pub low: u64,
+pub(super) struct Class {
+    /// Packets that left for the clients.
+    pub sent: u64,
+    /// Packets for which the queue had no room.
+    pub dropped: u64,
+    /// Most bytes that waited at once since [`Port::reset_marks`].
+    pub longest_queue: u64,
+}
+
+impl Class {
+    fn of(counters: &ClassCounters) -> Self {
+        Self {
+            sent: counters.sent.packets,
+            dropped: counters.dropped.packets,
+            longest_queue: counters.queue_high_water_bytes,
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        let (sent, dropped) = (self.sent - earlier.sent, self.dropped - earlier.dropped);
+        Self { sent, dropped, ..*self }
+    }
+
+    fn with(&self, other: &Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            dropped: self.dropped + other.dropped,
+            longest_queue: self.longest_queue.max(other.longest_queue),
+        }
+    }
+}
+
+/// What the port counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PortCounts {
+    pub high: Class,
+    pub low: Class,
     /// Frames that the emulator was too late for: none is as it should be.
     pub missed: u64,
 }
 
-impl Dropped {
+impl PortCounts {
+    /// Returns what was counted since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
-            high: self.high - earlier.high,
-            low: self.low - earlier.low,
+            high: self.high.since(&earlier.high),
+            low: self.low.since(&earlier.low),
             missed: self.missed - earlier.missed,
+        }
+    }
+
+    /// Returns both together.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            high: self.high.with(&other.high),
+            low: self.low.with(&other.low),
+            missed: self.missed + other.missed,
         }
     }
 }
@@ -122,12 +167,17 @@ impl Port {
         })
     }
 
-    /// What it dropped so far.
-    pub fn counters(&self) -> Result<Dropped> {
+    /// Starts the longest queues anew.
+    pub fn reset_marks(&self) -> Result<()> {
+        self.path.reset_marks()
+    }
+
+    /// What it has counted so far.
+    pub fn counters(&self) -> Result<PortCounts> {
         let counters = self.path.counters()?;
         let port = counters.port(NAME).context("the path has no such port")?;
         let missed = counters.ports.iter().map(|port| port.device.missed).sum();
-        let (high, low) = (port.egress.high.dropped.packets, port.egress.low.dropped.packets);
-        Ok(Dropped { high, low, missed })
+        let [high, low] = [&port.egress.high, &port.egress.low].map(Class::of);
+        Ok(PortCounts { high, low, missed })
     }
 }

@@ -23,8 +23,6 @@ const POLL: Duration = Duration::from_millis(5);
 const UNDER_WAY: u64 = 200;
 /// Many connections of which each asks now and then.
 const REQUEST_BYTES: u64 = 512;
-const RESPONSE_BYTES: u64 = 4096;
-const INTERVAL: Duration = Duration::from_millis(500);
 /// One connection that sends all the time, in one direction and then in the other one.
 const STREAM_BYTES: u64 = 8_000_000;
 
@@ -34,7 +32,7 @@ const STREAM_BYTES: u64 = 8_000_000;
 pub enum Load {
     /// A stream of iperf3 for each event: to the host and to the guest in turn.
     Iperf3,
-    /// Many connections for each event, from the host, of which each asks twice a second.
+    /// Many connections for each event, from the host, of which each asks now and then.
     Requests,
     /// One connection through all events, which sends as much as it can, in both directions.
     Stream,
@@ -54,6 +52,10 @@ pub struct Ends<'a> {
 pub struct Size {
     /// Connections with each guest, of a load that has many.
     pub connections: u32,
+    /// Bytes of a response of `requests`.
+    pub response_bytes: u64,
+    /// Between a response of `requests` and the next request.
+    pub interval: Duration,
     /// How long iperf3 sends: more than the time before, during and after an event.
     pub seconds: u32,
 }
@@ -80,7 +82,7 @@ impl Load {
         number: u64,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<(T, Outcome)> {
-        let Some(plan) = self.plan(size.connections, number << 32) else {
+        let Some(plan) = self.plan(size, number << 32) else {
             return ends.iperf3(size.seconds, number, work);
         };
         let serve = |guest: &Vm| guest.agent().requests_serve("0.0.0.0:0".parse()?);
@@ -99,10 +101,12 @@ impl Load {
     }
 
     /// What a client does with each guest, but for the guest's address; nothing for iperf3.
-    fn plan(self, connections: u32, seed: u64) -> Option<Plan> {
+    fn plan(self, size: Size, seed: u64) -> Option<Plan> {
         let (connections, interval, (request_bytes, response_bytes)) = match self {
             Self::Iperf3 => return None,
-            Self::Requests => (connections, INTERVAL, (REQUEST_BYTES, RESPONSE_BYTES)),
+            Self::Requests => {
+                (size.connections, size.interval, (REQUEST_BYTES, size.response_bytes))
+            }
             Self::Stream => (1, Duration::ZERO, (STREAM_BYTES, STREAM_BYTES)),
         };
         let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);

@@ -25,11 +25,12 @@ use floodway_report::Samples;
 use serde::Deserialize;
 
 use super::testbed::{Network, Testbed};
-use super::transfer::Path;
+use super::transfer::{Path, Variant};
 use super::{Measured, RealScenario, Run};
 use crate::kernel::Series;
 use crate::switch_process::{self, Switch};
 use crate::vm::Vm;
+use load::Size;
 use replaced::{Case, Part};
 
 pub use load::Load;
@@ -57,6 +58,17 @@ pub struct SwitchRestart {
     /// Budget of transmit offload of each port, in MiB, 1 to 1024: enough for its connections (`docs/src/guide/offload.md`, Budgets).
     #[serde(default = "default_budget")]
     pub budget_mib: u32,
+    /// Key `early_ack_delay_ms` of each port: for how long a byte may be owed.
+    pub early_ack_delay_ms: Option<u32>,
+    /// What the switch does for the guests: `offload`, `agentless` or another one that transmits.
+    #[serde(default = "both_offloads")]
+    pub variant: Variant,
+    /// Bytes of a response of the load `requests`, 1 to 1 GB.
+    #[serde(default = "default_response")]
+    pub response_bytes: u64,
+    /// Time between a response and the next request of a connection of this load, in ms.
+    #[serde(default = "default_interval")]
+    pub interval_ms: u64,
     /// What lies between the host and the other end of it.
     #[serde(default = "Path::direct")]
     pub path: Path,
@@ -114,9 +126,9 @@ impl RealScenario for SwitchRestart {
         }
         let cases: Vec<_> = parts.iter().flat_map(|&part| self.cases(part)).collect();
         if !cases.is_empty() {
-            testbed.switch_mut()?.restart_with(|config| set_budget(config, self.budget_mib))?;
-            let end = (self.guests as usize, &self.path);
-            replaced::run(&cases, &mut testbed, end, run, &mut measured)?;
+            testbed.switch_mut()?.restart_with(|config| self.set_offload(config))?;
+            let guests = replaced::Guests { count: self.guests as usize, variant: self.variant };
+            replaced::run(&cases, &mut testbed, (guests, &self.path), run, &mut measured)?;
         }
         // What two processes are for comes first.
         measured.rows.extend(whole.rows);
@@ -128,8 +140,27 @@ impl RealScenario for SwitchRestart {
 impl SwitchRestart {
     /// A part under each load.
     fn cases(&self, part: Part) -> impl Iterator<Item = Case> {
-        let (events, connections) = (self.cycles, self.connections / self.guests);
-        self.loads.iter().map(move |&load| Case { part, load, events, connections })
+        let size = Size {
+            connections: self.connections / self.guests,
+            response_bytes: self.response_bytes,
+            interval: Duration::from_millis(self.interval_ms),
+            seconds: part.seconds(),
+        };
+        let events = self.cycles;
+        self.loads.iter().map(move |&load| Case { part, load, events, size })
+    }
+
+    /// Sets the keys of the offload of all ports in a switch's configuration.
+    fn set_offload(&self, config: &mut toml::Table) {
+        let ports = config.get_mut("port").and_then(toml::Value::as_array_mut);
+        for port in ports.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+            let offload = port.entry("offload").or_insert_with(|| toml::Table::new().into());
+            if let Some(offload) = offload.as_table_mut() {
+                offload.insert("budget".into(), (i64::from(self.budget_mib) << 20).into());
+                let delay = self.early_ack_delay_ms.map(i64::from);
+                offload.extend(delay.map(|ms| ("early_ack_delay_ms".into(), ms.into())));
+            }
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -142,6 +173,12 @@ impl SwitchRestart {
         let fits = (guests..=most).contains(connections);
         ensure!(fits, "connections = {connections}: must be {guests} to {most}");
         ensure!(*transfer_mb >= 10, "transfer_mb = {transfer_mb}: at least 10");
+        let (variant, response) = (self.variant, self.response_bytes);
+        ensure!(variant.transmits(), "variant = {:?}: must be one that transmits", variant.name());
+        ensure!(
+            (1..=1_000_000_000).contains(&response),
+            "response_bytes = {response}: must be 1 to 1000000000"
+        );
         let budget = self.budget_mib;
         ensure!((1..=1024).contains(&budget), "budget_mib = {budget}: must be 1 to 1024");
         Ok(())
@@ -157,15 +194,17 @@ fn default_budget() -> u32 {
     4
 }
 
-/// Sets the budget of transmit offload of all ports in a switch's configuration.
-fn set_budget(config: &mut toml::Table, mib: u32) {
-    let ports = config.get_mut("port").and_then(toml::Value::as_array_mut);
-    for port in ports.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
-        let offload = port.entry("offload").or_insert_with(|| toml::Table::new().into());
-        if let Some(offload) = offload.as_table_mut() {
-            offload.insert("budget".into(), (i64::from(mib) << 20).into());
-        }
-    }
+fn both_offloads() -> Variant {
+    Variant::Offload
+}
+
+fn default_response() -> u64 {
+    4096
+}
+
+/// Twice a second.
+fn default_interval() -> u64 {
+    500
 }
 
 /// What is held that something lost could leave behind.
@@ -256,14 +295,16 @@ mod tests {
     }
 
     #[test]
-    fn all_ports_get_the_budget() {
+    fn all_ports_get_the_keys_of_the_offload() {
         let text =
             "[[port]]\nname = \"a\"\n[port.offload]\nreceive = true\n[[port]]\nname = \"b\"\n";
         let mut config: toml::Table = text.parse().unwrap();
-        set_budget(&mut config, 16);
-        for (index, keys) in [(0, 2), (1, 1)] {
+        let scenario = parse("20", "20\nbudget_mib = 16\nearly_ack_delay_ms = 5000").unwrap();
+        scenario.set_offload(&mut config);
+        for (index, keys) in [(0, 3), (1, 2)] {
             let offload = config["port"][index]["offload"].as_table().unwrap();
-            assert_eq!((offload.len(), offload["budget"].as_integer()), (keys, Some(16 << 20)));
+            let keys_are = ["budget", "early_ack_delay_ms"].map(|key| offload[key].as_integer());
+            assert_eq!((offload.len(), keys_are), (keys, [Some(16 << 20), Some(5000)]));
         }
     }
 
@@ -277,8 +318,10 @@ mod tests {
         assert!(refused("= 10", "= 0").starts_with("connections = 0"));
         assert!(refused("= 10", "= 4001").starts_with("connections = 4001"));
         assert!(refused("= 20", "= 9").starts_with("transfer_mb = 9"));
-        let refusal = refused("= 20", "= 20\nbudget_mib = 1025");
-        assert!(refusal.starts_with("budget_mib = 1025"), "{refusal}");
+        for wrong in ["budget_mib = 1025", "response_bytes = 0", "variant = \"receive\""] {
+            let refusal = refused("= 20", &format!("= 20\n{wrong}"));
+            assert!(refusal.starts_with(wrong), "{refusal}");
+        }
         assert!(refused("\"requests\"", "\"wrk\"").contains("wrk"));
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use floodway_guest::requests::Outcome;
 use floodway_report::Samples;
-use floodway_switch::api::control::{FlowQuery, FlowStatus, MAX_PAGE};
 
 use super::load::{Ends, Load, Size};
 use super::{Held, arrivals, samples};
+use crate::experiment::offloaded::Offloaded;
 use crate::experiment::testbed::{Network, Testbed, wait_until_reachable};
 use crate::experiment::transfer::far_end::FarEnd;
 use crate::experiment::transfer::{Path, Profile, Variant, variant};
@@ -22,8 +22,6 @@ use crate::vm::Vm;
 /// What an offload has done, by name.
 type Counters = BTreeMap<String, u64>;
 
-/// What the guest is prepared for.
-const VARIANTS: [Variant; 1] = [Variant::Offload];
 /// Core of the path's emulator.
 const PATH_CORE: usize = 0;
 /// For how long they are looked at from an event on, if it does not take longer.
@@ -63,30 +61,40 @@ impl Part {
     }
 
     /// For how many seconds a stream is sent that is to last from before an event until after it, on a busy machine, too.
-    fn seconds(self) -> u32 {
+    pub fn seconds(self) -> u32 {
         if self == Self::Broker { 14 } else { 10 }
     }
 }
 
-/// Runs cases between the first `count` guests and the other end of `path`, one after the other.
+/// The guests that take part.
+#[derive(Clone, Copy, Debug)]
+pub struct Guests {
+    /// The first of the testbed's.
+    pub count: usize,
+    /// What the switch does for them.
+    pub variant: Variant,
+}
+
+/// Runs cases between `these` guests and the other end of `path`, one after the other.
 ///
 /// # Errors
 /// When a part of the testbed fails.
 pub fn run(
     cases: &[Case],
     testbed: &mut Testbed,
-    (count, path): (usize, &Path),
+    (these, path): (Guests, &Path),
     run: &Run,
     measured: &mut Measured,
 ) -> Result<()> {
     let (guests, switch, host) = testbed.parts()?;
-    let guests = &guests[..count];
+    let guests = &guests[..these.count];
     switch.keep_store()?;
     let far = FarEnd::open(host, &guests[0], path, 0, (PATH_CORE, run.seed))?;
     for guest in guests {
         wait_until_reachable(guest, &Network::Floodway.host_address())?;
         far.lead(guest)?;
-        variant::prepare(guest, &VARIANTS, Profile::Today)?;
+        variant::prepare(guest, &[these.variant], Profile::Today)?;
+        variant::activate(these.variant, &[these.variant], Profile::Today, switch, guest)?;
     }
     let ends = Ends { guests, far: &far, host };
     cases.iter().try_for_each(|case| case.run(ends, switch, run, measured))
@@ -99,8 +107,8 @@ pub struct Case {
     pub load: Load,
     /// How often.
     pub events: u32,
-    /// Of loads that have many, with each guest.
-    pub connections: u32,
+    /// How much the load carries.
+    pub size: Size,
 }
 
 /// What one event showed.
@@ -109,8 +117,8 @@ struct Event {
     calm: Duration,
     /// Connections that were offloaded right before it, and when its outage had been measured.
     online: [u64; 2],
-    /// Those that were in both directions right before it.
-    both: u64,
+    /// What connections were doing right before it.
+    offloaded: Offloaded,
     upgrade: Option<Upgrade>,
     held: Held,
 }
@@ -127,9 +135,6 @@ impl Case {
         run: &Run,
         measured: &mut Measured,
     ) -> Result<()> {
-        for guest in ends.guests {
-            variant::activate(Variant::Offload, &VARIANTS, Profile::Today, switch, guest)?;
-        }
         // A stream goes on through all events; others are made anew for each, so that each meets connections that are offloaded.
         let together = if self.load == Load::Stream { self.events } else { 1 };
         let (mut events, mut total) = (Vec::new(), Outcome::default());
@@ -146,9 +151,8 @@ impl Case {
                     Ok(())
                 })
             };
-            let size = Size { connections: self.connections, seconds: self.part.seconds() };
             let part = self.row("load");
-            let carried = self.load.carry(ends, size, seed, work);
+            let carried = self.load.carry(ends, self.size, seed, work);
             total.add(carried.with_context(|| part)?.1);
         }
         self.report(&events, total, measured);
@@ -158,10 +162,10 @@ impl Case {
 
     fn event(self, Ends { guests, host, .. }: Ends<'_>, switch: &mut Switch) -> Result<Event> {
         let (calm, ()) = arrivals::longest_gap(host, self.part.calm(), || Ok(()))?;
-        let (before, both) = (online_flows(switch, guests)?, offloaded_in_both(switch)?);
+        let (before, offloaded) = (online_flows(switch, guests)?, Offloaded::of(switch)?);
         let (outage, upgrade) = arrivals::longest_gap(host, WATCH, || self.part.replace(switch))?;
         let online = [before, online_flows(switch, guests)?];
-        Ok(Event { outage, calm, online, both, upgrade, held: Held::of(guests, switch)? })
+        Ok(Event { outage, calm, online, offloaded, upgrade, held: Held::of(guests, switch)? })
     }
 
     fn row(self, what: &str) -> String {
@@ -186,9 +190,8 @@ impl Case {
             let name = self.row(&format!("flows online {when}, least"));
             measured.add_value(name, "flows", figure(least));
         }
-        let both = events.iter().map(|event| event.both).min().unwrap_or(0);
-        let name = self.row("flows in both directions before, least");
-        measured.add_value(name, "flows", figure(both));
+        let offloaded: Vec<_> = events.iter().map(|event| event.offloaded).collect();
+        Offloaded::report(&offloaded, &self.row(""), measured);
         self.report_upgrades(events, measured);
         self.report_load(total, measured);
         let held: Vec<_> = events.iter().map(|event| event.held).collect();
@@ -241,25 +244,6 @@ impl Case {
 /// How many connections of all guests are offloaded.
 fn online_flows(switch: &Switch, guests: &[Vm]) -> Result<u64> {
     guests.iter().map(|guest| switch.online_flows(guest.name())).sum()
-}
-
-/// How many connections of all ports are offloaded in both directions.
-fn offloaded_in_both(switch: &Switch) -> Result<u64> {
-    let client = switch.client()?;
-    let (mut count, mut cursor) = (0, None);
-    loop {
-        let limit = Some(MAX_PAGE);
-        let page = client.flows(&FlowQuery { port: None, limit, cursor })?;
-        count += page.flows.iter().filter(|flow| is_offloaded_in_both(flow)).count() as u64;
-        cursor = page.next;
-        if cursor.is_none() {
-            return Ok(count);
-        }
-    }
-}
-
-fn is_offloaded_in_both(flow: &FlowStatus) -> bool {
-    [&flow.tx, &flow.rx].into_iter().all(|state| state != "OFFLINE")
 }
 
 /// What the offloads of all guests have done.
