@@ -7,6 +7,7 @@ use floodway_wire::tcp::Flags;
 
 use super::config::LEAST_FRAME;
 use super::journal::FlowPlace;
+use super::reports::Reports;
 use super::state_pool::Poolable;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub(super) struct Keeping<B> {
     pub(super) repeat: Option<(Seq, Seq)>,
     /// Where a journal has what is kept, if there is one ([`recording`](super::recording)).
     pub(super) place: Option<FlowPlace>,
+    /// What came out of order.
+    pub(super) reports: Reports,
 }
 
 impl<B> Keeping<B> {
@@ -62,6 +65,7 @@ impl<B> Keeping<B> {
         recover: None,
         repeat: None,
         place: None,
+        reports: Reports::EMPTY,
     };
 }
 

@@ -158,7 +158,7 @@ fn a_state_that_the_journal_contradicts_is_not_believed() {
 /// A connection in the midst of a repair, of each congestion control: the next version of the format is another one if this record is.
 #[test]
 fn the_format_is_what_it_was() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-1");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-2");
     let mut written = Vec::new();
     for congestion in Algorithm::ALL {
         let mut setup = Setup { name: "format", ..Setup::default() };
