@@ -286,8 +286,7 @@ impl<B: 'static> Flow<B> {
     ) -> Arrival {
         let Phase::Established(connection) = &mut self.phase else { return Arrival::Deliver };
         let port = &mut *call.port;
-        let lacks_clock =
-            connection.tx.agreed.timestamps() && segment.options.timestamps.is_none();
+        let lacks_clock = connection.tx.agreed.timestamps() && segment.options.timestamps.is_none();
         if lacks_clock {
             // The guest may drop it (RFC 7323 section 3.2).
             connection.rx.leave_to_guest(segment, &port.counters);

@@ -365,9 +365,7 @@ impl<B: 'static> Receiver<B> {
 
     /// The hole is filled up to the next one.
     fn skip_reported(&mut self) {
-        if let Some(keeping) = self.keeping.get_mut() {
-            self.rcv_nxt = keeping.reports.advance(self.rcv_nxt);
-        }
+        self.rcv_nxt = self.keeping.reports.skip(self.rcv_nxt);
     }
 
     /// Its sequence numbers are acceptable ([`super::acceptance`]).
@@ -486,10 +484,10 @@ impl<B: 'static> Receiver<B> {
 
     /// The guest has acknowledged more than the peer knew of.
     fn on_progress(&mut self) {
-        if let Some(keeping) = self.keeping.get_mut() {
-            keeping.reports.on_progress();
-        }
         self.skip_reported();
+        if let Some(keeping) = self.keeping.get_mut() {
+            keeping.reports.on_progress(self.acked);
+        }
     }
 
     /// What a pure ACK of the guest says of a hole the peer has had in a report, which stands for this ACK.

@@ -31,11 +31,11 @@
 //! was reported no more are absorbed, since they answer something else. What the peer knows never becomes less: blocks are not taken back.
 //!
 //! **Memory.** [`MAX_RANGES`] ranges in the box of what is kept ([`super::keeping`]), which a flow has while there is a hole. What an ACK has no room for is forgotten, the ranges first that changed
-//! longest ago: about these the guest tells something new. So all that is known here was said to the peer, unless a report is due.
+//! longest ago: about these the guest tells something new. So all that is known here was said to the peer, but for the first ranges if a report is due.
 //!
 //! **Cost.** A few comparisons for each segment out of order, whatever its size, and one ACK for a flow and batch; nothing for segments in order.
 //!
-//! States and timers: none. Invariants: ranges lie apart from each other, behind the next byte in order, and contain only what was delivered to the guest.
+//! States and timers: none. Invariants: ranges lie apart from each other, behind the acknowledgement number, and contain only what was delivered to the guest.
 //!
 //! Source: RFC 2018 sections 3, 4 and 8; RFC 2883 section 4; RFC 5681 section 4.2; RFC 6675 sections 2 and 4.
 
@@ -55,8 +55,8 @@ pub(super) struct Reports {
     /// The first `count` of them are in use, the one that changed last first.
     ranges: [(Seq, Seq); MAX_RANGES],
     count: u8,
-    /// The peer has not heard of all of them.
-    due: bool,
+    /// So many of the first ones have changed since the peer has heard of them.
+    unsaid: u8,
     /// Nothing is reported until the guest has caught up.
     silent: bool,
     /// Reports for which the guest has sent no ACK yet.
@@ -67,7 +67,7 @@ impl Reports {
     pub const EMPTY: Self = Self {
         ranges: [(Seq(0), Seq(0)); MAX_RANGES],
         count: 0,
-        due: false,
+        unsaid: 0,
         silent: false,
         unrepeated: 0,
     };
@@ -80,7 +80,7 @@ impl Reports {
 
     /// The peer is to hear of a range of which it has not heard.
     pub fn is_due(&self) -> bool {
-        self.due && !self.silent
+        self.unsaid > 0 && !self.silent
     }
 
     /// Reports nothing until the guest has caught up.
@@ -92,50 +92,57 @@ impl Reports {
         &self.ranges[..usize::from(self.count).min(MAX_RANGES)]
     }
 
+    fn said(&self) -> &[(Seq, Seq)] {
+        &self.known()[usize::from(self.unsaid.min(self.count))..]
+    }
+
     /// Notes that `start..end` was delivered.
     pub fn note(&mut self, start: Seq, end: Seq) {
-        if self.known().iter().any(|&(left, right)| !start.before(left) && !end.after(right)) {
+        let is_within = |&(left, right): &(Seq, Seq)| !start.before(left) && !end.after(right);
+        if self.silent || self.known().iter().any(is_within) {
             return;
         }
         let (mut all, old) = ((start, end), *self);
-        self.count = 1;
-        for &(left, right) in old.known() {
+        (self.count, self.unsaid) = (1, 1);
+        for (n, &(left, right)) in (0..).zip(old.known()) {
             if left.after(all.1) || right.before(all.0) {
-                self.append((left, right));
+                self.append((left, right), n < old.unsaid);
             } else {
                 all = (all.0.min(left), all.1.max(right));
             }
         }
         self.ranges[0] = all;
-        self.due = true;
     }
 
     /// The range that changed longest ago is forgotten if there is no room.
-    fn append(&mut self, range: (Seq, Seq)) {
+    fn append(&mut self, range: (Seq, Seq), is_unsaid: bool) {
         if let Some(free) = self.ranges.get_mut(usize::from(self.count)) {
             *free = range;
             self.count += 1;
+            self.unsaid += u8::from(is_unsaid);
         }
     }
 
-    /// Forgets what has come in order now that all before `next` has. Returns the next byte in order.
-    pub fn advance(&mut self, mut next: Seq) -> Seq {
+    /// Returns the next byte in order when all before `next` has come in order.
+    pub fn skip(&self, mut next: Seq) -> Seq {
         // A range that is contiguous may be behind others.
-        for _ in 0..self.count {
+        for _ in self.known() {
             for &(left, right) in self.known() {
                 next = if left.after(next) { next } else { next.max(right) };
             }
         }
-        let old = *self;
-        self.count = 0;
-        old.known().iter().filter(|(left, _)| left.after(next)).for_each(|&it| self.append(it));
-        self.due &= self.count > 0;
         next
     }
 
-    /// The guest has acknowledged something: all that it has said to reports has come.
-    pub fn on_progress(&mut self) {
-        self.unrepeated = 0;
+    /// The guest has acknowledged all before `acked`, and more than before: its ACKs for reports have come.
+    pub fn on_progress(&mut self, acked: Seq) {
+        let old = *self;
+        (self.count, self.unsaid, self.unrepeated) = (0, 0, 0);
+        for (n, &(left, right)) in (0..).zip(old.known()) {
+            if left.after(acked) {
+                self.append((left, right), n < old.unsaid);
+            }
+        }
     }
 
     /// Appends the ranges to `blocks`, of which a segment has room for `most`. What has no room is forgotten. Returns `true` if the peer learns something.
@@ -148,19 +155,18 @@ impl Reports {
         for &(Seq(left), Seq(right)) in self.known() {
             blocks.push(SackBlock { left, right });
         }
-        let is_news = std::mem::take(&mut self.due);
+        let is_news = std::mem::take(&mut self.unsaid) > 0;
         self.unrepeated = self.unrepeated.saturating_add(u8::from(is_news));
         is_news
     }
 
-    /// Takes in the blocks of a pure ACK of the guest with the number `ack`; the peer knows of all before `acked`. Returns `true` if a report has said all of it, and stands for this ACK.
+    /// Takes in the blocks of a pure ACK of the guest with the number `ack`; the peer knows of all before `acked`. Returns `true` if reports have said all of it, and one stands for this ACK.
     pub fn stand_for(&mut self, blocks: &[SackBlock], ack: Seq, acked: Seq) -> bool {
         let (Some(first), Some(&latest)) = (blocks.first(), self.known().first()) else {
             return false;
         };
         let behind = |block: &&SackBlock| Seq(block.right).after(acked);
         let stands = self.unrepeated > 0
-            && !self.due
             && !is_dsack(blocks, ack)
             && blocks.iter().filter(behind).all(|block| self.has_said(block));
         self.unrepeated -= u8::from(stands);
@@ -173,23 +179,125 @@ impl Reports {
     fn has_said(&self, block: &SackBlock) -> bool {
         let (start, end) = (Seq(block.left), Seq(block.right));
         let is_within = |&(left, right): &(Seq, Seq)| !start.before(left) && !end.after(right);
-        start.before(end) && self.known().iter().any(is_within)
+        start.before(end) && self.said().iter().any(is_within)
     }
 
-    /// Returns `false` if a stranger has written it. The next byte in order is `next`, and nothing has come behind `highest`.
-    pub fn is_possible(&self, next: Seq, highest: Seq) -> bool {
+    /// Returns `false` if a stranger has written it. The peer knows of all before `acked`, and nothing has come behind `highest`.
+    pub fn is_possible(&self, acked: Seq, highest: Seq) -> bool {
+        let is_possible = |&(left, right): &(Seq, Seq)| {
+            let is_behind = left.after(acked) && left.before(right) && is_near(right, acked);
+            is_behind && !right.after(highest)
+        };
         usize::from(self.count) <= MAX_RANGES
-            && self.known().iter().all(|&(left, right)| {
-                left.after(next)
-                    && left.before(right)
-                    && !right.after(highest)
-                    && is_near(right, next)
-            })
-            && (self.count > 0 || !self.due)
+            && self.unsaid <= self.count
+            && self.known().iter().all(is_possible)
     }
 }
 
 /// All of `range` lies in `block`.
 fn contains(block: &SackBlock, (left, right): (Seq, Seq)) -> bool {
     !left.before(Seq(block.left)) && !right.after(Seq(block.right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(reports: &mut Reports, most: usize) -> Vec<(u32, u32)> {
+        let mut blocks = SackList::default();
+        reports.say(&mut blocks, most);
+        blocks.as_slice().iter().map(|block| (block.left, block.right)).collect()
+    }
+
+    fn after(noted: &[(u32, u32)]) -> Reports {
+        let mut reports = Reports::EMPTY;
+        noted.iter().for_each(|&(start, end)| reports.note(Seq(start), Seq(end)));
+        reports
+    }
+
+    #[test]
+    fn the_range_that_changed_last_comes_first_and_ranges_that_touch_are_one() {
+        let mut reports = after(&[(10, 20), (30, 40), (50, 60), (20, 30)]);
+        assert_eq!(blocks(&mut reports, 4), [(10, 40), (50, 60)]);
+        reports.note(Seq(55), Seq(60));
+        assert!(!reports.is_due(), "nothing is new");
+        reports.note(Seq(u32::MAX - 9), Seq(5));
+        assert_eq!(blocks(&mut reports, 4), [(u32::MAX - 9, 5), (10, 40), (50, 60)]);
+    }
+
+    #[test]
+    fn what_has_no_room_is_forgotten() {
+        let mut reports = after(&[(10, 11), (20, 21), (30, 31), (40, 41), (50, 51)]);
+        assert_eq!(reports.known().len(), 4);
+        assert_eq!(blocks(&mut reports, 3), [(50, 51), (40, 41), (30, 31)]);
+        assert_eq!(blocks(&mut reports, 4), [(50, 51), (40, 41), (30, 31)]);
+        assert!(!reports.has_said(&SackBlock { left: 20, right: 21 }));
+    }
+
+    #[test]
+    fn what_is_contiguous_is_skipped_in_whatever_order_it_came() {
+        let reports = after(&[(10, 20), (40, 50), (20, 25), (27, 40)]);
+        assert_eq!(
+            [9, 10, 24, 25, 26, 27].map(|next| reports.skip(Seq(next)).0),
+            [9, 25, 25, 25, 26, 50]
+        );
+    }
+
+    #[test]
+    fn the_guest_repeats_what_was_said_once_for_each_report() {
+        let ack = |reports: &mut Reports, list: &[(u32, u32)]| {
+            let list: Vec<_> =
+                list.iter().map(|&(left, right)| SackBlock { left, right }).collect();
+            reports.stand_for(&list, Seq(5), Seq(5))
+        };
+        let mut reports = after(&[(10, 20)]);
+        assert!(!ack(&mut reports, &[(10, 20)]), "the peer has not heard of it");
+        blocks(&mut reports, 4);
+        reports.note(Seq(20), Seq(30));
+        blocks(&mut reports, 4);
+        assert!(!ack(&mut reports, &[(1, 2), (10, 20)]), "a DSACK");
+        assert!(!ack(&mut reports, &[(10, 20), (40, 41)]), "more than is known here");
+        reports.note(Seq(20), Seq(40));
+        reports.note(Seq(50), Seq(60));
+        blocks(&mut reports, 4);
+        assert!(ack(&mut reports, &[(10, 20)]) && ack(&mut reports, &[(10, 40)]));
+        assert!(ack(&mut reports, &[(50, 60), (10, 40)]), "it has said all");
+        assert!(!ack(&mut reports, &[(50, 60), (10, 40)]), "and answers something else");
+    }
+
+    #[test]
+    fn progress_forgets_what_lies_before_it() {
+        let mut reports = after(&[(10, 20), (30, 40)]);
+        blocks(&mut reports, 4);
+        reports.note(Seq(50), Seq(60));
+        reports.on_progress(Seq(15));
+        assert_eq!((reports.count, reports.unsaid, reports.unrepeated), (2, 1, 0));
+        assert!(reports.is_possible(Seq(15), Seq(60)) && !reports.is_possible(Seq(30), Seq(60)));
+        reports.on_progress(Seq(60));
+        assert!(reports.is_at_rest() && !reports.is_due());
+    }
+
+    #[test]
+    fn what_a_stranger_has_written_is_believed_only_if_it_can_be() {
+        let good = after(&[(10, 20), (30, 40)]);
+        assert!(good.is_possible(Seq(9), Seq(40)));
+        let bad = [
+            Reports { count: 5, ..good },
+            Reports { unsaid: 3, ..good },
+            Reports { ranges: [(Seq(20), Seq(10)); 4], ..good },
+            Reports { ranges: [(Seq(20), Seq(20)); 4], ..good },
+            Reports { ranges: [(Seq(9), Seq(10)); 4], ..good },
+            Reports { ranges: [(Seq(30), Seq(41)); 4], ..good },
+        ];
+        assert!(bad.iter().all(|bad| !bad.is_possible(Seq(9), Seq(40))));
+        assert!(!good.is_possible(Seq(9), Seq(39)) && !good.is_possible(Seq(10), Seq(40)));
+    }
+
+    #[test]
+    fn silence_lasts_until_all_is_forgotten() {
+        let mut reports = after(&[(10, 20)]);
+        reports.keep_silent();
+        reports.note(Seq(30), Seq(40));
+        assert!(!reports.is_due() && blocks(&mut reports, 4).is_empty() && !reports.is_at_rest());
+    }
 }

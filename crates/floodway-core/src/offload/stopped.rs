@@ -246,5 +246,14 @@ impl<B: 'static> Flow<B> {
 /// An RST without timestamps.
 pub(super) fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> SynthesizedSegment {
     let flags = Flags::RST.with(Flags::ACK);
-    SynthesizedSegment { flow, link, seq, ack, window: 0, flags, timestamps: None, sack: SackList::default() }
+    SynthesizedSegment {
+        flow,
+        link,
+        seq,
+        ack,
+        window: 0,
+        flags,
+        timestamps: None,
+        sack: SackList::default(),
+    }
 }

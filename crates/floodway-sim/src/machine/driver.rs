@@ -205,8 +205,7 @@ impl Driver {
         let Some(packet) = self.card.take(&mut env.packets) else { return };
         match local(env.packets.get(packet).dst, self.machine, env) {
             Some(vm) => {
-                let delivered =
-                    self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx));
+                let delivered = self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx));
                 delivered.into_iter().for_each(|it| self.hook.on_delivered(vm, it));
             }
             None => {

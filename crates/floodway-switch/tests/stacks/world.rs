@@ -271,7 +271,9 @@ impl World {
         }
         for (vnet, frame) in as_sent(frames, self.setup.gro.is_some()) {
             self.offload.from_network(self.now, vnet, &frame);
+            let dropped = self.dropped;
             self.carry_out();
+            self.offload.on_delivered(dropped == self.dropped);
         }
         self.flush();
     }
@@ -323,7 +325,9 @@ impl World {
                 Sent::ToGuest(frame) => {
                     self.trace("switch > guest ", &frame);
                     self.wire.guest_gets(&frame);
-                    if !self.random.permille(self.setup.queue_drops) {
+                    if self.random.permille(self.setup.queue_drops) {
+                        self.dropped += 1;
+                    } else {
                         self.inbox.push_back(frame);
                     }
                 }

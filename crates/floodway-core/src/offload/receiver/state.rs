@@ -132,7 +132,7 @@ impl<B: 'static> Receiver<B> {
         let reports = &self.keeping.reports;
         let may_report = self.state == RxState::UnexpectedSeq || reports.is_at_rest();
         may_report
-            && reports.is_possible(self.rcv_nxt, self.highest)
+            && reports.is_possible(self.acked, self.highest)
             && numbers.into_iter().all(|number| is_near(number, from))
             && kept_up_to.is_none_or(|end| end == self.acked)
             && (kept_up_to.is_some() || !self.acked.after(from))

@@ -253,17 +253,18 @@ fn padding_is_not_kept() {
 
 #[test]
 fn made_segments_are_whole_frames() {
-    for (v6, vlan, timestamps) in
-        [(false, None, None), (true, Some(7), Some(TIMESTAMPS)), (false, Some(7), Some(TIMESTAMPS))]
-    {
+    // As many SACK blocks as a header has room for, and fewer.
+    for (v6, vlan, timestamps, blocks) in [
+        (false, None, None, 0),
+        (false, None, None, 4),
+        (true, Some(7), Some(TIMESTAMPS), 3),
+        (false, Some(7), Some(TIMESTAMPS), 1),
+    ] {
         let template = built(v6, false).build(&[]);
         let flow = verified(&template).flow.in_vlan(vlan.unwrap_or(0));
         let link = Link { guest: mac(1), peer: mac(2), vlan };
         let flags = Flags::ACK.with(Flags::ECE);
-        // As many as a header has room for.
-        let blocks = if timestamps.is_some() { 3 } else { 4 };
         let sack: SackList = (0..blocks).map(|n| SackBlock { left: n, right: 9 + n }).collect();
-        let sack = if flow.is_ipv6 && vlan.is_none() { SackList::default() } else { sack };
         let (seq, ack, window) = (Seq(5), Seq(6), 7);
         let segment = SynthesizedSegment { flow, link, seq, ack, window, flags, timestamps, sack };
         let frame = headers::synthesized(&segment, mac(1), mac(2), 99);
