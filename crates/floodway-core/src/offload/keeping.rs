@@ -53,6 +53,9 @@ pub(super) struct Keeping<B> {
     pub(super) reports: Reports,
 }
 
+/// A peer can make every flow of a port have one, by a hole.
+const _: () = assert!(size_of::<Keeping<[u8; 64]>>() <= 160);
+
 impl<B> Keeping<B> {
     pub(super) const EMPTY: Self = Self {
         kept: VecDeque::new(),
