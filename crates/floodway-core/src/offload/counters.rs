@@ -99,7 +99,7 @@ counters! {
         acks_sent,
         /// Acknowledgements that rode on released data.
         acks_piggybacked,
-        /// Those that reported what had come out of order, before the guest did.
+        /// Acknowledgements sent for the guest that reported what had come out of order, before the guest did.
         early_sacks,
         /// Acknowledgements of the guest that said nothing new.
         absorbed_acks,

@@ -6,9 +6,9 @@
 //! - `ACTIVE`: in-order data is kept and acknowledged.
 //! - `NO_BUFFER`: no room to keep more, or beyond the guest's window. Data passes unacknowledged until
 //!   the guest has acknowledged all that came.
-//! - `UNEXPECTED_SEQ`: data came out of order, or with something that only the guest can answer: a change of CE, CWR, or
+//! - `UNEXPECTED_SEQ`: data came out of order or overlaps what came in order, or it came with something that only the guest can answer: a change of CE, CWR, or
 //!   an option that the switch does not know. The guest deals with it, SACK, echo and all, until it has acknowledged the
-//!   highest byte seen.
+//!   highest byte seen. What came out of order is [reported](super::reports) before that, and not acknowledged.
 //! - `OFFLINE`: switched off, or the peer has closed its side.
 //!
 //! Rules:
@@ -20,7 +20,7 @@
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number, in whole units of the guest's scale: never beyond what
 //!   the guest allows, so that the edge may go back by less than a unit (RFC 7323 section 2.4). The guest takes all that it allowed.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
-//! - **R5** An ACK of the guest that tells the peer nothing new is absorbed. What carries SACK blocks of
+//! - **R5** An ACK of the guest that tells the peer nothing new is absorbed, and for each report one that says no more than was reported. What carries SACK blocks of
 //!   use to the peer, another echo of CE than before or an unknown option, is a duplicate, opens a window that was nearly
 //!   closed, or carries data passes, and its number never goes back.
 //! - **R6** CE is echoed by the guest itself, until CWR comes (RFC 3168) or exactly (RFC 8257): a segment is acknowledged for it

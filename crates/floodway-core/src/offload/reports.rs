@@ -30,8 +30,11 @@
 //! block that is not known here, a DSACK, another echo, a window. Those beyond the number of reports pass, too, so that a report that got lost is said again; after the one that says all that
 //! was reported no more are absorbed, since they answer something else. What the peer knows never becomes less: blocks are not taken back.
 //!
+//! **Price.** Where the path merely reorders, what fills the hole comes a little later, and the peer hears of that from the guest alone. Meanwhile a sender with a reordering
+//! timer (RFC 8985) may repeat one segment in vain, which the guest's DSACK tells it. Without reports it would have heard of neither. What is reordered within a batch is not reported.
+//!
 //! **Memory.** [`MAX_RANGES`] ranges in the box of what is kept ([`super::keeping`]), which a flow has while there is a hole. What an ACK has no room for is forgotten, the ranges first that changed
-//! longest ago: about these the guest tells something new. So all that is known here was said to the peer, but for the first ranges if a report is due.
+//! longest ago: about these the guest tells something new. So all that is known here was said to the peer, but for the first ranges while a report is due.
 //!
 //! **Cost.** A few comparisons for each segment out of order, whatever its size, and one ACK for a flow and batch; nothing for segments in order.
 //!
@@ -172,8 +175,17 @@ impl Reports {
         self.unrepeated -= u8::from(stands);
         if contains(first, latest) {
             self.unrepeated = 0;
+            self.leave_unsaid_to(blocks);
         }
         stands
+    }
+
+    /// The guest says what was to be reported, if `blocks` have all of it.
+    fn leave_unsaid_to(&mut self, blocks: &[SackBlock]) {
+        let (unsaid, _) = self.known().split_at(usize::from(self.unsaid.min(self.count)));
+        if unsaid.iter().all(|&range| blocks.iter().any(|block| contains(block, range))) {
+            self.unsaid = 0;
+        }
     }
 
     fn has_said(&self, block: &SackBlock) -> bool {
@@ -251,7 +263,7 @@ mod tests {
             reports.stand_for(&list, Seq(5), Seq(5))
         };
         let mut reports = after(&[(10, 20)]);
-        assert!(!ack(&mut reports, &[(10, 20)]), "the peer has not heard of it");
+        assert!(!ack(&mut reports, &[(10, 15)]), "the peer has not heard of it");
         blocks(&mut reports, 4);
         reports.note(Seq(20), Seq(30));
         blocks(&mut reports, 4);
@@ -263,6 +275,15 @@ mod tests {
         assert!(ack(&mut reports, &[(10, 20)]) && ack(&mut reports, &[(10, 40)]));
         assert!(ack(&mut reports, &[(50, 60), (10, 40)]), "it has said all");
         assert!(!ack(&mut reports, &[(50, 60), (10, 40)]), "and answers something else");
+    }
+
+    #[test]
+    fn what_the_guest_has_said_is_not_reported_any_more() {
+        let [first, second] = [(10, 20), (30, 40)].map(|(left, right)| SackBlock { left, right });
+        let mut reports = after(&[(10, 20), (30, 40)]);
+        assert!(!reports.stand_for(&[first], Seq(5), Seq(5)) && reports.is_due());
+        assert!(!reports.stand_for(&[second], Seq(5), Seq(5)) && reports.is_due());
+        assert!(!reports.stand_for(&[second, first], Seq(5), Seq(5)) && !reports.is_due());
     }
 
     #[test]

@@ -101,6 +101,24 @@ fn a_hole_is_repaired_in_a_round_trip_while_the_guest_waits_for_its_cpu() {
     assert!(off >= MS(34) && no_sack >= MS(34), "{off:?} {no_sack:?}");
 }
 
+/// The price of reports where the path merely reorders.
+#[test]
+fn what_only_comes_late_is_repeated_once_at_most_and_the_peer_is_told() {
+    let mut world = waiting("late", |setup| setup.to_guest.reorder_by = MS(1));
+    world.to_guest.late_next = vec![5];
+    world.peer.write(40_000, world.now);
+    world.run_for(MS(30));
+    world.reschedule_guest();
+    world.run_for(MS(500));
+    let counts = world.peer.tx.counts;
+    assert!(world.peer.tx.is_done() && counts.timeouts == 0 && counts.segments <= 1, "{counts:?}");
+    let dsacks = world.count_on_wire(|packet| {
+        let (ack, blocks) = (packet.segment.ack, packet.segment.options.sack_blocks());
+        blocks.first().is_some_and(|block| !Seq(block.right).after(ack))
+    });
+    assert_eq!(dsacks, counts.segments);
+}
+
 #[test]
 fn a_batch_is_one_report_whatever_came_in_it() {
     let mut world = waiting("batch", |_| {});
@@ -241,6 +259,7 @@ fn every_byte_arrives_over_holes_that_are_reported() {
         setup.offload.receive_budget = 1 << 20;
         let path = &mut setup.to_guest;
         (path.loss, path.reorder, path.reorder_by) = (loss, reorder, Duration::from_micros(by));
+        setup.peer.reo_timer = true;
         if loss % 2 == 0 {
             setup.cpu = contended();
         }
