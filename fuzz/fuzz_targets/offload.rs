@@ -147,8 +147,15 @@ impl Sink<Frame> for Checks {
             }
         }
     }
-    fn to_network(&mut self, _: &SynthesizedSegment) {
+    fn to_network(&mut self, segment: &SynthesizedSegment) {
         self.told += 1;
+        let (blocks, clocks) = (segment.sack.as_slice(), segment.timestamps.is_some());
+        assert!(blocks.len() <= if clocks { 3 } else { 4 }, "{} SACK blocks", blocks.len());
+        for (n, block) in blocks.iter().enumerate() {
+            let (left, right) = (Seq(block.left), Seq(block.right));
+            // The first one may be a DSACK.
+            assert!(n == 0 || (left.before(right) && left.after(segment.ack)), "{segment:?}");
+        }
     }
     fn to_guest(&mut self, _: &SynthesizedSegment) {
         self.told += 1;
@@ -289,6 +296,8 @@ impl Run {
             let tuple = tuple.reversed();
             let packet = Packet::new(&tuple, &link, segment);
             self.offload.from_network(now, &packet, keep, &mut self.sink);
+            // What the offload has no memory for the guest's queue has none for either.
+            self.offload.on_delivered(memory);
         }
         self.charge();
         let next = &mut self.next[usize::from(flow)];

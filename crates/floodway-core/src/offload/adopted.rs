@@ -2,7 +2,7 @@
 
 use floodway_wire::FiveTuple;
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackList, Timestamps};
 
 use super::journal::Recorder;
 use super::journal::{self, FlowPlace, Owed, Retained};
@@ -157,7 +157,7 @@ impl<B: 'static> Adopted<B> {
             window: u16::MAX,
             flags: Flags::ACK,
             timestamps: clock.map(|Timestamps { value, .. }| Timestamps { value, echo }),
-            dsack: None,
+            sack: SackList::default(),
         })
     }
 

@@ -16,7 +16,7 @@
 //! | port | whether the guest's module was heard · when it was last looked for · the next heartbeat and its Ethernet header · the next upkeep |
 //! | connection | addresses, ports, protocol, VLAN · last use · place in the line for the budget · Ethernet header · FINs · times of the next notice and ACK for the guest · the peer's largest window and clock · sender · receiver |
 //! | sender | first and last byte on their way · frames · scoreboard, a record for each segment · the edges of the grant and of the peer's window · what the guest has sent and heard · recovery, if anything is on its way · window, round trip, congestion control (a number for the algorithm, then its own fields) · what the SYNs agreed on · state and its reason |
-//! | receiver | frames and when they are delivered again, if any are kept · numbers of both sides, their clocks and windows · state · echo of CE |
+//! | receiver | frames and when they are delivered again, and what was reported of a hole, if anything is kept or reported · numbers of both sides, their clocks and windows · state · echo of CE |
 //!
 //! What follows from these is not carried but counted anew: bytes of the budget, of what is kept and owed, marks and indexes of the scoreboard, timers. A change of any of these types
 //! is another version (a test compares a record with one that is written down).
@@ -53,7 +53,7 @@ use crate::tcp::Segment;
 use crate::time::Instant;
 
 /// Version of the format. Other versions are not read.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What flows of a port share that does not follow from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -99,6 +99,8 @@ counters! {
         acks_sent,
         /// Acknowledgements that rode on released data.
         acks_piggybacked,
+        /// Acknowledgements sent for the guest that reported what had come out of order, before the guest did.
+        early_sacks,
         /// Acknowledgements of the guest that said nothing new.
         absorbed_acks,
         /// Bytes acknowledged for the guest.

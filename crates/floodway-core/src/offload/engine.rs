@@ -39,7 +39,7 @@ pub struct Offload<B> {
     pub(super) flows: FlowTable<Flow<B>>,
     pub(super) timers: TimerQueue,
     pub(super) port: OffloadShared,
-    state_pool: StatePool<B>,
+    pub(super) state_pool: StatePool<B>,
     pub(super) upkeep_at: Instant,
     upkeep_cursor: u32,
 }

@@ -286,7 +286,8 @@ impl<B: 'static> Flow<B> {
     ) -> Arrival {
         let Phase::Established(connection) = &mut self.phase else { return Arrival::Deliver };
         let port = &mut *call.port;
-        if connection.tx.agreed.timestamps() && segment.options.timestamps.is_none() {
+        let lacks_clock = connection.tx.agreed.timestamps() && segment.options.timestamps.is_none();
+        if lacks_clock {
             // The guest may drop it (RFC 7323 section 3.2).
             connection.rx.leave_to_guest(segment, &port.counters);
         }
@@ -298,7 +299,12 @@ impl<B: 'static> Flow<B> {
             let Some(journal) = journal else { return Some(frame) };
             record(&mut **journal, place, flow, segment, sink.image(&frame)).then_some(frame)
         };
-        let arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
+        let mut arrival = connection.rx.on_segment(segment, room, keep, call.now, &port.counters);
+        if matches!(arrival, Arrival::OutOfOrder | Arrival::Special) {
+            let is_special = lacks_clock || arrival == Arrival::Special;
+            connection.prepare_report(segment, is_special, call.id, port);
+            arrival = Arrival::Deliver;
+        }
         if segment.options.timestamps.is_some_and(|t| t.value == connection.rx.peer.tsval) {
             self.clock_noted = Age::at(call.now);
         }
@@ -518,8 +524,8 @@ impl<B: 'static> Flow<B> {
 /// What becomes of a segment from the peer that is not absorbed for what it acknowledges.
 fn passes(arrival: Arrival, edit: Edit) -> Verdict {
     match arrival {
-        Arrival::Deliver | Arrival::Unheard => Verdict::Pass(edit),
         Arrival::Known => Verdict::Absorb,
+        _ => Verdict::Pass(edit),
     }
 }
 
@@ -546,12 +552,14 @@ fn pass_from_guest<B: 'static, S: Sink<B>>(
     if tx.is_online() {
         tx.note_guest(segment.seq, call.now);
     }
-    if own == Own::Nothing && segment.is_pure_ack() && !segment.options.unknown {
+    // A keepalive, or a probe of the window.
+    let asks = segment.seq.before(tx.snd_una());
+    let says_nothing = own == Own::Nothing || (own == Own::Reported && !asks);
+    if says_nothing && segment.is_pure_ack() && !segment.options.unknown {
         call.port.counters.absorbed_acks().add(1);
         return Verdict::Absorb;
     }
-    // A keepalive, or a probe of the window.
-    tx.asked |= segment.seq.before(tx.snd_una());
+    tx.asked |= asks;
     let outgoing = rx.outgoing();
     let behind = segment.has(Flags::ACK) && outgoing.ack != segment.ack;
     let next = tx.next_seq();

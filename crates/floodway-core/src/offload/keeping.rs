@@ -7,6 +7,7 @@ use floodway_wire::tcp::Flags;
 
 use super::config::LEAST_FRAME;
 use super::journal::FlowPlace;
+use super::reports::Reports;
 use super::state_pool::Poolable;
 use crate::tcp::{Segment, Seq};
 use crate::time::{Duration, Instant};
@@ -48,7 +49,12 @@ pub(super) struct Keeping<B> {
     pub(super) repeat: Option<(Seq, Seq)>,
     /// Where a journal has what is kept, if there is one ([`recording`](super::recording)).
     pub(super) place: Option<FlowPlace>,
+    /// What came out of order.
+    pub(super) reports: Reports,
 }
+
+/// A peer can make every flow of a port have one, by a hole.
+const _: () = assert!(size_of::<Keeping<[u8; 64]>>() <= 160);
 
 impl<B> Keeping<B> {
     pub(super) const EMPTY: Self = Self {
@@ -62,6 +68,7 @@ impl<B> Keeping<B> {
         recover: None,
         repeat: None,
         place: None,
+        reports: Reports::EMPTY,
     };
 }
 

@@ -25,6 +25,8 @@
 //! stay away for [`HEARTBEAT_LIFETIME_MS`] (invariant I6). A managed notice is a heartbeat as well, since every
 //! frame costs the guest: it comes right before a SYN-ACK, in what may be the rest of the guest's time slice.
 
+use floodway_wire::tcp::options::{MAX_SACK_BLOCKS, SackList};
+
 use super::engine::Offload;
 use super::flow::{Flow, Phase};
 use super::grant::LEAST_GRANT;
@@ -238,7 +240,8 @@ impl<B: 'static> Flow<B> {
             call.sink.to_guest(&made);
             port.counters.window_updates().add(1);
         }
-        if rx.ack_due {
+        let reports = rx.owes_report() && call.port.guest == GuestState::Running;
+        if rx.ack_due || reports {
             self.acknowledge(call);
         }
     }
@@ -260,7 +263,9 @@ impl<B: 'static> Flow<B> {
     pub fn acknowledge<S: Sink<B>>(&mut self, call: &mut Call<'_, S>) {
         let Phase::Established(connection) = &mut self.phase else { return };
         let (tx, rx) = (&mut connection.tx, &mut connection.rx);
-        let dsack = rx.take_dsack().filter(|_| tx.agreed.sack());
+        let guest_runs = call.port.guest == GuestState::Running;
+        let clocks = tx.agreed.timestamps();
+        let (sack, is_report) = rx.take_sack(sack_room(clocks), guest_runs);
         let mut outgoing = rx.outgoing();
         outgoing.timestamps.value = tx.monotonic_tsval(outgoing.timestamps.value);
         call.sink.to_network(&SynthesizedSegment {
@@ -270,10 +275,11 @@ impl<B: 'static> Flow<B> {
             ack: outgoing.ack,
             window: outgoing.window,
             flags: rx.ack_flags(),
-            timestamps: tx.agreed.timestamps().then_some(outgoing.timestamps),
-            dsack,
+            timestamps: clocks.then_some(outgoing.timestamps),
+            sack: if tx.agreed.sack() { sack } else { SackList::default() },
         });
         call.port.counters.acks_sent().add(1);
+        call.port.counters.early_sacks().add(u64::from(is_report));
         rx.on_ack_sent();
     }
 
@@ -341,4 +347,9 @@ impl<B: 'static> Flow<B> {
         }
         false
     }
+}
+
+/// SACK blocks for which a header has room, beside timestamps if there are `clocks` (RFC 2018 section 3).
+const fn sack_room(clocks: bool) -> usize {
+    if clocks { MAX_SACK_BLOCKS - 1 } else { MAX_SACK_BLOCKS }
 }

@@ -12,6 +12,7 @@ use super::journal::Recorder;
 use super::sender::{Env, Outgoing};
 use super::sink::{Link, Sink};
 use crate::histogram::DurationHistogram;
+use crate::seq::Seq;
 use crate::tables::flow_table::FlowId;
 use crate::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ pub(super) struct OffloadShared {
     pub kept: u32,
     /// Bytes acknowledged to the guest that their peers have not acknowledged.
     pub owed: u64,
+    /// What came out of order in the latest segment for the guest, if a [report](super::reports) of it waits for its delivery.
+    pub undelivered: Option<(FlowId, (Seq, Seq))>,
     /// Flows with something to send at the end of the batch.
     pub flagged: Vec<FlowId>,
     /// Flows that wait for room in the budget.
@@ -101,6 +104,7 @@ impl OffloadShared {
             rtts: DurationHistogram::default(),
             kept: 0,
             owed: 0,
+            undelivered: None,
             flagged: Vec::new(),
             waiting: VecDeque::new(),
             heartbeat_at: Instant::NEVER,

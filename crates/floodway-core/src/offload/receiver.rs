@@ -6,9 +6,9 @@
 //! - `ACTIVE`: in-order data is kept and acknowledged.
 //! - `NO_BUFFER`: no room to keep more, or beyond the guest's window. Data passes unacknowledged until
 //!   the guest has acknowledged all that came.
-//! - `UNEXPECTED_SEQ`: data came out of order, or with something that only the guest can answer: a change of CE, CWR, or
+//! - `UNEXPECTED_SEQ`: data came out of order or overlaps what came in order, or it came with something that only the guest can answer: a change of CE, CWR, or
 //!   an option that the switch does not know. The guest deals with it, SACK, echo and all, until it has acknowledged the
-//!   highest byte seen.
+//!   highest byte seen. What came out of order is [reported](super::reports) before that, and not acknowledged.
 //! - `OFFLINE`: switched off, or the peer has closed its side.
 //!
 //! Rules:
@@ -20,7 +20,7 @@
 //! - **R3** The window of such an ACK is the guest's right edge less the ACK number, in whole units of the guest's scale: never beyond what
 //!   the guest allows, so that the edge may go back by less than a unit (RFC 7323 section 2.4). The guest takes all that it allowed.
 //! - **R4** Timestamps echo the segment's; our `TSval` is the guest's latest, never ahead of it.
-//! - **R5** An ACK of the guest that tells the peer nothing new is absorbed. What carries SACK blocks of
+//! - **R5** An ACK of the guest that tells the peer nothing new is absorbed, and for each report one that says no more than was reported. What carries SACK blocks of
 //!   use to the peer, another echo of CE than before or an unknown option, is a duplicate, opens a window that was nearly
 //!   closed, or carries data passes, and its number never goes back.
 //! - **R6** CE is echoed by the guest itself, until CWR comes (RFC 3168) or exactly (RFC 8257): a segment is acknowledged for it
@@ -36,14 +36,15 @@
 pub(super) mod state;
 
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::{SackBlock, Timestamps};
+use floodway_wire::tcp::options::{SackBlock, SackList, Timestamps};
 
 use super::counters::CounterCells;
 use super::echo::Echo;
 use super::journal::FlowPlace;
 use super::keeping::{self, Keeping};
+use super::reports::Reports;
 use super::sender::{Outgoing, PeerSide};
-use super::state_pool::Pooled;
+use super::state_pool::{FreeList, Pooled};
 use super::summary::RxState;
 use crate::seq::Seq;
 use crate::tcp::Segment;
@@ -88,6 +89,10 @@ pub(super) enum Arrival {
     Unheard,
     /// The guest has it, or will get it from what is kept.
     Known,
+    /// It is delivered, and lies behind a hole.
+    OutOfOrder,
+    /// It is delivered, and only the guest knows what becomes of it and what comes behind it.
+    Special,
 }
 
 /// What becomes of what a guest's segment acknowledges.
@@ -99,6 +104,8 @@ pub(super) enum Own {
     Again,
     /// The peer knows it all.
     Nothing,
+    /// The peer has had it in a [report](super::reports).
+    Reported,
 }
 
 impl<B: 'static> Receiver<B> {
@@ -189,6 +196,16 @@ impl<B: 'static> Receiver<B> {
             RxState::UnexpectedSeq => counters.rx_to_unexpected_seq().add(1),
             RxState::Offline => {}
         }
+        if state != RxState::UnexpectedSeq {
+            self.forget_reports();
+        }
+    }
+
+    /// Knows no more of what has come out of order.
+    pub fn forget_reports(&mut self) {
+        if let Some(keeping) = self.keeping.get_mut() {
+            keeping.reports = Reports::EMPTY;
+        }
     }
 
     /// Begins to acknowledge, from what the guest has acknowledged on.
@@ -220,10 +237,44 @@ impl<B: 'static> Receiver<B> {
         bytes.min(u32::from(u16::MAX)) as u16
     }
 
-    /// Returns the range that came twice, if the peer has not heard of it (RFC 2883).
-    pub fn take_dsack(&mut self) -> Option<SackBlock> {
-        let (Seq(left), Seq(right)) = self.keeping.get_mut()?.repeat.take()?;
-        Some(SackBlock { left, right })
+    /// Returns `true` if the peer is to hear of what came out of order. What came in order and is not acknowledged would
+    /// seem lost beside it.
+    #[inline]
+    pub fn owes_report(&self) -> bool {
+        self.may_report() && self.keeping.reports.is_due()
+    }
+
+    #[inline]
+    fn may_report(&self) -> bool {
+        self.state == RxState::UnexpectedSeq && self.acked == self.rcv_nxt
+    }
+
+    /// `start..end` is behind a hole, and was delivered.
+    pub fn on_delivered(&mut self, (start, end): (Seq, Seq), free: &mut FreeList<Keeping<B>>) {
+        if self.state == RxState::UnexpectedSeq && start.after(self.rcv_nxt) {
+            self.keeping.fill(free);
+            self.keeping.reports.note(start, end);
+        }
+    }
+
+    /// Nothing more is reported until the guest has caught up.
+    pub fn keep_silent(&mut self) {
+        if self.state == RxState::UnexpectedSeq {
+            self.keeping.reports.keep_silent();
+        }
+    }
+
+    /// The blocks of an ACK that leaves now, which has room for `most`: what came twice, if the peer has not heard of it (RFC 2883), and what came out of order, if
+    /// the guest runs. Returns with them whether they report something new.
+    pub fn take_sack(&mut self, most: usize, guest_runs: bool) -> (SackList, bool) {
+        let mut blocks = SackList::default();
+        let may_report = guest_runs && self.may_report();
+        let Some(keeping) = self.keeping.get_mut() else { return (blocks, false) };
+        if let Some((Seq(left), Seq(right))) = keeping.repeat.take() {
+            blocks.push(SackBlock { left, right });
+        }
+        let is_report = may_report && keeping.reports.say(&mut blocks, most);
+        (blocks, is_report)
     }
 
     /// Something with [`Receiver::outgoing`] has left. A DSACK does not ride on it.
@@ -241,7 +292,7 @@ impl<B: 'static> Receiver<B> {
     /// Returns `true` if an ACK that is due must leave before `segment` of the guest is taken in: it belongs to another
     /// echo (R6).
     pub fn ends_echo(&self, segment: &Segment) -> bool {
-        self.ack_due && self.echo.differs(segment)
+        (self.ack_due || self.owes_report()) && self.echo.differs(segment)
     }
 
     /// Acknowledges nothing from `segment` on, if it has data, before the guest has: only the guest knows whether it takes it.
@@ -276,14 +327,7 @@ impl<B: 'static> Receiver<B> {
         // The guest has no room for what begins beyond its window, like a byte that probes it.
         let beyond = segment.len > 0 && !start.before(self.guest_edge);
         if start != self.rcv_nxt || beyond {
-            if !start.before(self.rcv_nxt) && !end.after(self.guest_edge) {
-                self.highest = self.highest.max(end);
-                self.echo.on_data(segment);
-                if matches!(self.state, RxState::Active | RxState::NoBuffer) {
-                    self.enter(RxState::UnexpectedSeq, counters);
-                }
-            }
-            return deliver;
+            return self.on_unexpected(segment, counters).unwrap_or(deliver);
         }
         if (self.echo.on_data(segment) | segment.options.unknown) && self.state == RxState::Active {
             self.enter(RxState::UnexpectedSeq, counters);
@@ -293,10 +337,35 @@ impl<B: 'static> Receiver<B> {
         if segment.flags.intersects(Flags::FIN) {
             self.stop(counters);
         }
-        if self.state == RxState::Active {
-            self.acknowledge(segment, room, keep, now, counters);
+        match self.state {
+            RxState::Active => self.acknowledge(segment, room, keep, now, counters),
+            RxState::UnexpectedSeq => self.skip_reported(),
+            RxState::NoBuffer | RxState::Offline => {}
         }
         deliver
+    }
+
+    /// Takes in a segment that does not begin with the next byte in order, or not in the window. Returns what it is, if it brings something.
+    fn on_unexpected(&mut self, segment: &Segment, counters: &CounterCells) -> Option<Arrival> {
+        const SPECIAL: Flags = Flags::URG.with(Flags::RST).with(Flags::SYN);
+        let (start, end) = (segment.seq, segment.end());
+        if !end.after(self.rcv_nxt) || end.after(self.guest_edge) {
+            return None;
+        }
+        self.highest = self.highest.max(end);
+        let is_left_to_guest = self.echo.on_data(segment)
+            | segment.options.unknown
+            | segment.flags.intersects(SPECIAL)
+            | start.before(self.rcv_nxt);
+        if matches!(self.state, RxState::Active | RxState::NoBuffer) {
+            self.enter(RxState::UnexpectedSeq, counters);
+        }
+        Some(if is_left_to_guest { Arrival::Special } else { Arrival::OutOfOrder })
+    }
+
+    /// The hole is filled up to the next one.
+    fn skip_reported(&mut self) {
+        self.rcv_nxt = self.keeping.reports.skip(self.rcv_nxt);
     }
 
     /// Its sequence numbers are acceptable ([`super::acceptance`]).
@@ -380,6 +449,9 @@ impl<B: 'static> Receiver<B> {
         if advanced {
             self.forget_kept(now);
         }
+        if beyond && self.state == RxState::UnexpectedSeq {
+            self.on_progress();
+        }
         let caught_up = !self.guest_ack.before(self.highest);
         if caught_up && matches!(self.state, RxState::NoBuffer | RxState::UnexpectedSeq) {
             self.enter(RxState::Active, counters);
@@ -396,14 +468,33 @@ impl<B: 'static> Receiver<B> {
             self.on_guest_duplicate(holes);
         }
         let sacks = segment.options.sack_blocks().iter().any(|b| Seq(b.right).after(self.acked));
-        if beyond || sacks || echo_changed || self.opens_window() {
+        let is_reported = sacks && segment.is_pure_ack() && self.was_reported(segment);
+        if beyond || (sacks && !is_reported) || echo_changed || self.opens_window() {
             return Own::News;
+        }
+        if is_reported {
+            return Own::Reported;
         }
         if self.acked.after(self.guest_ack) {
             return Own::Nothing;
         }
         // It reached what we had acknowledged: nothing new. Said again, it is a duplicate (R5).
         if advanced { Own::Nothing } else { Own::Again }
+    }
+
+    /// The guest has acknowledged more than the peer knew of.
+    fn on_progress(&mut self) {
+        self.skip_reported();
+        if let Some(keeping) = self.keeping.get_mut() {
+            keeping.reports.on_progress(self.acked);
+        }
+    }
+
+    /// What a pure ACK of the guest says of a hole the peer has had in a report, which stands for this ACK.
+    fn was_reported(&mut self, segment: &Segment) -> bool {
+        let (blocks, acked) = (segment.options.sack_blocks(), self.acked);
+        let reports = self.keeping.get_mut().map(|keeping| &mut keeping.reports);
+        reports.is_some_and(|reports| reports.stand_for(blocks, segment.ack, acked))
     }
 
     /// Nothing is to be done here, as long as the guest says nothing new.

@@ -44,18 +44,19 @@ impl<B: 'static> Receiver<B> {
         keeping.redeliver_at = if any { now + REDELIVERY } else { Instant::NEVER };
     }
 
-    /// Makes sure that there is a place for what will be kept.
+    /// Makes sure that there is a place for what will be kept or reported.
     #[inline]
     pub fn acquire_state(&mut self, free: &mut FreeList<Keeping<B>>) {
-        if self.state == RxState::Active {
+        if matches!(self.state, RxState::Active | RxState::UnexpectedSeq) {
             self.keeping.fill(free);
         }
     }
 
-    /// Gives up what a receiver does not need while it keeps nothing.
+    /// Gives up what a receiver does not need while it keeps nothing and knows of no hole.
     #[inline]
     pub fn park(&mut self, free: &mut FreeList<Keeping<B>>) {
-        if self.keeping.kept.is_empty() && !self.keeping.redelivery_due {
+        let keeping = &*self.keeping;
+        if keeping.kept.is_empty() && !keeping.redelivery_due && keeping.reports.is_at_rest() {
             self.keeping.return_state(free);
         }
     }

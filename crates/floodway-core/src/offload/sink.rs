@@ -3,7 +3,7 @@
 use floodway_wire::FiveTuple;
 use floodway_wire::ethernet::MacAddr;
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::{SackBlock, Timestamps};
+use floodway_wire::tcp::options::{SackList, Timestamps};
 
 use super::journal::Image;
 use crate::seq::Seq;
@@ -61,8 +61,8 @@ pub struct SynthesizedSegment {
     pub flags: Flags,
     /// Timestamps, if the connection uses them.
     pub timestamps: Option<Timestamps>,
-    /// What came twice (RFC 2883), as the only SACK block.
-    pub dsack: Option<SackBlock>,
+    /// SACK blocks; what came twice (RFC 2883) comes first.
+    pub sack: SackList,
 }
 
 /// What the guest's module is told of a flow.

@@ -30,7 +30,7 @@
 //! Source: RFC 9293 section 3.5.2, RFC 5961 section 3; invariant R1 of [`super::receiver`].
 
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackList, Timestamps};
 use floodway_wire::{FiveTuple, MacAddr};
 
 use super::connection::Connection;
@@ -139,6 +139,8 @@ impl<B: 'static> Flow<B> {
         }
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
         rx.redeliver_all_at(call.now + RESUME_DELAY);
+        // What had waited in the guest's queue may be lost.
+        rx.forget_reports();
         if !tx.is_online() {
             return;
         }
@@ -244,5 +246,14 @@ impl<B: 'static> Flow<B> {
 /// An RST without timestamps.
 pub(super) fn rst(flow: FiveTuple, link: Link, seq: Seq, ack: Seq) -> SynthesizedSegment {
     let flags = Flags::RST.with(Flags::ACK);
-    SynthesizedSegment { flow, link, seq, ack, window: 0, flags, timestamps: None, dsack: None }
+    SynthesizedSegment {
+        flow,
+        link,
+        seq,
+        ack,
+        window: 0,
+        flags,
+        timestamps: None,
+        sack: SackList::default(),
+    }
 }

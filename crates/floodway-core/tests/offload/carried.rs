@@ -155,10 +155,23 @@ fn a_state_that_the_journal_contradicts_is_not_believed() {
     assert_eq!(world.switch.offload.counters().adopted, 1);
 }
 
-/// A connection in the midst of a repair, of each congestion control: the next version of the format is another one if this record is.
+/// A connection with a hole in what is kept for its guest.
+fn kept_and_reported() -> World {
+    let mut world = World::new(Setup { name: "format-hole", ..Setup::default() });
+    world.connect();
+    world.run_for(MS(50));
+    world.deschedule_guest();
+    world.to_guest.drop_next = vec![2];
+    write(&mut world, 0, 10_000);
+    world.run_for(MS(20));
+    assert!(world.switch.offload.counters().early_sacks > 0 && world.switch.offload.used().1 > 0);
+    world
+}
+
+/// A connection in the midst of a repair, of each congestion control, and one with a hole: the next version of the format is another one if this record is.
 #[test]
 fn the_format_is_what_it_was() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-1");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/offload/carried-2");
     let mut written = Vec::new();
     for congestion in Algorithm::ALL {
         let mut setup = Setup { name: "format", ..Setup::default() };
@@ -174,6 +187,7 @@ fn the_format_is_what_it_was() {
         });
         written.extend(world.export_without_frames());
     }
+    written.extend(kept_and_reported().export_without_frames());
     let text = encode(&written);
     if std::env::var_os("FLOODWAY_WRITE_FORMAT").is_some() {
         std::fs::write(path, &text).unwrap();

@@ -9,6 +9,7 @@ mod dying;
 mod dying_owing;
 mod early_ack;
 mod early_ack_hostile;
+mod early_sack;
 mod found;
 mod guest_repairs;
 mod handshake;

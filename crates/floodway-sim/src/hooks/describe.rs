@@ -61,7 +61,7 @@ pub(super) fn released(kept: &Packet, release: &Transmission) -> Packet {
 pub(super) fn synthesized(segment: &SynthesizedSegment) -> packet::Segment {
     let mut options = OptionSummary::default();
     options.timestamps = segment.timestamps;
-    options.set_sack_blocks(segment.dsack.as_slice());
+    options.set_sack_blocks(segment.sack.as_slice());
     packet::Segment {
         seq: segment.seq,
         ack: segment.ack,

@@ -184,7 +184,9 @@ impl Driver {
         match self.work.take() {
             Some(Work::FromNetwork) => self.inbound(vms, env),
             Some(Work::FromVm(vm)) => self.outbound(vm, vms, env),
-            Some(Work::Timeout) => self.with_hook(vms, env, Hook::on_timeout),
+            Some(Work::Timeout) => {
+                self.with_hook(vms, env, Hook::on_timeout);
+            }
             None => return,
         }
         self.in_batch += 1;
@@ -202,7 +204,10 @@ impl Driver {
     fn inbound(&mut self, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = self.card.take(&mut env.packets) else { return };
         match local(env.packets.get(packet).dst, self.machine, env) {
-            Some(vm) => self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx)),
+            Some(vm) => {
+                let delivered = self.with_hook(vms, env, |hook, ctx| hook.inbound(vm, packet, ctx));
+                delivered.into_iter().for_each(|it| self.hook.on_delivered(vm, it));
+            }
             None => {
                 env.packets.remove(packet);
             }
@@ -212,17 +217,22 @@ impl Driver {
     fn outbound(&mut self, vm: u32, vms: &mut [Vm], env: &mut Env) {
         let Some(packet) = vms[vm as usize].take_request(&mut env.packets) else { return };
         match local(env.packets.get(packet).dst, self.machine, env) {
-            Some(to) => vms[to as usize].deliver(packet, self.config.backlog, &mut env.packets),
-            None => self.with_hook(vms, env, |hook, ctx| hook.outbound(vm, packet, ctx)),
+            Some(to) => {
+                vms[to as usize].deliver(packet, self.config.backlog, &mut env.packets);
+            }
+            None => {
+                self.with_hook(vms, env, |hook, ctx| hook.outbound(vm, packet, ctx));
+            }
         }
     }
 
+    /// Does what the hook wants done. Returns whether the last packet to a VM found room, if there was one.
     fn with_hook(
         &mut self,
         vms: &mut [Vm],
         env: &mut Env,
         call: impl FnOnce(&mut dyn Hook, &mut HookCtx<'_>),
-    ) {
+    ) -> Option<bool> {
         let mut ctx = HookCtx {
             now: env.clock.now(),
             packets: &mut env.packets,
@@ -231,7 +241,7 @@ impl Driver {
             cost: &mut self.debt,
         };
         call(&mut *self.hook, &mut ctx);
-        let mut actions = std::mem::take(&mut self.actions);
+        let (mut actions, mut delivered) = (std::mem::take(&mut self.actions), None);
         for action in actions.drain(..) {
             match action {
                 Action::ToNetwork(packet) => {
@@ -239,7 +249,8 @@ impl Driver {
                     self.card.on_sent(env);
                 }
                 Action::ToVm(vm, packet) => {
-                    vms[vm as usize].deliver(packet, self.config.backlog, &mut env.packets);
+                    let vm = &mut vms[vm as usize];
+                    delivered = Some(vm.deliver(packet, self.config.backlog, &mut env.packets));
                 }
                 Action::Notify { vm, flow, side, notice } => {
                     self.notify(&mut vms[vm as usize], flow, side, notice, env);
@@ -248,6 +259,7 @@ impl Driver {
         }
         self.actions = actions;
         self.arm(env);
+        delivered
     }
 
     /// A notice to the module in a VM about what `side` of a flow is.

@@ -25,6 +25,11 @@ pub trait Hook: Any {
     /// A packet from the network to a VM.
     fn inbound(&mut self, vm: u32, packet: PacketId, ctx: &mut HookCtx<'_>);
 
+    /// The last packet that [`inbound`](Self::inbound) has delivered to the VM is in its ring (`delivered`), or was dropped.
+    fn on_delivered(&mut self, vm: u32, delivered: bool) {
+        let _ = (vm, delivered);
+    }
+
     /// Ends a batch of packets.
     fn flush(&mut self, ctx: &mut HookCtx<'_>) {
         let _ = ctx;

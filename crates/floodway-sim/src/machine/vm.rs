@@ -189,7 +189,8 @@ impl Vm {
         Some(packet)
     }
 
-    pub(super) fn deliver(&mut self, packet: PacketId, backlog: u32, pool: &mut Pool) {
+    /// Puts a packet into the RX ring or behind it. Returns `false` if there was no room.
+    pub(super) fn deliver(&mut self, packet: PacketId, backlog: u32, pool: &mut Pool) -> bool {
         debug_assert_eq!(pool.get(packet).dst, self.address);
         if self.backlog.is_empty() && self.rx.has_room(packet, pool) {
             self.call |= self.rx.push(packet, pool) || !self.config.interrupt_delay.is_zero();
@@ -198,7 +199,9 @@ impl Vm {
         } else {
             self.stats.ring_drops += 1;
             pool.remove(packet);
+            return false;
         }
+        true
     }
 
     /// An event for the VM, and how long it takes; `None` if there is none or one is on its way already.

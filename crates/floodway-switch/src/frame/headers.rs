@@ -18,8 +18,9 @@ use crate::frame::{self, Frame, PREFIX_LEN};
 
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: usize = 12;
-/// Bytes of a SACK option of one block with its padding.
-const SACK_LEN: usize = 12;
+/// Bytes of a SACK option without blocks, with its padding; and of a block.
+const SACK_LEN: usize = 4;
+const SACK_BLOCK_LEN: usize = 8;
 const TTL: u8 = 64;
 
 /// Headers up to the payload.
@@ -208,7 +209,7 @@ pub(crate) fn synthesized(
     push_link(&mut frame, &header.link, src, dst, header.flow.is_ipv6);
     let tcp_len = tcp::MIN_HEADER_LEN
         + header.timestamps.map_or(0, |_| TIMESTAMPS_LEN)
-        + header.dsack.map_or(0, |_| SACK_LEN);
+        + sack_len(header.sack.as_slice());
     push_ip(&mut frame, &header.flow, tcp_len as u16, id);
     let start = frame.len;
     push_tcp(&mut frame, header, tcp_len);
@@ -262,9 +263,18 @@ fn push_tcp(frame: &mut Headers, header: &SynthesizedSegment, tcp_len: usize) {
         frame.push(&value.to_be_bytes());
         frame.push(&echo.to_be_bytes());
     }
-    if let Some(SackBlock { left, right }) = header.dsack {
-        frame.push(&[KIND_NOP, KIND_NOP, KIND_SACK, 10]);
+    let blocks = header.sack.as_slice();
+    if !blocks.is_empty() {
+        // The padding comes first, and counts for itself.
+        frame.push(&[KIND_NOP, KIND_NOP, KIND_SACK, sack_len(blocks) as u8 - 2]);
+    }
+    for SackBlock { left, right } in blocks {
         frame.push(&left.to_be_bytes());
         frame.push(&right.to_be_bytes());
     }
+}
+
+/// Bytes that a SACK option with these blocks takes.
+const fn sack_len(blocks: &[SackBlock]) -> usize {
+    if blocks.is_empty() { 0 } else { SACK_LEN + SACK_BLOCK_LEN * blocks.len() }
 }

@@ -232,6 +232,12 @@ impl Block {
         self.drops.iter().zip(&other.drops).for_each(|(counter, more)| counter.add(more.get()));
     }
 
+    /// Frames dropped.
+    #[must_use]
+    pub fn all_drops(&self) -> u64 {
+        self.drops.iter().map(Counter::get).fold(0, u64::wrapping_add)
+    }
+
     /// Frames dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {

@@ -121,6 +121,8 @@ pub struct World {
     flow: Option<FiveTuple>,
     /// Frames that wait for the guest to run.
     inbox: VecDeque<Vec<u8>>,
+    /// Frames to the guest that its queue has dropped.
+    dropped: u64,
     /// Prints every frame (`FLOODWAY_TRACE` in the environment).
     traces: bool,
     random: Random,
@@ -145,6 +147,7 @@ impl World {
             wire: Wire::new(setup.offload.transmit_mode().may_owe()),
             flow: None,
             inbox: VecDeque::new(),
+            dropped: 0,
             traces: std::env::var_os("FLOODWAY_TRACE").is_some(),
             running: setup.cpu.is_none(),
             cpu_until: if setup.cpu.is_none() { Instant::NEVER } else { Instant::ZERO },
@@ -271,7 +274,9 @@ impl World {
         }
         for (vnet, frame) in as_sent(frames, self.setup.gro.is_some()) {
             self.offload.from_network(self.now, vnet, &frame);
+            let dropped = self.dropped;
             self.carry_out();
+            self.offload.on_delivered(dropped == self.dropped);
         }
         self.flush();
     }
@@ -323,7 +328,9 @@ impl World {
                 Sent::ToGuest(frame) => {
                     self.trace("switch > guest ", &frame);
                     self.wire.guest_gets(&frame);
-                    if !self.random.permille(self.setup.queue_drops) {
+                    if self.random.permille(self.setup.queue_drops) {
+                        self.dropped += 1;
+                    } else {
                         self.inbox.push_back(frame);
                     }
                 }

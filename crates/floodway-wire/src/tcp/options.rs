@@ -36,6 +36,39 @@ pub struct SackBlock {
     pub right: u32,
 }
 
+/// SACK blocks in the order in which a segment lists them, at most [`MAX_SACK_BLOCKS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackList {
+    blocks: [SackBlock; MAX_SACK_BLOCKS],
+    count: u8,
+}
+
+impl SackList {
+    /// The blocks.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> &[SackBlock] {
+        &self.blocks[..usize::from(self.count)]
+    }
+
+    /// Appends `block`, if there is room for one more.
+    pub fn push(&mut self, block: SackBlock) {
+        if let Some(free) = self.blocks.get_mut(usize::from(self.count)) {
+            *free = block;
+            self.count += 1;
+        }
+    }
+}
+
+impl FromIterator<SackBlock> for SackList {
+    /// The first [`MAX_SACK_BLOCKS`] of `blocks`.
+    fn from_iter<I: IntoIterator<Item = SackBlock>>(blocks: I) -> Self {
+        let mut list = Self::default();
+        blocks.into_iter().take(MAX_SACK_BLOCKS).for_each(|block| list.push(block));
+        list
+    }
+}
+
 /// The blocks of one SACK option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SackBlocks<'a> {
@@ -180,8 +213,7 @@ pub struct OptionSummary {
     /// An option is present that is none of the above, SACK blocks, or padding. What it means is not known here, so
     /// whoever makes, edits or absorbs segments must leave it and what depends on it alone.
     pub unknown: bool,
-    sack: [SackBlock; MAX_SACK_BLOCKS],
-    sack_count: u8,
+    sack: SackList,
 }
 
 impl OptionSummary {
@@ -209,10 +241,7 @@ impl OptionSummary {
                 TcpOption::WindowScale(shift) => summary.window_scale = Some(shift),
                 TcpOption::SackPermitted => summary.sack_permitted = true,
                 TcpOption::Timestamps(timestamps) => summary.timestamps = Some(timestamps),
-                TcpOption::Sack(blocks) => {
-                    summary.sack_count = blocks.iter().len() as u8;
-                    summary.sack.iter_mut().zip(blocks.iter()).for_each(|(to, from)| *to = from);
-                }
+                TcpOption::Sack(blocks) => summary.sack = blocks.iter().collect(),
                 TcpOption::Unknown { .. } => summary.unknown = true,
             }
         }
@@ -222,14 +251,12 @@ impl OptionSummary {
     /// SACK blocks, at most four.
     #[must_use]
     pub fn sack_blocks(&self) -> &[SackBlock] {
-        &self.sack[..usize::from(self.sack_count)]
+        self.sack.as_slice()
     }
 
     /// Sets the SACK blocks to the first [`MAX_SACK_BLOCKS`] of `blocks`.
     pub fn set_sack_blocks(&mut self, blocks: &[SackBlock]) {
-        self.sack_count = blocks.len().min(MAX_SACK_BLOCKS) as u8;
-        self.sack = [SackBlock::default(); MAX_SACK_BLOCKS];
-        self.sack.iter_mut().zip(blocks).for_each(|(to, from)| *to = *from);
+        self.sack = blocks.iter().copied().collect();
     }
 }
 

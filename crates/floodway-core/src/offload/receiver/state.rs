@@ -8,6 +8,7 @@ use crate::offload::frames::{Framed, Frames, Refused, Revived};
 use crate::offload::guest::MAX_REDELIVERIES;
 use crate::offload::journal::FlowPlace;
 use crate::offload::keeping::{Keeping, Kept, charge};
+use crate::offload::reports::Reports;
 use crate::offload::sender::PeerSide;
 use crate::offload::sender::owed::MAX_SCALE;
 use crate::offload::state_pool::Pooled;
@@ -27,6 +28,7 @@ struct KeepingState {
     all_due: bool,
     recover: Option<Seq>,
     repeat: Option<(Seq, Seq)>,
+    reports: Reports,
 }
 
 /// The fields of a [`Receiver`], with the frames apart.
@@ -127,7 +129,11 @@ impl<B: 'static> Receiver<B> {
             self.advertised_edge,
         ];
         let kept_up_to = self.keeping.kept.back().map(|last| last.end);
-        numbers.into_iter().all(|number| is_near(number, from))
+        let reports = &self.keeping.reports;
+        let may_report = self.state == RxState::UnexpectedSeq || reports.is_at_rest();
+        may_report
+            && reports.is_possible(self.acked, self.highest)
+            && numbers.into_iter().all(|number| is_near(number, from))
             && kept_up_to.is_none_or(|end| end == self.acked)
             && (kept_up_to.is_some() || !self.acked.after(from))
             && self.guest_scale <= MAX_SCALE
@@ -145,6 +151,7 @@ impl<B: 'static> Keeping<B> {
             all_due: self.all_due,
             recover: self.recover,
             repeat: self.repeat,
+            reports: self.reports,
         }
     }
 
@@ -162,6 +169,7 @@ impl<B: 'static> Keeping<B> {
             all_due: state.all_due,
             recover: state.recover,
             repeat: state.repeat,
+            reports: state.reports,
             ..Self::EMPTY
         };
         for framed in &state.frames {

@@ -340,7 +340,7 @@ impl<B: 'static> Sender<B> {
 }
 
 /// The first block tells of something that came twice: it lies before the ACK, or within the second block.
-fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
+pub(in crate::offload) fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
     match blocks {
         [first, ..] if !Seq(first.right).after(ack) => true,
         [first, second, ..] => {

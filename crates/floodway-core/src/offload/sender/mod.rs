@@ -54,7 +54,7 @@ pub(in crate::offload) mod state;
 mod undo;
 
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::{SackBlock, Timestamps};
+use floodway_wire::tcp::options::{SackBlock, SackList, Timestamps};
 
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +73,7 @@ use crate::tcp::{Edit, Segment};
 use crate::time::{Duration, Instant};
 use floodway_wire::FiveTuple;
 
+pub(super) use acks::is_dsack;
 pub(super) use predict::Predicted;
 use recovery::Learnt;
 pub(super) use recovery::Recovery;
@@ -442,12 +443,12 @@ impl<B: 'static> Sender<B> {
             && self.recovery.repeat.is_some_and(|(_, end)| !end.after(self.una_for_guest()))
     }
 
-    fn take_dsack(&mut self) -> Option<SackBlock> {
+    fn take_dsack(&mut self) -> SackList {
         if !self.owes_dsack() {
-            return None;
+            return SackList::default();
         }
-        let (Seq(left), Seq(right)) = self.recovery.repeat.take()?;
-        Some(SackBlock { left, right })
+        let repeat = self.recovery.repeat.take();
+        repeat.map(|(Seq(left), Seq(right))| SackBlock { left, right }).into_iter().collect()
     }
 
     /// Forgets what is stored. The peer has not acknowledged it, and the guest is told nothing else.
@@ -496,7 +497,7 @@ impl<B: 'static> Sender<B> {
             window: self.window_for_guest(),
             flags: Flags::ACK,
             timestamps: self.agreed.timestamps().then_some(peer.timestamps()),
-            dsack: self.take_dsack(),
+            sack: self.take_dsack(),
         }
     }
 

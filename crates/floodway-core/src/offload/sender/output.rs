@@ -19,7 +19,7 @@
 //! left the queue. Linux sets it in the last segment of each GSO packet, and not in single segments (`__tcp_transmit_skb`).
 
 use floodway_wire::tcp::Flags;
-use floodway_wire::tcp::options::Timestamps;
+use floodway_wire::tcp::options::{SackList, Timestamps};
 
 use super::undo::Frto;
 use super::{Env, Phase, Sender, Timer, initial_window};
@@ -474,7 +474,7 @@ impl<B: 'static> Sender<B> {
                 value: later(self.last_tsval, env.outgoing.timestamps.value),
                 echo: env.outgoing.timestamps.echo,
             }),
-            dsack: None,
+            sack: SackList::default(),
         });
     }
 

@@ -99,6 +99,7 @@ impl World {
             let ahead = (self.random.next() % 20_000) as u32;
             packet.segment.ack += ahead;
             self.switch.peer_sends(end, &flow, &packet);
+            self.switch.offload.on_delivered(round % 3 > 0);
             let packet = self.guest_segment(i64::from(ahead) - 5_000, len);
             self.switch.guest_sends(end, &flow, &packet);
             self.switch.flush(end);

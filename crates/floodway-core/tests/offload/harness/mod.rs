@@ -6,6 +6,7 @@
 //! [`monitor::Monitor`] checks the invariants at every packet. Everything follows from the seed.
 
 pub mod cases;
+mod delivered;
 pub mod dying;
 mod early_ack;
 mod forging;
@@ -152,6 +153,8 @@ pub struct World {
     /// Frames that wait for the guest to run, unless its receive rings have stopped.
     inbox: VecDeque<Packet>,
     rings_stopped: bool,
+    /// The latest frame for the guest has found room in its queue.
+    is_queued: bool,
     guest_capture: Capture,
     wire_capture: Capture,
     /// Where the switch records what it acknowledges, if it does.
@@ -198,6 +201,7 @@ impl World {
             to_guest_count: 0,
             inbox: VecDeque::new(),
             rings_stopped: false,
+            is_queued: false,
             guest_capture: Capture::default(),
             wire_capture: Capture::default(),
             journal: None,
@@ -442,6 +446,7 @@ impl World {
             self.queue_for_guest(packet.clone());
             return Verdict::PASS;
         }
+        self.is_queued = false;
         let una = self.guest.tx.una;
         self.mercy.heard(unwrap(una, self.guest.config.isn, packet.segment.ack));
         self.monitor.peer_sent(packet, now);
@@ -450,6 +455,8 @@ impl World {
         self.monitor.verdict(&verdict, offline && self.is_offline());
         self.note(&verdict);
         self.carry_out();
+        // What passes comes last.
+        self.switch.offload.on_delivered(self.is_queued);
         verdict
     }
 
@@ -551,7 +558,9 @@ impl World {
     fn queue_for_guest(&mut self, packet: Packet) {
         self.guest_capture.note(self.now, false, &packet);
         self.to_guest_count += 1;
-        if !self.rings_stopped && !self.random.permille(self.queue_drops) {
+        self.is_queued = !self.rings_stopped && !self.random.permille(self.queue_drops);
+        if self.is_queued {
+            self.monitor.delivered(&packet);
             self.inbox.push_back(packet);
         }
     }

@@ -13,6 +13,7 @@ use floodway_core::seq::Seq;
 use floodway_core::time::{Duration, Instant};
 use floodway_wire::tcp::Flags;
 
+use super::delivered::Delivered;
 use super::early_ack::Promises;
 use super::packet::{Packet, Position, unwrap};
 use super::reference::{Ack, Reference, Terms};
@@ -78,6 +79,8 @@ pub struct Monitor {
     // The other direction.
     peer_seen: Position,
     peer_ranges: Vec<(Position, Position)>,
+    /// What of it got into the guest's queue.
+    delivered: Delivered,
     guest_ack: Position,
     guest_edge: Position,
     /// As its latest segment has it: it may take back what it allowed.
@@ -187,6 +190,9 @@ impl Monitor {
         if segment.has(Flags::ACK) && self.peer.isn.is_some() {
             let ack = self.peer_pos(self.guest_ack, segment.ack);
             let scale = if segment.has(Flags::SYN) { 0 } else { self.scale(&self.guest) };
+            for (left, right) in self.blocks_of_guest(packet, ack) {
+                self.delivered.add(left, right);
+            }
             if ack >= self.guest_ack {
                 self.guest_ack = ack;
                 let edge = ack + (i64::from(segment.window) << scale);
@@ -427,6 +433,11 @@ impl Monitor {
             assert!(self.guest_ack >= fin, "R7: a FIN was acknowledged for the guest");
         }
         assert!(ack <= self.guest_edge.max(1), "R2: acknowledged beyond the guest's window");
+        if self.sack() {
+            // What came twice may be what is kept for a guest that has lost it.
+            let blocks = self.blocks_of_guest(packet, ack).into_iter();
+            self.delivered.check(blocks.filter(|&(_, right)| right > ack));
+        }
         self.wire_ack = self.wire_ack.max(ack);
         let edge = ack + (i64::from(segment.window) << self.scale(&self.guest));
         assert!(edge <= self.guest_edge, "R3: {edge} beyond the guest's edge {}", self.guest_edge);
@@ -440,6 +451,29 @@ impl Monitor {
         if segment.has(Flags::ECE) {
             self.ece_from_switch += 1;
         }
+    }
+
+    /// SACK blocks of a segment from the guest's side with the number `ack`.
+    fn blocks_of_guest(&self, packet: &Packet, ack: Position) -> Vec<(Position, Position)> {
+        let blocks = packet.segment.options.sack_blocks().iter();
+        let place = |seq| self.peer_pos(ack, Seq(seq));
+        blocks.map(|block| (place(block.left), place(block.right))).collect()
+    }
+
+    /// A packet of the peer is in the guest's queue.
+    pub fn delivered(&mut self, packet: &Packet) {
+        let segment = &packet.segment;
+        if self.peer.isn.is_some() && segment.seq_len() > 0 {
+            let start = self.peer_pos(self.peer_seen, segment.seq);
+            self.delivered.add(start, start + i64::from(segment.seq_len()));
+        }
+    }
+
+    /// What waited in the guest's queue is lost: it has got what it has taken in, all before `nxt` and `parts`.
+    pub fn lost_queue(&mut self, nxt: Position, parts: impl Iterator<Item = (Position, Position)>) {
+        self.delivered = Delivered::default();
+        self.delivered.add(0, nxt);
+        parts.for_each(|(start, end)| self.delivered.add(start, end));
     }
 
     /// A segment is delivered to the guest, `redelivered` or not.

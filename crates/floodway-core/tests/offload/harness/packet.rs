@@ -53,7 +53,7 @@ impl Packet {
             ..Segment::default()
         };
         segment.options.timestamps = header.timestamps;
-        segment.options.set_sack_blocks(header.dsack.as_slice());
+        segment.options.set_sack_blocks(header.sack.as_slice());
         Self { segment, at: 0 }
     }
 

@@ -40,6 +40,12 @@ impl Capture {
         found.count() as u64
     }
 
+    /// The latest packet of the guest, or of the other side.
+    pub fn latest(&self, of_guest: bool) -> Option<&Packet> {
+        let mut latest = self.packets.iter().rev();
+        latest.find(|(_, from_guest, _)| *from_guest == of_guest).map(|(.., packet)| packet)
+    }
+
     /// Packets of the guest that begin before the end of another that was seen already.
     pub fn repeats(&self) -> usize {
         let (mut nxt, mut repeats) = (None, 0);

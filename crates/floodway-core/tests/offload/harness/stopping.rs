@@ -32,6 +32,7 @@ impl World {
         self.cpu.stopped = true;
         self.rings_stopped = true;
         self.inbox.clear();
+        self.monitor.lost_queue(self.guest.rx.nxt, self.guest.rx.out_of_order());
         self.switch.offload.suspend();
     }
 

@@ -48,6 +48,7 @@ const FILES: &[(&str, &str)] = &[
     ("blind", include_str!("rows/blind.txt")),
     ("congestion", include_str!("rows/congestion.txt")),
     ("sack", include_str!("rows/sack.txt")),
+    ("early_sack", include_str!("rows/early_sack.txt")),
     ("timer", include_str!("rows/timer.txt")),
     ("probe", include_str!("rows/probe.txt")),
     ("timestamps", include_str!("rows/timestamps.txt")),

@@ -136,6 +136,7 @@ impl<'a> Run<'a> {
         self.clocks.1 = packet.timestamps().map_or(0, |t| t.value);
         self.switch.peer_sends(self.now, &self.flow, &packet);
         self.carry_out();
+        self.switch.offload.on_delivered(true);
     }
 
     fn run(mut self, row: &Row, on: bool) -> (Seen, Seen) {

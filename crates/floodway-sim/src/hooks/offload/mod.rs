@@ -182,6 +182,10 @@ impl Hook for SwitchOffload {
         }
     }
 
+    fn on_delivered(&mut self, vm: u32, delivered: bool) {
+        self.port(vm).engine.on_delivered(delivered);
+    }
+
     fn flush(&mut self, ctx: &mut HookCtx<'_>) {
         for (vm, Port { engine, names }) in (0..).zip(&mut self.ports) {
             engine.flush(ctx.now(), &mut Egress { vm, names, ctx });

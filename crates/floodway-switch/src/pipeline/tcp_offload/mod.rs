@@ -28,6 +28,8 @@
 //! and never changes a flow's state.
 
 mod egress;
+#[cfg(test)]
+mod report_tests;
 mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

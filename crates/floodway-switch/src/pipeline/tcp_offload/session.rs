@@ -24,6 +24,7 @@ use crate::queues::tx::BATCH;
 use crate::state::offload::{GuestEvent, Machine, PortOffload, new_epoch, pool_limit};
 use crate::state::port::Port;
 use crate::stats::DropReason;
+use crate::sync::lock;
 use crate::sync::lock_order::Ordered;
 
 /// A frame from the guest as it is shown to the engine.
@@ -180,15 +181,46 @@ impl<'a> Session<'a> {
         if watch.wants(Stage::Offload) {
             self.capture(frame, meta, direction, &verdict, watch);
         }
+        if direction == Direction::FromNetwork && self.machine.engine.awaits_delivery() {
+            return self.forward_watched(frame, meta, &verdict, forward);
+        }
+        self.forward(frame, meta, &verdict, forward)
+    }
+
+    #[inline]
+    fn forward(
+        &mut self,
+        frame: &Frame<'_>,
+        meta: &Meta,
+        verdict: &Verdict,
+        forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+    ) -> Result<(), DropReason> {
         match verdict {
             Verdict::Pass(edit) if edit.is_empty() => forward(self.delivery, frame),
             Verdict::Pass(edit) => {
-                with_edit(frame, meta, &edit, |frame| forward(self.delivery, frame));
+                with_edit(frame, meta, edit, |frame| forward(self.delivery, frame));
             }
             Verdict::Absorb => {}
-            Verdict::Drop(refusal) => return Err(reason(refusal)),
+            Verdict::Drop(refusal) => return Err(reason(*refusal)),
         }
         Ok(())
+    }
+
+    /// As [`forward`](Self::forward), and tells the engine whether the frame has got into the guest's queue. What is not dropped there has.
+    #[cold]
+    fn forward_watched(
+        &mut self,
+        frame: &Frame<'_>,
+        meta: &Meta,
+        verdict: &Verdict,
+        forward: impl FnOnce(&mut Delivery, &Frame<'_>),
+    ) -> Result<(), DropReason> {
+        let before = dropped(self.port);
+        let forwarded = self.forward(frame, meta, verdict, forward);
+        // Frames of others may be among them: then the peer hears of less.
+        let delivered = forwarded.is_ok() && dropped(self.port) == before;
+        self.machine.engine.on_delivered(delivered);
+        forwarded
     }
 
     /// Shows a frame as the engine has seen it, and what becomes of it.
@@ -301,6 +333,13 @@ impl<'a> Session<'a> {
         let mut egress = Egress { port: self.port, delivery: self.delivery, output };
         work(engine, pool, self.now, &mut egress)
     }
+}
+
+/// Frames that were dropped instead of given to the guest of `port`.
+fn dropped(port: &Port) -> u64 {
+    let queues = usize::from(port.rx_running()).max(1);
+    let in_queues = port.pairs.iter().take(queues).map(|pair| pair.rx().traffic.all_drops());
+    in_queues.fold(lock(&port.undelivered).all_drops(), u64::wrapping_add)
 }
 
 const fn reason(refusal: Refusal) -> DropReason {

@@ -56,6 +56,11 @@ impl FrameOffload {
         self.process(now, vnet, bytes, Direction::FromNetwork);
     }
 
+    /// The latest frame for the guest is in the guest's queue (`delivered`), or was dropped.
+    pub fn on_delivered(&mut self, delivered: bool) {
+        self.engine.on_delivered(delivered);
+    }
+
     /// Ends a batch of frames.
     pub fn flush(&mut self, now: Instant) {
         self.engine.flush(now, &mut self.output);

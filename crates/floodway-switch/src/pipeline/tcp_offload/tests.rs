@@ -6,7 +6,7 @@ use floodway_core::offload::{Ecn, Edit, Link, SynthesizedSegment, Transmission};
 use floodway_core::seq::Seq;
 use floodway_wire::checksum::{Verification, verify_transport};
 use floodway_wire::segmentation::Segmenter;
-use floodway_wire::tcp::options::{SackBlock, Timestamps};
+use floodway_wire::tcp::options::{SackBlock, SackList, Timestamps};
 use floodway_wire::tcp::{Flags, OptionSummary};
 use floodway_wire::vnet::{self, VnetHdr};
 use floodway_wire::{Meta, checksum, ethernet, parse};
@@ -253,16 +253,20 @@ fn padding_is_not_kept() {
 
 #[test]
 fn made_segments_are_whole_frames() {
-    for (v6, vlan, timestamps) in
-        [(false, None, None), (true, Some(7), Some(TIMESTAMPS)), (false, Some(7), Some(TIMESTAMPS))]
-    {
+    // As many SACK blocks as a header has room for, and fewer.
+    for (v6, vlan, timestamps, blocks) in [
+        (false, None, None, 0),
+        (false, None, None, 4),
+        (true, Some(7), Some(TIMESTAMPS), 3),
+        (false, Some(7), Some(TIMESTAMPS), 1),
+    ] {
         let template = built(v6, false).build(&[]);
         let flow = verified(&template).flow.in_vlan(vlan.unwrap_or(0));
         let link = Link { guest: mac(1), peer: mac(2), vlan };
         let flags = Flags::ACK.with(Flags::ECE);
-        let dsack = vlan.map(|_| SackBlock { left: 3, right: 5 });
+        let sack: SackList = (0..blocks).map(|n| SackBlock { left: n, right: 9 + n }).collect();
         let (seq, ack, window) = (Seq(5), Seq(6), 7);
-        let segment = SynthesizedSegment { flow, link, seq, ack, window, flags, timestamps, dsack };
+        let segment = SynthesizedSegment { flow, link, seq, ack, window, flags, timestamps, sack };
         let frame = headers::synthesized(&segment, mac(1), mac(2), 99);
         let meta = verified(frame.as_slice());
         let fields = meta.tcp().unwrap();
@@ -274,7 +278,7 @@ fn made_segments_are_whole_frames() {
             (fields.flags, options(&meta, frame.as_slice()).timestamps),
             (flags, timestamps)
         );
-        assert_eq!(options(&meta, frame.as_slice()).sack_blocks(), dsack.as_slice());
+        assert_eq!(options(&meta, frame.as_slice()).sack_blocks(), sack.as_slice());
     }
 }
 

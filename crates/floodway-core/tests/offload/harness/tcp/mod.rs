@@ -46,6 +46,8 @@ pub struct TcpConfig {
     /// Largest frame that it sends.
     pub gso: u32,
     pub tlp: bool,
+    /// A timer finds losses for which no ACK comes in time (RFC 8985 section 6.3).
+    pub reo_timer: bool,
     pub min_rto: Duration,
     /// Start of its timestamp clock.
     pub clock: u32,
@@ -78,6 +80,7 @@ impl Default for TcpConfig {
             initial_window: 10,
             gso: 65_160,
             tlp: false,
+            reo_timer: false,
             min_rto: Duration::from_millis(200),
             clock: 77_000,
             retries2: 15,

@@ -310,6 +310,11 @@ impl Receiving {
         self.acked = self.nxt;
     }
 
+    /// Ranges that came out of order.
+    pub fn out_of_order(&self) -> impl Iterator<Item = (Position, Position)> {
+        self.out_of_order.iter().map(|(&start, &end)| (start, end))
+    }
+
     /// Bytes that came out of order.
     pub fn out_of_order_bytes(&self) -> i64 {
         self.out_of_order.iter().map(|(start, end)| end - start).sum()

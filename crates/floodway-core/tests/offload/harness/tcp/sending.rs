@@ -63,6 +63,7 @@ pub struct Sending {
     rto_at: Instant,
     tlp_at: Instant,
     tlp_done: bool,
+    reo_at: Instant,
     persist_at: Instant,
     /// Probes of a closed window, and those since the other side was heard.
     persist_backed_off: u32,
@@ -117,6 +118,7 @@ impl Sending {
             rto_at: Instant::NEVER,
             tlp_at: Instant::NEVER,
             tlp_done: false,
+            reo_at: Instant::NEVER,
             persist_at: Instant::NEVER,
             persist_backed_off: 0,
             probes: 0,
@@ -261,12 +263,17 @@ impl Sending {
     }
 
     pub fn next(&self) -> Instant {
-        self.rto_at.min(self.tlp_at).min(self.persist_at)
+        self.rto_at.min(self.tlp_at).min(self.persist_at).min(self.reo_at)
     }
 
     /// What a timer wants to be sent at once: a range, or a probe of the window (empty range).
     pub fn on_time(&mut self, config: &TcpConfig, now: Instant) -> Option<Range> {
         let mss = i64::from(config.mss);
+        if self.reo_at <= now {
+            self.find_lost(config, now);
+            self.begin_recovery(mss);
+            return None;
+        }
         if self.tlp_at <= now {
             self.tlp_at = Instant::NEVER;
             self.tlp_done = true;
@@ -347,7 +354,7 @@ impl Sending {
             self.mark(left.max(self.una), right, now);
         }
         if config.sack {
-            self.find_lost(now);
+            self.find_lost(config, now);
         } else if self.dup_acks == 3 || (advanced > 0 && self.recover.is_some()) {
             let end = (self.una + mss).min(self.nxt);
             self.split(end);
@@ -364,8 +371,7 @@ impl Sending {
             self.cwnd = self.cwnd.max(self.ssthresh.min(1 << 30));
         }
         if lost && self.recover.is_none() {
-            self.reduce(mss);
-            self.recover = Some(self.nxt);
+            self.begin_recovery(mss);
         } else if word.ece && config.ecn && self.una > self.reduced_until {
             self.reduce(mss);
             self.cwr = true;
@@ -374,6 +380,13 @@ impl Sending {
         }
         if self.sent.is_empty() {
             self.arm(config, now);
+        }
+    }
+
+    fn begin_recovery(&mut self, mss: i64) {
+        if self.recover.is_none() && self.sent.iter().any(|sent| sent.lost) {
+            self.reduce(mss);
+            self.recover = Some(self.nxt);
         }
     }
 
@@ -480,12 +493,18 @@ impl Sending {
     }
 
     /// RACK with a reordering window of a quarter of the smallest round trip.
-    fn find_lost(&mut self, now: Instant) {
+    fn find_lost(&mut self, config: &TcpConfig, now: Instant) {
+        self.reo_at = Instant::NEVER;
         let Some(latest) = self.latest else { return };
         let patience = self.latest_rtt + self.min_rtt.min(Duration::from_secs(1)) / 4;
         for sent in &mut self.sent {
-            if !sent.sacked && (sent.at, sent.end) < latest && sent.at + patience <= now {
+            if sent.sacked || sent.lost || (sent.at, sent.end) >= latest {
+                continue;
+            }
+            if sent.at + patience <= now {
                 sent.lost = true;
+            } else if config.reo_timer {
+                self.reo_at = self.reo_at.min(sent.at + patience);
             }
         }
     }
