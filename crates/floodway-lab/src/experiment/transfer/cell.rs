@@ -146,7 +146,6 @@ pub fn round(
 }
 
 /// Throughput, at most `line_rate`.
-#[expect(clippy::cast_precision_loss, reason = "sizes and times far under 2^53")]
 fn mbit_s(bytes: u64, nanoseconds: u64, line_rate: u32) -> Option<f64> {
     let least = bytes as f64 * 8.0 / (f64::from(line_rate) * 1e6);
     let seconds = (nanoseconds as f64 / 1e9).max(least);

@@ -129,7 +129,6 @@ impl Comparison<'_> {
     }
 
     fn milliseconds(&self, mbit_s: &[f64]) -> Vec<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "sizes far under 2^53")]
         let bits = self.cell.place.bytes as f64 * 8.0;
         mbit_s.iter().map(|rate| bits / (rate * 1e3)).collect()
     }
@@ -265,7 +264,6 @@ fn add_profiles(scenario: &Transfer, results: &Results, measured: &mut Measured)
 
 /// Whether the run was a healthy one: what failed, what the guests' kernels counted, and who else
 /// was on the core.
-#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
 fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     for ((profile, variant), counters) in &results.counters {
         for (counter, name) in COUNTERS {
