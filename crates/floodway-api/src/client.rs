@@ -6,6 +6,7 @@
 
 mod capture;
 mod events;
+mod route;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use crate::networks::{Network, NetworkPage, NetworkTable};
 use crate::plan::Plan;
 use crate::status::{PortStatus, Status, Version};
 use crate::trace::{Trace, TraceRequest};
+use route::{escape, fields, flow_route, route_of};
 
 pub use capture::Next;
 
@@ -584,38 +586,4 @@ fn refused(path: &Path, source: io::Error) -> ClientError {
         io::ErrorKind::PermissionDenied => ClientError::PermissionDenied(path),
         _ => ClientError::Io { path, source },
     }
-}
-
-fn route_of(kind: Kind, name: &str) -> String {
-    format!("/v1/{}s/{}", kind.name(), escape(name))
-}
-
-fn flow_route(port: &str, FlowKey { guest, peer, vlan }: &FlowKey) -> String {
-    let vlan = vlan.map(|vlan| format!("&vlan={vlan}")).unwrap_or_default();
-    let [guest, peer] = [guest, peer].map(|end| escape(&end.to_string()));
-    format!("{}/flow?guest={guest}&peer={peer}{vlan}", route_of(Kind::Port, port))
-}
-
-/// The query of a page.
-fn fields(query: &FlowQuery) -> String {
-    let limit = query.limit.map(|limit| limit.to_string());
-    given([("port", &query.port), ("limit", &limit), ("cursor", &query.cursor)])
-}
-
-/// A query of the fields that have values.
-fn given<const N: usize>(fields: [(&str, &Option<String>); N]) -> String {
-    let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
-    let fields: Vec<_> = fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
-    fields.join("&")
-}
-
-/// `text` as it may stand in a path or query: all but unreserved characters as percent and two digits (RFC 3986).
-fn escape(text: &str) -> String {
-    let escape = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(escape).collect()
 }

@@ -4,7 +4,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response};
 
-use super::{ClientError, ControlClient, given};
+use super::route::given;
+use super::{ClientError, ControlClient};
 use crate::events::EventQuery;
 
 /// Longest message that is read.
