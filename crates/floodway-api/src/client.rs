@@ -6,15 +6,16 @@
 
 mod capture;
 mod events;
+mod route;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{Connection, SendRequest};
-use hyper::{Method, Request, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,6 +35,7 @@ use crate::networks::{Network, NetworkPage, NetworkTable};
 use crate::plan::Plan;
 use crate::status::{PortStatus, Status, Version};
 use crate::trace::{Trace, TraceRequest};
+use route::{escape, fields, flow_route, route_of};
 
 pub use capture::Next;
 
@@ -216,7 +218,7 @@ impl ControlClient {
     /// # Errors
     /// There is no answer.
     pub fn ports(&self) -> Result<Vec<Document>, ClientError> {
-        self.pages("/v1/ports", |page: PortPage| (page.ports, page.next))
+        self.pages("/v1/ports", Self::configured, |page: PortPage| (page.ports, page.next))
     }
 
     /// The uplinks' keys, as in a file.
@@ -224,19 +226,20 @@ impl ControlClient {
     /// # Errors
     /// There is no answer.
     pub fn uplinks(&self) -> Result<Vec<Document>, ClientError> {
-        self.pages("/v1/uplinks", |page: UplinkPage| (page.uplinks, page.next))
+        self.pages("/v1/uplinks", Self::configured, |page: UplinkPage| (page.uplinks, page.next))
     }
 
     /// All that a list has, page by page.
     fn pages<P: DeserializeOwned, T>(
         &self,
         route: &str,
+        get: fn(&Self, &str) -> Result<Bytes, ClientError>,
         parts: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, ClientError> {
         let (mut all, mut cursor) = (Vec::new(), String::new());
         loop {
             let route = format!("{route}?limit={MAX_PAGE}{cursor}");
-            let page = self.decode(&route, &self.configured(&route)?)?;
+            let page = self.decode(&route, &get(self, &route)?)?;
             let (part, next) = parts(page);
             all.extend(part);
             let Some(next) = next else { return Ok(all) };
@@ -249,13 +252,7 @@ impl ControlClient {
     /// # Errors
     /// There is no answer, or not one of this version.
     pub fn networks(&self) -> Result<Vec<Network>, ClientError> {
-        let (mut networks, mut cursor) = (Vec::new(), String::new());
-        loop {
-            let page: NetworkPage = self.get(&format!("/v1/networks?limit={MAX_PAGE}{cursor}"))?;
-            networks.extend(page.networks);
-            let Some(next) = page.next else { return Ok(networks) };
-            cursor = format!("&cursor={}", escape(&next));
-        }
+        self.pages("/v1/networks", Self::get_bytes, |page: NetworkPage| (page.networks, page.next))
     }
 
     /// A network and its forwarding table.
@@ -502,6 +499,40 @@ impl ControlClient {
         answer
     }
 
+    /// Sends a request whose answer goes on, and lets `read` follow that.
+    fn follow<T>(
+        &self,
+        (method, route): (&Method, &str),
+        body: Bytes,
+        read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        self.runtime.block_on(async {
+            let stream = self.connect(Door::Control).await?;
+            let (mut sender, connection) = self.shake_hands(stream).await?;
+            let request = self.request_of(method, route, body)?;
+            let answer = async move {
+                let answer = timeout(TIMEOUT, sender.send_request(request)).await;
+                let timed_out = |_| ClientError::TimedOut(self.path.clone(), TIMEOUT.as_secs());
+                let answer = answer.map_err(timed_out)?;
+                let answer = answer.map_err(|error| self.bad_answer(error.to_string()))?;
+                if answer.status() == StatusCode::OK {
+                    return read(answer).await;
+                }
+                let code = answer.status();
+                match Limited::new(answer.into_body(), MAX_ANSWER).collect().await {
+                    Ok(body) => Err(self.failure(route, code, &body.to_bytes())),
+                    Err(error) => Err(self.bad_answer(error.to_string())),
+                }
+            };
+            // The connection moves the bytes; whichever is over first ends both.
+            tokio::pin!(answer);
+            tokio::select! {
+                answer = &mut answer => answer,
+                _ = connection => answer.await,
+            }
+        })
+    }
+
     async fn shake_hands(
         &self,
         stream: UnixStream,
@@ -555,34 +586,4 @@ fn refused(path: &Path, source: io::Error) -> ClientError {
         io::ErrorKind::PermissionDenied => ClientError::PermissionDenied(path),
         _ => ClientError::Io { path, source },
     }
-}
-
-fn route_of(kind: Kind, name: &str) -> String {
-    format!("/v1/{}s/{}", kind.name(), escape(name))
-}
-
-fn flow_route(port: &str, FlowKey { guest, peer, vlan }: &FlowKey) -> String {
-    let vlan = vlan.map(|vlan| format!("&vlan={vlan}")).unwrap_or_default();
-    let [guest, peer] = [guest, peer].map(|end| escape(&end.to_string()));
-    format!("{}/flow?guest={guest}&peer={peer}{vlan}", route_of(Kind::Port, port))
-}
-
-/// The query of a page.
-fn fields(query: &FlowQuery) -> String {
-    let limit = query.limit.map(|limit| limit.to_string());
-    let fields = [("port", &query.port), ("limit", &limit), ("cursor", &query.cursor)];
-    let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
-    let fields: Vec<_> = fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
-    fields.join("&")
-}
-
-/// `text` as it may stand in a path or query: all but unreserved characters as percent and two digits (RFC 3986).
-fn escape(text: &str) -> String {
-    let escape = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(escape).collect()
 }

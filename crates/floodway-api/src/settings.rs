@@ -3,6 +3,8 @@
 //! Who keeps a setting has it under a key, in the words of the control socket: `offload/PORT` and `inbound` are parts of the configuration, `drain/PORT` is
 //! none.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use floodway_core::congestion::Algorithm;
@@ -12,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::config::Config;
 use crate::config::inbound as inbound_ranges;
-use crate::config::offload::{self as ranges, Refused, check, choose};
+use crate::config::offload::{self as ranges, Refused, check, choose, set};
 use crate::control::{ControlError, InboundChange, OffloadChange};
 use crate::transmit::TransmitSetting;
 
@@ -21,63 +23,33 @@ use crate::transmit::TransmitSetting;
 /// # Errors
 /// A new value is out of its range.
 pub fn offload(config: &OffloadConfig, change: &OffloadChange) -> Result<OffloadConfig, Refused> {
-    let ranged = |key, value: Option<u32>, range, current| {
-        value.map_or(Ok(current), |value| check(key, value, range))
-    };
-    let long = |key, value: Option<u64>, range, current| {
-        value.map_or(Ok(current), |value| check(key, value, range))
-    };
-    let (idle, min_rto) = (config.idle.as_secs(), config.min_rto.as_millis() as u64);
-    let delay = config.early_ack_delay.as_millis() as u64;
-    let timeout = config.peer_timeout.as_secs();
-    let mut changed = OffloadConfig {
-        transmit: config.transmit,
-        receive: change.receive.unwrap_or(config.receive),
-        local: change.local.as_ref().map_or(Ok(config.local), |name| {
-            choose("local", name, &LocalFlows::ALL, LocalFlows::name)
-        })?,
-        congestion: change.congestion.as_ref().map_or(Ok(config.congestion), |name| {
-            choose("congestion", name, &Algorithm::ALL, Algorithm::name)
-        })?,
-        initial_window: change.initial_window.map_or(Ok(config.initial_window), |n| {
-            check("initial_window", n, &ranges::INITIAL_WINDOW)
-        })?,
-        buffer: change.buffer.as_ref().map_or(Ok(config.buffer), |name| {
-            choose("buffer", name, &BufferPolicy::ALL, BufferPolicy::name)
-        })?,
-        budget: ranged("budget", change.budget, &ranges::BUDGET, config.budget)?,
-        receive_budget: ranged(
-            "receive_budget",
-            change.receive_budget,
-            &ranges::BUDGET,
-            config.receive_budget,
-        )?,
-        max_flows: config.max_flows,
-        idle: Duration::from_secs(long("idle_s", change.idle_s, &ranges::IDLE_S, idle)?),
-        min_rto: Duration::from_millis(long(
-            "min_rto_ms",
-            change.min_rto_ms,
-            &ranges::MIN_RTO_MS,
-            min_rto,
-        )?),
-        early_ack: config.early_ack,
-        early_ack_delay: Duration::from_millis(long(
-            "early_ack_delay_ms",
-            change.early_ack_delay_ms,
-            &ranges::EARLY_ACK_DELAY_MS,
-            delay,
-        )?),
-        peer_timeout: Duration::from_secs(long(
-            "peer_timeout_s",
-            change.peer_timeout_s,
-            &ranges::PEER_TIMEOUT_S,
-            timeout,
-        )?),
-    };
+    let mut config = config.clone();
+    let (local, congestion, buffer) = (&change.local, &change.congestion, &change.buffer);
+    set(&mut config.receive, change.receive);
+    set(&mut config.local, chosen("local", local, &LocalFlows::ALL, LocalFlows::name)?);
+    set(
+        &mut config.congestion,
+        chosen("congestion", congestion, &Algorithm::ALL, Algorithm::name)?,
+    );
+    let window = checked("initial_window", change.initial_window, &ranges::INITIAL_WINDOW)?;
+    set(&mut config.initial_window, window);
+    set(&mut config.buffer, chosen("buffer", buffer, &BufferPolicy::ALL, BufferPolicy::name)?);
+    set(&mut config.budget, checked("budget", change.budget, &ranges::BUDGET)?);
+    let budget = checked("receive_budget", change.receive_budget, &ranges::BUDGET)?;
+    set(&mut config.receive_budget, budget);
+    let idle = checked("idle_s", change.idle_s, &ranges::IDLE_S)?;
+    set(&mut config.idle, idle.map(Duration::from_secs));
+    let min_rto = checked("min_rto_ms", change.min_rto_ms, &ranges::MIN_RTO_MS)?;
+    set(&mut config.min_rto, min_rto.map(Duration::from_millis));
+    let delay = change.early_ack_delay_ms;
+    let delay = checked("early_ack_delay_ms", delay, &ranges::EARLY_ACK_DELAY_MS)?;
+    set(&mut config.early_ack_delay, delay.map(Duration::from_millis));
+    let timeout = checked("peer_timeout_s", change.peer_timeout_s, &ranges::PEER_TIMEOUT_S)?;
+    set(&mut config.peer_timeout, timeout.map(Duration::from_secs));
     if let Some(TransmitSetting(mode)) = change.transmit {
-        changed.set_transmit(mode);
+        config.set_transmit(mode);
     }
-    Ok(changed)
+    Ok(config)
 }
 
 /// `config` with `change`.
@@ -86,34 +58,41 @@ pub fn offload(config: &OffloadConfig, change: &OffloadChange) -> Result<Offload
 /// A new value is out of its range.
 pub fn inbound(config: &InboundConfig, change: &InboundChange) -> Result<InboundConfig, Refused> {
     let mut config = config.clone();
-    if let Some(mbit) = change.capacity_mbit {
-        // Zero switches it off.
-        let mbit = if mbit == 0 {
-            0
-        } else {
-            check("capacity_mbit", mbit, &inbound_ranges::CAPACITY_MBIT)?
-        };
-        config.capacity = mbit * inbound_ranges::MBIT;
-    }
-    if let Some(kbit) = change.minimum_kbit {
-        config.minimum =
-            check("minimum_kbit", kbit, &inbound_ranges::MINIMUM_KBIT)? * inbound_ranges::KBIT;
-    }
-    if let Some(name) = &change.policy {
-        config.policy = choose("policy", name, &Policy::ALL, Policy::name)?;
-    }
-    if let Some(cap) = change.weight_cap {
-        config.weight_cap = check("weight_cap", cap, &inbound_ranges::WEIGHT_CAP)?;
-    }
-    if let Some(ms) = change.idle_ms {
-        config.idle = Duration::from_millis(check("idle_ms", ms, &inbound_ranges::IDLE_MS)?);
-    }
-    if let Some(bytes) = change.burst_bytes {
-        config.burst = check("burst_bytes", bytes, &inbound_ranges::BURST_BYTES)?;
-    }
-    config.water_fill = change.water_fill.unwrap_or(config.water_fill);
-    config.police_udp = change.police_udp.unwrap_or(config.police_udp);
+    // Zero switches it off.
+    let on = change.capacity_mbit.filter(|mbit| *mbit > 0);
+    checked("capacity_mbit", on, &inbound_ranges::CAPACITY_MBIT)?;
+    set(&mut config.capacity, change.capacity_mbit.map(|mbit| mbit * inbound_ranges::MBIT));
+    let minimum = checked("minimum_kbit", change.minimum_kbit, &inbound_ranges::MINIMUM_KBIT)?;
+    set(&mut config.minimum, minimum.map(|kbit| kbit * inbound_ranges::KBIT));
+    set(&mut config.policy, chosen("policy", &change.policy, &Policy::ALL, Policy::name)?);
+    let cap = checked("weight_cap", change.weight_cap, &inbound_ranges::WEIGHT_CAP)?;
+    set(&mut config.weight_cap, cap);
+    let idle = checked("idle_ms", change.idle_ms, &inbound_ranges::IDLE_MS)?;
+    set(&mut config.idle, idle.map(Duration::from_millis));
+    let burst = checked("burst_bytes", change.burst_bytes, &inbound_ranges::BURST_BYTES)?;
+    set(&mut config.burst, burst);
+    set(&mut config.water_fill, change.water_fill);
+    set(&mut config.police_udp, change.police_udp);
     Ok(config)
+}
+
+/// The new value of `key`, if there is one.
+fn checked<T: PartialOrd + Display>(
+    key: &'static str,
+    value: Option<T>,
+    range: &RangeInclusive<T>,
+) -> Result<Option<T>, Refused> {
+    value.map(|value| check(key, value, range)).transpose()
+}
+
+/// The one of `choices` that `key` is to be, if it is to change.
+fn chosen<T: Copy>(
+    key: &'static str,
+    name: &Option<String>,
+    choices: &[T],
+    name_of: impl Fn(T) -> &'static str,
+) -> Result<Option<T>, Refused> {
+    name.as_ref().map(|name| choose(key, name, choices, name_of)).transpose()
 }
 
 /// Makes a setting that was kept part of `config`, if it is one of the configuration's: a drain is none.

@@ -44,7 +44,6 @@ use rustix::io::Errno;
 use crate::layout::{Changes, Layout, NotChanged};
 use crate::migration::{Moves, TooMuch};
 use crate::notices::Notices;
-use crate::poll::{is_readable, wait_for};
 use crate::port::{PortChannel, PortFault};
 use crate::process::Process;
 use crate::quarantine::{Suspects, TURNS, take_turns};
@@ -54,6 +53,7 @@ use crate::store::taken::TakenDataPlane;
 use crate::supervision::{End, LOOK, Pulse, Restarts};
 use crate::transaction::{NotAsked, Transaction};
 use crate::upgrade::{Candidate, UpgradeControl};
+use floodway_process::poll::{is_readable, wait_for};
 use left::{leave_uplink, send_uplink};
 use upgrade::{Promotion, Replacement, Retired, Successor};
 

@@ -28,7 +28,6 @@ pub mod journal;
 pub mod layout;
 pub mod migration;
 pub mod notices;
-mod poll;
 pub mod port;
 mod process;
 pub mod quarantine;

@@ -37,12 +37,12 @@ use floodway_process::peer::Peer;
 use rustix::io::Errno;
 
 use crate::framing::{Framer, Progress};
-use crate::poll::{is_readable, wait_for};
 use crate::quarantine::CutOffs;
 use crate::record::{Limits, Packet, Record};
 use crate::session::{Outcome, Outgoing, Session};
 use crate::store::taken::TakenFrontEnd;
 use attempts::{Attempts, connect, describe_problem, is_nobody};
+use floodway_process::poll::{is_readable, wait_for};
 use kept::Kept;
 pub use kept::Past;
 use mailbox::Mailbox;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
 
-use crate::poll::{is_readable, wait_for};
 use crate::supervision::End;
+use floodway_process::poll::{is_readable, wait_for};
 
 /// A process. It is killed when this is dropped.
 #[derive(Debug)]

@@ -22,6 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// How long a killed process may take to vanish before that is reported as a failure.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -95,7 +97,7 @@ fn describe(command: &Command) -> String {
 /// # Errors
 /// When the program cannot be started.
 pub(crate) fn fork(mut command: Command) -> io::Result<Child> {
-    let parent = std::process::id();
+    let parent = getpid();
     command.process_group(0);
     // SAFETY: the closure runs between fork and exec and calls only async-signal-safe functions.
     unsafe {
@@ -107,16 +109,11 @@ pub(crate) fn fork(mut command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-fn die_with(parent: u32) -> io::Result<()> {
-    // SAFETY: prctl and getppid take no pointers here.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // The parent may have died before the request took effect.
-        if u32::try_from(libc::getppid()) != Ok(parent) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
+fn die_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the request took effect.
+    if getppid() != Some(parent) {
+        return Err(Errno::SRCH.into());
     }
     Ok(())
 }

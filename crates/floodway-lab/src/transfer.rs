@@ -5,13 +5,13 @@
 //! Threads inherit the CPUs of whoever starts them: pin the lab first (see [`crate::vcpu::pin`]).
 
 use std::fs::File;
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use floodway_guest::transfer::{self, Plan, Sent, Sink};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::net::Namespace;
 
@@ -41,14 +41,11 @@ pub fn inside<T: Send>(namespace: &Namespace, work: impl FnOnce() -> T + Send) -
     let path = namespace.path();
     let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     thread::scope(|scope| {
-        let thread = scope.spawn(|| enter(&file).map(|()| work()));
+        let thread = scope.spawn(|| -> Result<T> {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(work())
+        });
         thread.join().map_err(|_| anyhow!("a thread panicked"))?
     })
     .with_context(|| format!("cannot enter {}", path.display()))
-}
-
-fn enter(namespace: &File) -> Result<()> {
-    // SAFETY: setns takes no pointers; it moves the calling thread only.
-    let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use floodway_switch::runtime::vcpu::sched::{Attributes, SLICES};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Length of a round-robin turn, in ms, for all SCHED_RR threads of the machine.
 const RR_TIMESLICE: &str = "/proc/sys/kernel/sched_rr_timeslice_ms";
@@ -43,16 +45,13 @@ pub fn threads(pid: u32) -> Result<Vec<i32>> {
 /// # Errors
 /// When there is no such thread, or none of the CPUs exists.
 pub fn pin(thread: i32, cpus: &[usize]) -> Result<()> {
-    // SAFETY: a cpu_set_t is plain bits, for which zeros are the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut set = CpuSet::new();
     for &cpu in cpus {
-        ensure!(cpu < libc::CPU_SETSIZE as usize, "CPU {cpu}: must be below {}", libc::CPU_SETSIZE);
-        // SAFETY: `cpu` is below CPU_SETSIZE, so the bit is inside the set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
+        ensure!(cpu < CpuSet::MAX_CPU, "CPU {cpu}: must be below {}", CpuSet::MAX_CPU);
+        set.set(cpu);
     }
-    // SAFETY: the pointer and size are those of `set`, which lives through the call.
-    let result = unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &raw const set) };
-    outcome(result.into()).with_context(|| format!("cannot pin thread {thread} to CPUs {cpus:?}"))
+    sched_setaffinity(Pid::from_raw(thread), &set)
+        .with_context(|| format!("cannot pin thread {thread} to CPUs {cpus:?}"))
 }
 
 /// Makes a thread an ordinary one (SCHED_OTHER, nice 0) with this EEVDF slice: how long it runs before
@@ -161,7 +160,7 @@ pub fn process_cpu_time(pid: u32) -> Result<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec that lives through the call.
     let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    outcome(result.into()).with_context(|| format!("process {pid}"))?;
+    ensure!(result == 0, "process {pid}: {}", io::Error::last_os_error());
     Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
 }
 
@@ -184,13 +183,6 @@ fn parse_busy(text: &str, cpu: usize, ticks_per_second: u64) -> Option<Duration>
         fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let busy: u64 = fields.get(..3)?.iter().chain(fields.get(5..8)?).sum();
     Some(Duration::from_millis(busy * 1000 / ticks_per_second.max(1)))
-}
-
-fn outcome(result: libc::c_long) -> Result<()> {
-    if result < 0 {
-        return Err(io::Error::last_os_error().into());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

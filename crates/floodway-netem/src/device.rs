@@ -5,8 +5,7 @@
 //! never leaves its own.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -15,6 +14,7 @@ use floodway_switch::config::UplinkKind;
 use floodway_switch::frame::iovec::GuestIoVec;
 use floodway_switch::uplink::{self, Halves, Received, SendError};
 use floodway_wire::vnet::VnetHdr;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::report::DeviceCounters;
 use super::spec::{DeviceKind, PortSpec};
@@ -105,9 +105,5 @@ fn in_namespace<T: Send>(
 
 fn enter(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
-    // SAFETY: takes no pointers; changes the namespace of this thread only.
-    if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-        return Err(io::Error::last_os_error()).context("setns");
-    }
-    Ok(())
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).context("setns")
 }

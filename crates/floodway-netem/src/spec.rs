@@ -300,11 +300,6 @@ impl LinkSpec {
         })
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range was checked: 1000 to 1e11"
-    )]
     fn rate(&self) -> Result<Option<Rate>> {
         let overhead = self.overhead_bytes;
         ensure!(overhead <= 1000, "overhead_bytes = {overhead}: must be 0 to 1000");

@@ -74,7 +74,6 @@ impl Recorder {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "at most 6e10")]
 fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }

@@ -15,6 +15,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Part of a core: a 20th.
 const SHARE: u32 = 20;
 /// CPU time that may be used at once.
@@ -60,10 +62,8 @@ impl Allowance {
 /// CPU time that this thread has used.
 #[must_use]
 pub fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer leads to a timespec. The clock exists in every Linux; without it, no time would be charged.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 #[cfg(test)]

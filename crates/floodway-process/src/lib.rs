@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`allowance`] | how much of a core front-ends may take |
 //! | [`peer`] | the process at the other end of a socket |
+//! | [`poll`] | waiting for descriptors |
 //! | [`message`] | the messages between the two, and their bounds |
 //! | [`fault`] | points at which tests end processes, in debug builds |
 //! | [`channel`] | a socket that carries them, with descriptors in one direction |
@@ -20,6 +21,7 @@ pub mod fault;
 pub mod message;
 pub mod moves;
 pub mod peer;
+pub mod poll;
 pub mod sandbox;
 pub mod sealed;
 pub mod speaks;

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::pattern;
+
 /// What of a headline a band speaks of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -79,15 +81,7 @@ impl Band {
 /// Whether `pattern`, in which `*` stands for any text, describes all of `name`.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
-            rest.char_indices()
-                .map(|(at, _)| at)
-                .chain([rest.len()])
-                .any(|at| matches(after, &rest[at..]))
-        }),
-    }
+    pattern::fit(pattern, name).is_some()
 }
 
 #[cfg(test)]

@@ -51,7 +51,6 @@ pub fn median(samples: &[f64]) -> Option<f64> {
 
 /// The arithmetic mean. `None` without samples.
 #[must_use]
-#[expect(clippy::cast_precision_loss, reason = "no experiment has 2^52 samples")]
 pub fn mean(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
@@ -175,12 +174,6 @@ fn median_in_place(samples: &mut [f64]) -> f64 {
 }
 
 /// `sorted` must not be empty, and `q` lie in 0..=1.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a position inside the slice: not negative, and far under 2^52"
-)]
 fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let position = q * (sorted.len() - 1) as f64;
     let below = position.floor() as usize;

@@ -23,8 +23,6 @@ pub const NEXT_ROUTING: u8 = 43;
 pub const NEXT_FRAGMENT: u8 = 44;
 /// Next header: authentication (RFC 4302).
 pub const NEXT_AUTHENTICATION: u8 = 51;
-/// Next header: none.
-pub const NEXT_NONE: u8 = 59;
 /// Next header: destination options.
 pub const NEXT_DESTINATION: u8 = 60;
 

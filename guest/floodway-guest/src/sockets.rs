@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
 use crate::stream::{self, Bytes};
+use crate::transfer::unacknowledged;
 
 /// Bytes of a write.
 const CHUNK: usize = 64 * 1024;
@@ -150,17 +151,6 @@ fn await_acknowledged(socket: &TcpStream, timeout: Duration) -> io::Result<u64> 
         }
         thread::sleep(LOOK);
     }
-}
-
-/// Bytes that were written and not acknowledged yet.
-fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ (which is TIOCOUTQ) writes one int, and `bytes` is one that outlives the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
 /// Closes a socket and says what the kernel said, which dropping it does not.

@@ -33,6 +33,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use pattern::{HEADER, Header};
+pub(crate) use receive::unacknowledged;
 pub use sink::Sink;
 pub use source::send;
 

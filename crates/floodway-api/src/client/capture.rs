@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
-use super::{ClientError, ControlClient, Door, MAX_ANSWER, TIMEOUT};
+use super::{ClientError, ControlClient, Door, TIMEOUT};
 use crate::capture::{CaptureList, CaptureRequest, CaptureStatus, ID_HEADER};
 
 /// How often a capture is asked whether it is to go on.
@@ -35,35 +35,17 @@ impl ControlClient {
         mut each: impl FnMut(&[u8]) -> Next,
     ) -> Result<u64, ClientError> {
         let body = self.encode(request)?;
-        self.runtime.block_on(async {
-            let stream = self.connect(Door::Control).await?;
-            let (mut sender, connection) = self.shake_hands(stream).await?;
-            let request = self.request_of(&Method::POST, "/v1/captures", body)?;
-            let answer = async move {
-                let answer = timeout(TIMEOUT, sender.send_request(request)).await;
-                let timed_out = |_| ClientError::TimedOut(self.path.clone(), TIMEOUT.as_secs());
-                let answer = answer.map_err(timed_out)?;
-                let answer = answer.map_err(|error| self.bad_answer(error.to_string()))?;
-                self.follow(answer, &mut each).await
-            };
-            // The connection moves the bytes; whichever is over first ends both.
-            tokio::pin!(answer);
-            tokio::select! {
-                answer = &mut answer => answer,
-                _ = connection => answer.await,
-            }
+        self.follow((&Method::POST, "/v1/captures"), body, async |answer| {
+            self.read_capture(answer, &mut each).await
         })
     }
 
-    async fn follow(
+    async fn read_capture(
         &self,
         answer: Response<Incoming>,
         each: &mut impl FnMut(&[u8]) -> Next,
     ) -> Result<u64, ClientError> {
         let (head, mut body) = answer.into_parts();
-        if head.status != StatusCode::OK {
-            return Err(self.refusal("/v1/captures", head.status, body).await);
-        }
         let id = head.headers.get(ID_HEADER).and_then(|id| id.to_str().ok()?.parse().ok());
         let id = id.ok_or_else(|| self.bad_answer(format!("no header {ID_HEADER}")))?;
         let mut asked = false;
@@ -85,19 +67,6 @@ impl ControlClient {
                     self.end_within(id).await?;
                 }
             }
-        }
-    }
-
-    /// What an answer says that is not a success, and whose body has not been read.
-    pub(super) async fn refusal(
-        &self,
-        route: &str,
-        code: StatusCode,
-        body: Incoming,
-    ) -> ClientError {
-        match Limited::new(body, MAX_ANSWER).collect().await {
-            Ok(body) => self.failure(route, code, &body.to_bytes()),
-            Err(error) => self.bad_answer(error.to_string()),
         }
     }
 

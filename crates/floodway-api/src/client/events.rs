@@ -2,10 +2,10 @@
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Response, StatusCode};
-use tokio::time::timeout;
+use hyper::{Method, Response};
 
-use super::{ClientError, ControlClient, Door, TIMEOUT, escape};
+use super::route::given;
+use super::{ClientError, ControlClient};
 use crate::events::EventQuery;
 
 /// Longest message that is read.
@@ -22,24 +22,8 @@ impl ControlClient {
         query: &EventQuery,
         mut each: impl FnMut(&str) -> bool,
     ) -> Result<(), ClientError> {
-        let route = route(query);
-        self.runtime.block_on(async {
-            let stream = self.connect(Door::Control).await?;
-            let (mut sender, connection) = self.shake_hands(stream).await?;
-            let request = self.request_of(&Method::GET, &route, Bytes::new())?;
-            let answer = async move {
-                let answer = timeout(TIMEOUT, sender.send_request(request)).await;
-                let timed_out = |_| ClientError::TimedOut(self.path.clone(), TIMEOUT.as_secs());
-                let answer = answer.map_err(timed_out)?;
-                let answer = answer.map_err(|error| self.bad_answer(error.to_string()))?;
-                self.read_messages(answer, &mut each).await
-            };
-            // The connection moves the bytes; whichever is over first ends both.
-            tokio::pin!(answer);
-            tokio::select! {
-                answer = &mut answer => answer,
-                _ = connection => answer.await,
-            }
+        self.follow((&Method::GET, &route(query)), Bytes::new(), async |answer| {
+            self.read_messages(answer, &mut each).await
         })
     }
 
@@ -48,10 +32,7 @@ impl ControlClient {
         answer: Response<Incoming>,
         each: &mut impl FnMut(&str) -> bool,
     ) -> Result<(), ClientError> {
-        let (head, mut body) = answer.into_parts();
-        if head.status != StatusCode::OK {
-            return Err(self.refusal("/v1/events", head.status, body).await);
-        }
+        let mut body = answer.into_body();
         let mut messages = Messages::default();
         while let Some(frame) = body.frame().await {
             let frame =
@@ -72,10 +53,8 @@ impl ControlClient {
 fn route(query: &EventQuery) -> String {
     let since = query.since.map(|id| id.to_string());
     let follow = query.follow.map(|follow| follow.to_string());
-    let fields = [("port", &query.port), ("since", &since), ("follow", &follow)];
-    let fields = fields.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?)));
-    let fields: Vec<_> = fields.map(|(key, value)| format!("{key}={}", escape(value))).collect();
-    format!("/v1/events?{}", fields.join("&"))
+    let fields = given([("port", &query.port), ("since", &since), ("follow", &follow)]);
+    format!("/v1/events?{fields}")
 }
 
 /// What has been read and not taken.

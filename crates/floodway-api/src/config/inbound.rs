@@ -7,7 +7,7 @@ use floodway_core::inbound::{Config, Policy};
 
 use super::error::Fault;
 use super::keys::{Keys, integer, millis};
-use super::offload::Refused;
+use super::offload::{Refused, set};
 use super::section::Section;
 
 /// Keys of the section, in the order in which errors list them.
@@ -117,10 +117,4 @@ pub fn check_minimum(config: &Config, ports: usize) -> Result<(), Refused> {
         "{ports} ports with so much each are more than the capacity of {capacity} Mbit/s; at most {most}"
     );
     Err(Refused::new("minimum_kbit", config.minimum / KBIT, must))
-}
-
-fn set<T>(setting: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *setting = value;
-    }
 }

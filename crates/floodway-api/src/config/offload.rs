@@ -144,7 +144,8 @@ pub(super) fn keys(config: &Config) -> Keys {
         )
 }
 
-fn set<T>(setting: &mut T, value: Option<T>) {
+/// Changes a setting for which there is a value.
+pub(crate) fn set<T>(setting: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *setting = value;
     }

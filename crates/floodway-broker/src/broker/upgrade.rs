@@ -36,10 +36,10 @@ use super::{
     failed,
 };
 use crate::layout::{FLOWS_BYTES, Place};
-use crate::poll::wait_for;
 use crate::process::Process;
 use crate::supervision::End;
 use crate::upgrade::Candidate;
+use floodway_process::poll::wait_for;
 
 /// How long a successor may take to stand by.
 const STARTING: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use super::inbox::Inbox;
 use super::link::{Link, LinkError};
 use super::protocol::{Answer, Request};
 use super::{Event, Expected, MESSAGE, Order, SILENCE, Shared, TRANSFER};
-use crate::poll::wait_for;
+use floodway_process::poll::wait_for;
 
 /// How long the broker's loop may take to look for a port: it may wait for a data plane that does not read.
 const LOOKING: Duration = Duration::from_secs(2);

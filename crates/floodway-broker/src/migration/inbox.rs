@@ -57,7 +57,7 @@ impl<T> AsFd for Inbox<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::poll::is_readable;
+    use floodway_process::poll::is_readable;
 
     #[test]
     fn it_is_readable_while_it_holds_something() {

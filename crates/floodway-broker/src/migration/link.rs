@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::inbox::Inbox;
 use super::protocol::{self, Bounded, GREETING, MAX_MESSAGE, VERSION};
-use crate::poll::{is_readable, wait_for};
+use floodway_process::poll::{is_readable, wait_for};
 
 /// Bytes of state that are moved at once.
 const PIECE: usize = 64 << 10;

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use super::destination::Destination;
 use super::link::{Identity, Link, LinkError};
 use super::{MigrationError, Shared};
-use crate::poll::{is_readable, wait_for};
+use floodway_process::poll::{is_readable, wait_for};
 
 /// Connections at once whose hosts are not known yet.
 pub(super) const HANDSHAKES: usize = 16;

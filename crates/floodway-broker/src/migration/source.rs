@@ -15,8 +15,8 @@ use super::inbox::Inbox;
 use super::link::{Link, LinkError};
 use super::protocol::{Answer, Request};
 use super::{Event, HEARTBEAT, MESSAGE, Order, SILENCE, Shared, Stayed, TRANSFER, Went};
-use crate::poll::wait_for;
 use crate::vm::Vm;
+use floodway_process::poll::wait_for;
 
 /// How long hosts may take to say whether they expect a VM: the data plane waits for little longer.
 pub(super) const ASKING: Duration = Duration::from_millis(ANSWER_MS - 100);

@@ -236,7 +236,7 @@ impl Store {
         let Some(inner) = &self.0 else { return };
         let process = inner.process.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(process) = process {
-            crate::poll::wait_for(&[process.as_fd()], Some(PATIENCE));
+            floodway_process::poll::wait_for(&[process.as_fd()], Some(PATIENCE));
             end(&process);
         }
     }

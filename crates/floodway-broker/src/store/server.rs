@@ -13,7 +13,7 @@ use floodway_process::peer::Peer;
 use floodway_process::store::{FromStore, Item, Key, STORE_VERSION, ToStore};
 
 use super::PATIENCE;
-use crate::poll::wait_for;
+use floodway_process::poll::wait_for;
 
 /// Between two looks for a signal.
 const LOOK: Duration = Duration::from_millis(500);

@@ -14,9 +14,9 @@ use floodway_process::store::{Item, KeptLayout};
 use floodway_process::upgrade::Programs;
 
 use crate::journal::Journal;
-use crate::poll::is_readable;
 use crate::process::Process;
 use crate::record::Packet;
+use floodway_process::poll::is_readable;
 
 /// What was left.
 #[derive(Debug, Default)]

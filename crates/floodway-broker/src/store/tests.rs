@@ -221,7 +221,7 @@ fn a_data_plane_that_does_not_have_all_ports_is_ended() {
         let (next, taken) = take_over(&path, &nobody);
         assert_eq!(taken.data_plane.is_some(), is_usable, "data plane {number}");
         assert_eq!(taken.ports[&7].channel.is_some(), is_usable, "the channel");
-        assert_eq!(!crate::poll::is_readable(files[1]), is_usable, "its process");
+        assert_eq!(!floodway_process::poll::is_readable(files[1]), is_usable, "its process");
         // Fails for one that has ended, which whoever ended it has waited for.
         let _ = (child.kill(), child.wait());
         store = next;

@@ -2,6 +2,7 @@
 //!
 //! Real VMs and simulated ones have this form in common; how each measures it is theirs.
 
+mod label;
 mod path;
 mod profile;
 mod variant;
@@ -11,6 +12,7 @@ use serde::Deserialize;
 
 use crate::series::Series;
 
+pub use label::{join, size};
 pub use path::Path;
 pub use profile::Profile;
 pub use variant::Variant;

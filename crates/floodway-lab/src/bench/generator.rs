@@ -70,13 +70,11 @@ impl Measurement {
     }
 
     /// Part of all frames that were lost, 0 to 1.
-    #[expect(clippy::cast_precision_loss, reason = "a run has far less than 2^52 frames")]
     pub fn loss(&self) -> f64 {
         self.lost as f64 / self.total_sent.max(1) as f64
     }
 
     /// TSC cycles per delivered frame, when the switch was the bottleneck.
-    #[expect(clippy::cast_precision_loss, reason = "a run has far less than 2^52 bursts")]
     pub fn cycles(&self) -> Option<f64> {
         let full = self.full_bursts as f64 / self.bursts.max(1) as f64;
         (full >= SATURATED && self.mpps > 0.0).then(|| self.tsc_hz as f64 / (self.mpps * 1e6))

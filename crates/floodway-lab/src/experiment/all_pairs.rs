@@ -126,7 +126,6 @@ fn stream(
     Ok(())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of segments, far under 2^52")]
 fn retransmits(testbed: &Testbed) -> Result<f64> {
     let mut sum = 0;
     for guest in testbed.guests() {

@@ -46,7 +46,6 @@ impl Offloaded {
     }
 
     /// Adds rows with the least of `all`, each of which was seen before an event. Their names begin with `prefix`.
-    #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
     pub fn report(all: &[Self], prefix: &str, measured: &mut Measured) {
         for (what, unit, of) in Self::FIGURES {
             let least = all.iter().map(of).min().unwrap_or(0);

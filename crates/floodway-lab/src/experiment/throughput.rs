@@ -183,7 +183,6 @@ fn switch_cpu(testbed: &Testbed, network: Network) -> Result<Option<f64>> {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of packets, far under 2^52")]
 fn checksum_errors(testbed: &Testbed) -> Result<f64> {
     let mut sum = 0;
     for guest in testbed.guests() {

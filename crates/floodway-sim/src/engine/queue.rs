@@ -147,14 +147,6 @@ impl<E: Copy> EventQueue<E> {
         Some((Instant::from_nanos(time), self.retire(head)))
     }
 
-    /// The time of the earliest event.
-    #[must_use]
-    pub fn next_time(&self) -> Option<Instant> {
-        let level = self.lowest_level()?;
-        let slot = self.occupied[level].trailing_zeros() as usize;
-        Some(Instant::from_nanos(self.earliest_of(self.lists[level][slot].head)))
-    }
-
     /// The event is still to come.
     #[must_use]
     pub fn is_pending(&self, timer: Timer) -> bool {
@@ -324,7 +316,6 @@ mod tests {
         queue.push((at(1 << 40)) + crate::Duration::from_nanos(1), 'c');
         assert_eq!(queue.pop(at(100)), None);
         queue.push(at(200), 'a');
-        assert_eq!(queue.next_time(), Some(at(200)));
         let all: String = std::iter::from_fn(|| queue.pop(Instant::NEVER)).map(|e| e.1).collect();
         assert_eq!(all, "abc");
     }
@@ -380,7 +371,6 @@ mod tests {
                     }
                     Step::Pop(within) => {
                         model.sort_unstable();
-                        prop_assert_eq!(queue.next_time(), model.first().map(|e| at(e.0)));
                         let expected = model.first().copied().filter(|e| e.0 <= now + within);
                         let got = queue.pop(at(now + within));
                         prop_assert_eq!(got, expected.map(|e| (at(e.0), e.2)));

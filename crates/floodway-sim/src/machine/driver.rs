@@ -115,10 +115,6 @@ impl Driver {
         self.vcpu
     }
 
-    pub(super) const fn drops(&self) -> u64 {
-        self.card.drops()
-    }
-
     pub(super) fn hook(&self) -> &dyn Hook {
         &*self.hook
     }

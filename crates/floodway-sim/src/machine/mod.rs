@@ -110,12 +110,6 @@ impl Machine {
         self.driver.hook()
     }
 
-    /// Packets for which the card's RX ring had no room.
-    #[must_use]
-    pub const fn nic_drops(&self) -> u64 {
-        self.driver.drops()
-    }
-
     /// Times of the driver domain's vCPU.
     #[must_use]
     pub fn driver_times(&self, now: Instant) -> VcpuStats {

@@ -147,11 +147,6 @@ impl Connection {
         self.sender.finish();
     }
 
-    /// The application reads what comes (that is how it starts), or leaves it in the buffer.
-    pub fn set_reading(&mut self, reading: bool) {
-        self.receiver.set_reading(reading);
-    }
-
     /// A switch controls the flow, or does not: see [`Sender`].
     pub fn set_managed(&mut self, managed: bool) {
         self.sender.set_managed(managed);

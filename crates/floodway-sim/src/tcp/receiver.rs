@@ -9,9 +9,8 @@
 //! hole, or ends with FIN; at once the first few segments of a connection (quick ACKs), so that slow
 //! start is not held back; else when the delay has passed. Whatever segment leaves carries the ACK.
 //!
-//! **Window.** The application reads what is in order when it is told, so what is free is the whole buffer, less
-//! what it has been told to leave unread ([`Receiver::set_reading`]). The right edge is never taken back, also not by
-//! rounding to the window scale (RFC 7323 section 2.4).
+//! **Window.** The application reads what is in order when it is told, so the whole buffer is free. The right edge is never
+//! taken back, also not by rounding to the window scale (RFC 7323 section 2.4).
 //!
 //! **ECN.** With classic ECN a mark is echoed until CWR comes (RFC 3168 section 6.1.3). With DCTCP each
 //! ACK tells the mark of the segments that it covers; when that changes while an ACK is being delayed, the
@@ -53,9 +52,6 @@ pub struct Receiver {
     early: Vec<Early>,
     changes: u64,
     fin_at: Option<u64>,
-    /// Up to where the application has read.
-    read: u64,
-    reading: bool,
     edge: u64,
     pub(super) scale: u8,
     tuning: ReceiveTuning,
@@ -78,8 +74,6 @@ impl Receiver {
             early: Vec::new(),
             changes: 0,
             fin_at: None,
-            read: 1,
-            reading: true,
             edge: 0,
             scale: 0,
             tuning: ReceiveTuning::new(config.receive),
@@ -108,12 +102,6 @@ impl Receiver {
         self.fin_at.is_some_and(|fin| self.nxt > fin)
     }
 
-    /// Bytes that came before their turn.
-    #[must_use]
-    pub fn early_bytes(&self) -> u64 {
-        self.early.iter().map(|range| range.end - range.start).sum()
-    }
-
     pub(super) const fn delayed(&self) -> Instant {
         if self.ack_now || self.before_change.is_some() { Instant::ZERO } else { self.delayed }
     }
@@ -121,17 +109,6 @@ impl Receiver {
     pub(super) fn syn(&mut self, mss: u32) {
         self.nxt = self.nxt.max(1);
         self.mss = mss.max(1);
-    }
-
-    /// The application reads what comes, or leaves it.
-    pub(super) fn set_reading(&mut self, reading: bool) {
-        self.reading = reading;
-        let closed = self.edge <= self.nxt;
-        if reading && self.read < self.nxt {
-            self.read = self.nxt;
-            // A window that opens again is worth an ACK of its own.
-            self.ack_now |= closed;
-        }
     }
 
     /// Takes a segment with payload or FIN.
@@ -153,9 +130,6 @@ impl Receiver {
             self.advance(end);
         } else {
             self.keep(data.start, end);
-        }
-        if self.reading {
-            self.read = self.nxt;
         }
         self.tuning.on_data(self.nxt, self.mss, srtt, now);
         self.schedule(data, in_order && !had_early, now);
@@ -237,8 +211,7 @@ impl Receiver {
     pub(super) fn window(&mut self, ack: u64, scaled: bool) -> u16 {
         let scale = if scaled { self.scale } else { 0 };
         let buffer = u64::from(self.tuning.window());
-        let free = buffer.saturating_sub(self.nxt - self.read.min(self.nxt));
-        let wanted = (self.nxt + free).max(self.edge);
+        let wanted = (self.nxt + buffer).max(self.edge);
         let field = (wanted - ack) >> scale;
         // Rounding down may have taken back what was given before.
         let least = self.edge.saturating_sub(ack).div_ceil(1 << scale);
@@ -307,7 +280,7 @@ mod tests {
         assert_eq!(r.take_ack(MS(0)), Some((3501, false)));
         let (blocks, n) = r.blocks(1);
         assert_eq!(blocks[..n], [(4001, 5001)]);
-        assert_eq!((r.delivered(), r.early_bytes()), (3500, 2000));
+        assert_eq!(r.delivered(), 3500);
     }
 
     #[test]
@@ -342,22 +315,6 @@ mod tests {
         r.on_data(&data(2001, 1000), None, MS(0));
         assert_eq!(r.take_ack(MS(0)), Some((3001, false)));
         assert_eq!(r.take_ack(MS(0)), None);
-    }
-
-    #[test]
-    fn a_reader_that_stops_closes_the_window_and_opens_it_by_an_ack() {
-        let mut config = TcpConfig::plain(Algorithm::Reno);
-        config.receive = super::super::Buffer { initial: 3000, max: 3000 };
-        let mut r = receiver(&config);
-        r.set_reading(false);
-        r.on_data(&data(1, 3000), None, MS(0));
-        let (ack, _) = r.take_ack(MS(0)).unwrap();
-        assert_eq!((ack, r.window(ack, false)), (3001, 0));
-        r.on_data(&data(3001, 1), None, MS(1));
-        assert_eq!((r.take_ack(MS(1)), r.delivered()), (Some((3001, false)), 3000));
-        r.set_reading(true);
-        let (ack, _) = r.take_ack(MS(2)).unwrap();
-        assert_eq!(r.window(ack, false), 3000);
     }
 
     proptest! {

@@ -7,6 +7,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// How often a waiting parent looks whether its child has ended.
 const POLL: Duration = Duration::from_millis(10);
@@ -29,7 +31,7 @@ pub(super) fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// When it cannot be started or takes too long.
 pub(super) fn run_for(command: &mut Command, timeout: Duration) -> Result<ExitStatus> {
-    let parent = std::process::id();
+    let parent = getpid();
     // SAFETY: the closure runs between fork and exec and calls only async-signal-safe functions.
     unsafe {
         command.pre_exec(move || die_with(parent));
@@ -63,16 +65,11 @@ impl Drop for Killed {
 }
 
 /// Asks the kernel to kill the calling process when the thread that forked it ends.
-fn die_with(parent: u32) -> io::Result<()> {
-    // SAFETY: prctl and getppid take no pointers here.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // The parent may have died before the request took effect.
-        if u32::try_from(libc::getppid()) != Ok(parent) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
+fn die_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the request took effect.
+    if getppid() != Some(parent) {
+        return Err(Errno::SRCH.into());
     }
     Ok(())
 }

@@ -149,7 +149,6 @@ fn large(args: &Args, floodway: &Contender) -> Result<Vec<Row>> {
         .with_context(|| format!("cannot write {}", file.display()))?;
     eprintln!("fat-tree-1024: {} connections and transfers", scenario.work.len());
     let outcome = floodway.run(&file, scenario.transfers().count(), &args.out)?;
-    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^52 KiB")]
     let mib = outcome.memory_kib as f64 / 1024.0;
     let mut memory = Row::value("fat-tree-1024/memory", "MiB", Some(mib));
     memory.judge(None, Some(LARGE_MEMORY_MIB), None);

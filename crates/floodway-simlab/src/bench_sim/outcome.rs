@@ -92,7 +92,6 @@ impl Outcome {
     /// Completion times in milliseconds of the transfers of `class` bytes that are complete here and in
     /// `other`, so that the end of the run cuts both alike.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "no run lasts 2^52 ns")]
     pub fn times_ms(
         &self,
         other: &Self,

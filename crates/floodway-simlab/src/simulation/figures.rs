@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use floodway_experiment::transfer::Variant;
+use floodway_experiment::transfer::{Variant, join, size};
 use floodway_report::report;
 use floodway_report::stats::{self, Centre};
-use floodway_report::{About, Band, Bar, Report, Row, Samples, World, judge};
+use floodway_report::{Band, Bar, Report, Row, Samples, judge};
 
+use super::measurement::report_of;
 use super::{Cell, Measurement, Parameters, Transfers};
 
 const CENTRES: [(Centre, &str); 2] = [(Centre::Median, "median"), (Centre::Mean, "mean")];
@@ -63,20 +64,9 @@ pub(super) fn report(
     let mut rows = page.rows;
     report::add_intervals(&mut rows, &page.samples, experiment.seed);
     let rows = judge_apart(rows, &experiment.labels()?, &experiment.settings.band)?;
-    let host = [
-        ("simulator", env!("CARGO_PKG_VERSION").into()),
-        ("parameters", serde_json::to_value(&experiment.hosts)?),
-    ];
-    let report = Report {
-        about: About::default(),
-        experiment: experiment.name.clone(),
-        world: World::Sim,
-        seed: experiment.seed,
-        host: host.map(|(name, value)| (name.to_owned(), value)).into(),
-        rows,
-        notes: [experiment.notes.clone(), page.notes].concat(),
-    };
-    Ok((report, page.samples))
+    let run = (&*experiment.name, experiment.seed);
+    let notes = [experiment.notes.clone(), page.notes].concat();
+    Ok((report_of(run, &experiment.hosts, rows, notes)?, page.samples))
 }
 
 /// Bands speak of the hosts as they are. One that is to speak of rows of a sweep names the parameter, as in `load.busy = wall/*`. Rows of
@@ -135,25 +125,9 @@ impl Transfers {
             parts.push(size(cell.bytes));
         }
         if self.scene.flows.len() > 1 {
-            let each = cell.flows.iter().zip(&cell.paths);
-            parts.push(match self.scene.mixed {
-                true => {
-                    each.map(|(n, path)| format!("{n} {}", path.name)).collect::<Vec<_>>().join(" ")
-                }
-                false => {
-                    let flows: u32 = cell.flows.iter().sum();
-                    format!("{flows} flow{}", if flows == 1 { "" } else { "s" })
-                }
-            });
+            parts.push(self.scene.flows_label(&cell.flows));
         }
-        join("/", &[cell.host_variant.label.clone(), parts.join(", ")])
-    }
-
-    fn pair_label(&self, [value, baseline]: [Variant; 2]) -> String {
-        match self.scene.pairs().len() {
-            0 | 1 => String::new(),
-            _ => format!("{} against {}", value.name(), baseline.name()),
-        }
+        join(&[cell.host_variant.label.clone(), parts.join(", ")])
     }
 }
 
@@ -185,9 +159,9 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn add(&mut self, one: &Comparison<'_>) {
-        let pair = self.experiment.pair_label(one.pair);
+        let pair = self.experiment.scene.pair_label(one.pair);
         let label = self.experiment.label(one.cell, true, true);
-        let name = join("/", &[label.clone(), pair.clone(), one.what()]);
+        let name = join(&[label.clone(), pair.clone(), one.what()]);
         for (centre, of) in CENTRES {
             let (value, baseline) = (centre.of(&one.value), centre.of(&one.baseline));
             self.rows.push(Row::comparison(format!("{name} {of}"), "Mbit/s", value, baseline));
@@ -201,7 +175,7 @@ impl Page<'_> {
             baseline: one.baseline.clone(),
             variants: Some(one.pair.map(|variant| variant.name().to_owned())),
             bar: Some(Bar {
-                chart: join("/", &[pair, one.what()]),
+                chart: join(&[pair, one.what()]),
                 series: one.cell.host_variant.host.name.clone(),
                 label,
                 ..Bar::default()
@@ -220,9 +194,9 @@ impl Page<'_> {
             };
             let before = on(*first).find(same).and_then(Comparison::ratio);
             let growth = one.ratio().zip(before).map(|(after, before)| after / before);
-            let pair = self.experiment.pair_label(one.pair);
+            let pair = self.experiment.scene.pair_label(one.pair);
             let what = format!("{} growth of the ratio", one.what());
-            let name = join("/", &[label(one.cell), pair, what]);
+            let name = join(&[label(one.cell), pair, what]);
             self.rows.push(Row::value(name, "x", growth));
         }
     }
@@ -231,7 +205,7 @@ impl Page<'_> {
     fn add_peaks(&mut self, comparisons: &[Comparison<'_>]) {
         let label = |one: &Comparison<'_>| {
             let cell = self.experiment.label(one.cell, true, false);
-            join("/", &[cell, self.experiment.pair_label(one.pair), one.what()])
+            join(&[cell, self.experiment.scene.pair_label(one.pair), one.what()])
         };
         let mut groups: Vec<(String, Vec<&Comparison<'_>>)> = Vec::new();
         for one in comparisons {
@@ -285,14 +259,11 @@ impl Page<'_> {
                 if value.is_empty() {
                     continue;
                 }
-                let name = join(
-                    "/",
-                    &[
-                        label.clone(),
-                        self.experiment.pair_label(pair),
-                        format!("occupancy {} {host}", path.name),
-                    ],
-                );
+                let name = join(&[
+                    label.clone(),
+                    self.experiment.scene.pair_label(pair),
+                    format!("occupancy {} {host}", path.name),
+                ]);
                 let peak = |all: &[f64]| all.iter().copied().reduce(f64::max);
                 let (with, without) = (peak(&value), peak(&baseline));
                 rows.push(Row::comparison(format!("{name} peak"), "KB", with, without));
@@ -323,13 +294,13 @@ impl Page<'_> {
                 [("guest retransmissions", "segments"), ("transfers failed", "transfers")]
             {
                 let name = format!("{metric} {}", variant.name());
-                let name = join("/", &[host_variant.to_owned(), name]);
+                let name = join(&[host_variant.to_owned(), name]);
                 self.rows.push(Row::value(name, unit, Some(own(metric).iter().sum())));
             }
             for metric in ["measured VM", "other VMs", "driver domain"] {
                 let metric = format!("processor of the {metric}");
                 let name = format!("{metric} {}", variant.name());
-                let name = join("/", &[host_variant.to_owned(), name]);
+                let name = join(&[host_variant.to_owned(), name]);
                 self.rows.push(Row::value(name, "%", stats::mean(&own(&metric))));
             }
         }
@@ -340,20 +311,4 @@ impl Page<'_> {
 fn busy_mean(all: &[f64]) -> Option<f64> {
     let busy: Vec<f64> = all.iter().copied().filter(|&kilobytes| kilobytes > 0.0).collect();
     stats::mean(&busy)
-}
-
-fn join(by: &str, parts: &[String]) -> String {
-    parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(by)
-}
-
-/// A size in the unit that people would say, with a factor of 1000.
-fn size(bytes: u64) -> String {
-    match bytes {
-        1_000_000_000.. if bytes.is_multiple_of(1_000_000_000) => {
-            format!("{} GB", bytes / 1_000_000_000)
-        }
-        1_000_000.. if bytes.is_multiple_of(1_000_000) => format!("{} MB", bytes / 1_000_000),
-        1000.. if bytes.is_multiple_of(1000) => format!("{} KB", bytes / 1000),
-        _ => format!("{bytes} B"),
-    }
 }

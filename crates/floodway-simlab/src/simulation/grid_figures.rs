@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use floodway_report::report;
-use floodway_report::{About, Bar, Drawn, Report, Samples, World, judge};
+use floodway_report::{Bar, Drawn, Report, Samples, judge};
 
 use super::Measurement;
 use super::grid::{Along, Change, Grid};
+use super::measurement::report_of;
 
 /// Metric of points of a distribution, which are no figures.
 const DISTRIBUTION: &str = "distribution";
@@ -92,20 +93,8 @@ pub(super) fn report(grid: &Grid, all: &[Measurement]) -> Result<(Report, Vec<Sa
     }
     report::add_intervals(&mut rows, &samples, grid.seed);
     judge(&mut rows, &grid.settings.band)?;
-    let host = [
-        ("simulator", env!("CARGO_PKG_VERSION").into()),
-        ("parameters", serde_json::to_value(&grid.parameters)?),
-    ];
-    let report = Report {
-        about: About::default(),
-        experiment: grid.name.clone(),
-        world: World::Sim,
-        seed: grid.seed,
-        host: host.map(|(name, value)| (name.to_owned(), value)).into(),
-        rows,
-        notes: grid.notes.clone(),
-    };
-    Ok((report, samples))
+    let run = (&*grid.name, grid.seed);
+    Ok((report_of(run, &grid.parameters, rows, grid.notes.clone())?, samples))
 }
 
 fn cell<'a>(case: &'a Change, variant: &'a Change, all: &'a [Measurement]) -> Cell<'a> {

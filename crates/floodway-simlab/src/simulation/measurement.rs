@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
+use floodway_report::{About, Report, Row, World};
 use serde::{Deserialize, Serialize};
 
 /// What tells a run apart from the others of its experiment: `variant`, `bytes`, ... A sweep's table has a variant for each.
@@ -62,4 +64,26 @@ impl<'a> Recorder<'a> {
     pub(super) fn into_measurements(self) -> Vec<Measurement> {
         self.measurements
     }
+}
+
+/// The report of an experiment of this name and seed, which ran with these parameters of its hosts.
+pub(super) fn report_of(
+    (experiment, seed): (&str, u64),
+    parameters: &impl Serialize,
+    rows: Vec<Row>,
+    notes: Vec<String>,
+) -> Result<Report> {
+    let host = [
+        ("simulator", env!("CARGO_PKG_VERSION").into()),
+        ("parameters", serde_json::to_value(parameters)?),
+    ];
+    Ok(Report {
+        experiment: experiment.to_owned(),
+        world: World::Sim,
+        seed,
+        host: host.map(|(name, value)| (name.to_owned(), value)).into(),
+        rows,
+        notes,
+        about: About::default(),
+    })
 }

@@ -23,15 +23,16 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::mem;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use floodway_core::time::Instant;
 use floodway_core::work::Work;
-use rustix::time::{ClockId, clock_gettime};
+use floodway_process::allowance::thread_time;
+use rustix::thread::set_current_timer_slack;
 
 use crate::capture;
 use crate::kept::turns::Turn;
@@ -534,18 +535,10 @@ fn park(port: &Port) -> bool {
     is_idle
 }
 
-/// The time for which this thread has run.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
-}
-
 /// Lets the kernel end this thread's sleeps when they should end, and not up to 50 us later to save wake-ups.
 fn end_sleeps_on_time() {
-    // SAFETY: takes no pointers; concerns this thread only. One nanosecond is the least there is.
-    let rc = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
-    if rc != 0 {
-        let error = io::Error::last_os_error();
+    // One nanosecond is the least there is.
+    if let Err(error) = set_current_timer_slack(Some(NonZeroU64::MIN)) {
         tracing::warn!(%error, "timers of the TCP offload will be up to 50 us late");
     }
 }

@@ -7,22 +7,20 @@
 //!
 //! Peeking at descriptors opens them once more; they are closed at once.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 use super::messages::HEADER_LEN;
 
 /// Most descriptors beside a message that the `vhost` crate takes (`MAX_ATTACHED_FD_ENTRIES`).
 const MAX_DESCRIPTORS: usize = 32;
-/// Bytes of their array.
-const ARRAY_LEN: u32 = (MAX_DESCRIPTORS * size_of::<RawFd>()) as u32;
-// SAFETY: CMSG_SPACE only computes.
-const CONTROL_LEN: usize = unsafe { libc::CMSG_SPACE(ARRAY_LEN) } as usize;
-
-/// Room for one control message, aligned as its header.
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_LEN]);
+/// Room for those, and for one or two more, as its start has to be aligned.
+const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
 /// How far the next message has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,71 +39,44 @@ pub(super) enum Arrival {
 /// The socket failed.
 pub(super) fn look(stream: &UnixStream) -> io::Result<Arrival> {
     let mut bytes = [0_u8; HEADER_LEN];
-    let mut control = Control([0; CONTROL_LEN]);
-    let mut iovec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros is a valid msghdr: no address, no buffers, no flags.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iovec;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL_LEN;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: `message` describes `bytes` and `control`, which live until the end of this function.
-    let n = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) };
-    let Ok(n) = usize::try_from(n) else {
-        let error = io::Error::last_os_error();
-        let empty = error.kind() == io::ErrorKind::WouldBlock;
-        return if empty { Ok(Arrival::Partial) } else { Err(error) };
+    let mut space = [MaybeUninit::uninit(); CONTROL_LEN];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(received) => received,
+        Err(Errno::AGAIN) => return Ok(Arrival::Partial),
+        Err(error) => return Err(error.into()),
     };
-    close_descriptors(&message);
-    Ok(match n {
-        _ if message.msg_flags & libc::MSG_CTRUNC != 0 => Arrival::TooManyDescriptors,
+    let has_more = received.flags.contains(ReturnFlags::CTRUNC);
+    Ok(match received.bytes {
+        _ if has_more || close_descriptors(&mut control) > MAX_DESCRIPTORS => {
+            Arrival::TooManyDescriptors
+        }
         1..HEADER_LEN if !has_hung_up(stream) => Arrival::Partial,
         _ => Arrival::Readable,
     })
 }
 
-/// Closes what peeking has opened.
-fn close_descriptors(message: &libc::msghdr) {
-    // SAFETY: the kernel has filled the control buffer of `message` in, and set its length.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that lie whole within the buffer.
-        let (level, kind, len) =
-            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
-        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: the data of an SCM_RIGHTS message are descriptors that belong to us alone since the call.
-            unsafe { close_array(libc::CMSG_DATA(header), len - libc::CMSG_LEN(0) as usize) };
-        }
-        // SAFETY: `header` came from this message.
-        header = unsafe { libc::CMSG_NXTHDR(message, header) };
-    }
-}
-
-/// Closes the descriptors in `len` bytes at `data`.
-///
-/// # Safety
-/// There are so many bytes, and nobody else owns the descriptors.
-unsafe fn close_array(data: *const u8, len: usize) {
-    let fds = data.cast::<RawFd>();
-    for index in 0..len / size_of::<RawFd>() {
-        // SAFETY: within the array; and we are the owner, as the caller promises.
-        drop(unsafe { OwnedFd::from_raw_fd(fds.add(index).read_unaligned()) });
-    }
+/// Closes what peeking has opened. Returns how many that were.
+fn close_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> usize {
+    let count = |message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => rights.count(),
+        _ => 0,
+    };
+    control.drain().map(count).sum()
 }
 
 /// Returns `true` if nothing more will come.
 fn has_hung_up(stream: &UnixStream) -> bool {
-    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: the pointer describes one pollfd.
-    let n = unsafe { libc::poll(&raw mut polled, 1, 0) };
-    n == 1
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut polled, Some(&Timespec::default())) == Ok(1)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::Write;
+    use std::os::fd::AsRawFd;
 
     use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use floodway_broker::store::Store;
 use floodway_broker::upgrade::{Candidate, UpgradeControl};
+use floodway_process::poll;
 use floodway_process::speaks::Speaks;
 use floodway_process::upgrade::{Program, Programs};
 use floodway_switch::api::control::{ControlError, UpgradeRequest, UpgradeStatus};
 use floodway_switch::operator::UpgradeApi;
 use floodway_switch::switch::programs_status;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
 /// How long a program may take to answer: it only prints something.
@@ -220,13 +220,12 @@ fn read(pipe: &(impl AsFd + AsRawFd), deadline: Instant) -> anyhow::Result<Strin
 fn wait_for(fd: BorrowedFd<'_>, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(ready) if ready > 0 => return true,
-            Err(rustix::io::Errno::INTR) => {}
-            _ => return false,
+        poll::wait_for(&[fd], Some(left));
+        if poll::is_readable(fd) {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
         }
     }
 }

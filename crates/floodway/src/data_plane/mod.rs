@@ -10,7 +10,7 @@ mod preparation;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -20,6 +20,7 @@ use anyhow::{anyhow, bail};
 use floodway_process::channel::{Channel, Received};
 use floodway_process::fault::{self, Point};
 use floodway_process::message::{Confinement, FromDataPlane, Setting, ToDataPlane, VERSION};
+use floodway_process::poll::wait_for;
 use floodway_process::sandbox::{self, User};
 use floodway_switch::api::status::Sandbox;
 use floodway_switch::control::{ControlListener, ControlServer};
@@ -32,7 +33,6 @@ use floodway_switch::state::supply::{Bell, DeviceSupply};
 use floodway_switch::switch::{self, BrokerPort, BrokerUplink, Brokered, MoveStep};
 use floodway_switch::uplink::Device;
 use floodway_switch::{Config, Switch};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::setpriority_process;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -325,7 +325,7 @@ impl Serving<'_> {
             }
             let prepares = self.preparation.as_ref().is_some_and(Preparation::is_waited_for);
             let left = if prepares { preparation::LOOK } else { beat - now };
-            wait(&[self.channel.as_fd(), self.bell.as_fd()], left);
+            wait_for(&[self.channel.as_fd(), self.bell.as_fd()], Some(left));
             if self.preparation.as_mut().is_some_and(Preparation::is_over_now) {
                 self.channel.send(&FromDataPlane::HandOverPrepared, &[])?;
             }
@@ -452,16 +452,4 @@ impl Serving<'_> {
         self.switch.follow_move(port, step);
         Ok(())
     }
-}
-
-/// Waits until one of `fds` is readable or hung up, or the time is over.
-fn wait(fds: &[BorrowedFd<'_>], timeout: Duration) {
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs().cast_signed(),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    let mut fds: Vec<_> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    // An interrupted wait is looked at like any other.
-    let _ = poll(&mut fds, Some(&timeout));
 }

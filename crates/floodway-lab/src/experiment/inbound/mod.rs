@@ -88,9 +88,6 @@ pub struct Inbound {
     pub seconds: u32,
     /// The variants.
     pub policies: Vec<Policy>,
-    /// The receive offload is on, too.
-    #[serde(default)]
-    pub receive_offload: bool,
 }
 
 const fn default_percent() -> u32 {
@@ -174,13 +171,6 @@ impl Inbound {
             },
         };
         client.set_inbound(&change)?;
-        for index in 0..testbed.guests().len() {
-            let offload = floodway_switch::api::control::OffloadChange {
-                receive: Some(self.receive_offload),
-                ..Default::default()
-            };
-            client.set_offload(&format!("vm{}", index + 1), &offload)?;
-        }
         Ok(())
     }
 

@@ -296,7 +296,7 @@ fn above_shadow(sent: &[NewData], windows: &[Window], killed_ns: i64) -> Option<
         }
     }
     if above.bytes > 0 {
-        above.windows = figure(above.bytes) / figure(in_force);
+        above.windows = above.bytes as f64 / in_force as f64;
     }
     any.then_some(above)
 }
@@ -323,7 +323,7 @@ impl Report {
         let flooding = self.cycles.iter().map(|(_, cycle)| cycle.flooding).fold(1.0, f64::min);
         measured.add_value("flows flooding at the kill, least share", "x", flooding);
         let streams = |of: fn(&Outcome) -> u64| {
-            figure(self.cycles.iter().map(|(_, cycle)| of(&cycle.streams)).sum())
+            self.cycles.iter().map(|(_, cycle)| of(&cycle.streams)).sum::<u64>() as f64
         };
         measured.add_value("streams intact", "streams", streams(|outcome| outcome.intact));
         measured.add_value("streams broken", "streams", streams(|outcome| outcome.broken));
@@ -346,20 +346,11 @@ impl Report {
             measured.add_value(format!("{prefix}/{what}"), unit, value);
         };
         worst("longest time to the shadow window", "ms", &|above| above.until_ms);
-        worst("most sent above it", "KB", &|above| figure(above.bytes) / 1e3);
+        worst("most sent above it", "KB", &|above| above.bytes as f64 / 1e3);
         worst("most sent above it, in windows", "x", &|above| above.windows);
-        worst("most sent above it after 300 ms", "KB", &|above| figure(above.late_bytes) / 1e3);
-        measured.add_value(
-            format!("{prefix}/connections"),
-            "connections",
-            figure(all.len() as u64),
-        );
+        worst("most sent above it after 300 ms", "KB", &|above| above.late_bytes as f64 / 1e3);
+        measured.add_value(format!("{prefix}/connections"), "connections", all.len() as f64);
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
-fn figure(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -250,7 +250,6 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 /// Last minus first; the first cycle may still open what is opened once.
-#[expect(clippy::cast_precision_loss, reason = "counts of descriptors")]
 pub(super) fn growth(counts: &[usize]) -> f64 {
     let at = |count: Option<&usize>| count.map_or(0.0, |count| *count as f64);
     at(counts.last()) - at(counts.first())

@@ -188,7 +188,7 @@ impl Case {
         for (index, when) in ["before", "after"].into_iter().enumerate() {
             let least = events.iter().map(|event| event.online[index]).min().unwrap_or(0);
             let name = self.row(&format!("flows online {when}, least"));
-            measured.add_value(name, "flows", figure(least));
+            measured.add_value(name, "flows", least as f64);
         }
         let offloaded: Vec<_> = events.iter().map(|event| event.offloaded).collect();
         Offloaded::report(&offloaded, &self.row(""), measured);
@@ -208,7 +208,7 @@ impl Case {
         let longest = largest(&pauses);
         measured.add_samples(Samples { value: pauses, ..samples(&self.row("pause"), "ms") });
         measured.add_value(self.row("longest pause"), "ms", longest);
-        measured.add_value(self.row("flows that went offline"), "flows", figure(lost));
+        measured.add_value(self.row("flows that went offline"), "flows", lost as f64);
     }
 
     /// That the offloads took part.
@@ -218,14 +218,14 @@ impl Case {
             ("acknowledged_bytes", "acknowledged by receive offload"),
         ] {
             let of = |counters: &Counters| counters.get(counter).copied().unwrap_or(0);
-            let bytes = figure(of(after).saturating_sub(of(before)));
+            let bytes = of(after).saturating_sub(of(before)) as f64;
             measured.add_value(self.row(what), "MB", bytes / 1e6);
         }
     }
 
     fn report_load(self, total: Outcome, measured: &mut Measured) {
         let mut add = |what: &str, unit: &str, count: u64| {
-            measured.add_value(self.row(what), unit, figure(count));
+            measured.add_value(self.row(what), unit, count as f64);
         };
         add("connections", "connections", total.connections);
         add("connections lost", "connections", total.lost);
@@ -264,9 +264,4 @@ fn milliseconds(time: Duration) -> f64 {
 /// Returns 0 if there are none.
 fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
-fn figure(count: u64) -> f64 {
-    count as f64
 }

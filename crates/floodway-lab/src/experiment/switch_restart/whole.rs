@@ -119,7 +119,6 @@ impl Stream {
                 match iperf::transfer(places.0, places.1, address, Amount::Bytes(bytes)) {
                     // Its server stops counting when the client has sent all, so what is in flight
                     // then is missing. The kill came at a quarter.
-                    #[expect(clippy::cast_precision_loss, reason = "a count of bytes below 2^53")]
                     Ok(transfer) => Ok(transfer.bytes >= 0.75 * bytes as f64),
                     Err(error) => {
                         eprintln!("iperf3 broken: {error:#}");

@@ -1,5 +1,7 @@
 //! One point of a sweep: what it is called, and what was measured in it.
 
+use floodway_experiment::transfer::size;
+
 use super::observation::{Measure, Observation};
 use super::phases::Phases;
 use super::{Direction, HostLoad, Profile, Transfer, Variant};
@@ -81,30 +83,9 @@ impl Place {
             parts.push(size(self.bytes));
         }
         if scenario.flows.len() > 1 {
-            parts.push(self.flows_label(scenario));
+            parts.push(scenario.flows_label(&self.flows));
         }
         parts
-    }
-
-    fn flows_label(&self, scenario: &Transfer) -> String {
-        if !scenario.mixed {
-            let flows: u32 = self.flows.iter().sum();
-            return format!("{flows} flow{}", if flows == 1 { "" } else { "s" });
-        }
-        let each = self.flows.iter().zip(&scenario.path);
-        each.map(|(flows, path)| format!("{flows} {}", path.name)).collect::<Vec<_>>().join(" ")
-    }
-}
-
-/// A size in the unit that people would say, with a factor of 1000.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        1_000_000_000.. if bytes.is_multiple_of(1_000_000_000) => {
-            format!("{} GB", bytes / 1_000_000_000)
-        }
-        1_000_000.. if bytes.is_multiple_of(1_000_000) => format!("{} MB", bytes / 1_000_000),
-        1000.. if bytes.is_multiple_of(1000) => format!("{} KB", bytes / 1000),
-        _ => format!("{bytes} B"),
     }
 }
 
@@ -146,7 +127,6 @@ pub fn round(
 }
 
 /// Throughput, at most `line_rate`.
-#[expect(clippy::cast_precision_loss, reason = "sizes and times far under 2^53")]
 fn mbit_s(bytes: u64, nanoseconds: u64, line_rate: u32) -> Option<f64> {
     let least = bytes as f64 * 8.0 / (f64::from(line_rate) * 1e6);
     let seconds = (nanoseconds as f64 / 1e9).max(least);
@@ -259,6 +239,5 @@ mod tests {
         scenario.hosts.pop();
         scenario.bytes.pop();
         assert_eq!(place.label(&scenario), "");
-        assert_eq!((size(1_000_000_000), size(1500)), ("1 GB".into(), "1500 B".into()));
     }
 }

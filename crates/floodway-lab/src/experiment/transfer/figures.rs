@@ -1,6 +1,7 @@
 //! From measured cells to rows, samples and notes.
 
 use anyhow::{Result, ensure};
+use floodway_experiment::transfer::{join, size};
 use floodway_report::stats::{self, Centre};
 use floodway_report::{Bar, Row, Samples};
 
@@ -129,7 +130,6 @@ impl Comparison<'_> {
     }
 
     fn milliseconds(&self, mbit_s: &[f64]) -> Vec<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "sizes far under 2^53")]
         let bits = self.cell.place.bytes as f64 * 8.0;
         mbit_s.iter().map(|rate| bits / (rate * 1e3)).collect()
     }
@@ -143,7 +143,7 @@ impl Comparison<'_> {
             baseline: self.baseline.clone(),
             variants: Some(self.pair.map(|variant| variant.name().to_owned())),
             bar: Some(Bar {
-                chart: parts(&[self.pair_label(), self.what()]),
+                chart: join(&[self.pair_label(), self.what()]),
                 series: self.cell.profile.name().into(),
                 label,
                 ..Bar::default()
@@ -154,16 +154,11 @@ impl Comparison<'_> {
     /// For example `3 VMs 60 %, 100 KB/data-phase 2011`.
     fn name(&self) -> String {
         let what = format!("{} {}", self.what(), self.cell.profile.name());
-        parts(&[self.cell.place.label(self.scenario), self.pair_label(), what])
+        join(&[self.cell.place.label(self.scenario), self.pair_label(), what])
     }
 
-    /// Needed only when there are several pairs.
     fn pair_label(&self) -> String {
-        if self.scenario.pairs().len() < 2 {
-            return String::new();
-        }
-        let [value, baseline] = self.pair.map(Variant::name);
-        format!("{value} against {baseline}")
+        self.scenario.pair_label(self.pair)
     }
 
     /// The measure, and the receiver when there are several.
@@ -176,10 +171,6 @@ impl Comparison<'_> {
     }
 }
 
-fn parts(parts: &[String]) -> String {
-    parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/")
-}
-
 /// Where the time of single flows went.
 fn add_phases(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     if scenario.direction == Direction::Both {
@@ -189,7 +180,7 @@ fn add_phases(scenario: &Transfer, results: &Results, measured: &mut Measured) {
         let each: Vec<_> = cell.phases.iter().filter_map(Phases::describe).collect();
         if cell.place.flows.iter().sum::<u32>() == 1 && !each.is_empty() {
             let profile = cell.profile.name().to_owned();
-            let of = parts(&[cell.place.label(scenario), profile]);
+            let of = join(&[cell.place.label(scenario), profile]);
             measured.notes.push(format!("{of}, mean time: {}", each.join("; ")));
         }
     }
@@ -216,7 +207,7 @@ fn add_growth(comparisons: &[Comparison<'_>], measured: &mut Measured) {
         let before = on(*first).find(same);
         let growth = before.and_then(|before| Some(ratio(one)? / ratio(before)?));
         let what = format!("{} {} growth of the ratio", one.what(), one.cell.profile.name());
-        let name = parts(&[one.cell.place.label_without_host(scenario), one.pair_label(), what]);
+        let name = join(&[one.cell.place.label_without_host(scenario), one.pair_label(), what]);
         measured.rows.push(Row::value(name, "x", growth));
     }
 }
@@ -230,7 +221,7 @@ fn add_lone_column(scenario: &Transfer, results: &Results, measured: &mut Measur
         for series in &cell.series {
             let what =
                 format!("{} {}", series.measure.name(scenario.direction), cell.profile.name());
-            let name = parts(&[cell.place.label(scenario), what]);
+            let name = join(&[cell.place.label(scenario), what]);
             let value: Vec<f64> = series.mbit_s.iter().copied().flatten().collect();
             for (centre, of) in CENTRES {
                 let row = Row::value(format!("{name} {of}"), "Mbit/s", centre.of(&value));
@@ -265,7 +256,6 @@ fn add_profiles(scenario: &Transfer, results: &Results, measured: &mut Measured)
 
 /// Whether the run was a healthy one: what failed, what the guests' kernels counted, and who else
 /// was on the core.
-#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
 fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     for ((profile, variant), counters) in &results.counters {
         for (counter, name) in COUNTERS {
@@ -292,7 +282,7 @@ fn add_health(scenario: &Transfer, results: &Results, measured: &mut Measured) {
     measured.notes.extend(scenario.fewer.map(|fewer| {
         format!(
             "from {} on: {} rounds in each variant instead of {}",
-            super::cell::size(fewer.from_bytes),
+            size(fewer.from_bytes),
             fewer.transfers.min(scenario.transfers),
             scenario.transfers
         )

@@ -50,7 +50,6 @@ impl Phases {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "times far under 2^53 ns")]
 fn milliseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e6
 }

@@ -95,7 +95,6 @@ fn order(scenario: &WebApplication, results: &Results, profile: Profile, measure
     measured.rows.push(Row::value(name, &unit, steps));
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
 fn health(scenario: &WebApplication, results: &Results, measured: &mut Measured) {
     for ((profile, variant), counters) in &results.counters {
         for (counter, name) in COUNTERS {

@@ -43,7 +43,6 @@ pub struct Load {
 
 impl Load {
     /// Operations by time.
-    #[expect(clippy::cast_precision_loss, reason = "counts far under 2^53")]
     pub fn rate(&self) -> f64 {
         self.operations as f64 * 1e6 / self.duration_us as f64
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use floodway_experiment::friendliness::{Friendliness as Form, Trial, measured};
 use floodway_report::report;
-use floodway_report::{About, Band, Report, Samples, World, judge};
+use floodway_report::{Band, Report, Samples, judge};
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::{File, Scenario};
 use crate::simulation::friendliness::Case;
 use crate::simulation::host::{self, Host};
+use crate::simulation::measurement::report_of;
 use crate::simulation::{Measurement, Run, Work};
 
 /// The table `[sim]`.
@@ -134,19 +135,8 @@ impl Friendliness {
         let mut measured = measured(&trials);
         report::add_intervals(&mut measured.rows, &measured.samples, self.seed);
         judge(&mut measured.rows, &self.settings.band)?;
-        let host = [
-            ("simulator", env!("CARGO_PKG_VERSION").into()),
-            ("parameters", serde_json::to_value(&self.host)?),
-        ];
-        let report = Report {
-            about: About::default(),
-            experiment: self.name.clone(),
-            world: World::Sim,
-            seed: self.seed,
-            host: host.map(|(name, value)| (name.to_owned(), value)).into(),
-            rows: measured.rows,
-            notes: [self.notes.clone(), measured.notes].concat(),
-        };
+        let notes = [self.notes.clone(), measured.notes].concat();
+        let report = report_of((&self.name, self.seed), &self.host, measured.rows, notes)?;
         Ok((report, measured.samples))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use floodway_process::poll::{is_readable, wait_for};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::Slices;
@@ -118,20 +118,15 @@ impl Drop for SliceController {
 fn wait(stopped: &EventFd, charges: &[Charge], now: Instant) -> bool {
     let due = charges.iter().map(Charge::next_event).min().unwrap_or(now);
     let rest = due.saturating_duration_since(now);
-    let timeout =
-        Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() };
     // SAFETY: the eventfd is open as long as it is borrowed.
     let stopped = unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(stopped)) };
     let asking = charges.iter().filter_map(|charge| match &charge.activity {
         Activity::Asking(call) => Some(call.as_fd()),
         Activity::Resting => None,
     });
-    let mut fds: Vec<_> = (std::iter::once(stopped).chain(asking))
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
-    // An interrupted wait is looked at like any other.
-    let _ = poll(&mut fds, Some(&timeout));
-    !fds[0].revents().is_empty()
+    let fds: Vec<_> = std::iter::once(stopped).chain(asking).collect();
+    wait_for(&fds, Some(rest));
+    is_readable(stopped)
 }
 
 impl Charge {

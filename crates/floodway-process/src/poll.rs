@@ -6,13 +6,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Returns `true` if reading `fd` would not wait.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+#[must_use]
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Waits until one of `fds` is readable or hung up, or the time is over.
-pub(crate) fn wait_for(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+pub fn wait_for(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: timeout.as_secs().cast_signed(),
         tv_nsec: timeout.subsec_nanos().into(),
