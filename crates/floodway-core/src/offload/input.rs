@@ -525,7 +525,9 @@ impl<B: 'static> Flow<B> {
 fn passes(arrival: Arrival, edit: Edit) -> Verdict {
     match arrival {
         Arrival::Known => Verdict::Absorb,
-        _ => Verdict::Pass(edit),
+        Arrival::Deliver | Arrival::Unheard | Arrival::OutOfOrder | Arrival::Special => {
+            Verdict::Pass(edit)
+        }
     }
 }
 

@@ -196,15 +196,15 @@ impl<B: 'static> Receiver<B> {
             RxState::UnexpectedSeq => counters.rx_to_unexpected_seq().add(1),
             RxState::Offline => {}
         }
-        if state != RxState::UnexpectedSeq {
-            self.forget_reports();
+        if let Some(keeping) = self.keeping.get_mut().filter(|_| state != RxState::UnexpectedSeq) {
+            keeping.reports = Reports::EMPTY;
         }
     }
 
-    /// Knows no more of what has come out of order.
-    pub fn forget_reports(&mut self) {
+    /// What had come out of order, and waited in the guest's queue, may be lost.
+    pub fn forget_reported(&mut self) {
         if let Some(keeping) = self.keeping.get_mut() {
-            keeping.reports = Reports::EMPTY;
+            keeping.reports.forget_ranges();
         }
     }
 

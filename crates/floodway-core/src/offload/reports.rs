@@ -91,6 +91,11 @@ impl Reports {
         self.silent = true;
     }
 
+    /// Knows no more of what has come. What only the guest can judge is still with the guest.
+    pub fn forget_ranges(&mut self) {
+        *self = Self { silent: self.silent, ..Self::EMPTY };
+    }
+
     fn known(&self) -> &[(Seq, Seq)] {
         &self.ranges[..usize::from(self.count).min(MAX_RANGES)]
     }
@@ -315,10 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn silence_lasts_until_all_is_forgotten() {
+    fn silence_lasts_until_the_guest_has_caught_up() {
         let mut reports = after(&[(10, 20)]);
         reports.keep_silent();
         reports.note(Seq(30), Seq(40));
         assert!(!reports.is_due() && blocks(&mut reports, 4).is_empty() && !reports.is_at_rest());
+        reports.forget_ranges();
+        reports.note(Seq(30), Seq(40));
+        assert!(!reports.is_due() && !reports.is_at_rest());
     }
 }

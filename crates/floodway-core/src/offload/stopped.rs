@@ -139,8 +139,7 @@ impl<B: 'static> Flow<B> {
         }
         let Phase::Established(Connection { tx, rx }) = &mut self.phase else { return };
         rx.redeliver_all_at(call.now + RESUME_DELAY);
-        // What had waited in the guest's queue may be lost.
-        rx.forget_reports();
+        rx.forget_reported();
         if !tx.is_online() {
             return;
         }

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use floodway_core::offload::{Counters, RxState};
 use floodway_core::seq::Seq;
 use floodway_core::time::Duration;
+use floodway_wire::tcp::Flags;
 use proptest::prelude::*;
 
 use crate::harness::cases::check_at_least;
@@ -172,6 +173,18 @@ fn flows_that_are_paused_drained_or_offline_report_nothing() {
     paused.deschedule_guest();
     batch(&mut paused, &[5]);
     assert_eq!(latest_blocks(&paused), [(5, 6)], "what had waited may be lost");
+
+    // Urgent data that has waited may still be there: what lies behind it is the guest's to report.
+    let mut urgent = waiting("paused-urgent", |_| {});
+    let mut packet = peer_segment(&urgent, 1);
+    packet.segment.flags = packet.segment.flags.with(Flags::URG);
+    urgent.network_packet(&packet);
+    urgent.stop_guest();
+    urgent.resume_guest();
+    urgent.deschedule_guest();
+    let before = counters(&urgent).early_sacks;
+    batch(&mut urgent, &[3]);
+    assert_eq!(counters(&urgent).early_sacks, before);
 
     is_silent("drained", |world| world.drain(true));
     is_silent("off", |world| world.configure(|config| config.receive = false));
