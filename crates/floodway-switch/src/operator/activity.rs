@@ -102,7 +102,7 @@ pub(super) fn port_sums(port: &Port) -> (Sums, Sums) {
         rx.add(&pair.rx().traffic);
         tx.add(&pair.tx().traffic);
     }
-    rx.add(&lock(&port.undelivered));
+    rx.add(&port.undelivered());
     (rx, tx)
 }
 

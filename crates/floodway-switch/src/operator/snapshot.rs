@@ -1,5 +1,6 @@
 //! The status of the running switch, read while its workers go on.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use floodway_core::l2::{Entry, EntryKind, NetworkId, PortId};
@@ -102,7 +103,7 @@ impl Shared {
             let tx = pair.tx();
             lock(&self.removed).tx.add(&tx.traffic);
         }
-        let undelivered = lock(&port.undelivered);
+        let undelivered = port.undelivered();
         let removed = lock(&self.removed);
         removed.rx.add(&undelivered);
         removed.ports.packets.add(1);
@@ -159,8 +160,10 @@ fn worker(index: usize, info: &WorkerInfo, now: Instant) -> WorkerStatus {
 
 /// The status of one port.
 pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
-    let quarantine = lock(&port.quarantine);
-    let times = |(cause, times): (Cause, u64)| (cause.label().to_owned(), times);
+    // One lock at a time: a guard inside the value below would live until all of it is there.
+    let undelivered = drops(&port.undelivered());
+    let vcpu = lock(&port.vcpu).clone();
+    let (reason, quarantines) = quarantine(port);
     PortStatus {
         name: port.config.name.clone(),
         worker: port.config.worker,
@@ -172,13 +175,21 @@ pub(crate) fn port(port: &Port, work: WorkStatus) -> PortStatus {
         queue_pairs_offered: port.config.queue_pairs,
         queue_pairs_enabled: port.rx_running(),
         queues: port.pairs.iter().map(queue_pair).collect(),
-        undelivered: drops(&lock(&port.undelivered)),
+        undelivered,
         work,
         offload: port.offload.status(),
-        vcpu: lock(&port.vcpu).clone(),
-        quarantine: quarantine.reason().map(|(_, reason)| reason.to_owned()),
-        quarantines: quarantine.counts().map(times).collect(),
+        vcpu,
+        quarantine: reason,
+        quarantines,
     }
+}
+
+/// Why a port is in quarantine, if it is, and how often it was for each cause.
+fn quarantine(port: &Port) -> (Option<String>, BTreeMap<String, u64>) {
+    let quarantine = lock(&port.quarantine);
+    let times = |(cause, times): (Cause, u64)| (cause.label().to_owned(), times);
+    let reason = quarantine.reason().map(|(_, reason)| reason.to_owned());
+    (reason, quarantine.counts().map(times).collect())
 }
 
 /// Where a port is in its life.

@@ -287,7 +287,7 @@ impl Delivery {
     #[cold]
     fn drop_isolated<'f>(&self, port: &Port, frames: impl Iterator<Item = Frame<'f>>) {
         for frame in frames {
-            lock(&port.undelivered).count_drop(DropReason::Isolated, 1);
+            port.undelivered().count_drop(DropReason::Isolated, 1);
             self.shared.capture_delivered(port, &frame, Some(DropReason::Isolated));
         }
     }

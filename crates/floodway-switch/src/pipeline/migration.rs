@@ -52,7 +52,6 @@ use crate::queues::rx::{PendingFrame, RxQueue};
 use crate::state::port::Port;
 use crate::state::uplink::Uplink;
 use crate::stats::DropReason;
-use crate::sync::lock;
 
 impl Delivery {
     /// A frame from `mac` has come in by `ingress`, and the table does not know that yet.
@@ -222,7 +221,7 @@ impl Delivery {
         } else if rx.expects_guest() {
             rx.wait_for_guest(frame);
         } else {
-            lock(&port.undelivered).count_drop(DropReason::PortDown, 1);
+            port.undelivered().count_drop(DropReason::PortDown, 1);
             drop = Some(DropReason::PortDown);
         }
         let drop = drop.or_else(|| before.newest(&rx.traffic));

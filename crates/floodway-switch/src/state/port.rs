@@ -98,8 +98,7 @@ pub struct Port {
     own: Mutex<OwnAddresses>,
     /// The link-local address of the guest that was refused last.
     refused_link_local: Mutex<Option<Ipv6Addr>>,
-    /// Frames to the guest that came to no queue, because none was running.
-    pub undelivered: Mutex<Traffic>,
+    undelivered: Mutex<Traffic>,
     /// Receive queues that run, counted from the first without a gap.
     rx_running: AtomicU16,
     /// Frames that the guest has sent and received, without bare acknowledgements.
@@ -220,7 +219,7 @@ impl Port {
             pair.rx().count_in(kept.rx(index));
             pair.tx().traffic = kept.tx(index);
         }
-        *lock(&self.undelivered) = kept.undelivered();
+        *self.undelivered() = kept.undelivered();
         if let Some(cells) = kept.offload() {
             self.offload.machine().engine.count_in(cells);
         }
@@ -342,6 +341,11 @@ impl Port {
     #[must_use]
     pub fn owns(&self, address: IpAddr) -> bool {
         self.policy.ips.contains(&address) || lock(&self.own).contains(address)
+    }
+
+    /// Frames to the guest that came to no queue. No other lock is taken under this one.
+    pub fn undelivered(&self) -> Ordered<MutexGuard<'_, Traffic>> {
+        Ordered::lock(Rank::Undelivered, &self.undelivered)
     }
 
     /// Receive queues that frames may be spread over; zero when no guest is running.

@@ -11,6 +11,7 @@
 //! | [`Rank::Clamp`] | a port's inbound clamp | the same, for frames that the offload lets pass |
 //! | [`Rank::Receive`] | a receive queue | whoever has a frame for the guest |
 //! | [`Rank::Last`] | an uplink's egress; the forwarding table | whoever has a frame for the network, or an address |
+//! | [`Rank::Undelivered`] | a port's count of frames that came into no queue | whoever drops one, which may hold a receive queue |
 //!
 //! So an offload may send what it has to while it is locked, whoever runs it: the port's worker (which holds the transmit queue), an
 //! uplink's, the control socket; and nobody waits for an offload while holding a lock that it may need.
@@ -35,6 +36,7 @@ pub(crate) enum Rank {
     Clamp,
     Receive,
     Last,
+    Undelivered,
 }
 
 /// The guard of a lock, and the note that this thread holds it.

@@ -258,7 +258,7 @@ impl Scene {
         let port = |port: &Arc<Port>| {
             let rx = port.pairs[0].rx();
             let mut drops = counts(&rx.traffic);
-            let undelivered = counts(&lock(&port.undelivered));
+            let undelivered = counts(&port.undelivered());
             drops.iter_mut().zip(undelivered).for_each(|(sum, more)| *sum += more);
             (port.config.name.clone(), rx.traffic.packets.get(), rx.pending().0 as u64, drops)
         };
