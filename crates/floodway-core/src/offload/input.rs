@@ -142,7 +142,15 @@ impl<B: 'static> Flow<B> {
         };
         self.redeliver(call);
         self.resume_receiving(call);
+        self.flag_report(call);
         Outcome { verdict, over: self.is_closed() }
+    }
+
+    /// What came behind a hole is reported at the end of the batch, if the guest's ACK lets it ([`reports`](super::reports)).
+    fn flag_report<S>(&mut self, call: &mut Call<'_, S>) {
+        if self.connection().is_some_and(|connection| connection.rx.owes_report()) {
+            self.flag(call.id, call.port);
+        }
     }
 
     /// Delivers again what the guest has lost, if that is due.

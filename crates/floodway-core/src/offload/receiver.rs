@@ -327,7 +327,8 @@ impl<B: 'static> Receiver<B> {
         // The guest has no room for what begins beyond its window, like a byte that probes it.
         let beyond = segment.len > 0 && !start.before(self.guest_edge);
         if start != self.rcv_nxt || beyond {
-            return self.on_unexpected(segment, counters).unwrap_or(deliver);
+            let unexpected = self.on_unexpected(segment, counters);
+            return unexpected.filter(|_| deliver == Arrival::Deliver).unwrap_or(deliver);
         }
         if (self.echo.on_data(segment) | segment.options.unknown) && self.state == RxState::Active {
             self.enter(RxState::UnexpectedSeq, counters);

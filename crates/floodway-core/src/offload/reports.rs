@@ -18,6 +18,7 @@
 //!   a number that ends where a block begins is that of a receiver that has discarded it;
 //! - from a segment on of which only the guest knows what becomes of it: that may change the echo of CE (R6), is urgent (R7), has an unknown option or lacks timestamps, or overlaps what came in
 //!   order. It cannot be left out of reports about later ones, for it would be taken for lost. It ends when the guest has caught up;
+//! - likewise, once a batch has brought more ranges than an ACK has room for: the peer would take those between for lost;
 //! - of what the peer sends once more: the guest answers by a DSACK, which is told once;
 //! - while the guest is stopped. When it runs again its queue may be another, and no ranges are known.
 //!
@@ -128,6 +129,8 @@ impl Reports {
             *free = range;
             self.count += 1;
             self.unsaid += u8::from(is_unsaid);
+        } else {
+            self.silent |= is_unsaid;
         }
     }
 
@@ -155,10 +158,11 @@ impl Reports {
 
     /// Appends the ranges to `blocks`, of which a segment has room for `most`. What has no room is forgotten. Returns `true` if the peer learns something.
     pub fn say(&mut self, blocks: &mut SackList, most: usize) -> bool {
+        let room = most.saturating_sub(blocks.as_slice().len());
+        self.silent |= usize::from(self.unsaid) > room;
         if self.silent {
             return false;
         }
-        let room = most.saturating_sub(blocks.as_slice().len());
         self.count = self.count.min(room as u8);
         for &(Seq(left), Seq(right)) in self.known() {
             blocks.push(SackBlock { left, right });
@@ -244,11 +248,25 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_forgotten() {
-        let mut reports = after(&[(10, 11), (20, 21), (30, 31), (40, 41), (50, 51)]);
+        let mut reports = Reports::EMPTY;
+        for n in 1..=5 {
+            reports.note(Seq(10 * n), Seq(10 * n + 1));
+            blocks(&mut reports, 4);
+        }
         assert_eq!(reports.known().len(), 4);
         assert_eq!(blocks(&mut reports, 3), [(50, 51), (40, 41), (30, 31)]);
         assert_eq!(blocks(&mut reports, 4), [(50, 51), (40, 41), (30, 31)]);
         assert!(!reports.has_said(&SackBlock { left: 20, right: 21 }));
+    }
+
+    #[test]
+    fn more_ranges_at_once_than_an_ack_has_room_for_are_the_guests_to_report() {
+        let five = after(&[(10, 11), (20, 21), (30, 31), (40, 41), (50, 51)]);
+        let four = after(&[(10, 11), (20, 21), (30, 31), (40, 41)]);
+        for (mut reports, most, expected) in [(five, 4, 0), (four, 3, 0), (four, 4, 4)] {
+            assert_eq!(blocks(&mut reports, most).len(), expected);
+            assert!(!reports.is_due());
+        }
     }
 
     #[test]
