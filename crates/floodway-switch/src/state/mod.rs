@@ -9,6 +9,7 @@ pub mod offload;
 pub mod port;
 pub mod ports;
 pub mod quarantine;
+pub mod queue_pair;
 pub mod shared;
 pub mod supply;
 pub mod uplink;

@@ -16,6 +16,7 @@ use super::front_end::FrontEnd;
 use super::inbound::PortInbound;
 use super::limit::PortLimits;
 use super::offload::{Found, GuestEvent, PortOffload};
+use super::queue_pair::QueuePair;
 use crate::api::events::{Direction, EventKind};
 use crate::api::status::VcpuStatus;
 use crate::capture::Tap;
@@ -26,34 +27,12 @@ use crate::kept::counters::PortCounters;
 use crate::kept::flows::Arrived;
 use crate::kept::journal::KeptJournal;
 use crate::memory::budget::Share;
-use crate::queues::rx::RxQueue;
-use crate::queues::tx::TxQueue;
 use crate::state::quarantine::Quarantine;
 use crate::stats::Traffic;
 use crate::sync::deadline::Deadline;
 use crate::sync::lock;
 use crate::sync::lock_order::{Ordered, Rank};
 use crate::sync::waker::Waker;
-
-/// The two rings of a queue pair. The order of locks is in `lock_order`.
-pub struct QueuePair {
-    rx: Mutex<RxQueue>,
-    tx: Mutex<TxQueue>,
-}
-
-impl QueuePair {
-    /// The receive queue (to the guest).
-    #[inline]
-    pub fn rx(&self) -> Ordered<MutexGuard<'_, RxQueue>> {
-        Ordered::lock(Rank::Receive, &self.rx)
-    }
-
-    /// The transmit queue (from the guest).
-    #[inline]
-    pub fn tx(&self) -> Ordered<MutexGuard<'_, TxQueue>> {
-        Ordered::lock(Rank::Transmit, &self.tx)
-    }
-}
 
 /// What a port has for each of its networks.
 pub struct Membership {
@@ -145,10 +124,7 @@ impl Port {
         tables: Arc<RwLock<MacTables>>,
         events: PortEvents,
     ) -> Self {
-        let pair = || QueuePair {
-            rx: Mutex::new(RxQueue::new(config.queue_bytes)),
-            tx: Mutex::new(TxQueue::default()),
-        };
+        let pair = || QueuePair::new(config.queue_bytes);
         let member = |network: &NetworkConfig| Membership::of(&config, network);
         let carried = Carried::new(config.network.as_ref(), &config.tagged, member);
         Self {
