@@ -32,7 +32,7 @@ impl Direction {
     }
 }
 
-/// What has happened. In documents the name of the kind is the key `event`, in snake case; fields are keys beside it. As text it is said in words, without the
+/// What has happened. In documents the name of the kind is the key `event`, in snake case; fields are keys beside it. Its text is a phrase without the
 /// port's name.
 #[derive(
     Clone,

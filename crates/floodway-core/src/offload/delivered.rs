@@ -1,4 +1,4 @@
-//! What the owner of the guest's receive queue says of frames that were passed to it.
+//! Whether frames that were passed to the owner of the guest's receive queue got into it.
 
 use super::engine::Offload;
 use super::flow::Phase;
@@ -12,8 +12,8 @@ impl<B: 'static> Offload<B> {
         self.port.undelivered.is_some()
     }
 
-    /// The latest frame that was passed to the guest is in the guest's queue (`delivered`), or was dropped. Nothing is reported of one
-    /// of which neither is said.
+    /// The latest frame that was passed to the guest is in the guest's queue (`delivered`), or was dropped. Without this call
+    /// nothing is reported of it.
     #[cold]
     pub fn on_delivered(&mut self, delivered: bool) {
         let Some((id, range)) = self.port.undelivered.take() else { return };

@@ -273,7 +273,7 @@ impl<B: 'static> Receiver<B> {
         if let Some((Seq(left), Seq(right))) = keeping.repeat.take() {
             blocks.push(SackBlock { left, right });
         }
-        let is_report = may_report && keeping.reports.say(&mut blocks, most);
+        let is_report = may_report && keeping.reports.report(&mut blocks, most);
         (blocks, is_report)
     }
 

@@ -19,7 +19,7 @@
 //! - from a segment on of which only the guest knows what becomes of it: that may change the echo of CE (R6), is urgent (R7), has an unknown option or lacks timestamps, or overlaps what came in
 //!   order. It cannot be left out of reports about later ones, for it would be taken for lost. It ends when the guest has caught up;
 //! - likewise, once a batch has brought more ranges than an ACK has room for: the peer would take those between for lost;
-//! - of what the peer sends once more: the guest answers by a DSACK, which is told once;
+//! - of what the peer sends once more: the guest answers by a DSACK, and once is enough;
 //! - while the guest is stopped. When it runs again its queue may be another, and no ranges are known.
 //!
 //! A FIN is reported as Linux does, with its number: it is acknowledged by the guest alone (R7).
@@ -27,17 +27,17 @@
 //! **Fields.** Number, window (R3), echo of the clock (`TS.Recent`, that of the last segment in order: RFC 7323 section 4.3) and of CE are those that the peer has had last: nothing of them changes with
 //! what is out of order.
 //!
-//! **The guest's own ACKs.** A pure ACK of the guest whose blocks the peer has had from here, and whose number it knows, is absorbed, once for each report. All that says more passes: a higher number, a
-//! block that is not known here, a DSACK, another echo, a window. Those beyond the number of reports pass, too, so that a report that got lost is said again; after the one that says all that
+//! **The guest's own ACKs.** A pure ACK of the guest whose blocks the peer has had from here, and whose number it knows, is absorbed, once for each report. All that carries more passes: a higher number, a
+//! block that is not known here, a DSACK, another echo, a window. Those beyond the number of reports pass, too, so that a report that got lost is repeated; after the one that carries all that
 //! was reported no more are absorbed, since they answer something else. What the peer knows never becomes less: blocks are not taken back.
 //!
 //! **Price.** Where the path merely reorders, what fills the hole comes a little later, and the peer hears of that from the guest alone. Meanwhile a sender with a reordering
 //! timer (RFC 8985) may repeat one segment in vain, which the guest's DSACK tells it. Without reports it would have heard of neither. What is reordered within a batch is not reported.
 //!
 //! **Memory.** [`MAX_RANGES`] ranges in the box of what is kept ([`super::keeping`]), which a flow has while there is a hole. What an ACK has no room for is forgotten, the ranges first that changed
-//! longest ago: about these the guest tells something new. So all that is known here was said to the peer, but for the first ranges while a report is due.
+//! longest ago: the guest's own SACK of these is news to the peer. So all that is known here was reported to the peer, but for the first ranges while a report is due.
 //!
-//! **Cost.** A few comparisons for each segment out of order, whatever its size, and one ACK for a flow and batch; nothing for segments in order.
+//! **Cost.** Here a few comparisons for each segment out of order, whatever its size, and in the switch two looks at the port's counts of drops, and one ACK for a flow and batch; nothing for segments in order.
 //!
 //! States and timers: none. Invariants: ranges lie apart from each other, behind the acknowledgement number, and contain only what was delivered to the guest.
 //!
@@ -60,7 +60,7 @@ pub(super) struct Reports {
     ranges: [(Seq, Seq); MAX_RANGES],
     count: u8,
     /// So many of the first ones have changed since the peer has heard of them.
-    unsaid: u8,
+    unreported: u8,
     /// Nothing is reported until the guest has caught up.
     silent: bool,
     /// Reports for which the guest has sent no ACK yet.
@@ -71,7 +71,7 @@ impl Reports {
     pub const EMPTY: Self = Self {
         ranges: [(Seq(0), Seq(0)); MAX_RANGES],
         count: 0,
-        unsaid: 0,
+        unreported: 0,
         silent: false,
         unrepeated: 0,
     };
@@ -84,7 +84,7 @@ impl Reports {
 
     /// The peer is to hear of a range of which it has not heard.
     pub fn is_due(&self) -> bool {
-        self.unsaid > 0 && !self.silent
+        self.unreported > 0 && !self.silent
     }
 
     /// Reports nothing until the guest has caught up.
@@ -101,8 +101,8 @@ impl Reports {
         &self.ranges[..usize::from(self.count).min(MAX_RANGES)]
     }
 
-    fn said(&self) -> &[(Seq, Seq)] {
-        &self.known()[usize::from(self.unsaid.min(self.count))..]
+    fn reported(&self) -> &[(Seq, Seq)] {
+        &self.known()[usize::from(self.unreported.min(self.count))..]
     }
 
     /// Notes that `start..end` was delivered.
@@ -112,10 +112,10 @@ impl Reports {
             return;
         }
         let (mut all, old) = ((start, end), *self);
-        (self.count, self.unsaid) = (1, 1);
+        (self.count, self.unreported) = (1, 1);
         for (n, &(left, right)) in (0..).zip(old.known()) {
             if left.after(all.1) || right.before(all.0) {
-                self.append((left, right), n < old.unsaid);
+                self.append((left, right), n < old.unreported);
             } else {
                 all = (all.0.min(left), all.1.max(right));
             }
@@ -124,13 +124,13 @@ impl Reports {
     }
 
     /// The range that changed longest ago is forgotten if there is no room.
-    fn append(&mut self, range: (Seq, Seq), is_unsaid: bool) {
+    fn append(&mut self, range: (Seq, Seq), is_unreported: bool) {
         if let Some(free) = self.ranges.get_mut(usize::from(self.count)) {
             *free = range;
             self.count += 1;
-            self.unsaid += u8::from(is_unsaid);
+            self.unreported += u8::from(is_unreported);
         } else {
-            self.silent |= is_unsaid;
+            self.silent |= is_unreported;
         }
     }
 
@@ -148,18 +148,18 @@ impl Reports {
     /// The guest has acknowledged all before `acked`, and more than before: its ACKs for reports have come.
     pub fn on_progress(&mut self, acked: Seq) {
         let old = *self;
-        (self.count, self.unsaid, self.unrepeated) = (0, 0, 0);
+        (self.count, self.unreported, self.unrepeated) = (0, 0, 0);
         for (n, &(left, right)) in (0..).zip(old.known()) {
             if left.after(acked) {
-                self.append((left, right), n < old.unsaid);
+                self.append((left, right), n < old.unreported);
             }
         }
     }
 
     /// Appends the ranges to `blocks`, of which a segment has room for `most`. What has no room is forgotten. Returns `true` if the peer learns something.
-    pub fn say(&mut self, blocks: &mut SackList, most: usize) -> bool {
+    pub fn report(&mut self, blocks: &mut SackList, most: usize) -> bool {
         let room = most.saturating_sub(blocks.as_slice().len());
-        self.silent |= usize::from(self.unsaid) > room;
+        self.silent |= usize::from(self.unreported) > room;
         if self.silent {
             return false;
         }
@@ -167,12 +167,12 @@ impl Reports {
         for &(Seq(left), Seq(right)) in self.known() {
             blocks.push(SackBlock { left, right });
         }
-        let is_news = std::mem::take(&mut self.unsaid) > 0;
+        let is_news = std::mem::take(&mut self.unreported) > 0;
         self.unrepeated = self.unrepeated.saturating_add(u8::from(is_news));
         is_news
     }
 
-    /// Takes in the blocks of a pure ACK of the guest with the number `ack`; the peer knows of all before `acked`. Returns `true` if reports have said all of it, and one stands for this ACK.
+    /// Takes in the blocks of a pure ACK of the guest with the number `ack`; the peer knows of all before `acked`. Returns `true` if all of it has been reported, and one report stands for this ACK.
     pub fn stand_for(&mut self, blocks: &[SackBlock], ack: Seq, acked: Seq) -> bool {
         let (Some(first), Some(&latest)) = (blocks.first(), self.known().first()) else {
             return false;
@@ -180,27 +180,27 @@ impl Reports {
         let behind = |block: &&SackBlock| Seq(block.right).after(acked);
         let stands = self.unrepeated > 0
             && !is_dsack(blocks, ack)
-            && blocks.iter().filter(behind).all(|block| self.has_said(block));
+            && blocks.iter().filter(behind).all(|block| self.has_reported(block));
         self.unrepeated -= u8::from(stands);
         if contains(first, latest) {
             self.unrepeated = 0;
-            self.leave_unsaid_to(blocks);
+            self.leave_unreported_to(blocks);
         }
         stands
     }
 
-    /// The guest says what was to be reported, if `blocks` have all of it.
-    fn leave_unsaid_to(&mut self, blocks: &[SackBlock]) {
-        let (unsaid, _) = self.known().split_at(usize::from(self.unsaid.min(self.count)));
-        if unsaid.iter().all(|&range| blocks.iter().any(|block| contains(block, range))) {
-            self.unsaid = 0;
+    /// Nothing is left to report if `blocks` of the guest have all of it.
+    fn leave_unreported_to(&mut self, blocks: &[SackBlock]) {
+        let (unreported, _) = self.known().split_at(usize::from(self.unreported.min(self.count)));
+        if unreported.iter().all(|&range| blocks.iter().any(|block| contains(block, range))) {
+            self.unreported = 0;
         }
     }
 
-    fn has_said(&self, block: &SackBlock) -> bool {
+    fn has_reported(&self, block: &SackBlock) -> bool {
         let (start, end) = (Seq(block.left), Seq(block.right));
         let is_within = |&(left, right): &(Seq, Seq)| !start.before(left) && !end.after(right);
-        start.before(end) && self.said().iter().any(is_within)
+        start.before(end) && self.reported().iter().any(is_within)
     }
 
     /// Returns `false` if a stranger has written it. The peer knows of all before `acked`, and nothing has come behind `highest`.
@@ -210,7 +210,7 @@ impl Reports {
             is_behind && !right.after(highest)
         };
         usize::from(self.count) <= MAX_RANGES
-            && self.unsaid <= self.count
+            && self.unreported <= self.count
             && self.known().iter().all(is_possible)
     }
 }
@@ -226,7 +226,7 @@ mod tests {
 
     fn blocks(reports: &mut Reports, most: usize) -> Vec<(u32, u32)> {
         let mut blocks = SackList::default();
-        reports.say(&mut blocks, most);
+        reports.report(&mut blocks, most);
         blocks.as_slice().iter().map(|block| (block.left, block.right)).collect()
     }
 
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(reports.known().len(), 4);
         assert_eq!(blocks(&mut reports, 3), [(50, 51), (40, 41), (30, 31)]);
         assert_eq!(blocks(&mut reports, 4), [(50, 51), (40, 41), (30, 31)]);
-        assert!(!reports.has_said(&SackBlock { left: 20, right: 21 }));
+        assert!(!reports.has_reported(&SackBlock { left: 20, right: 21 }));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_repeats_what_was_said_once_for_each_report() {
+    fn the_guest_repeats_what_was_reported_once_for_each_report() {
         let ack = |reports: &mut Reports, list: &[(u32, u32)]| {
             let list: Vec<_> =
                 list.iter().map(|&(left, right)| SackBlock { left, right }).collect();
@@ -296,12 +296,12 @@ mod tests {
         reports.note(Seq(50), Seq(60));
         blocks(&mut reports, 4);
         assert!(ack(&mut reports, &[(10, 20)]) && ack(&mut reports, &[(10, 40)]));
-        assert!(ack(&mut reports, &[(50, 60), (10, 40)]), "it has said all");
+        assert!(ack(&mut reports, &[(50, 60), (10, 40)]), "it has all of it");
         assert!(!ack(&mut reports, &[(50, 60), (10, 40)]), "and answers something else");
     }
 
     #[test]
-    fn what_the_guest_has_said_is_not_reported_any_more() {
+    fn what_the_guest_has_reported_is_not_reported_again() {
         let [first, second] = [(10, 20), (30, 40)].map(|(left, right)| SackBlock { left, right });
         let mut reports = after(&[(10, 20), (30, 40)]);
         assert!(!reports.stand_for(&[first], Seq(5), Seq(5)) && reports.is_due());
@@ -315,7 +315,7 @@ mod tests {
         blocks(&mut reports, 4);
         reports.note(Seq(50), Seq(60));
         reports.on_progress(Seq(15));
-        assert_eq!((reports.count, reports.unsaid, reports.unrepeated), (2, 1, 0));
+        assert_eq!((reports.count, reports.unreported, reports.unrepeated), (2, 1, 0));
         assert!(reports.is_possible(Seq(15), Seq(60)) && !reports.is_possible(Seq(30), Seq(60)));
         reports.on_progress(Seq(60));
         assert!(reports.is_at_rest() && !reports.is_due());
@@ -327,7 +327,7 @@ mod tests {
         assert!(good.is_possible(Seq(9), Seq(40)));
         let bad = [
             Reports { count: 5, ..good },
-            Reports { unsaid: 3, ..good },
+            Reports { unreported: 3, ..good },
             Reports { ranges: [(Seq(20), Seq(10)); 4], ..good },
             Reports { ranges: [(Seq(20), Seq(20)); 4], ..good },
             Reports { ranges: [(Seq(9), Seq(10)); 4], ..good },

@@ -98,7 +98,7 @@ fn a_hole_is_repaired_in_a_round_trip_while_the_guest_waits_for_its_cpu() {
     let (no_sack, _) = time_to_repair("hole-no-sack", |setup| setup.guest.sack = false);
     // The way there and back, and a quarter of it for reordering (RFC 8985).
     assert!(early >= MS(8) && early < MS(12) && timeouts == 0, "{early:?} {timeouts}");
-    // Without reports it waits for the guest, which is told nothing before.
+    // Without reports it waits until the guest has run.
     assert!(off >= MS(34) && no_sack >= MS(34), "{off:?} {no_sack:?}");
 }
 
@@ -188,7 +188,7 @@ fn flows_that_are_paused_drained_or_offline_report_nothing() {
 
     is_silent("drained", |world| world.drain(true));
     is_silent("off", |world| world.configure(|config| config.receive = false));
-    // What is due when the rings stop is not said any more.
+    // A report that is due when the rings stop is dropped.
     let mut world = waiting("due", |_| {});
     let (packet, before) = (peer_segment(&world, 1), counters(&world).acks_sent);
     world.network_packet(&packet);
