@@ -7,7 +7,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::timeout;
 
-use super::{ClientError, ControlClient, Door, TIMEOUT};
+use super::transport::Door;
+use super::{ClientError, ControlClient, TIMEOUT};
 use crate::capture::{CaptureList, CaptureRequest, CaptureStatus, ID_HEADER};
 
 /// How often a capture is asked whether it is to go on.

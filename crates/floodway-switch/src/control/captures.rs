@@ -13,9 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::Json;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{self, Bytes, HttpBody};
 use axum::extract::connect_info::ConnectInfo;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -23,6 +22,7 @@ use http_body::Frame;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::changes::aside;
+use super::extract::Body;
 use super::failure::{Failure, Source};
 use super::peer::{Peer, may};
 use crate::api::capture::{CaptureList, CaptureRequest, CaptureStatus, ID_HEADER, MEDIA_TYPE};
@@ -46,16 +46,16 @@ pub(super) async fn list(State(state): State<Owned>) -> Json<CaptureList> {
 pub(super) async fn begin(
     State(state): State<Owned>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Result<Json<CaptureRequest>, JsonRejection>,
+    request: Result<Body<CaptureRequest>, Failure>,
 ) -> Result<Response, Failure> {
     let uid = check_rights(peer, state.owner)?;
-    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
+    let Body(request) = request?;
     let (sender, receiver) = mpsc::channel(CHUNKS);
     let begin = move || state.source.capture(&request, uid, Box::new(Queue(sender)));
     let id = aside(begin).await?;
     let headers =
         [(header::CONTENT_TYPE.as_str(), MEDIA_TYPE.to_owned()), (ID_HEADER, id.to_string())];
-    Ok((headers, Body::new(Chunks(receiver))).into_response())
+    Ok((headers, body::Body::new(Chunks(receiver))).into_response())
 }
 
 pub(super) async fn end(

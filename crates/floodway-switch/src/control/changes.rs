@@ -10,12 +10,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
+use super::extract::{Body, Query};
 use super::failure::Failure;
 use super::table::Routes;
 use crate::api::control::{ChangeQuery, ControlError, PageQuery, PortPage, UplinkPage};
@@ -24,9 +24,6 @@ use crate::api::openapi;
 use crate::api::plan::Plan;
 use crate::config::{Config, ConfigError};
 use crate::operator::ConfigApi;
-
-type HowQuery = Result<Query<ChangeQuery>, QueryRejection>;
-type Body = Result<Json<Document>, JsonRejection>;
 
 /// What answers.
 type Source = Arc<dyn ConfigApi>;
@@ -82,7 +79,7 @@ async fn openapi() -> Json<Value> {
 
 async fn ports(
     State(source): State<Source>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    query: Query<PageQuery>,
 ) -> Result<Json<PortPage>, Failure> {
     let (ports, next) = page(source, Kind::Port, query).await?;
     Ok(Json(PortPage { ports, next }))
@@ -90,7 +87,7 @@ async fn ports(
 
 async fn uplinks(
     State(source): State<Source>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    query: Query<PageQuery>,
 ) -> Result<Json<UplinkPage>, Failure> {
     let (uplinks, next) = page(source, Kind::Uplink, query).await?;
     Ok(Json(UplinkPage { uplinks, next }))
@@ -100,9 +97,8 @@ async fn uplinks(
 async fn page(
     source: Source,
     kind: Kind,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<(Vec<Document>, Option<String>), Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     let page = move || {
         let config = source.configuration()?;
         let names = kind.names(&config);
@@ -124,11 +120,10 @@ async fn show(
 async fn put(
     State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
-    how: HowQuery,
+    how: Query<ChangeQuery>,
     headers: HeaderMap,
-    body: Body,
+    Body(keys): Body<Document>,
 ) -> Result<Json<Plan>, Failure> {
-    let keys = document(body)?;
     change(source, how, move |running| {
         check_named(&headers, running, kind, &name)?;
         edit::put(running, kind, &name, &keys)
@@ -139,11 +134,10 @@ async fn put(
 async fn patch(
     State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
-    how: HowQuery,
+    how: Query<ChangeQuery>,
     headers: HeaderMap,
-    body: Body,
+    Body(keys): Body<Document>,
 ) -> Result<Json<Plan>, Failure> {
-    let keys = document(body)?;
     change(source, how, move |running| {
         check_named(&headers, running, kind, &name)?;
         edit::patch(running, kind, &name, &keys)
@@ -154,7 +148,7 @@ async fn patch(
 async fn delete(
     State(Named { source, kind }): State<Named>,
     Path(name): Path<String>,
-    how: HowQuery,
+    how: Query<ChangeQuery>,
     headers: HeaderMap,
 ) -> Result<Json<Plan>, Failure> {
     change(source, how, move |running| {
@@ -172,7 +166,7 @@ async fn config(State(source): State<Source>) -> Result<Response, Failure> {
 
 async fn put_config(
     State(source): State<Source>,
-    how: HowQuery,
+    how: Query<ChangeQuery>,
     headers: HeaderMap,
     body: String,
 ) -> Result<Json<Plan>, Failure> {
@@ -192,10 +186,9 @@ async fn put_config(
 /// Makes a change.
 async fn change(
     source: Source,
-    how: HowQuery,
+    Query(how): Query<ChangeQuery>,
     edit: impl Fn(&Config) -> Result<Config, ControlError> + Send + 'static,
 ) -> Result<Json<Plan>, Failure> {
-    let Query(how) = how.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.reconfigure(&edit, how.dry_run)).await?))
 }
 
@@ -206,11 +199,6 @@ pub(super) async fn aside<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     // It cannot have panicked: that ends the process.
     done.unwrap_or_else(|error| Err(ControlError::Failed(error.to_string())))
-}
-
-fn document(body: Body) -> Result<Document, Failure> {
-    let Json(keys) = body.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
-    Ok(keys)
 }
 
 fn text(config: &Config) -> Result<String, ControlError> {

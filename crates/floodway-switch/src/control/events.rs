@@ -12,13 +12,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_core::Stream;
 
+use super::extract::Query;
 use super::failure::{Failure, Source};
 use crate::api::events::EventQuery;
 use crate::events::EventReader;
@@ -28,11 +28,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) async fn follow(
     State(source): State<Source>,
-    query: Result<Query<EventQuery>, QueryRejection>,
+    Query(mut query): Query<EventQuery>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failure> {
-    let Query(mut query) =
-        query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     // It is later than what the address says: a browser repeats that when it connects again.
     if let Some(last) = headers.get("last-event-id") {
         let id = last.to_str().unwrap_or_default().parse();

@@ -27,6 +27,7 @@ mod changes;
 #[cfg(any(test, feature = "checked-answers"))]
 mod checked;
 mod events;
+mod extract;
 mod failure;
 mod manage;
 mod metrics;

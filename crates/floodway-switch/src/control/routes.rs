@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 
 use super::changes::aside;
+use super::extract::{Body, Query};
 use super::failure::{Failure, Source, error};
 use super::metrics::Format;
 use super::table::Routes;
@@ -81,17 +81,15 @@ async fn version() -> Json<Version> {
 
 async fn flows(
     State(source): State<Source>,
-    query: Result<Query<FlowQuery>, QueryRejection>,
+    Query(query): Query<FlowQuery>,
 ) -> Result<Json<FlowPage>, Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.flows(&query)?))
 }
 
 async fn pairs(
     State(source): State<Source>,
-    query: Result<Query<PairQuery>, QueryRejection>,
+    Query(query): Query<PairQuery>,
 ) -> Result<Json<PairPage>, Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.pairs(&query)?))
 }
 
@@ -105,9 +103,8 @@ async fn offload(
 async fn set_offload(
     State(source): State<Source>,
     Path(port): Path<String>,
-    change: Result<Json<OffloadChange>, JsonRejection>,
+    Body(change): Body<OffloadChange>,
 ) -> Result<Json<OffloadSettings>, Failure> {
-    let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.offload(&port, &change)).await?))
 }
 
@@ -117,9 +114,8 @@ async fn inbound(State(source): State<Source>) -> Result<Json<InboundStatus>, Fa
 
 async fn set_inbound(
     State(source): State<Source>,
-    change: Result<Json<InboundChange>, JsonRejection>,
+    Body(change): Body<InboundChange>,
 ) -> Result<Json<InboundStatus>, Failure> {
-    let Json(change) = change.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.inbound(&change)).await?))
 }
 
@@ -140,17 +136,15 @@ async fn port_status(
 async fn flow(
     State(source): State<Source>,
     Path(port): Path<String>,
-    query: Result<Query<FlowKey>, QueryRejection>,
+    Query(key): Query<FlowKey>,
 ) -> Result<Json<FlowStatus>, Failure> {
-    let Query(key) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(source.flow(&port, &key)?))
 }
 
 async fn networks(
     State(source): State<Source>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Json<NetworkPage>, Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     let page = move || networks::page(&source.configuration()?, &source.status(), &query);
     Ok(Json(aside(page).await?))
 }
@@ -170,9 +164,8 @@ async fn network(
 
 async fn workers(
     State(source): State<Source>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Json<WorkerPage>, Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     let mut workers = source.status().workers;
     let names: Vec<_> = workers.iter().map(|worker| worker.index.to_string()).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -182,9 +175,8 @@ async fn workers(
 
 async fn trace(
     State(source): State<Source>,
-    request: Result<Json<TraceRequest>, JsonRejection>,
+    Body(request): Body<TraceRequest>,
 ) -> Result<Json<Trace>, Failure> {
-    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.trace(&request)).await?))
 }
 
@@ -198,18 +190,16 @@ async fn drain_status(
 async fn drain(
     State(source): State<Source>,
     Path(port): Path<String>,
-    request: Result<Json<DrainRequest>, JsonRejection>,
+    Body(request): Body<DrainRequest>,
 ) -> Result<Json<DrainStatus>, Failure> {
-    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.drain(&port, Some(request.draining))).await?))
 }
 
 async fn prometheus(
     State(source): State<Source>,
-    query: Result<Query<MetricsQuery>, QueryRejection>,
+    Query(query): Query<MetricsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let Query(query) = query.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
     let inbound = source.inbound(&InboundChange::default()).ok();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 
 use super::changes::aside;
+use super::extract::Body;
 use super::failure::Failure;
 use super::table::Routes;
 use crate::api::control::{UpgradeRequest, UpgradeStatus};
@@ -31,8 +31,7 @@ async fn state(State(source): State<Source>) -> Json<UpgradeStatus> {
 
 async fn begin(
     State(source): State<Source>,
-    request: Result<Json<UpgradeRequest>, JsonRejection>,
+    Body(request): Body<UpgradeRequest>,
 ) -> Result<Json<UpgradeStatus>, Failure> {
-    let Json(request) = request.map_err(|rejection| Failure::bad_request(rejection.body_text()))?;
     Ok(Json(aside(move || source.upgrade(&request)).await?))
 }
