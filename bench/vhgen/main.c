@@ -5,9 +5,14 @@
  * receive ring, so the switch is the bottleneck; `full_bursts` (bursts that found no room) shows whether it was. Frames
  * that take many receive buffers would overrun B's ring in one burst; there a window bounds the frames in flight, as
  * TCP's does. A frame is in flight until it or a later one arrives, or until nothing has arrived for WRITE_OFF_S.
- * Phases: announce both MAC addresses until they cross (the switch has connected and learnt), warm up, measure, drain.
- * The rate counts frames received inside the measurement; loss counts the whole run, after the drain.
- * Prints one line of JSON. Exit status: 0 measured, 1 the switch or DPDK failed, 2 bad command line.
+ *
+ * It announces both MAC addresses until they cross (the switch has connected and learnt), and prints a line. Each line of its standard
+ * input, "SETTLE SECONDS", is then a slice: frames move for SETTLE seconds and are not counted, then for SECONDS and are; a line of
+ * figures follows. Between slices nothing moves, and frames stay where they are: the switch may be stopped then. When standard input
+ * ends, frames that are under way are received, and a last line counts all: loss is only known there.
+ * Lines of output are JSON objects. Exit status: 0 all was measured, 1 the switch or DPDK failed, 2 bad command line.
+ *
+ * By hand: (echo 0.5 3) | vhgen --server --port-a a.sock --port-b b.sock
  */
 #include <rte_cycles.h>
 #include <rte_ethdev.h>
@@ -249,18 +254,17 @@ static void drain(struct traffic *t, struct counters *c)
 			quiet_since = rte_rdtsc();
 }
 
-static void print_report(const struct options *o, const struct counters *c, const struct counters *all)
+static void print_slice(const struct counters *c)
 {
-	double rate = c->received / c->seconds;
+	printf("{\"seconds\":%.6f,\"cpu_seconds\":%.6f,\"received\":%lu,\"bursts\":%lu,\"full_bursts\":%lu,\"unbuilt_bursts\":%lu}\n",
+	       c->seconds, c->cpu_seconds, c->received, c->bursts, c->full_bursts, c->unbuilt);
+	fflush(stdout);
+}
 
-	printf("{\"size\":%u,\"flows\":%u,\"tso_mss\":%u,\"touch_all\":%s,\"seconds\":%.6f,\"cpu_seconds\":%.6f,\"tsc_hz\":%lu,"
-	       "\"sent\":%lu,\"received\":%lu,\"mpps\":%.6f,\"gbps\":%.6f,"
-	       "\"bursts\":%lu,\"full_bursts\":%lu,\"unbuilt_bursts\":%lu,"
-	       "\"total_sent\":%lu,\"total_received\":%lu,\"lost\":%ld,\"reordered\":%lu,\"cut\":%lu,\"corrupt\":%lu,"
-	       "\"foreign\":%lu}\n",
-	       o->size, o->flows, o->mss, o->touch_all ? "true" : "false", c->seconds, c->cpu_seconds,
-	       rte_get_tsc_hz(), c->sent, c->received, rate / 1e6, rate * o->size * 8 / 1e9, c->bursts, c->full_bursts, c->unbuilt, all->sent,
-	       all->received, (long)(all->sent - all->received), all->reordered, all->cut, all->corrupt, all->foreign);
+static void print_totals(const struct counters *all)
+{
+	printf("{\"sent\":%lu,\"received\":%lu,\"reordered\":%lu,\"cut\":%lu,\"corrupt\":%lu,\"foreign\":%lu}\n", all->sent,
+	       all->received, all->reordered, all->cut, all->corrupt, all->foreign);
 }
 
 static void add(struct counters *sum, const struct counters *c)
@@ -273,35 +277,50 @@ static void add(struct counters *sum, const struct counters *c)
 	sum->reordered += c->reordered;
 }
 
+/* The slices that lines of standard input ask for. False if one of them does not. */
+static bool serve(struct traffic *t, struct counters *all)
+{
+	double settle, seconds;
+	int fields;
+
+	while (!stopped && (fields = scanf("%lf %lf", &settle, &seconds)) == 2) {
+		struct counters before = { 0 }, measured = { 0 };
+
+		run(t, &before, settle);
+		run(t, &measured, seconds);
+		add(all, &before);
+		add(all, &measured);
+		print_slice(&measured);
+	}
+	return stopped || fields == EOF;
+}
+
 int main(int argc, char **argv)
 {
 	struct options o = options_parse(argc, argv);
 	static struct traffic t = { .first = BURST };
-	struct counters warmup = { 0 }, measured = { 0 }, all = { 0 };
+	struct counters all = { 0 };
+	const char *failure = NULL;
 
 	ports_start(&o, &t.a, &t.b);
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
 	t.kind = frame_kind_new(o.size, o.flows, o.mss, o.touch_all, t.a.mac, t.b.mac);
 	t.window = o.window;
-	bool learnt = learn(&t);
-	if (learnt) {
-		run(&t, &warmup, o.warmup_s);
-		run(&t, &measured, o.seconds);
-		add(&all, &warmup);
-		add(&all, &measured);
+	if (learn(&t)) {
+		printf("{\"tsc_hz\":%lu}\n", rte_get_tsc_hz());
+		fflush(stdout);
+		if (!serve(&t, &all))
+			failure = "a line of standard input is not SETTLE SECONDS";
 		drain(&t, &all);
-		if (!stopped)
-			print_report(&o, &measured, &all);
+		print_totals(&all);
+	} else {
+		failure = "the switch carried no frames between the ports";
 	}
 	ports_stop(&t.a, &t.b);
-	if (stopped) {
-		fputs("vhgen: interrupted\n", stderr);
-		return 1;
-	}
-	if (!learnt) {
-		fprintf(stderr, "vhgen: the switch carried no frames between the ports within %.0f s\n", LEARN_TIMEOUT_S);
-		return 1;
-	}
-	return 0;
+	if (stopped)
+		failure = "interrupted";
+	if (failure)
+		fprintf(stderr, "vhgen: %s\n", failure);
+	return failure != NULL;
 }

@@ -11,7 +11,7 @@
 
 static const char usage_text[] =
 	"usage: vhgen --port-a SOCKET --port-b SOCKET [options]\n"
-	"Sends frames into a vhost-user switch on port A and counts them on port B, on one core.\n"
+	"Sends frames into a vhost-user switch on port A and counts them on port B, on one core, in slices that standard input asks for.\n"
 	"  --server          create the sockets and wait for the switch to connect\n"
 	"  --core N          CPU to run on (1)\n"
 	"  --size BYTES      frame length without FCS (64)\n"
@@ -21,8 +21,6 @@ static const char usage_text[] =
 	"  --window N        frames in flight at most; without it, port A's ring is kept full\n"
 	"  --queue-size N    descriptors per virtqueue (256)\n"
 	"  --memory MB       hugepage memory (512)\n"
-	"  --warmup S        seconds before the measurement (1)\n"
-	"  --seconds S       seconds of measurement (3)\n"
 	"  --verbose         DPDK's debug log on stderr\n";
 
 static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
@@ -48,16 +46,6 @@ static unsigned long parse_number(const char *name, const char *text, unsigned l
 	return value;
 }
 
-static double parse_seconds(const char *name, const char *text)
-{
-	char *end;
-	double value = strtod(text, &end);
-
-	if (end == text || *end || !(value >= 0.01 && value <= 3600))
-		fail("--%s %s: give seconds from 0.01 to 3600", name, text);
-	return value;
-}
-
 static void check(const struct options *o)
 {
 	if (!o->port_a || !o->port_b)
@@ -73,16 +61,14 @@ static void check(const struct options *o)
 
 struct options options_parse(int argc, char **argv)
 {
-	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, QUEUE, MEMORY, WARMUP, SECONDS, VERBOSE };
+	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, QUEUE, MEMORY, VERBOSE };
 	static const struct option names[] = {
 		{ "port-a", 1, NULL, PORT_A }, { "port-b", 1, NULL, PORT_B }, { "server", 0, NULL, SERVER },
 		{ "core", 1, NULL, CORE }, { "size", 1, NULL, SIZE }, { "flows", 1, NULL, FLOWS },
 		{ "tso", 1, NULL, TSO }, { "touch-all", 0, NULL, TOUCH }, { "window", 1, NULL, WINDOW }, { "queue-size", 1, NULL, QUEUE },
-		{ "memory", 1, NULL, MEMORY }, { "warmup", 1, NULL, WARMUP }, { "seconds", 1, NULL, SECONDS },
-		{ "verbose", 0, NULL, VERBOSE }, { NULL, 0, NULL, 0 },
+		{ "memory", 1, NULL, MEMORY }, { "verbose", 0, NULL, VERBOSE }, { NULL, 0, NULL, 0 },
 	};
-	struct options o = { .core = 1, .size = 64, .flows = 1, .queue_size = 256, .memory_mb = 512,
-			     .warmup_s = 1, .seconds = 3 };
+	struct options o = { .core = 1, .size = 64, .flows = 1, .queue_size = 256, .memory_mb = 512 };
 	int index, option;
 
 	while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
@@ -98,8 +84,6 @@ struct options options_parse(int argc, char **argv)
 		case WINDOW: o.window = parse_number("window", optarg, 1, 1u << 20); break;
 		case QUEUE: o.queue_size = parse_number("queue-size", optarg, 64, 1024); break;
 		case MEMORY: o.memory_mb = parse_number("memory", optarg, 64, 65536); break;
-		case WARMUP: o.warmup_s = parse_seconds("warmup", optarg); break;
-		case SECONDS: o.seconds = parse_seconds("seconds", optarg); break;
 		case VERBOSE: o.verbose = true; break;
 		default: fputs(usage_text, stderr); exit(2);
 		}

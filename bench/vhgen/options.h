@@ -17,8 +17,6 @@ struct options {
 	uint32_t window;      /* frames in flight at most; 0: as many as the ring takes */
 	unsigned queue_size;  /* descriptors per virtqueue */
 	unsigned memory_mb;   /* hugepage memory */
-	double warmup_s;
-	double seconds;
 	bool verbose;         /* DPDK's debug log of the vhost-user negotiation on stderr */
 };
 

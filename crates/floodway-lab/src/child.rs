@@ -4,7 +4,7 @@
 //! by the kernel on those that it cannot ([`crate::process`]).
 
 use std::io;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,13 @@ impl Process {
         self.pid
     }
 
+    /// Its standard input and output, where both are pipes that nobody has taken yet.
+    #[must_use]
+    pub fn take_pipes(&self) -> Option<(ChildStdin, ChildStdout)> {
+        let mut child = lock(&self.child);
+        child.stdin.take().zip(child.stdout.take())
+    }
+
     /// The status if it has ended, `None` while it runs.
     ///
     /// # Errors
@@ -75,6 +82,15 @@ impl Process {
             return Ok(());
         }
         send_signal(child.id(), signal).with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    /// Sends a signal to it and to its children, which are of its process group.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for example since all of them have ended.
+    pub fn signal_group(&self, signal: i32) -> Result<()> {
+        send_signal_to_group(self.pid, signal)
+            .with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.

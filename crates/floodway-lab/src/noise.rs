@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use floodway_report::stats;
+use serde::Serialize;
 
 use crate::vcpu;
 
@@ -132,11 +133,11 @@ fn pin_to(core: usize) -> Option<()> {
 }
 
 /// What others had of the machine while a block ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Disturbance {
     /// Share of all processors' time that was stolen.
     pub steal: f64,
-    /// Share of the VMs' core that others had.
+    /// Share of the VMs' core that others had; of a benchmark, of the switch's or the client's, whichever is larger.
     pub strangers: f64,
 }
 

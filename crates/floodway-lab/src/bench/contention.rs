@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -30,6 +31,13 @@ impl PollerTime {
             }
         }
         Ok(Self(threads))
+    }
+
+    /// Time on a CPU of all threads since `earlier`.
+    pub fn ran_since(&self, earlier: &Self) -> Duration {
+        let before = |id| earlier.0.get(id).map_or(0, |times| times.0);
+        let ran = self.0.iter().map(|(id, times)| times.0.saturating_sub(before(id)));
+        Duration::from_nanos(ran.sum())
     }
 
     /// Of the time that the busiest thread, the one that polls, wanted to run since `earlier`: the
@@ -86,5 +94,6 @@ mod tests {
         let later = PollerTime(BTreeMap::from([(1, (110, 900)), (2, (350, 110)), (3, (1, 1))]));
         assert!((later.waited_since(&earlier) - 0.25).abs() < 1e-9);
         assert!(later.waited_since(&later).abs() < 1e-9);
+        assert_eq!(later.ran_since(&earlier), Duration::from_nanos(10 + 300 + 1));
     }
 }

@@ -1,13 +1,16 @@
-//! From rounds to the table, the report's rows and its samples.
+//! From slices to the table, the report's rows and its samples.
+
+use std::collections::BTreeMap;
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use floodway_report::table::number;
-use floodway_report::{Row, Samples, stats};
+use floodway_report::{Row, Samples, report, stats};
 
 use super::case::{Case, Frames};
 use super::peer::PeerKind;
-use super::{CONTENDED, Round};
+use super::slices::Slice;
+use super::{Results, SEED};
 
 /// A loss above this part of all frames is worth a word.
 const LOSSY: f64 = 0.01;
@@ -22,14 +25,18 @@ const TWO_PROCESSES_BESIDE_ONE: f64 = 0.98;
 struct Metric {
     name: &'static str,
     unit: &'static str,
-    of: fn(&Round) -> Option<f64>,
+    of: fn(&Case, &Slice) -> Option<f64>,
 }
 
 const PACKETS: Metric =
-    Metric { name: "pps", unit: "Mpps", of: |round| Some(round.measurement.mpps) };
-const BYTES: Metric =
-    Metric { name: "throughput", unit: "Gbit/s", of: |round| Some(round.measurement.gbps) };
-const CYCLES: Metric = Metric { name: "cycles per packet", unit: "cycles", of: Round::cycles };
+    Metric { name: "pps", unit: "Mpps", of: |_, slice| Some(slice.measurement.mpps()) };
+const BYTES: Metric = Metric {
+    name: "throughput",
+    unit: "Gbit/s",
+    of: |case, slice| Some(slice.measurement.mpps() * f64::from(case.size()) * 8e-3),
+};
+const CYCLES: Metric =
+    Metric { name: "cycles per packet", unit: "cycles", of: |_, slice| slice.cycles() };
 
 /// GSO packets are counted in bits, for that is what they are for.
 const fn rate(case: &Case) -> Metric {
@@ -40,31 +47,35 @@ const fn rate(case: &Case) -> Metric {
 }
 
 /// The comparisons of all cases, with and without cycles. Bands only where Floodway was asked for (`compared`).
-pub fn rows(cases: &[Case], kinds: &[PeerKind], rounds: &[Round], compared: bool) -> Vec<Row> {
+pub fn rows(cases: &[Case], kinds: &[PeerKind], slices: &[Slice], compared: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     for (case, peer) in pairs(cases, kinds) {
-        let mut row = comparison(case, peer, rounds, &rate(case)).median_row();
-        match peer {
-            PeerKind::OvsDpdk if compared => {
-                row.judge(case.accepted_ratio_to_ovs(), None, None);
-            }
-            PeerKind::Bridge if compared => row.judge(Some(CHANNEL_BESIDE_NATIVE), None, None),
-            PeerKind::SingleProcess if compared => {
-                row.judge(Some(TWO_PROCESSES_BESIDE_ONE), None, None);
-            }
-            _ => {}
+        let mut row = comparison(case, peer, slices, &rate(case)).median_row();
+        if compared {
+            row.judge(Some(accepted(case, peer)), None, None);
         }
         rows.push(row);
-        rows.push(comparison(case, peer, rounds, &CYCLES).median_row());
+        rows.push(comparison(case, peer, slices, &CYCLES).median_row());
     }
+    report::add_intervals(&mut rows, &samples(cases, kinds, slices), SEED);
     rows
 }
 
+/// Least accepted ratio of rates.
+const fn accepted(case: &Case, peer: PeerKind) -> f64 {
+    match peer {
+        PeerKind::Floodway | PeerKind::SingleProcess => TWO_PROCESSES_BESIDE_ONE,
+        PeerKind::Testpmd => case.accepted_ratio_to_testpmd(),
+        PeerKind::OvsDpdk => case.accepted_ratio_to_ovs(),
+        PeerKind::Bridge => CHANNEL_BESIDE_NATIVE,
+    }
+}
+
 /// What [`rows`] were computed from.
-pub fn samples(cases: &[Case], kinds: &[PeerKind], rounds: &[Round]) -> Vec<Samples> {
+pub fn samples(cases: &[Case], kinds: &[PeerKind], slices: &[Slice]) -> Vec<Samples> {
     pairs(cases, kinds)
         .flat_map(|(case, peer)| {
-            [rate(case), CYCLES].map(|metric| comparison(case, peer, rounds, &metric))
+            [rate(case), CYCLES].map(|metric| comparison(case, peer, slices, &metric))
         })
         .collect()
 }
@@ -77,118 +88,152 @@ fn pairs<'a>(
     cases.iter().flat_map(move |case| peers.clone().map(move |peer| (case, peer)))
 }
 
-fn comparison(case: &Case, peer: PeerKind, rounds: &[Round], metric: &Metric) -> Samples {
-    Samples {
-        name: format!("{} {} vs {peer}", metric.name, case.name()),
-        unit: metric.unit.into(),
-        value: values(case, PeerKind::Floodway, rounds, metric),
-        baseline: values(case, peer, rounds, metric),
-        ..Samples::default()
-    }
+/// Entry *i* of both is of the same round. Of rounds without Floodway there is the other switch alone.
+fn comparison(case: &Case, peer: PeerKind, slices: &[Slice], metric: &Metric) -> Samples {
+    let (own, other) = (quiet(case, PeerKind::Floodway, slices), quiet(case, peer, slices));
+    let value = |slice: &Slice| (metric.of)(case, slice);
+    let (value, baseline) = if own.is_empty() {
+        (Vec::new(), other.values().filter_map(|slice| value(slice)).collect())
+    } else {
+        let both = own.iter().filter_map(|(number, own)| Some((own, other.get(number)?)));
+        both.filter_map(|(own, other)| value(own).zip(value(other))).unzip()
+    };
+    let (name, unit) = (format!("{} {} vs {peer}", metric.name, case.name()), metric.unit.into());
+    Samples { name, unit, value, baseline, ..Samples::default() }
 }
 
-fn values(case: &Case, peer: PeerKind, rounds: &[Round], metric: &Metric) -> Vec<f64> {
-    of(case, peer, rounds).filter_map(metric.of).collect()
+/// Slices that nothing has disturbed, by number.
+fn quiet<'a>(case: &Case, peer: PeerKind, slices: &'a [Slice]) -> BTreeMap<u32, &'a Slice> {
+    let quiet = of(case, peer, slices).filter(|slice| slice.disturbance.is_quiet());
+    quiet.map(|slice| (slice.number, slice)).collect()
 }
 
-fn of<'a>(case: &Case, peer: PeerKind, rounds: &'a [Round]) -> impl Iterator<Item = &'a Round> {
+fn of<'a>(case: &Case, peer: PeerKind, slices: &'a [Slice]) -> impl Iterator<Item = &'a Slice> {
     let name = case.name();
-    rounds.iter().filter(move |round| round.peer == peer && round.case == name)
+    slices.iter().filter(move |slice| slice.peer == peer && slice.case == name)
 }
 
-/// One line per case, one column per switch: median (least to most), cycles, and Floodway's ratio.
-pub fn table(cases: &[Case], kinds: &[PeerKind], rounds: &[Round]) -> String {
+/// One line per case, one column per switch: median, cycles, and Floodway's ratio with its interval.
+pub fn table(cases: &[Case], kinds: &[PeerKind], slices: &[Slice]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     let header = kinds.iter().map(ToString::to_string);
     table.set_header(["case".to_owned(), "unit".to_owned()].into_iter().chain(header));
     for case in cases {
-        let cells = kinds.iter().map(|kind| cell(case, *kind, rounds));
+        let cells = kinds.iter().map(|kind| cell(case, *kind, slices));
         table.add_row([case.name(), rate(case).unit.to_owned()].into_iter().chain(cells));
     }
     table.to_string()
 }
 
-fn cell(case: &Case, kind: PeerKind, rounds: &[Round]) -> String {
-    let metric = rate(case);
-    let measured = values(case, kind, rounds, &metric);
-    let Some(median) = stats::median(&measured) else { return "-".into() };
-    let extreme = |q| stats::quantile(&measured, q).map_or_else(String::new, number);
-    let mut text = format!("{} ({} to {})", number(median), extreme(0.0), extreme(1.0));
-    if let Some(cycles) = stats::median(&values(case, kind, rounds, &CYCLES)) {
+fn cell(case: &Case, kind: PeerKind, slices: &[Slice]) -> String {
+    let of = |metric: &Metric| {
+        let quiet = quiet(case, kind, slices).into_values();
+        stats::median(&quiet.filter_map(|slice| (metric.of)(case, slice)).collect::<Vec<_>>())
+    };
+    let Some(median) = of(&rate(case)) else { return "-".into() };
+    let mut text = number(median);
+    if let Some(cycles) = of(&CYCLES) {
         text += &format!(", {cycles:.0} cycles");
     }
-    let own = stats::median(&values(case, PeerKind::Floodway, rounds, &metric));
-    if let (Some(own), true) = (own, kind != PeerKind::Floodway) {
-        text += &format!("\nfloodway {:.2}x", own / median);
+    if kind != PeerKind::Floodway {
+        text += &ratio(&comparison(case, kind, slices, &rate(case)));
     }
     text
 }
 
+/// A line with the ratio and its interval, if it was measured.
+fn ratio(paired: &Samples) -> String {
+    let Some(ratio) = paired.median_row().headline().filter(|_| !paired.value.is_empty()) else {
+        return String::new();
+    };
+    let interval = stats::ratio_interval(&paired.value, &paired.baseline, SEED);
+    let interval = interval.map_or_else(String::new, |interval| {
+        format!(" [{:.2} to {:.2}]", interval.low, interval.high)
+    });
+    format!("\nfloodway {ratio:.2}x{interval}")
+}
+
 /// What a reader must know before trusting the figures.
-pub fn caveats(rounds: &[Round]) -> Vec<String> {
-    let mut caveats = Vec::new();
-    let count =
-        |wanted: &dyn Fn(&Round) -> bool| rounds.iter().filter(|round| wanted(round)).count();
-    let contended = count(&Round::contended);
-    if contended > 0 {
+pub fn caveats(results: &Results) -> Vec<String> {
+    let (slices, mut caveats) = (&results.slices, Vec::new());
+    let count = |wanted: fn(&Slice) -> bool| slices.iter().filter(|slice| wanted(slice)).count();
+    let disturbed = count(|slice| !slice.disturbance.is_quiet());
+    if disturbed > 0 {
         caveats.push(format!(
-            "in {contended} of {} measurements other programs had more than {:.0} % of the switch's or the client's core: no cycles are given; stop them and repeat",
-            rounds.len(),
-            CONTENDED * 100.0
+            "{disturbed} of {} slices were disturbed by the hypervisor or by others on one of the two cores, and do not count",
+            slices.len()
         ));
     }
-    let lossy = count(&|round| round.measurement.loss() > LOSSY);
-    if lossy > 0 {
-        caveats.push(format!(
-            "in {lossy} of {} measurements more than {:.0} % of the frames were lost; rates count what arrived",
-            rounds.len(),
-            LOSSY * 100.0
-        ));
-    }
-    let unsaturated = count(&|round| round.measurement.cycles().is_none());
+    let unsaturated = count(|slice| !slice.measurement.is_saturated());
     if unsaturated > 0 {
         caveats.push(format!(
-            "in {unsaturated} of {} measurements the client was the bottleneck: the switch is at least that fast, and no cycles are given",
-            rounds.len()
+            "in {unsaturated} of {} slices the client was the bottleneck: the switch is at least that fast, and no cycles are given",
+            slices.len()
+        ));
+    }
+    for carried in results.carried.iter().filter(|carried| carried.totals.loss() > LOSSY) {
+        caveats.push(format!(
+            "{} on {}: {:.1} % of the frames were lost; rates count what arrived",
+            carried.case,
+            carried.peer,
+            100.0 * carried.totals.loss()
         ));
     }
     caveats
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::generator::tests::measurement;
+pub(super) mod tests {
+    use super::super::generator::tests::{measurement, totals};
+    use super::super::slices::Carried;
     use super::*;
     use crate::bench::case;
+    use crate::noise::Disturbance;
     use floodway_report::Verdict;
 
-    fn round(peer: PeerKind, mpps: f64) -> Round {
+    /// A slice of 64-byte frames of one flow.
+    pub fn slice(peer: PeerKind, number: u32, mpps: f64) -> Slice {
         let mut measurement = measurement();
-        measurement.mpps = mpps;
-        let case = "64B 1 flow".into();
-        Round { round: 0, peer, case, measurement, switch_waited: 0.0, client_waited: 0.0 }
+        measurement.received = (mpps * measurement.seconds * 1e6) as u64;
+        let (case, disturbance) = ("64B 1 flow".into(), Disturbance::default());
+        let (switch_cpu, tsc_hz) = (1.0, 2_600_000_000);
+        Slice { case, peer, number, measurement, disturbance, switch_cpu, tsc_hz }
     }
 
     const KINDS: [PeerKind; 2] = [PeerKind::Floodway, PeerKind::OvsDpdk];
 
+    /// Rounds of Floodway and OVS.
+    fn rounds(rates: &[[f64; 2]]) -> Vec<Slice> {
+        let rounds = (0..).zip(rates);
+        let slices = |(number, rates): (u32, &[f64; 2])| {
+            [slice(KINDS[0], number, rates[0]), slice(KINDS[1], number, rates[1])]
+        };
+        rounds.flat_map(slices).collect()
+    }
+
     #[test]
     fn a_row_compares_medians_and_is_judged_against_ovs() {
         let cases = case::all(&[Frames::B64]);
-        let rounds = [
-            round(PeerKind::Floodway, 6.0),
-            round(PeerKind::OvsDpdk, 8.0),
-            round(PeerKind::OvsDpdk, 10.0),
-            round(PeerKind::OvsDpdk, 30.0),
-        ];
-        let rows = rows(&cases, &KINDS, &rounds, true);
+        let slices = rounds(&[[8.0, 8.0], [11.0, 10.0], [33.0, 30.0]]);
+        let rows = rows(&cases, &KINDS, &slices, true);
         assert_eq!(rows[0].name, "pps 64B 1 flow vs ovs-dpdk");
-        assert_eq!((rows[0].value, rows[0].baseline), (Some(6.0), Some(10.0)));
+        assert_eq!((rows[0].value, rows[0].baseline), (Some(11.0), Some(10.0)));
         assert_eq!(rows[0].verdict, Some(Verdict::Ok));
+        assert!(rows[0].interval.unwrap().holds(1.1));
         assert_eq!((rows[1].unit.as_str(), rows[1].baseline), ("cycles", Some(260.0)));
         // The case with many flows was never measured: that is short, not a pass.
         assert_eq!(rows[2].verdict, Some(Verdict::BelowTarget));
+    }
+
+    #[test]
+    fn a_disturbed_slice_takes_its_pair_along() {
+        let cases = case::all(&[Frames::B64]);
+        let mut slices = rounds(&[[8.0, 8.0], [1.0, 10.0], [33.0, 30.0]]);
+        slices[2].disturbance.steal = 0.5;
+        let paired = comparison(&cases[0], PeerKind::OvsDpdk, &slices, &PACKETS);
+        assert_eq!((&paired.value[..], &paired.baseline[..]), (&[8.0, 33.0][..], &[8.0, 30.0][..]));
     }
 
     #[test]
@@ -196,8 +241,8 @@ mod tests {
         let (cases, kinds) =
             (case::all(&[Frames::B64]), [PeerKind::Floodway, PeerKind::SingleProcess]);
         let verdict = |mpps| {
-            let rounds = [round(PeerKind::Floodway, mpps), round(PeerKind::SingleProcess, 10.0)];
-            rows(&cases, &kinds, &rounds, true)[0].verdict
+            let slices = [slice(kinds[0], 0, mpps), slice(kinds[1], 0, 10.0)];
+            rows(&cases, &kinds, &slices, true)[0].verdict
         };
         assert_eq!(verdict(9.81), Some(Verdict::Ok));
         assert_eq!(verdict(9.79), Some(Verdict::BelowTarget));
@@ -206,19 +251,29 @@ mod tests {
     #[test]
     fn baselines_alone_are_not_judged() {
         let cases = case::all(&[Frames::B64]);
-        let rows = rows(&cases, &[PeerKind::OvsDpdk], &[round(PeerKind::OvsDpdk, 8.0)], false);
+        let rows = rows(&cases, &[PeerKind::OvsDpdk], &[slice(PeerKind::OvsDpdk, 0, 8.0)], false);
         assert!(rows.iter().all(|row| row.verdict.is_none()));
         assert_eq!((rows[0].value, rows[0].baseline), (None, Some(8.0)));
     }
 
     #[test]
-    fn doubts_are_said() {
-        assert!(caveats(&[round(PeerKind::Floodway, 1.0)]).is_empty());
-        let mut doubtful = round(PeerKind::Floodway, 1.0);
-        doubtful.client_waited = 0.5;
-        doubtful.measurement.lost = 3_000_000;
-        doubtful.measurement.full_bursts = 0;
-        assert_eq!(doubtful.cycles(), None);
-        assert_eq!(caveats(&[doubtful]).len(), 3);
+    fn doubts_are_put_in_words() {
+        let mut results = Results::default();
+        results.slices.push(slice(PeerKind::Floodway, 0, 1.0));
+        let (case, peer) = ("64B 1 flow".into(), PeerKind::Floodway);
+        results.carried.push(Carried { case, peer, totals: totals() });
+        assert!(caveats(&results).is_empty());
+        results.slices[0].disturbance.strangers = 0.5;
+        results.slices[0].measurement.full_bursts = 0;
+        results.carried[0].totals.received /= 2;
+        assert_eq!(results.slices[0].cycles(), None);
+        assert_eq!(caveats(&results).len(), 3);
+    }
+
+    #[test]
+    fn a_cell_has_the_ratio_with_its_interval() {
+        let slices = rounds(&[[8.0, 10.0], [16.0, 20.0], [4.0, 5.0]]);
+        let text = table(&case::all(&[Frames::B64]), &KINDS, &slices);
+        assert!(text.contains("0.80x [0.80 to 0.80]"), "{text}");
     }
 }

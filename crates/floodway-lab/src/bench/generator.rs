@@ -1,11 +1,15 @@
-//! `vhgen`, the client: built from its C source with the machine's DPDK, run once per measurement.
+//! `vhgen`, the client: built from its C source with the machine's DPDK, one process for each case and switch, which measures slices when asked.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, QUEUE_SIZE};
@@ -13,39 +17,62 @@ use super::peer::{Setup, tail};
 use crate::child::Process;
 use crate::process;
 
-/// Seconds before each measurement, while caches and the switch's tables fill.
-const WARMUP_S: f64 = 0.5;
 /// Longest start of the client and wait for the switch to connect.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Huge page memory of the client.
-const MEMORY_MIB: u32 = 256;
+/// Longest wait for a line beyond the time of its slice.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Huge page memory of a client.
+pub const MEMORY_MIB: u32 = 256;
 /// The switch was the bottleneck when at least this part of the bursts found no room.
 const SATURATED: f64 = 0.5;
 
-/// What `vhgen` prints.
+/// What `vhgen` prints when the switch carries frames.
+#[derive(Deserialize)]
+struct Ready {
+    tsc_hz: u64,
+}
+
+/// What `vhgen` prints of a slice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     pub seconds: f64,
     /// CPU time that the client got in them.
     pub cpu_seconds: f64,
-    pub tsc_hz: u64,
-    pub sent: u64,
     pub received: u64,
-    pub mpps: f64,
-    pub gbps: f64,
     pub bursts: u64,
     pub full_bursts: u64,
     pub unbuilt_bursts: u64,
-    pub total_sent: u64,
-    pub total_received: u64,
-    pub lost: i64,
+}
+
+impl Measurement {
+    /// Millions of frames that arrived in a second.
+    pub fn mpps(&self) -> f64 {
+        self.received as f64 / self.seconds / 1e6
+    }
+
+    /// Part of the time in which the client did not have its core, 0 to 1.
+    pub fn client_waited(&self) -> f64 {
+        (1.0 - self.cpu_seconds / self.seconds).clamp(0.0, 1.0)
+    }
+
+    /// Whether the switch was the bottleneck.
+    pub fn is_saturated(&self) -> bool {
+        self.full_bursts as f64 >= SATURATED * self.bursts.max(1) as f64
+    }
+}
+
+/// What `vhgen` prints of all its frames.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    pub sent: u64,
+    pub received: u64,
     pub reordered: u64,
     pub cut: u64,
     pub corrupt: u64,
     pub foreign: u64,
 }
 
-impl Measurement {
+impl Totals {
     /// What must never happen to a frame, in words.
     pub fn damage(&self) -> Option<String> {
         let kinds = [
@@ -64,20 +91,9 @@ impl Measurement {
         (!bad.is_empty()).then(|| bad.join(", "))
     }
 
-    /// Part of the time in which the client did not have its core, 0 to 1.
-    pub fn client_waited(&self) -> f64 {
-        (1.0 - self.cpu_seconds / self.seconds).clamp(0.0, 1.0)
-    }
-
     /// Part of all frames that were lost, 0 to 1.
     pub fn loss(&self) -> f64 {
-        self.lost as f64 / self.total_sent.max(1) as f64
-    }
-
-    /// TSC cycles per delivered frame, when the switch was the bottleneck.
-    pub fn cycles(&self) -> Option<f64> {
-        let full = self.full_bursts as f64 / self.bursts.max(1) as f64;
-        (full >= SATURATED && self.mpps > 0.0).then(|| self.tsc_hz as f64 / (self.mpps * 1e6))
+        self.sent.saturating_sub(self.received) as f64 / self.sent.max(1) as f64
     }
 }
 
@@ -105,23 +121,27 @@ impl Generator {
         Ok(Self { program: build.join("vhgen"), core })
     }
 
-    /// Measures one case. The switch must be running, in client mode on the sockets of `setup`.
+    /// Starts a client. The switch must be running, in client mode on the sockets of `setup`.
     ///
     /// # Errors
     /// When DPDK does not start, or the switch does not connect or carries nothing.
-    pub fn run(&self, case: &Case, setup: &Setup, seconds: f64) -> Result<Measurement> {
-        let (output, log) = (setup.dir.join("vhgen.json"), setup.dir.join("vhgen.log"));
-        let mut command = self.command(case, setup, seconds);
-        command.stdin(Stdio::null()).stdout(File::create(&output)?).stderr(File::create(&log)?);
-        let client = Process::spawn("vhgen", command)?;
-        let timeout = START_TIMEOUT + Duration::from_secs_f64(WARMUP_S + seconds);
-        let status = client.wait(timeout).with_context(|| tail(&log))?;
-        ensure!(status.success(), "vhgen failed ({status}): {}", tail(&log));
-        let text = std::fs::read_to_string(&output)?;
-        serde_json::from_str(&text).with_context(|| format!("vhgen printed `{}`", text.trim()))
+    pub fn start(&self, case: &Case, setup: &Setup) -> Result<Client> {
+        let log = setup.dir.join("vhgen.log");
+        let mut command = self.command(case, setup);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        let process = Process::spawn("vhgen", command)?;
+        let (input, output) = process.take_pipes().context("vhgen has no pipes")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.map_while(|line| sender.send(line).ok()).for_each(drop);
+        });
+        let mut client = Client { process, input, lines, log, tsc_hz: 0 };
+        client.tsc_hz = client.line::<Ready>(START_TIMEOUT)?.tsc_hz;
+        Ok(client)
     }
 
-    fn command(&self, case: &Case, setup: &Setup, seconds: f64) -> Command {
+    fn command(&self, case: &Case, setup: &Setup) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--server");
         command.arg("--port-a").arg(&setup.socket_a).arg("--port-b").arg(&setup.socket_b);
@@ -133,8 +153,6 @@ impl Generator {
         option("--queue-size", QUEUE_SIZE.to_string());
         option("--size", case.size().to_string());
         option("--flows", case.flows.to_string());
-        option("--warmup", WARMUP_S.to_string());
-        option("--seconds", seconds.to_string());
         if let Some(mss) = case.mss() {
             option("--tso", mss.to_string());
         }
@@ -148,38 +166,87 @@ impl Generator {
     }
 }
 
+/// A client whose frames the switch carries.
+#[derive(Debug)]
+pub struct Client {
+    process: Process,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    log: PathBuf,
+    /// Cycles of its clock in a second.
+    pub tsc_hz: u64,
+}
+
+impl Client {
+    /// Moves frames for `settle`, then for `time`, which is measured.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn measure(&mut self, settle: Duration, time: Duration) -> Result<Measurement> {
+        let asked = writeln!(self.input, "{} {}", settle.as_secs_f64(), time.as_secs_f64());
+        asked.with_context(|| format!("vhgen has ended: {}", tail(&self.log)))?;
+        self.line(settle + time + PATIENCE)
+    }
+
+    /// Ends it; the switch must be running, to carry what is under way.
+    ///
+    /// # Errors
+    /// When it does not end, or not well.
+    pub fn finish(self) -> Result<Totals> {
+        let Self { process, input, lines, log, .. } = self;
+        drop(input);
+        let totals = line(&lines, PATIENCE, &log)?;
+        let status = process.wait(PATIENCE).with_context(|| tail(&log))?;
+        ensure!(status.success(), "vhgen failed ({status}): {}", tail(&log));
+        Ok(totals)
+    }
+
+    fn line<T: DeserializeOwned>(&self, timeout: Duration) -> Result<T> {
+        line(&self.lines, timeout, &self.log)
+    }
+}
+
+/// The next line of the client's output.
+fn line<T: DeserializeOwned>(lines: &Receiver<String>, timeout: Duration, log: &Path) -> Result<T> {
+    let line = lines.recv_timeout(timeout);
+    let line = line.map_err(|_| anyhow!("no answer of vhgen in {timeout:?}: {}", tail(log)))?;
+    serde_json::from_str(&line).with_context(|| format!("vhgen printed `{line}`"))
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
-    /// 10 Mpps at 2.6 GHz with the switch as the bottleneck.
+    /// 10 Mpps with the switch as the bottleneck, as the client prints it.
     pub fn measurement() -> Measurement {
-        serde_json::from_str(
-            r#"{"size":64,"flows":1,"tso_mss":0,"touch_all":false,"seconds":2.0,"cpu_seconds":1.9,
-            "tsc_hz":2600000000,"sent":20000100,"received":20000000,"mpps":10.0,"gbps":5.12,
-            "bursts":1000,"full_bursts":900,"unbuilt_bursts":0,"total_sent":30000000,
-            "total_received":29999700,"lost":300,"reordered":0,"cut":0,"corrupt":0,"foreign":2}"#,
-        )
-        .unwrap()
+        let text = r#"{"seconds":0.150000,"cpu_seconds":0.148500,"received":1500000,"bursts":1000,"full_bursts":900,"unbuilt_bursts":0}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// Some frames of ten million were lost, as the client prints it.
+    pub fn totals() -> Totals {
+        let text =
+            r#"{"sent":10000000,"received":9999900,"reordered":0,"cut":0,"corrupt":0,"foreign":2}"#;
+        serde_json::from_str(text).unwrap()
     }
 
     #[test]
-    fn cycles_are_given_only_when_the_switch_is_the_bottleneck() {
+    fn the_switch_is_the_bottleneck_when_most_bursts_find_no_room() {
         let mut measured = measurement();
-        assert_eq!(measured.cycles(), Some(260.0));
+        assert!((measured.mpps() - 10.0).abs() < 1e-9 && measured.is_saturated());
+        assert!((measured.client_waited() - 0.01).abs() < 1e-9);
         measured.full_bursts = 100;
-        assert_eq!(measured.cycles(), None);
+        assert!(!measured.is_saturated());
     }
 
     #[test]
-    fn damage_is_said_in_words_and_loss_is_none() {
-        let mut measured = measurement();
-        assert_eq!(measured.damage(), None);
-        assert!((measured.loss() - 1e-5).abs() < 1e-12);
-        assert!((measured.client_waited() - 0.05).abs() < 1e-9);
-        measured.corrupt = 3;
-        assert!(measured.damage().unwrap().starts_with("3 frames arrived with other bytes"));
-        measured.received = 0;
-        assert_eq!(measured.damage().unwrap(), "no frame arrived");
+    fn damage_is_put_in_words_and_loss_is_none() {
+        let mut totals = totals();
+        assert_eq!(totals.damage(), None);
+        assert!((totals.loss() - 1e-5).abs() < 1e-12);
+        totals.corrupt = 3;
+        assert!(totals.damage().unwrap().starts_with("3 frames arrived with other bytes"));
+        totals.received = 0;
+        assert_eq!(totals.damage().unwrap(), "no frame arrived");
     }
 }

@@ -12,9 +12,6 @@ use crate::cleanup::{self, Guard};
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// What the largest pair of DPDK's programs takes: OVS-DPDK 1024 MiB, the client 256 MiB, and DPDK's own tables.
-pub const DPDK_MIB: u64 = 1536;
-
 /// The pool is large enough as long as this lives.
 #[derive(Debug)]
 pub struct Reservation {

@@ -4,8 +4,11 @@
 //!
 //! One switch runs on one core. `vhgen` (DPDK's virtio-user ports, not our code) plays both guests on
 //! another core: it fills the ring of port A and empties that of port B, so the switch is the bottleneck.
-//! Machines drift, so switches are *interleaved*: each round runs every case on every switch, and
-//! rounds start with another switch each time. Figures are medians over rounds, with the extremes beside them.
+//!
+//! Machines drift by more than switches differ, so switches are *interleaved*: all of a case are alive, each with a client of its own, and take
+//! turns. A slice of 150 ms is one switch's; the others are stopped (SIGSTOP) and their clients wait. Slices of the same number are a round, and
+//! rounds start with another switch each time. A ratio is that of medians, with an interval drawn by pairs of slices of the same
+//! round. A pair of which one slice was disturbed (by the hypervisor, or by others on one of the two cores) does not count, and is made up for.
 //!
 //! | frames | load | touched |
 //! |---|---|---|
@@ -14,8 +17,7 @@
 //! | 9000 B, 64 KB TSO | as many in flight as the receive ring holds, as TCP's window would do | same |
 //!
 //! Cycles per packet are TSC cycles of the switch's core per delivered frame. They are given only
-//! when the switch was the bottleneck (most of the client's bursts found no room) and no other program had
-//! either core for a noticeable part of the time.
+//! when the switch was the bottleneck (most of the client's bursts found no room).
 //!
 //! A machine without huge pages, DPDK or a second core is not an error: the benchmark, or the one
 //! switch, is skipped with the reason. A frame that arrives damaged, cut or out of order is an error.
@@ -27,55 +29,54 @@ mod generator;
 mod hugepages;
 mod isolation;
 mod peer;
+mod slices;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use floodway_report::host;
 use floodway_report::provenance::Recorder;
 use floodway_report::report::{self, Report, World};
 use floodway_report::{About, Provenance};
-use serde::Serialize;
 
 use crate::cleanup;
 use case::{Case, Frames, Profile};
-use contention::PollerTime;
-use generator::{Generator, Measurement};
-use hugepages::{DPDK_MIB, Reservation};
+use generator::Generator;
+use hugepages::Reservation;
 use peer::{PeerKind, Setup};
+use slices::{Carried, Contestant, Outcome, Slice};
 
 /// Name of the experiment in its report.
 const EXPERIMENT: &str = "bench";
-/// A core that others had for longer than this part of a measurement makes it doubtful.
-const CONTENDED: f64 = 0.03;
-/// Every measurement, beside the report.
-const ROUNDS_FILE: &str = "rounds.json";
+/// Every slice, beside the report.
+const SLICES_FILE: &str = "slices.json";
+/// Slices of each case on each switch, and of each attack and load, calm and attacked.
+const SLICES: u32 = 40;
+const SLICES_OF_ATTACKS: u32 = 30;
+/// Huge pages that DPDK's programs take beside what they are given, in MiB.
+const DPDK_TABLES_MIB: u64 = 256;
+/// Draws intervals.
+const SEED: u64 = 1;
 
 /// `floodway-lab bench`: compares Floodway with testpmd, OVS-DPDK, and Linux bridge and tap.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How often each case is measured on each switch.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 2.0)]
-    pub seconds: f64,
     /// Measure how an attacker slows others, instead of how fast frames move
     #[arg(long)]
     pub isolation: bool,
-    /// Calm slices of each attack and load, and as many attacked ones (with --isolation)
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000), requires = "isolation")]
-    pub slices: u32,
-    /// Milliseconds of each slice (with --isolation)
-    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(20..=10_000), requires = "isolation")]
+    /// Slices of each case on each switch [default: 40], or of each attack and load, calm and attacked [default: 30]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=1000))]
+    pub slices: Option<u32>,
+    /// Milliseconds of each slice
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(20..=10_000))]
     pub slice_ms: u32,
     /// Give the victims memory of 4 KiB pages instead of 2 MiB ones (with --isolation)
     #[arg(long, requires = "isolation")]
     pub small_pages: bool,
-    /// Print the report as JSON, and the table to standard error (with --isolation)
-    #[arg(long, requires = "isolation")]
+    /// Print the report as JSON, and the table to standard error
+    #[arg(long)]
     pub json: bool,
     /// Frame sizes (64, 1500, 9000, tso), or attacks with --isolation, to measure; all when absent.
     #[arg(long, value_delimiter = ',')]
@@ -103,6 +104,10 @@ impl Args {
         self.out.clone().unwrap_or_else(|| Path::new("out").join(default))
     }
 
+    fn slices(&self) -> u32 {
+        self.slices.unwrap_or(if self.isolation { SLICES_OF_ATTACKS } else { SLICES })
+    }
+
     /// What `--only` names.
     fn only<T: clap::ValueEnum>(&self) -> Result<Vec<T>> {
         let parse = |name: &String| {
@@ -116,36 +121,11 @@ impl Args {
     }
 }
 
-/// One case on one switch in one round.
-#[derive(Clone, Debug, Serialize)]
-struct Round {
-    round: u32,
-    peer: PeerKind,
-    case: String,
-    measurement: Measurement,
-    /// Part of the time in which another program ran on the switch's core, 0 to 1.
-    switch_waited: f64,
-    /// Part of the time in which another program ran on the client's core, 0 to 1.
-    client_waited: f64,
-}
-
-impl Round {
-    /// Other programs had the switch's or the client's core for a part of the time that matters.
-    fn contended(&self) -> bool {
-        self.switch_waited.max(self.client_waited) > CONTENDED
-    }
-
-    /// Cycles per delivered frame. TSC cycles are the switch's own only while it had its core to
-    /// itself, and are spent on frames only while frames were waiting.
-    fn cycles(&self) -> Option<f64> {
-        if self.contended() { None } else { self.measurement.cycles() }
-    }
-}
-
 /// What a run found.
 #[derive(Debug, Default)]
 struct Results {
-    rounds: Vec<Round>,
+    slices: Vec<Slice>,
+    carried: Vec<Carried>,
     /// Switches that were left out, and why.
     skipped: BTreeMap<PeerKind, String>,
     /// Measurements that should have worked and did not.
@@ -154,9 +134,9 @@ struct Results {
 
 impl Results {
     /// Another switch that never worked cannot be measured here. One that worked before, and Floodway
-    /// always, has failed; later rounds go on, so that the report says how often.
+    /// always, has failed; later cases go on, so that the report tells how often.
     fn note_failure(&mut self, kind: PeerKind, reason: String) {
-        let worked = self.rounds.iter().any(|round| round.peer == kind);
+        let worked = self.slices.iter().any(|slice| slice.peer == kind);
         if worked || kind.is_own() {
             eprintln!("{kind} failed: {reason}");
             self.failures.push(format!("{kind}: {reason}"));
@@ -164,12 +144,20 @@ impl Results {
             skip(&mut self.skipped, kind, reason);
         }
     }
+
+    fn add(&mut self, outcome: Outcome) {
+        self.slices.extend(outcome.slices);
+        self.carried.extend(outcome.carried);
+        for (kind, error) in outcome.failed {
+            self.note_failure(kind, format!("{error:#}"));
+        }
+    }
 }
 
 /// Runs the benchmark, prints its table, and writes the report.
 ///
 /// # Errors
-/// When the arguments make no sense, a measurement fails (the other rounds are done and reported
+/// When the arguments make no sense, a measurement fails (the others are done and reported
 /// all the same), or the report cannot be written.
 /// Missing prerequisites are no error: they are printed and noted in the report.
 pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
@@ -197,7 +185,6 @@ pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
 }
 
 fn check(args: &Args) -> Result<()> {
-    ensure!((0.1..=600.0).contains(&args.seconds), "--seconds {}: give 0.1 to 600", args.seconds);
     ensure!(
         args.switch_core != args.client_core,
         "--switch-core {0} and --client-core {0}: give two different cores",
@@ -228,7 +215,11 @@ fn switches(args: &Args) -> Vec<PeerKind> {
 fn prepare(args: &Args) -> Result<(Generator, Reservation)> {
     check_cores(args)?;
     let generator = Generator::build(args.client_core)?;
-    Ok((generator, Reservation::acquire(DPDK_MIB)?))
+    // All of them are alive at once, each with a client.
+    let of_each = switches(args)
+        .into_iter()
+        .map(|kind| kind.huge_pages_mib() + u64::from(generator::MEMORY_MIB));
+    Ok((generator, Reservation::acquire(of_each.sum::<u64>() + DPDK_TABLES_MIB)?))
 }
 
 fn check_cores(args: &Args) -> Result<()> {
@@ -244,34 +235,49 @@ fn check_cores(args: &Args) -> Result<()> {
 
 fn measure(args: &Args, cases: &[Case], generator: &Generator) -> Result<Results> {
     let mut results = Results::default();
-    let mut kinds = switches(args);
-    kinds.retain(|kind| match kind.missing() {
-        None => true,
-        Some(reason) => {
-            skip(&mut results.skipped, *kind, reason);
-            false
-        }
-    });
-    for round in 0..args.rounds {
-        for profile in Profile::ALL {
-            let cases: Vec<&Case> = cases.iter().filter(|case| case.profile() == profile).collect();
-            for kind in &kinds {
-                if cases.is_empty() || results.skipped.contains_key(kind) {
-                    continue;
-                }
-                eprintln!("round {}/{}: {} on {kind}", round + 1, args.rounds, profile.describe());
-                match measure_switch(args, generator, *kind, profile, &cases, round) {
-                    Ok(rounds) => results.rounds.extend(rounds),
-                    Err(error) => results.note_failure(*kind, format!("{error:#}")),
-                }
-            }
-        }
-        // Nobody always runs first, on a machine that warms up or is busy in bursts.
-        if let Some(first) = (!kinds.is_empty()).then(|| kinds.remove(0)) {
-            kinds.push(first);
+    for kind in switches(args) {
+        if let Some(reason) = kind.missing() {
+            skip(&mut results.skipped, kind, reason);
         }
     }
+    for profile in Profile::ALL {
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.profile() == profile).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        let contestants = start(args, profile, &mut results)?;
+        for case in cases {
+            eprintln!(
+                "{}: {} slices of {} ms on each switch",
+                case.name(),
+                args.slices(),
+                args.slice_ms
+            );
+            results.add(slices::measure(args, generator, case, &contestants));
+        }
+        contestants.into_iter().try_for_each(Contestant::stop)?;
+    }
     Ok(results)
+}
+
+/// Starts all switches for the cases of a profile.
+fn start(args: &Args, profile: Profile, results: &mut Results) -> Result<Vec<Contestant>> {
+    let mut contestants = Vec::new();
+    for kind in switches(args) {
+        if results.skipped.contains_key(&kind) {
+            continue;
+        }
+        let dir = cleanup::run_dir()?.join(kind.to_string());
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
+        }
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        match Contestant::start(kind, Setup::new(&dir, args.switch_core, profile)) {
+            Ok(contestant) => contestants.push(contestant),
+            Err(error) => results.note_failure(kind, format!("{}: {error:#}", profile.describe())),
+        }
+    }
+    Ok(contestants)
 }
 
 fn skip(skipped: &mut BTreeMap<PeerKind, String>, kind: PeerKind, reason: String) {
@@ -279,89 +285,56 @@ fn skip(skipped: &mut BTreeMap<PeerKind, String>, kind: PeerKind, reason: String
     skipped.insert(kind, reason);
 }
 
-/// All cases of one profile on one fresh switch.
-fn measure_switch(
-    args: &Args,
-    generator: &Generator,
-    kind: PeerKind,
-    profile: Profile,
-    cases: &[&Case],
-    round: u32,
-) -> Result<Vec<Round>> {
-    let dir = cleanup::run_dir()?.join(kind.to_string());
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let setup = Setup::new(&dir, args.switch_core, profile);
-    let switch = kind.start(&setup)?;
-    let mut rounds = Vec::new();
-    for case in cases {
-        let before = PollerTime::read(&switch.pids())?;
-        let measurement = generator
-            .run(case, &setup, args.seconds)
-            .with_context(|| format!("{}; log of {kind}:\n{}", case.name(), switch.log_tail()))?;
-        let after = PollerTime::read(&switch.pids())?;
-        if let Some(damage) = measurement.damage() {
-            bail!("{}: {damage}", case.name());
-        }
-        rounds.push(Round {
-            round,
-            peer: kind,
-            case: case.name(),
-            switch_waited: if kind.takes_turns() { 0.0 } else { after.waited_since(&before) },
-            client_waited: measurement.client_waited(),
-            measurement,
-        });
-    }
-    switch.stop()?;
-    Ok(rounds)
-}
-
 fn publish(args: &Args, cases: &[Case], results: &Results, run: &Provenance) -> Result<()> {
-    let compared = !args.without_floodway;
-    let samples = figures::samples(cases, &switches(args), &results.rounds);
+    let (kinds, compared) = (switches(args), !args.without_floodway);
+    let samples = figures::samples(cases, &kinds, &results.slices);
+    let mut notes = figures::caveats(results);
+    for (kind, reason) in &results.skipped {
+        notes.push(format!("{kind}: skipped, {}", reason.lines().next().unwrap_or_default()));
+    }
     let report = Report {
         about: About::default(),
         experiment: EXPERIMENT.into(),
         world: World::Real,
-        seed: 0,
-        host: host(results),
-        rows: figures::rows(cases, &switches(args), &results.rounds, compared),
-        notes: Vec::new(),
+        seed: SEED,
+        host: host(args, results),
+        rows: figures::rows(cases, &kinds, &results.slices, compared),
+        notes,
     };
     let out = args.out();
     report.write(&out)?;
     report::write_samples(&out, &samples)?;
     run.write(&out)?;
-    write_rounds(&out, &results.rounds)?;
-    if !results.rounds.is_empty() {
-        println!("{}", figures::table(cases, &switches(args), &results.rounds));
+    write_slices(&out, results)?;
+    let table = figures::table(cases, &kinds, &results.slices);
+    if args.json {
+        eprintln!("{table}");
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{table}");
+        report.notes.iter().for_each(|note| println!("{note}"));
     }
-    for (kind, reason) in &results.skipped {
-        println!("{kind}: skipped, {}", reason.lines().next().unwrap_or_default());
-    }
-    for caveat in figures::caveats(&results.rounds) {
-        println!("caveat: {caveat}");
-    }
-    println!("report: {}", out.join(report::REPORT_FILE).display());
+    eprintln!("report: {}", out.join(report::REPORT_FILE).display());
     Ok(())
 }
 
-fn host(results: &Results) -> BTreeMap<String, serde_json::Value> {
+fn host(args: &Args, results: &Results) -> BTreeMap<String, serde_json::Value> {
     let mut host = host::machine();
-    if let Some(round) = results.rounds.first() {
-        host.insert("tsc_hz".into(), round.measurement.tsc_hz.into());
+    if let Some(slice) = results.slices.first() {
+        host.insert("tsc_hz".into(), slice.tsc_hz.into());
     }
+    host.insert("slices".into(), args.slices().into());
+    host.insert("slice_ms".into(), args.slice_ms.into());
     for (kind, reason) in &results.skipped {
         host.insert(format!("skipped {kind}"), reason.as_str().into());
     }
     host
 }
 
-fn write_rounds(dir: &Path, rounds: &[Round]) -> Result<()> {
-    let path = dir.join(ROUNDS_FILE);
-    let text = serde_json::to_string_pretty(rounds)? + "\n";
+fn write_slices(dir: &Path, results: &Results) -> Result<()> {
+    let path = dir.join(SLICES_FILE);
+    let all = serde_json::json!({ "slices": results.slices, "carried": results.carried });
+    let text = serde_json::to_string_pretty(&all)? + "\n";
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -369,25 +342,13 @@ fn write_rounds(dir: &Path, rounds: &[Round]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn measured(peer: PeerKind) -> Round {
-        let measurement = generator::tests::measurement();
-        Round {
-            round: 0,
-            peer,
-            case: String::new(),
-            measurement,
-            switch_waited: 0.0,
-            client_waited: 0.0,
-        }
-    }
-
     #[test]
     fn a_peer_that_never_worked_is_skipped_and_one_that_did_has_failed() {
         let mut results = Results::default();
         results.note_failure(PeerKind::Testpmd, "no DPDK".into());
         assert_eq!(results.skipped[&PeerKind::Testpmd], "no DPDK");
         assert!(results.failures.is_empty());
-        results.rounds.push(measured(PeerKind::OvsDpdk));
+        results.slices.push(figures::tests::slice(PeerKind::OvsDpdk, 0, 1.0));
         results.note_failure(PeerKind::OvsDpdk, "crashed".into());
         assert_eq!(results.failures, ["ovs-dpdk: crashed"]);
     }

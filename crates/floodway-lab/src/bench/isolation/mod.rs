@@ -44,9 +44,9 @@ use floodway_report::report::{self, Report, World};
 use floodway_report::{About, Provenance};
 use serde::Serialize;
 
-use super::hugepages::{DPDK_MIB, Reservation};
+use super::hugepages::Reservation;
 use super::peer::PeerKind;
-use super::{Args, check_cores};
+use super::{Args, DPDK_TABLES_MIB, check_cores};
 use floodway_switch::testing::memory::Pages;
 use kind::Kind;
 use slices::Slice;
@@ -150,7 +150,7 @@ fn available(
             if peer != PeerKind::OvsDpdk {
                 return None;
             }
-            let pages = reserve(args, DPDK_MIB);
+            let pages = reserve(args, peer.huge_pages_mib() + DPDK_TABLES_MIB);
             pages.map(|pages| reservation = pages).err().map(|error| format!("{error:#}"))
         });
         match missing {
@@ -173,7 +173,7 @@ fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
         seed: 0,
         host: host(args),
         rows: results.cases.iter().flat_map(figures::rows).collect(),
-        notes: figures::notes(results, args.slices < ENOUGH),
+        notes: figures::notes(results, args.slices() < ENOUGH),
     };
     report.write(&out)?;
     let samples: Vec<_> = results.cases.iter().flat_map(figures::samples).collect();
@@ -197,7 +197,7 @@ fn publish(args: &Args, results: &Results, run: &Provenance) -> Result<()> {
 fn host(args: &Args) -> BTreeMap<String, serde_json::Value> {
     let mut host = host::machine();
     host.insert("victims_page_kib".into(), (run::pages(args).bytes() >> 10).into());
-    host.insert("slices".into(), args.slices.into());
+    host.insert("slices".into(), args.slices().into());
     host.insert("slice_ms".into(), args.slice_ms.into());
     host.insert("switch_core".into(), args.switch_core.into());
     host.insert("client_core".into(), args.client_core.into());

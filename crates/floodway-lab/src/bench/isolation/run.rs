@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
     /// All slices, and why there are no more if there should be.
     fn play(mut self) -> Result<(Vec<Slice>, Option<String>)> {
         self.meet()?;
-        for round in 0..self.args.slices {
+        for round in 0..self.args.slices() {
             for load in Load::ALL {
                 // Neither always goes first.
                 for attacked in [round % 2 == 1, round % 2 == 0] {

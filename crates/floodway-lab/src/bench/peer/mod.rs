@@ -78,6 +78,15 @@ impl PeerKind {
         self == Self::Bridge
     }
 
+    /// Huge pages that it takes, in MiB.
+    pub fn huge_pages_mib(self) -> u64 {
+        match self {
+            Self::Testpmd => testpmd::MEMORY_MIB.into(),
+            Self::OvsDpdk => ovs::MEMORY_MIB.into(),
+            Self::Floodway | Self::SingleProcess | Self::Bridge => 0,
+        }
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -178,6 +187,22 @@ impl Switch {
     /// Processes of it that move frames.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(|process| data_plane(process.id())).collect()
+    }
+
+    /// Stops all of its processes where they are, until [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// When one has ended.
+    pub fn pause(&self) -> Result<()> {
+        self.processes.iter().try_for_each(|process| process.signal_group(libc::SIGSTOP))
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// When one has ended.
+    pub fn resume(&self) -> Result<()> {
+        self.processes.iter().try_for_each(|process| process.signal_group(libc::SIGCONT))
     }
 
     /// How the one that forwards has ended; `None` while it runs.

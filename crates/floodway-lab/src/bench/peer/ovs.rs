@@ -17,7 +17,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const NAME: &str = "ovs-vswitchd";
 const DATABASE: &str = "ovsdb-server";
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
-const MEMORY_MIB: u32 = 1024;
+pub const MEMORY_MIB: u32 = 1024;
 
 pub fn missing() -> Option<String> {
     let package = "openvswitch-switch-dpdk";

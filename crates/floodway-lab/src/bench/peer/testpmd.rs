@@ -9,6 +9,7 @@ use crate::bench::case::Profile;
 
 const PROGRAM: &str = "dpdk-testpmd";
 const NAME: &str = "testpmd";
+pub const MEMORY_MIB: u32 = 256;
 
 pub fn missing() -> Option<String> {
     missing_program(PROGRAM, "dpdk-dev")
@@ -20,7 +21,7 @@ pub fn start(setup: &Setup) -> Result<Switch> {
         // testpmd wants a main lcore beside the one that forwards; it sleeps, so both share the core.
         command.args(["--lcores", &format!("0@{core},1@{core}", core = setup.core)]);
         command.args(["--in-memory", "--single-file-segments", "--no-pci", "--no-telemetry"]);
-        command.args(["-m", "256"]);
+        command.args(["-m", &MEMORY_MIB.to_string()]);
         for (index, socket) in [&setup.socket_a, &setup.socket_b].into_iter().enumerate() {
             let socket = socket.display();
             command.arg(format!("--vdev=net_vhost{index},iface={socket},client=1,tso={tso}"));
