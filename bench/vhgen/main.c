@@ -6,6 +6,9 @@
  * that take many receive buffers would overrun B's ring in one burst; there a window bounds the frames in flight, as
  * TCP's does. A frame is in flight until it or a later one arrives, or until nothing has arrived for WRITE_OFF_S.
  *
+ * With --burst the client works as a guest does that prepares data, hands it over at once, and does something else: a burst leaves, all of
+ * it is waited for (an exchange), and a gap follows. How long exchanges take, and their quantiles, are figures then.
+ *
  * It announces both MAC addresses until they cross (the switch has connected and learnt), and prints a line. Each line of its standard
  * input, "SETTLE SECONDS", is then a slice: frames move for SETTLE seconds and are not counted, then for SECONDS and are; a line of
  * figures follows. Between slices nothing moves, and frames stay where they are: the switch may be stopped then. When standard input
@@ -40,13 +43,20 @@ struct traffic {
 	uint32_t window;                 /* frames in flight at most; 0: no bound */
 	uint32_t oldest_in_flight;       /* sequence number */
 	uint64_t last_arrival;           /* TSC */
+	uint32_t burst;                  /* frames of an exchange; 0: the ring is kept full */
+	uint64_t gap;                    /* TSC cycles after an exchange */
 };
 
 struct counters {
 	uint64_t sent, bursts, full_bursts, unbuilt;
 	uint64_t received, foreign, cut, corrupt, reordered;
+	uint64_t exchanges, lost_exchanges;
+	double exchange_seconds;     /* sum of all of them */
 	double seconds, cpu_seconds; /* of the phase; the difference went to other programs on this core */
 };
+
+/* The first exchanges of a slice, in microseconds. */
+static float exchange_us[1 << 16];
 
 static volatile sig_atomic_t stopped;
 
@@ -85,33 +95,35 @@ static struct rte_mbuf *new_chain(struct rte_mempool *pool, unsigned segments)
 	return head;
 }
 
-/* True if a whole burst of empty buffers is in `waiting`. */
-static bool take_buffers(struct traffic *t)
+/* True if `count` frames' empty buffers are at the end of `waiting`. */
+static bool take_buffers(struct traffic *t, unsigned count)
 {
 	unsigned segments = frame_segments(&t->kind);
+	struct rte_mbuf **taken = t->waiting + BURST - count;
 
 	if (segments == 1)
-		return rte_pktmbuf_alloc_bulk(t->a.tx_pool, t->waiting, BURST) == 0;
-	for (unsigned i = 0; i < BURST; i++) {
-		t->waiting[i] = new_chain(t->a.tx_pool, segments);
-		if (!t->waiting[i]) {
-			rte_pktmbuf_free_bulk(t->waiting, i);
+		return rte_pktmbuf_alloc_bulk(t->a.tx_pool, taken, count) == 0;
+	for (unsigned i = 0; i < count; i++) {
+		taken[i] = new_chain(t->a.tx_pool, segments);
+		if (!taken[i]) {
+			rte_pktmbuf_free_bulk(taken, i);
 			return false;
 		}
 	}
 	return true;
 }
 
-static bool build_burst(struct traffic *t)
+/* Builds `count` frames, when none waits. */
+static bool build_burst(struct traffic *t, unsigned count)
 {
-	if (!take_buffers(t))
+	if (!take_buffers(t, count))
 		return false;
-	for (unsigned i = 0; i < BURST; i++) {
+	for (unsigned i = BURST - count; i < BURST; i++) {
 		frame_write(&t->kind, t->waiting[i], t->next_sequence++, t->next_flow);
 		if (++t->next_flow == t->kind.flows)
 			t->next_flow = 0;
 	}
-	t->first = 0;
+	t->first = BURST - count;
 	return true;
 }
 
@@ -130,7 +142,7 @@ static inline unsigned allowance(const struct traffic *t)
 
 static inline void send_burst(struct traffic *t, struct counters *c)
 {
-	if (t->first == BURST && !build_burst(t)) {
+	if (t->first == BURST && !build_burst(t, BURST)) {
 		c->unbuilt++;
 		return;
 	}
@@ -244,6 +256,65 @@ static void run(struct traffic *t, struct counters *c, double seconds)
 	c->cpu_seconds = cpu_seconds() - cpu_start;
 }
 
+static void note_exchange(struct counters *c, uint64_t took)
+{
+	double seconds = (double)took / rte_get_tsc_hz();
+
+	if (c->exchanges < RTE_DIM(exchange_us))
+		exchange_us[c->exchanges] = seconds * 1e6;
+	c->exchanges++;
+	c->exchange_seconds += seconds;
+}
+
+/* Sends a burst and receives all of it; what does not come in WRITE_OFF_S was lost. */
+static void exchange(struct traffic *t, struct counters *c)
+{
+	if (!build_burst(t, t->burst)) {
+		c->unbuilt++;
+		return;
+	}
+	uint64_t start = rte_rdtsc(), now = start, give_up = start + cycles(WRITE_OFF_S);
+
+	while (t->expected != t->next_sequence && now < give_up) {
+		unsigned taken = rte_eth_tx_burst(t->a.id, 0, t->waiting + t->first, BURST - t->first);
+
+		t->first += taken;
+		c->sent += taken;
+		receive_burst(t, c);
+		now = rte_rdtsc();
+	}
+	rte_pktmbuf_free_bulk(t->waiting + t->first, BURST - t->first);
+	t->first = BURST;
+	c->lost_exchanges += t->expected != t->next_sequence;
+	t->expected = t->next_sequence;
+	note_exchange(c, now - start);
+}
+
+/* Exchanges bursts for `seconds`. */
+static void run_bursts(struct traffic *t, struct counters *c, double seconds)
+{
+	double cpu_start = cpu_seconds();
+	uint64_t start = rte_rdtsc(), now = start, end = start + cycles(seconds);
+
+	while (now < end && !stopped) {
+		exchange(t, c);
+		discard(&t->a);
+		for (uint64_t next = rte_rdtsc() + t->gap; rte_rdtsc() < next;)
+			rte_pause();
+		now = rte_rdtsc();
+	}
+	c->seconds = (double)(now - start) / rte_get_tsc_hz();
+	c->cpu_seconds = cpu_seconds() - cpu_start;
+}
+
+static void move(struct traffic *t, struct counters *c, double seconds)
+{
+	if (t->burst)
+		run_bursts(t, c, seconds);
+	else
+		run(t, c, seconds);
+}
+
 /* Receives until nothing has come for DRAIN_S. */
 static void drain(struct traffic *t, struct counters *c)
 {
@@ -254,10 +325,25 @@ static void drain(struct traffic *t, struct counters *c)
 			quiet_since = rte_rdtsc();
 }
 
+static int compare(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+
+	return (x > y) - (x < y);
+}
+
 static void print_slice(const struct counters *c)
 {
-	printf("{\"seconds\":%.6f,\"cpu_seconds\":%.6f,\"received\":%lu,\"bursts\":%lu,\"full_bursts\":%lu,\"unbuilt_bursts\":%lu}\n",
+	printf("{\"seconds\":%.6f,\"cpu_seconds\":%.6f,\"received\":%lu,\"bursts\":%lu,\"full_bursts\":%lu,\"unbuilt_bursts\":%lu",
 	       c->seconds, c->cpu_seconds, c->received, c->bursts, c->full_bursts, c->unbuilt);
+	if (c->exchanges) {
+		size_t known = RTE_MIN(c->exchanges, RTE_DIM(exchange_us));
+
+		qsort(exchange_us, known, sizeof(exchange_us[0]), compare);
+		printf(",\"exchanges\":{\"count\":%lu,\"lost\":%lu,\"seconds\":%.6f,\"p50_us\":%.3f,\"p99_us\":%.3f}",
+		       c->exchanges, c->lost_exchanges, c->exchange_seconds, exchange_us[known / 2], exchange_us[known * 99 / 100]);
+	}
+	puts("}");
 	fflush(stdout);
 }
 
@@ -286,8 +372,8 @@ static bool serve(struct traffic *t, struct counters *all)
 	while (!stopped && (fields = scanf("%lf %lf", &settle, &seconds)) == 2) {
 		struct counters before = { 0 }, measured = { 0 };
 
-		run(t, &before, settle);
-		run(t, &measured, seconds);
+		move(t, &before, settle);
+		move(t, &measured, seconds);
 		add(all, &before);
 		add(all, &measured);
 		print_slice(&measured);
@@ -307,6 +393,8 @@ int main(int argc, char **argv)
 	signal(SIGTERM, on_signal);
 	t.kind = frame_kind_new(o.size, o.flows, o.mss, o.touch_all, t.a.mac, t.b.mac);
 	t.window = o.window;
+	t.burst = o.burst;
+	t.gap = cycles(o.gap_us / 1e6);
 	if (learn(&t)) {
 		printf("{\"tsc_hz\":%lu}\n", rte_get_tsc_hz());
 		fflush(stdout);

@@ -19,6 +19,8 @@ static const char usage_text[] =
 	"  --tso MSS         send GSO packets to be segmented at MSS bytes\n"
 	"  --touch-all       write every cache line when sending, read and verify it when receiving\n"
 	"  --window N        frames in flight at most; without it, port A's ring is kept full\n"
+	"  --burst N         frames that leave at once and are waited for, up to 32; then comes the gap\n"
+	"  --gap US          microseconds between such bursts (0)\n"
 	"  --queue-size N    descriptors per virtqueue (256)\n"
 	"  --memory MB       hugepage memory (512)\n"
 	"  --verbose         DPDK's debug log on stderr\n";
@@ -61,11 +63,12 @@ static void check(const struct options *o)
 
 struct options options_parse(int argc, char **argv)
 {
-	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, QUEUE, MEMORY, VERBOSE };
+	enum { PORT_A = 1, PORT_B, SERVER, CORE, SIZE, FLOWS, TSO, TOUCH, WINDOW, BURST, GAP, QUEUE, MEMORY, VERBOSE };
 	static const struct option names[] = {
 		{ "port-a", 1, NULL, PORT_A }, { "port-b", 1, NULL, PORT_B }, { "server", 0, NULL, SERVER },
 		{ "core", 1, NULL, CORE }, { "size", 1, NULL, SIZE }, { "flows", 1, NULL, FLOWS },
-		{ "tso", 1, NULL, TSO }, { "touch-all", 0, NULL, TOUCH }, { "window", 1, NULL, WINDOW }, { "queue-size", 1, NULL, QUEUE },
+		{ "tso", 1, NULL, TSO }, { "touch-all", 0, NULL, TOUCH }, { "window", 1, NULL, WINDOW }, { "burst", 1, NULL, BURST },
+		{ "gap", 1, NULL, GAP }, { "queue-size", 1, NULL, QUEUE },
 		{ "memory", 1, NULL, MEMORY }, { "verbose", 0, NULL, VERBOSE }, { NULL, 0, NULL, 0 },
 	};
 	struct options o = { .core = 1, .size = 64, .flows = 1, .queue_size = 256, .memory_mb = 512 };
@@ -82,6 +85,8 @@ struct options options_parse(int argc, char **argv)
 		case TSO: o.mss = parse_number("tso", optarg, 88, 9000); break;
 		case TOUCH: o.touch_all = true; break;
 		case WINDOW: o.window = parse_number("window", optarg, 1, 1u << 20); break;
+		case BURST: o.burst = parse_number("burst", optarg, 1, 32); break;
+		case GAP: o.gap_us = parse_number("gap", optarg, 0, 1000000); break;
 		case QUEUE: o.queue_size = parse_number("queue-size", optarg, 64, 1024); break;
 		case MEMORY: o.memory_mb = parse_number("memory", optarg, 64, 65536); break;
 		case VERBOSE: o.verbose = true; break;

@@ -15,6 +15,8 @@ struct options {
 	uint16_t mss;         /* 0: UDP frames; else GSO packets to be cut at this many payload bytes */
 	bool touch_all;       /* write and read every cache line of a frame, not its headers alone */
 	uint32_t window;      /* frames in flight at most; 0: as many as the ring takes */
+	uint32_t burst;       /* frames that leave at once and are waited for; 0: the ring is kept full */
+	uint32_t gap_us;      /* pause after such a burst */
 	unsigned queue_size;  /* descriptors per virtqueue */
 	unsigned memory_mb;   /* hugepage memory */
 	bool verbose;         /* DPDK's debug log of the vhost-user negotiation on stderr */

@@ -8,10 +8,12 @@ pub const QUEUE_SIZE: u32 = 256;
 const RECEIVE_BUFFER: u32 = 2048;
 const VNET_HEADER: u32 = 12;
 const FLOWS: [u32; 2] = [1, 10_000];
+/// Pause of a client that is busy for a tenth of the time.
+const TENTH_US: u32 = 1_500;
 
-/// The frames of a case.
+/// Which cases to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Frames {
+pub enum Group {
     /// 64-byte UDP frames, headers touched.
     #[value(name = "64")]
     B64,
@@ -24,6 +26,18 @@ pub enum Frames {
     /// GSO packets of 44 segments, every cache line touched.
     #[value(name = "tso")]
     Tso,
+    /// Clients that pause between bursts.
+    #[value(name = "bursts")]
+    Bursts,
+}
+
+/// The frames of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    B64,
+    B1500,
+    B9000,
+    Tso,
 }
 
 /// How a switch has to be configured for a case.
@@ -35,18 +49,25 @@ pub enum Profile {
     Jumbo,
     /// TCP segmentation and checksum offload on.
     Offload,
+    /// The same, and Floodway sleeps between bursts as its defaults have it.
+    Bursts,
 }
 
 impl Profile {
     /// In the order of measuring.
-    pub const ALL: [Self; 3] = [Self::Standard, Self::Jumbo, Self::Offload];
+    pub const ALL: [Self; 4] = [Self::Standard, Self::Jumbo, Self::Offload, Self::Bursts];
 
     /// IP packet bytes that the ports take.
     pub const fn mtu(self) -> u32 {
         match self {
             Self::Jumbo => 9000,
-            Self::Standard | Self::Offload => 1500,
+            Self::Standard | Self::Offload | Self::Bursts => 1500,
         }
+    }
+
+    /// Whether GSO packets are passed on whole.
+    pub const fn has_tso(self) -> bool {
+        matches!(self, Self::Offload | Self::Bursts)
     }
 
     /// For progress lines.
@@ -55,29 +76,57 @@ impl Profile {
             Self::Standard => "standard frames",
             Self::Jumbo => "jumbo frames",
             Self::Offload => "gso-packets",
+            Self::Bursts => "bursts",
         }
     }
 }
 
-/// One cell of the table.
+/// Frames that leave at once and are waited for, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bursts {
+    pub frames: u32,
+    /// Pause after each, in microseconds.
+    pub gap_us: u32,
+}
+
+/// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub frames: Frames,
     /// Distinct source ports, visited round robin.
     pub flows: u32,
+    /// None where rings are kept full.
+    pub bursts: Option<Bursts>,
 }
 
-/// The cases of these frames, or of all when there are none.
-pub fn all(only: &[Frames]) -> Vec<Case> {
-    Frames::value_variants()
-        .iter()
-        .filter(|frames| only.is_empty() || only.contains(frames))
-        .flat_map(|&frames| FLOWS.map(|flows| Case { frames, flows }))
-        .collect()
+/// The cases of these groups, or of all when there are none.
+pub fn all(only: &[Group]) -> Vec<Case> {
+    let groups = Group::value_variants().iter();
+    groups.filter(|group| only.is_empty() || only.contains(group)).flat_map(cases).collect()
+}
+
+fn cases(group: &Group) -> Vec<Case> {
+    let frames = match group {
+        Group::B64 => Frames::B64,
+        Group::B1500 => Frames::B1500,
+        Group::B9000 => Frames::B9000,
+        Group::Tso => Frames::Tso,
+        Group::Bursts => return bursts(),
+    };
+    FLOWS.map(|flows| Case { frames, flows, bursts: None }).into()
+}
+
+/// As many GSO packets as the receive ring holds, by a client that is busy with them for some 150 µs: without a pause, half of the time and a tenth; and single
+/// small frames.
+fn bursts() -> Vec<Case> {
+    let case = |frames, bursts| Case { frames, flows: 1, bursts: Some(bursts) };
+    let packets = |gap_us| case(Frames::Tso, Bursts { frames: 7, gap_us });
+    let pings = |gap_us| case(Frames::B64, Bursts { frames: 1, gap_us });
+    vec![packets(0), packets(150), packets(TENTH_US), pings(20), pings(200), pings(5000)]
 }
 
 impl Case {
-    /// `64B 1 flow`, `64KB TSO 10000 flows`.
+    /// `64B 1 flow`, `64KB TSO 10000 flows`, `7 x 64KB TSO, gap 150 us`.
     pub fn name(&self) -> String {
         let frames = match self.frames {
             Frames::B64 => "64B",
@@ -85,6 +134,9 @@ impl Case {
             Frames::B9000 => "9000B",
             Frames::Tso => "64KB TSO",
         };
+        if let Some(Bursts { frames: count, gap_us }) = self.bursts {
+            return format!("{count} x {frames}, gap {gap_us} us");
+        }
         let plural = if self.flows == 1 { "" } else { "s" };
         format!("{frames} {} flow{plural}", self.flows)
     }
@@ -123,19 +175,22 @@ impl Case {
     /// The configuration that it needs.
     pub const fn profile(&self) -> Profile {
         match self.frames {
+            _ if self.bursts.is_some() => Profile::Bursts,
             Frames::B64 | Frames::B1500 => Profile::Standard,
             Frames::B9000 => Profile::Jumbo,
             Frames::Tso => Profile::Offload,
         }
     }
 
-    /// Least accepted ratio to OVS-DPDK's NORMAL action.
-    pub const fn accepted_ratio_to_ovs(&self) -> f64 {
+    /// Least accepted ratio to OVS-DPDK's NORMAL action, which always polls.
+    pub const fn accepted_ratio_to_ovs(&self) -> Option<f64> {
         match self.frames {
-            Frames::B64 if self.flows == 1 => 1.0,
-            Frames::B64 => 1.4,
-            Frames::B1500 | Frames::Tso => 1.5,
-            Frames::B9000 => 1.7,
+            Frames::Tso if self.bursts.is_some() => Some(1.3),
+            _ if self.bursts.is_some() => None,
+            Frames::B64 if self.flows == 1 => Some(1.0),
+            Frames::B64 => Some(1.4),
+            Frames::B1500 | Frames::Tso => Some(1.5),
+            Frames::B9000 => Some(1.7),
         }
     }
 
@@ -146,6 +201,12 @@ impl Case {
             Frames::B1500 | Frames::B9000 | Frames::Tso => 1.4,
         }
     }
+
+    /// Greatest accepted part of the CPU time of a switch that always polls.
+    pub fn accepted_cpu(&self) -> Option<f64> {
+        let gap_us = self.bursts?.gap_us;
+        (self.frames == Frames::Tso && gap_us == TENTH_US).then_some(0.5)
+    }
 }
 
 #[cfg(test)]
@@ -154,12 +215,13 @@ mod tests {
 
     #[test]
     fn each_frame_size_comes_with_few_and_many_flows() {
-        let names: Vec<String> = all(&[Frames::B64, Frames::Tso]).iter().map(Case::name).collect();
+        let names: Vec<String> = all(&[Group::B64, Group::Tso]).iter().map(Case::name).collect();
         assert_eq!(
             names,
             ["64B 1 flow", "64B 10000 flows", "64KB TSO 1 flow", "64KB TSO 10000 flows"]
         );
-        assert_eq!(all(&[]).len(), 8);
+        assert_eq!(all(&[]).len(), 14);
+        assert_eq!(all(&[Group::Bursts])[1].name(), "7 x 64KB TSO, gap 150 us");
     }
 
     #[test]
@@ -169,12 +231,13 @@ mod tests {
             assert!(
                 case.window().is_none_or(|window| window * buffers <= QUEUE_SIZE && window > 1)
             );
+            assert!(case.bursts.is_none_or(|bursts| bursts.frames * buffers <= QUEUE_SIZE));
         }
     }
 
     #[test]
     fn a_gso_packet_is_a_legal_ip_packet_of_whole_segments() {
-        let case = Case { frames: Frames::Tso, flows: 1 };
+        let case = Case { frames: Frames::Tso, flows: 1, bursts: None };
         assert!(case.size() - 14 <= u32::from(u16::MAX));
         assert_eq!((case.size() - 54) % case.mss().unwrap(), 0);
     }

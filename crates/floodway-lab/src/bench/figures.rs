@@ -21,6 +21,9 @@ const CHANNEL_BESIDE_NATIVE: f64 = 1.5;
 /// Least accepted ratio to the same program as one process.
 const TWO_PROCESSES_BESIDE_ONE: f64 = 0.98;
 
+/// Greatest accepted ratio of the time of an exchange of single frames to that of the same program without sleep.
+const PING_BESIDE_POLLING: f64 = 1.1;
+
 /// What a case is judged by.
 struct Metric {
     name: &'static str,
@@ -38,36 +41,71 @@ const BYTES: Metric = Metric {
 const CYCLES: Metric =
     Metric { name: "cycles per packet", unit: "cycles", of: |_, slice| slice.cycles() };
 
-/// GSO packets are counted in bits, for that is what they are for.
-const fn rate(case: &Case) -> Metric {
-    match case.frames {
-        Frames::Tso => BYTES,
-        _ => PACKETS,
+const BYTES_IN_EXCHANGES: Metric = Metric {
+    name: "throughput",
+    unit: "Gbit/s",
+    of: |case, slice| Some(slice.measurement.mpps_in_exchanges()? * f64::from(case.size()) * 8e-3),
+};
+const EXCHANGE: Metric = Metric {
+    name: "exchange p50",
+    unit: "us",
+    of: |_, slice| Some(slice.measurement.exchanges.as_ref()?.p50_us),
+};
+const EXCHANGE_P99: Metric = Metric {
+    name: "exchange p99",
+    unit: "us",
+    of: |_, slice| Some(slice.measurement.exchanges.as_ref()?.p99_us),
+};
+const CPU: Metric =
+    Metric { name: "switch CPU", unit: "cores", of: |_, slice| Some(slice.switch_cpu) };
+
+/// What the table shows first. GSO packets are counted in bits, for that is what they are for; of single frames the time counts.
+const fn headline(case: &Case) -> Metric {
+    match (case.bursts.is_some(), case.frames) {
+        (false, Frames::Tso) => BYTES,
+        (false, _) => PACKETS,
+        (true, Frames::Tso) => BYTES_IN_EXCHANGES,
+        (true, _) => EXCHANGE,
     }
 }
 
-/// The comparisons of all cases, with and without cycles. Bands only where Floodway was asked for (`compared`).
+/// What is measured of a case.
+fn metrics(case: &Case) -> Vec<Metric> {
+    match case.bursts {
+        None => vec![headline(case), CYCLES],
+        Some(_) => vec![BYTES_IN_EXCHANGES, EXCHANGE, EXCHANGE_P99, CPU],
+    }
+}
+
+/// The comparisons of all cases. Bands only where Floodway was asked for (`compared`).
 pub fn rows(cases: &[Case], kinds: &[PeerKind], slices: &[Slice], compared: bool) -> Vec<Row> {
     let mut rows = Vec::new();
     for (case, peer) in pairs(cases, kinds) {
-        let mut row = comparison(case, peer, slices, &rate(case)).median_row();
-        if compared {
-            row.judge(Some(accepted(case, peer)), None, None);
+        for metric in metrics(case) {
+            let mut row = comparison(case, peer, slices, &metric).median_row();
+            let [low, high] = accepted(case, peer, &metric);
+            if compared && (low.is_some() || high.is_some()) {
+                row.judge(low, high, None);
+            }
+            rows.push(row);
         }
-        rows.push(row);
-        rows.push(comparison(case, peer, slices, &CYCLES).median_row());
     }
     report::add_intervals(&mut rows, &samples(cases, kinds, slices), SEED);
     rows
 }
 
-/// Least accepted ratio of rates.
-const fn accepted(case: &Case, peer: PeerKind) -> f64 {
-    match peer {
-        PeerKind::Floodway | PeerKind::SingleProcess => TWO_PROCESSES_BESIDE_ONE,
-        PeerKind::Testpmd => case.accepted_ratio_to_testpmd(),
-        PeerKind::OvsDpdk => case.accepted_ratio_to_ovs(),
-        PeerKind::Bridge => CHANNEL_BESIDE_NATIVE,
+/// Least and greatest accepted ratio.
+fn accepted(case: &Case, peer: PeerKind, metric: &Metric) -> [Option<f64>; 2] {
+    let is_ping = case.bursts.is_some() && case.frames == Frames::B64;
+    match (peer, metric.name) {
+        (PeerKind::AlwaysPolling, "exchange p50") if is_ping => [None, Some(PING_BESIDE_POLLING)],
+        (PeerKind::OvsDpdk, "switch CPU") => [None, case.accepted_cpu()],
+        (_, name) if name != headline(case).name => [None; 2],
+        (PeerKind::SingleProcess, _) => [Some(TWO_PROCESSES_BESIDE_ONE), None],
+        (PeerKind::Testpmd, _) => [Some(case.accepted_ratio_to_testpmd()), None],
+        (PeerKind::OvsDpdk, _) => [case.accepted_ratio_to_ovs(), None],
+        (PeerKind::Bridge, _) => [Some(CHANNEL_BESIDE_NATIVE), None],
+        (PeerKind::Floodway | PeerKind::AlwaysPolling, _) => [None; 2],
     }
 }
 
@@ -75,7 +113,7 @@ const fn accepted(case: &Case, peer: PeerKind) -> f64 {
 pub fn samples(cases: &[Case], kinds: &[PeerKind], slices: &[Slice]) -> Vec<Samples> {
     pairs(cases, kinds)
         .flat_map(|(case, peer)| {
-            [rate(case), CYCLES].map(|metric| comparison(case, peer, slices, &metric))
+            metrics(case).into_iter().map(move |metric| comparison(case, peer, slices, &metric))
         })
         .collect()
 }
@@ -85,7 +123,10 @@ fn pairs<'a>(
     kinds: &'a [PeerKind],
 ) -> impl Iterator<Item = (&'a Case, PeerKind)> {
     let peers = kinds.iter().copied().filter(|kind| *kind != PeerKind::Floodway);
-    cases.iter().flat_map(move |case| peers.clone().map(move |peer| (case, peer)))
+    cases.iter().flat_map(move |case| {
+        let peers = peers.clone().filter(|peer| peer.takes_part(case.profile()));
+        peers.map(move |peer| (case, peer))
+    })
 }
 
 /// Entry *i* of both is of the same round. Of rounds without Floodway there is the other switch alone.
@@ -122,7 +163,7 @@ pub fn table(cases: &[Case], kinds: &[PeerKind], slices: &[Slice]) -> String {
     table.set_header(["case".to_owned(), "unit".to_owned()].into_iter().chain(header));
     for case in cases {
         let cells = kinds.iter().map(|kind| cell(case, *kind, slices));
-        table.add_row([case.name(), rate(case).unit.to_owned()].into_iter().chain(cells));
+        table.add_row([case.name(), headline(case).unit.to_owned()].into_iter().chain(cells));
     }
     table.to_string()
 }
@@ -132,13 +173,14 @@ fn cell(case: &Case, kind: PeerKind, slices: &[Slice]) -> String {
         let quiet = quiet(case, kind, slices).into_values();
         stats::median(&quiet.filter_map(|slice| (metric.of)(case, slice)).collect::<Vec<_>>())
     };
-    let Some(median) = of(&rate(case)) else { return "-".into() };
+    let Some(median) = of(&headline(case)) else { return "-".into() };
     let mut text = number(median);
-    if let Some(cycles) = of(&CYCLES) {
-        text += &format!(", {cycles:.0} cycles");
+    match case.bursts {
+        None => text += &of(&CYCLES).map_or_else(String::new, |n| format!(", {n:.0} cycles")),
+        Some(_) => text += &of(&CPU).map_or_else(String::new, |n| format!(", {n:.2} cores")),
     }
     if kind != PeerKind::Floodway {
-        text += &ratio(&comparison(case, kind, slices, &rate(case)));
+        text += &ratio(&comparison(case, kind, slices, &headline(case)));
     }
     text
 }
@@ -166,7 +208,8 @@ pub fn caveats(results: &Results) -> Vec<String> {
             slices.len()
         ));
     }
-    let unsaturated = count(|slice| !slice.measurement.is_saturated());
+    let unsaturated =
+        count(|slice| slice.measurement.exchanges.is_none() && !slice.measurement.is_saturated());
     if unsaturated > 0 {
         caveats.push(format!(
             "in {unsaturated} of {} slices the client was the bottleneck: the switch is at least that fast, and no cycles are given",
@@ -186,10 +229,11 @@ pub fn caveats(results: &Results) -> Vec<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::generator::Exchanges;
     use super::super::generator::tests::{measurement, totals};
     use super::super::slices::Carried;
     use super::*;
-    use crate::bench::case;
+    use crate::bench::case::{self, Group};
     use crate::noise::Disturbance;
     use floodway_report::Verdict;
 
@@ -215,7 +259,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_row_compares_medians_and_is_judged_against_ovs() {
-        let cases = case::all(&[Frames::B64]);
+        let cases = case::all(&[Group::B64]);
         let slices = rounds(&[[8.0, 8.0], [11.0, 10.0], [33.0, 30.0]]);
         let rows = rows(&cases, &KINDS, &slices, true);
         assert_eq!(rows[0].name, "pps 64B 1 flow vs ovs-dpdk");
@@ -229,7 +273,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_disturbed_slice_takes_its_pair_along() {
-        let cases = case::all(&[Frames::B64]);
+        let cases = case::all(&[Group::B64]);
         let mut slices = rounds(&[[8.0, 8.0], [1.0, 10.0], [33.0, 30.0]]);
         slices[2].disturbance.steal = 0.5;
         let paired = comparison(&cases[0], PeerKind::OvsDpdk, &slices, &PACKETS);
@@ -239,7 +283,7 @@ pub(super) mod tests {
     #[test]
     fn two_processes_may_cost_two_percent() {
         let (cases, kinds) =
-            (case::all(&[Frames::B64]), [PeerKind::Floodway, PeerKind::SingleProcess]);
+            (case::all(&[Group::B64]), [PeerKind::Floodway, PeerKind::SingleProcess]);
         let verdict = |mpps| {
             let slices = [slice(kinds[0], 0, mpps), slice(kinds[1], 0, 10.0)];
             rows(&cases, &kinds, &slices, true)[0].verdict
@@ -250,7 +294,7 @@ pub(super) mod tests {
 
     #[test]
     fn baselines_alone_are_not_judged() {
-        let cases = case::all(&[Frames::B64]);
+        let cases = case::all(&[Group::B64]);
         let rows = rows(&cases, &[PeerKind::OvsDpdk], &[slice(PeerKind::OvsDpdk, 0, 8.0)], false);
         assert!(rows.iter().all(|row| row.verdict.is_none()));
         assert_eq!((rows[0].value, rows[0].baseline), (None, Some(8.0)));
@@ -271,9 +315,39 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn of_bursts_the_exchanges_count_and_the_cpu_time() {
+        let cases = case::all(&[Group::Bursts]);
+        let kinds = [KINDS[0], PeerKind::AlwaysPolling, KINDS[1]];
+        let slices = |case: &Case, p50_us: f64, cpu: f64| {
+            let exchanges = Exchanges { count: 10, lost: 0, seconds: 0.1, p50_us, p99_us: 90.0 };
+            let slice = |(peer, factor): (PeerKind, f64)| {
+                let mut slice = slice(peer, 0, 1.0);
+                slice.case = case.name();
+                slice.measurement.exchanges =
+                    Some(Exchanges { p50_us: p50_us * factor, ..exchanges.clone() });
+                slice.switch_cpu = if factor > 1.0 { cpu } else { 1.0 };
+                slice
+            };
+            [(kinds[0], 1.09), (kinds[1], 1.0), (kinds[2], 0.5)].map(slice).to_vec()
+        };
+        let (tenth, ping) = (&cases[2], &cases[3]);
+        let all = [slices(tenth, 500.0, 0.4), slices(ping, 4.0, 0.9)].concat();
+        let rows = rows(&cases, &kinds, &all, true);
+        let verdict = |name: String| rows.iter().find(|row| row.name == name).unwrap().verdict;
+        assert_eq!(verdict(format!("switch CPU {} vs ovs-dpdk", tenth.name())), Some(Verdict::Ok));
+        assert_eq!(
+            verdict(format!("exchange p50 {} vs always-polling", ping.name())),
+            Some(Verdict::Ok)
+        );
+        assert_eq!(verdict(format!("exchange p50 {} vs ovs-dpdk", ping.name())), None);
+        let throughput = verdict(format!("throughput {} vs ovs-dpdk", tenth.name()));
+        assert_eq!(throughput, Some(Verdict::BelowTarget), "equal is not 1.3 times as fast");
+    }
+
+    #[test]
     fn a_cell_has_the_ratio_with_its_interval() {
         let slices = rounds(&[[8.0, 10.0], [16.0, 20.0], [4.0, 5.0]]);
-        let text = table(&case::all(&[Frames::B64]), &KINDS, &slices);
+        let text = table(&case::all(&[Group::B64]), &KINDS, &slices);
         assert!(text.contains("0.80x [0.80 to 0.80]"), "{text}");
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::case::{Case, QUEUE_SIZE};
+use super::case::{Bursts, Case, QUEUE_SIZE};
 use super::peer::{Setup, tail};
 use crate::child::Process;
 use crate::process;
@@ -42,12 +42,32 @@ pub struct Measurement {
     pub bursts: u64,
     pub full_bursts: u64,
     pub unbuilt_bursts: u64,
+    /// Of a client that pauses between bursts.
+    #[serde(default)]
+    pub exchanges: Option<Exchanges>,
+}
+
+/// Bursts that were sent and waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exchanges {
+    pub count: u64,
+    pub lost: u64,
+    /// All of them together.
+    pub seconds: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
 }
 
 impl Measurement {
     /// Millions of frames that arrived in a second.
     pub fn mpps(&self) -> f64 {
         self.received as f64 / self.seconds / 1e6
+    }
+
+    /// Millions of frames that arrived in a second of exchanges.
+    pub fn mpps_in_exchanges(&self) -> Option<f64> {
+        let exchanges = self.exchanges.as_ref().filter(|exchanges| exchanges.seconds > 0.0)?;
+        Some(self.received as f64 / exchanges.seconds / 1e6)
     }
 
     /// Part of the time in which the client did not have its core, 0 to 1.
@@ -156,8 +176,13 @@ impl Generator {
         if let Some(mss) = case.mss() {
             option("--tso", mss.to_string());
         }
-        if let Some(window) = case.window() {
-            option("--window", window.to_string());
+        match (case.bursts, case.window()) {
+            (Some(Bursts { frames, gap_us }), _) => {
+                option("--burst", frames.to_string());
+                option("--gap", gap_us.to_string());
+            }
+            (None, Some(window)) => option("--window", window.to_string()),
+            (None, None) => {}
         }
         if case.touches_all() {
             command.arg("--touch-all");

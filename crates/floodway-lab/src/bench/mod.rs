@@ -15,9 +15,14 @@
 //! | 64 B | ring kept full | headers |
 //! | 1500 B | ring kept full | each cache line written by the sender, read and checked by the receiver |
 //! | 9000 B, 64 KB TSO | as many in flight as the receive ring holds, as TCP's window would do | same |
+//! | bursts | all frames of a burst leave at once and are waited for, then the client pauses | same; of 64 B, headers |
 //!
 //! Cycles per packet are TSC cycles of the switch's core per delivered frame. They are given only
 //! when the switch was the bottleneck (most of the client's bursts found no room).
+//!
+//! Bursts are how real guests send. There a switch that sleeps in the pauses saves its CPU time for VMs, and pays with a kick and a wake-up for each burst:
+//! Floodway has its defaults then, and is compared with switches that always poll, itself among them. The rate is that of the exchanges, pauses left
+//! out; CPU time is that of all threads of the switch.
 //!
 //! A machine without huge pages, DPDK or a second core is not an error: the benchmark, or the one
 //! switch, is skipped with the reason. A frame that arrives damaged, cut or out of order is an error.
@@ -42,7 +47,7 @@ use floodway_report::report::{self, Report, World};
 use floodway_report::{About, Provenance};
 
 use crate::cleanup;
-use case::{Case, Frames, Profile};
+use case::{Case, Group, Profile};
 use generator::Generator;
 use hugepages::Reservation;
 use peer::{PeerKind, Setup};
@@ -78,7 +83,7 @@ pub struct Args {
     /// Print the report as JSON, and the table to standard error
     #[arg(long)]
     pub json: bool,
-    /// Frame sizes (64, 1500, 9000, tso), or attacks with --isolation, to measure; all when absent.
+    /// Cases (64, 1500, 9000, tso, bursts), or attacks with --isolation, to measure; all when absent.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
     /// Other switches to measure; all when absent, but for `single-process`: Floodway without its second process.
@@ -165,7 +170,7 @@ pub fn run(args: &Args, recorder: &Recorder) -> Result<()> {
     if args.isolation {
         return isolation::run(args, recorder);
     }
-    let cases = case::all(&args.only::<Frames>()?);
+    let cases = case::all(&args.only::<Group>()?);
     let results = match prepare(args) {
         Ok((generator, _reservation)) => measure(args, &cases, &generator)?,
         Err(reason) => {
@@ -198,6 +203,7 @@ fn switches(args: &Args) -> Vec<PeerKind> {
     let all = [
         PeerKind::Floodway,
         PeerKind::SingleProcess,
+        PeerKind::AlwaysPolling,
         PeerKind::Testpmd,
         PeerKind::OvsDpdk,
         PeerKind::Bridge,
@@ -264,7 +270,7 @@ fn measure(args: &Args, cases: &[Case], generator: &Generator) -> Result<Results
 fn start(args: &Args, profile: Profile, results: &mut Results) -> Result<Vec<Contestant>> {
     let mut contestants = Vec::new();
     for kind in switches(args) {
-        if results.skipped.contains_key(&kind) {
+        if results.skipped.contains_key(&kind) || !kind.takes_part(profile) {
             continue;
         }
         let dir = cleanup::run_dir()?.join(kind.to_string());

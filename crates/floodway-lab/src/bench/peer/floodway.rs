@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::{Plan, Setup, Switch};
+use crate::bench::case::Profile;
 use crate::switch_process;
 
 const NAME: &str = "floodway";
@@ -23,7 +24,8 @@ struct Config<'a> {
 #[derive(Serialize)]
 struct Worker {
     core: usize,
-    poll_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    poll_us: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -39,17 +41,23 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    start_planned(setup, &plan(setup)?)
+    let poll_us = (setup.profile != Profile::Bursts).then_some(POLL_US);
+    start_planned(setup, &plan(setup, poll_us)?)
+}
+
+/// Starts it without sleep between bursts.
+pub fn start_polling(setup: &Setup) -> Result<Switch> {
+    start_planned(setup, &plan(setup, Some(POLL_US))?)
 }
 
 /// Starts it as one process.
 pub fn start_single(setup: &Setup) -> Result<Switch> {
-    start_with(setup, &plan(setup)?, &["--single-process"])
+    start_with(setup, &plan(setup, Some(POLL_US))?, &["--single-process"])
 }
 
-fn plan(setup: &Setup) -> Result<Plan> {
+fn plan(setup: &Setup, poll_us: Option<u64>) -> Result<Plan> {
     let control = setup.dir.join("control.sock");
-    let config = toml::to_string(&config(setup, &control))?;
+    let config = toml::to_string(&config(setup, &control, poll_us))?;
     Ok(Plan { ports: Vec::new(), config, namespace: None })
 }
 
@@ -73,11 +81,11 @@ fn start_with(setup: &Setup, plan: &Plan, options: &[&str]) -> Result<Switch> {
     Ok(Switch { processes: vec![process], log: setup.log(NAME), _namespace: None })
 }
 
-fn config<'a>(setup: &'a Setup, control: &'a Path) -> Config<'a> {
+fn config<'a>(setup: &'a Setup, control: &'a Path, poll_us: Option<u64>) -> Config<'a> {
     let port = |name, socket| Port { name, socket, mode: "client", mtu: setup.profile.mtu() };
     Config {
         control,
-        worker: [Worker { core: setup.core, poll_us: POLL_US }],
+        worker: [Worker { core: setup.core, poll_us }],
         port: [port("a", setup.socket_a.as_path()), port("b", setup.socket_b.as_path())],
     }
 }

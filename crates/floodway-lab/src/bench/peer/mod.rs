@@ -35,6 +35,8 @@ pub enum PeerKind {
     Floodway,
     /// The same program as one process: what the second one costs.
     SingleProcess,
+    /// The same program without sleep between bursts.
+    AlwaysPolling,
     /// DPDK's testpmd in io mode: from port to port, without looking at frames.
     Testpmd,
     /// Open vSwitch on DPDK with the NORMAL action: a learning switch.
@@ -50,6 +52,7 @@ impl fmt::Display for PeerKind {
         f.write_str(match self {
             Self::Floodway => "floodway",
             Self::SingleProcess => "single-process",
+            Self::AlwaysPolling => "always-polling",
             Self::Testpmd => "testpmd",
             Self::OvsDpdk => "ovs-dpdk",
             Self::Bridge => "bridge",
@@ -61,16 +64,26 @@ impl PeerKind {
     /// Why it cannot be measured here, if so.
     pub fn missing(self) -> Option<String> {
         match self {
-            Self::Floodway | Self::SingleProcess => floodway::missing(),
+            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling => floodway::missing(),
             Self::Testpmd => testpmd::missing(),
             Self::OvsDpdk => ovs::missing(),
             Self::Bridge => bridge::missing(),
         }
     }
 
+    /// Whether it is measured with cases of a profile. Where Floodway may sleep it is compared with what never does.
+    pub fn takes_part(self, profile: Profile) -> bool {
+        match profile {
+            Profile::Bursts => {
+                matches!(self, Self::Floodway | Self::AlwaysPolling | Self::OvsDpdk)
+            }
+            _ => self != Self::AlwaysPolling,
+        }
+    }
+
     /// It is of this project: it has to work.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Floodway | Self::SingleProcess)
+        matches!(self, Self::Floodway | Self::SingleProcess | Self::AlwaysPolling)
     }
 
     /// Its processes take turns on the switch's core, so that each waits although nobody else has the core.
@@ -83,7 +96,7 @@ impl PeerKind {
         match self {
             Self::Testpmd => testpmd::MEMORY_MIB.into(),
             Self::OvsDpdk => ovs::MEMORY_MIB.into(),
-            Self::Floodway | Self::SingleProcess | Self::Bridge => 0,
+            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::Bridge => 0,
         }
     }
 
@@ -95,6 +108,7 @@ impl PeerKind {
         match self {
             Self::Floodway => floodway::start(setup),
             Self::SingleProcess => floodway::start_single(setup),
+            Self::AlwaysPolling => floodway::start_polling(setup),
             Self::Testpmd => testpmd::start(setup),
             Self::OvsDpdk => ovs::start(setup),
             Self::Bridge => bridge::start(setup),

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::{PlannedPort, Setup, Switch, missing_program, tail};
-use crate::bench::case::Profile;
 use crate::child::Process;
 use crate::process;
 
@@ -74,7 +73,7 @@ fn configure(setup: &Setup, ports: &[PlannedPort]) -> Result<()> {
     command.arg(format!("other_config:pmd-cpu-mask={:#x}", 1_u128 << setup.core));
     command.arg(format!("other_config:dpdk-socket-mem={MEMORY_MIB}"));
     command.arg("other_config:dpdk-extra=--in-memory --no-pci --no-telemetry");
-    let tso = setup.profile == Profile::Offload;
+    let tso = setup.profile.has_tso();
     command.arg(format!("other_config:userspace-tso-enable={tso}"));
     command.args(["--", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev"]);
     command.arg("fail_mode=standalone");

@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::{Setup, Switch, missing_program};
-use crate::bench::case::Profile;
 
 const PROGRAM: &str = "dpdk-testpmd";
 const NAME: &str = "testpmd";
@@ -16,7 +15,7 @@ pub fn missing() -> Option<String> {
 }
 
 pub fn start(setup: &Setup) -> Result<Switch> {
-    let tso = u8::from(setup.profile == Profile::Offload);
+    let tso = u8::from(setup.profile.has_tso());
     let process = setup.spawn(NAME, Path::new(PROGRAM), |command| {
         // testpmd wants a main lcore beside the one that forwards; it sleeps, so both share the core.
         command.args(["--lcores", &format!("0@{core},1@{core}", core = setup.core)]);
