@@ -10,6 +10,8 @@ const VNET_HEADER: u32 = 12;
 const FLOWS: [u32; 2] = [1, 10_000];
 /// Pause of a client that is busy for a tenth of the time.
 const TENTH_US: u32 = 1_500;
+/// Pause of a ping-pong, within which no switch should fall asleep.
+const PING_US: u32 = 20;
 
 /// Which cases to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -122,7 +124,7 @@ fn bursts() -> Vec<Case> {
     let case = |frames, bursts| Case { frames, flows: 1, bursts: Some(bursts) };
     let packets = |gap_us| case(Frames::Tso, Bursts { frames: 7, gap_us });
     let pings = |gap_us| case(Frames::B64, Bursts { frames: 1, gap_us });
-    vec![packets(0), packets(150), packets(TENTH_US), pings(20), pings(200), pings(5000)]
+    vec![packets(0), packets(150), packets(TENTH_US), pings(PING_US), pings(200), pings(5000)]
 }
 
 impl Case {
@@ -200,6 +202,11 @@ impl Case {
             Frames::B64 => 1.0,
             Frames::B1500 | Frames::B9000 | Frames::Tso => 1.4,
         }
+    }
+
+    /// Whether it is single frames of which the next comes at once.
+    pub fn is_ping_pong(&self) -> bool {
+        self.frames == Frames::B64 && self.bursts.is_some_and(|bursts| bursts.gap_us == PING_US)
     }
 
     /// Greatest accepted part of the CPU time of a switch that always polls.

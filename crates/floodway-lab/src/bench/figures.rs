@@ -96,9 +96,10 @@ pub fn rows(cases: &[Case], kinds: &[PeerKind], slices: &[Slice], compared: bool
 
 /// Least and greatest accepted ratio.
 fn accepted(case: &Case, peer: PeerKind, metric: &Metric) -> [Option<f64>; 2] {
-    let is_ping = case.bursts.is_some() && case.frames == Frames::B64;
     match (peer, metric.name) {
-        (PeerKind::AlwaysPolling, "exchange p50") if is_ping => [None, Some(PING_BESIDE_POLLING)],
+        (PeerKind::AlwaysPolling, "exchange p50") if case.is_ping_pong() => {
+            [None, Some(PING_BESIDE_POLLING)]
+        }
         (PeerKind::OvsDpdk, "switch CPU") => [None, case.accepted_cpu()],
         (_, name) if name != headline(case).name => [None; 2],
         (PeerKind::SingleProcess, _) => [Some(TWO_PROCESSES_BESIDE_ONE), None],
