@@ -7,7 +7,8 @@
 //! are looked at once more, and rounds leave it out. So each port goes to sleep by itself, by the rules by which a worker does, and is polled again for
 //! the same reasons for which a worker wakes up:
 //!
-//! - its guest kicks: the worker takes events every [`LOOK_EVERY`] while any port is parked and it does not sleep, and an event names its port;
+//! - its guest kicks: the worker takes events every [`LOOK_EVERY`] while any port is parked and it does not sleep, or whenever it looks at the clock while all
+//!   are, and an event names its port;
 //! - a ring was set up, or another thread has left something for a port: the event of the worker's own descriptor, after which all
 //!   ports are polled;
 //! - a timer is due, or work was left for the port's next turn: these are published as deadlines ([`crate::sync::deadline`]).
@@ -68,10 +69,10 @@ impl PolledPorts {
         self.is_busy[port] = true;
     }
 
-    /// Returns `true` if it is time to look for ports to park, and for events of those that are.
+    /// Returns `true` if it is time to look for ports to park, and for events of those that are. With nothing to poll there is nothing else to do.
     #[inline]
     pub(super) fn begin_look(&mut self, now: Instant) -> bool {
-        let is_due = now >= self.next_look;
+        let is_due = now >= self.next_look || (self.polled.is_empty() && self.has_parked());
         if is_due {
             self.next_look = now + LOOK_EVERY;
         }

@@ -484,6 +484,23 @@ fn a_parked_port_is_polled_again_after_a_kick() {
     assert_eq!(scene.received(), 1);
 }
 
+/// A kick waits for a worker's other ports, but not for one that has nothing to poll.
+#[test]
+fn with_all_ports_parked_each_look_at_the_clock_is_one_for_kicks() {
+    let mut scene = Scene::new(vec![plain(), plain()]);
+    let late = |us| Instant::ZERO + Duration::from_secs(100) + Duration::from_micros(us);
+    while scene.poll() {}
+    assert!(scene.worker.polled.begin_look(late(0)));
+    assert!(!scene.worker.polled.begin_look(late(1)));
+    scene.worker.look_at_ports(late(1000));
+    assert!(scene.worker.polled.list().is_empty());
+    assert!(
+        scene.worker.polled.begin_look(late(1000)) && scene.worker.polled.begin_look(late(1001))
+    );
+    scene.worker.poll_port(1, late(1001));
+    assert!(!scene.worker.polled.begin_look(late(1002)));
+}
+
 /// Frames that came between the last look and the wish for kicks bring none.
 #[test]
 fn a_port_with_frames_is_not_parked_nor_one_that_owes_an_interrupt_or_is_in_debt() {
