@@ -14,6 +14,10 @@
 //! one will be. If it is within reach, the worker polls for twice as long, but only out of what it has earned: [`EARNED`] times the time
 //! for which it had work. So a guest that sends little has little polled for it, and all that is polled in vain is a multiple of what was of use.
 //!
+//! **Regular gaps** beyond reach, up to [`LONGEST`] reaches, end when they are expected to. The worker *dozes* until shortly before that, then polls until shortly
+//! after it: [`SPREADS`] mean deviations (as of RTTs in RFC 6298), and before it one limit more, in which it wakes up. It does so only if what it has earned
+//! is enough for all of that. (Linux's hybrid polling for block devices sleeps for half of the mean time of a request.)
+//!
 //! **A core that others want** is not to be polled on for long. The thread's own clock shows it: a worker that was off its CPU while it polled
 //! forgets what it has earned, and that long gaps were within reach.
 //!
@@ -23,6 +27,7 @@
 //! Sources: KVM's halt polling (`Documentation/virt/kvm/halt-polling.rst`); Linux's busy polling of NAPI and its `gro_flush_timeout`, which bound
 //! polling by time as well.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use floodway_core::time::Instant;
@@ -36,8 +41,10 @@ const REACH: u64 = 10;
 const EARNED: u64 = 2;
 /// A long gap counts for at most so many reaches, so that one of an hour does not hide those that follow.
 const LONGEST: u64 = 4;
-/// The weight of the last long gap in the mean is one in this number.
+/// The weight of the last long gap in the mean and the mean deviation is one in this number.
 const MEMORY: u64 = 4;
+/// How far from the mean a regular gap ends, in mean deviations.
+const SPREADS: u64 = 2;
 /// Nanoseconds off the CPU that are more than an interrupt's.
 const PREEMPTED: u64 = 50_000;
 
@@ -48,8 +55,9 @@ pub struct Polling {
     budget: Duration,
     /// Longest gap to poll through; this and the times that follow are in nanoseconds.
     reach: u64,
-    /// Mean of recent gaps beyond the limit.
+    /// Mean of recent gaps beyond the limit, and their mean deviation from it.
     long_gap: u64,
+    deviation: u64,
     /// What may be polled beyond the budget.
     earned: u64,
     /// When there was work for the last time.
@@ -64,8 +72,10 @@ enum Gap {
     None,
     /// Polling within the budget.
     Short,
-    /// Polling out of what was earned, since the gap was so long and the thread's own clock was there.
-    Long { from: u64, cpu: Duration },
+    /// Asleep until shortly before it is expected to end.
+    Dozing,
+    /// Polling out of what was earned, since the gap was so long and the thread's own clock was there, until it is so long.
+    Long { from: u64, until: u64, cpu: Duration },
     /// Slept.
     Slept,
 }
@@ -75,6 +85,8 @@ enum Gap {
 pub enum Next {
     /// It looks for work again.
     Poll,
+    /// It sleeps, until then at most.
+    Doze(Instant),
     /// It sleeps.
     Sleep,
 }
@@ -89,6 +101,7 @@ impl Polling {
             budget: limit,
             reach,
             long_gap: LONGEST.saturating_mul(reach),
+            deviation: LONGEST.saturating_mul(reach),
             earned: 0,
             last_work: Instant::ZERO,
             gap: Gap::Slept,
@@ -118,8 +131,9 @@ impl Polling {
     fn end_gap(&mut self, gap: u64, cpu: impl FnOnce() -> Duration) {
         self.pay(gap, cpu);
         if gap > nanos(self.limit) {
-            let seen = gap.min(LONGEST.saturating_mul(self.reach));
-            self.long_gap = (self.long_gap / MEMORY * (MEMORY - 1)).saturating_add(seen / MEMORY);
+            let longest = LONGEST.saturating_mul(self.reach);
+            self.deviation = moved(self.deviation, gap.abs_diff(self.long_gap).min(longest));
+            self.long_gap = moved(self.long_gap, gap.min(longest));
         }
         self.gap = Gap::None;
     }
@@ -127,33 +141,57 @@ impl Polling {
     /// There is no work at `now`. Returns what to do: a worker that is told to sleep may find work instead, when it looks once more.
     pub fn next(&mut self, now: Instant, cpu: impl FnOnce() -> Duration) -> Next {
         let idle = now.as_nanos().saturating_sub(self.last_work.as_nanos());
-        let (budget, more) = (nanos(self.budget), self.affordable());
-        if idle >= budget.saturating_add(more) {
-            self.pay(idle, cpu);
-            self.gap = Gap::Slept;
-            return Next::Sleep;
+        if self.gap == Gap::None {
+            self.gap = Gap::Short;
         }
         match self.gap {
-            Gap::None if idle < budget => self.gap = Gap::Short,
-            Gap::None | Gap::Short if idle >= budget => {
-                self.gap = Gap::Long { from: idle, cpu: cpu() };
+            Gap::Long { until, .. } if idle < until => return Next::Poll,
+            Gap::None | Gap::Short | Gap::Slept if idle < nanos(self.budget) => return Next::Poll,
+            Gap::None | Gap::Short | Gap::Dozing => {
+                if let Some(next) = self.next_in_long_gap(idle, cpu) {
+                    return next;
+                }
             }
-            _ => {}
+            Gap::Long { .. } => self.pay(idle, cpu),
+            Gap::Slept => {}
         }
-        Next::Poll
+        self.gap = Gap::Slept;
+        Next::Sleep
     }
 
-    /// How long to poll beyond the budget, in nanoseconds: what was earned, at most twice what is expected, and nothing if the gap will not end within reach.
-    fn affordable(&self) -> u64 {
-        let is_expected = self.gap != Gap::Slept && self.long_gap <= self.reach / 3 * 2;
-        if is_expected { self.earned.min(2 * self.long_gap).min(self.reach) } else { 0 }
+    /// What to do in a gap that is longer than the budget; `None` if nothing is expected that would be worth polling for.
+    fn next_in_long_gap(&mut self, idle: u64, cpu: impl FnOnce() -> Duration) -> Option<Next> {
+        let Range { start, end } = self.affordable()?;
+        if idle < start {
+            self.gap = Gap::Dozing;
+            return Some(Next::Doze(self.last_work + Duration::from_nanos(start)));
+        }
+        (idle < end).then(|| {
+            let from = if self.gap == Gap::Dozing { idle } else { start };
+            self.gap = Gap::Long { from, until: end, cpu: cpu() };
+            Next::Poll
+        })
+    }
+
+    /// The part of a gap in which to poll beyond the budget, in nanoseconds since the last work: what is expected, and was earned.
+    fn affordable(&self) -> Option<Range<u64>> {
+        let (budget, limit) = (nanos(self.budget), nanos(self.limit));
+        if self.long_gap <= self.reach / 3 * 2 {
+            let more = self.earned.min(2 * self.long_gap).min(self.reach);
+            return Some(budget..budget + more);
+        }
+        let spread = SPREADS.saturating_mul(self.deviation);
+        let start = self.long_gap.saturating_sub(spread.saturating_add(limit));
+        let end = self.long_gap.saturating_add(spread);
+        // A nap of less than the limit is not worth a wake-up.
+        (start > budget.saturating_add(limit) && end - start <= self.earned).then_some(start..end)
     }
 
     /// Pays for what was polled beyond the budget in a gap that has lasted for `gap` nanoseconds.
     fn pay(&mut self, gap: u64, cpu: impl FnOnce() -> Duration) {
-        let Gap::Long { from, cpu: before } = self.gap else { return };
+        let Gap::Long { from, cpu: before, .. } = self.gap else { return };
         let polled = gap.saturating_sub(from);
-        self.earned = self.earned.saturating_sub(gap.saturating_sub(nanos(self.budget)));
+        self.earned = self.earned.saturating_sub(polled);
         let ran = nanos(cpu().saturating_sub(before));
         if ran.saturating_add(PREEMPTED) < polled {
             (self.earned, self.long_gap) = (0, LONGEST.saturating_mul(self.reach));
@@ -176,6 +214,11 @@ impl Polling {
     }
 }
 
+/// A mean after another value.
+const fn moved(mean: u64, value: u64) -> u64 {
+    (mean / MEMORY * (MEMORY - 1)).saturating_add(value / MEMORY)
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -194,6 +237,7 @@ mod tests {
         /// Microseconds of work, and of polling that found none.
         worked: u64,
         polled: u64,
+        /// Sleeps that work has ended.
         sleeps: u64,
         /// Somebody else has the core while this one polls.
         is_preempted: bool,
@@ -230,11 +274,14 @@ mod tests {
                 self.now += US;
                 self.polled += 1;
                 let cpu = self.cpu();
-                if self.polling.next(self.now, || cpu) == Next::Sleep {
-                    self.sleeps += 1;
-                    self.polling.adapt(end.since(self.now), true);
-                    self.now = end;
-                }
+                let until = match self.polling.next(self.now, || cpu) {
+                    Next::Poll => continue,
+                    Next::Doze(until) => until.min(end),
+                    Next::Sleep => end,
+                };
+                self.sleeps += u64::from(until == end);
+                self.polling.adapt(until.since(self.now), until == end);
+                self.now = until;
             }
         }
 
@@ -272,6 +319,35 @@ mod tests {
         let before = host.sleeps;
         (0..100).for_each(|_| burst(&mut host));
         assert_eq!(host.sleeps, before);
+    }
+
+    #[test]
+    fn a_worker_dozes_through_regular_gaps_and_is_awake_when_they_end() {
+        for (work, gap) in [(110, 1500), (60, 1000), (150, 1900)] {
+            let mut host = Host::new();
+            host.bursts(50, work, gap);
+            let (now, ran) = (host.now, host.worked + host.polled);
+            assert_eq!(host.bursts(100, work, gap), 0, "{gap} us");
+            let ran = Duration::from_micros(host.worked + host.polled - ran);
+            // The gap's last limit, besides work.
+            let least = Duration::from_micros(100 * (work + 50));
+            assert!(ran < least + least / 10, "{ran:?} in {:?}", host.now.since(now));
+        }
+    }
+
+    #[test]
+    fn gaps_that_are_not_regular_or_too_long_to_know_are_slept_through() {
+        for gaps in [[700, 1900], [2500, 2500], [600, 5000]] {
+            let mut host = Host::new();
+            let bursts = |host: &mut Host| {
+                (0..50).for_each(|_| gaps.iter().for_each(|&gap| host.burst(110, gap)));
+            };
+            bursts(&mut host);
+            let (polled, sleeps) = (host.polled, host.sleeps);
+            bursts(&mut host);
+            assert_eq!(host.sleeps - sleeps, 100, "{gaps:?}");
+            assert!(host.polled - polled <= 200, "{} us in {gaps:?}", host.polled - polled);
+        }
     }
 
     #[test]

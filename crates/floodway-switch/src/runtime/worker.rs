@@ -192,13 +192,18 @@ impl Worker {
             self.stats.busy_polls.add(1);
             self.stats.rounds.observe_nanos(now.nanos_since(before), 1);
             self.polling.note_work(*now, thread_time);
-        } else if self.polling.next(*now, thread_time) == Next::Sleep {
-            batch.release();
-            let interrupt = forwarder.next_interrupt().min(self.next_completion);
-            self.sleep((*next_housekeeping).min(interrupt));
-            *now = self.shared.now();
-            *idle_polls = 0;
+            return;
         }
+        let until = match self.polling.next(*now, thread_time) {
+            Next::Poll => return,
+            Next::Doze(until) => until,
+            Next::Sleep => Instant::NEVER,
+        };
+        batch.release();
+        let interrupt = forwarder.next_interrupt().min(self.next_completion);
+        self.sleep(until.min(*next_housekeeping).min(interrupt));
+        *now = self.shared.now();
+        *idle_polls = 0;
     }
 
     /// Takes over the ports that there are now, and notes that it has.
