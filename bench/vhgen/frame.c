@@ -8,9 +8,6 @@
 
 #define MAGIC 0x56484731u
 #define PORT_FIRST 4096u
-#define ADDRESS_A RTE_IPV4(198, 18, 0, 1) /* RFC 2544: addresses for benchmarks */
-#define ADDRESS_B RTE_IPV4(198, 18, 0, 2)
-
 /* UDP and TCP both begin with the source port. */
 #define SOURCE_PORT_OFFSET (sizeof(struct rte_ether_hdr) + sizeof(struct rte_ipv4_hdr))
 
@@ -59,8 +56,8 @@ struct frame_kind frame_kind_new(uint32_t size, uint32_t flows, uint16_t mss, bo
 	ip->total_length = rte_cpu_to_be_16(size - sizeof(*ether));
 	ip->time_to_live = 64;
 	ip->next_proto_id = mss ? IPPROTO_TCP : IPPROTO_UDP;
-	ip->src_addr = rte_cpu_to_be_32(ADDRESS_A);
-	ip->dst_addr = rte_cpu_to_be_32(ADDRESS_B);
+	ip->src_addr = rte_cpu_to_be_32(FRAME_ADDRESS_A);
+	ip->dst_addr = rte_cpu_to_be_32(FRAME_ADDRESS_B);
 	ip->hdr_checksum = rte_ipv4_cksum(ip);
 	fill_transport(&kind, ip);
 	return kind;
@@ -157,7 +154,7 @@ enum frame_verdict frame_check(const struct frame_kind *kind, struct rte_mbuf *m
 	return FRAME_GOOD;
 }
 
-void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from)
+void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address)
 {
 	struct rte_ether_hdr *ether = rte_pktmbuf_mtod(m, struct rte_ether_hdr *);
 	struct rte_arp_hdr *arp = (void *)(ether + 1);
@@ -172,5 +169,6 @@ void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from)
 	arp->arp_plen = sizeof(uint32_t);
 	arp->arp_opcode = rte_cpu_to_be_16(RTE_ARP_OP_REQUEST);
 	arp->arp_data.arp_sha = from;
+	arp->arp_data.arp_sip = arp->arp_data.arp_tip = rte_cpu_to_be_32(address);
 	m->data_len = m->pkt_len = 60;
 }

@@ -10,12 +10,15 @@
 #define VHGEN_FRAME_H
 
 #include <rte_ether.h>
+#include <rte_ip.h>
 #include <rte_mbuf.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define FRAME_MAX 65549u        /* 14-byte Ethernet header and the largest IPv4 packet */
 #define FRAME_LINE 64u
+#define FRAME_ADDRESS_A RTE_IPV4(198, 18, 0, 1) /* RFC 2544: addresses for benchmarks */
+#define FRAME_ADDRESS_B RTE_IPV4(198, 18, 0, 2)
 #define FRAME_SEGMENT_MAX 32768u /* larger frames are sent as a chain, as a guest's fragments are */
 
 struct frame_kind {
@@ -49,7 +52,7 @@ void frame_write(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t seq
 /* Classifies a received frame; for FRAME_GOOD and FRAME_CORRUPT, `sequence` is set. FRAME_CUT: ours, wrong length. */
 enum frame_verdict frame_check(const struct frame_kind *kind, struct rte_mbuf *m, uint32_t *sequence);
 
-/* Fills `m` as a broadcast ARP announcement of `from`, from which a switch learns the port. */
-void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from);
+/* Fills `m` as a broadcast ARP announcement (RFC 5227) of `from` and its IPv4 address, from which a switch learns the port. */
+void frame_write_announcement(struct rte_mbuf *m, struct rte_ether_addr from, uint32_t address);
 
 #endif

@@ -204,13 +204,13 @@ static unsigned discard(const struct port *port)
 	return count;
 }
 
-static void announce(const struct port *port)
+static void announce(const struct port *port, uint32_t address)
 {
 	struct rte_mbuf *m = rte_pktmbuf_alloc(port->tx_pool);
 
 	if (!m)
 		return;
-	frame_write_announcement(m, port->mac);
+	frame_write_announcement(m, port->mac, address);
 	if (rte_eth_tx_burst(port->id, 0, &m, 1) == 0)
 		rte_pktmbuf_free(m);
 }
@@ -223,8 +223,8 @@ static bool learn(struct traffic *t)
 
 	while (!stopped && rte_rdtsc() < deadline && !(a_hears && b_hears)) {
 		if (rte_rdtsc() >= next) {
-			announce(&t->a);
-			announce(&t->b);
+			announce(&t->a, FRAME_ADDRESS_A);
+			announce(&t->b, FRAME_ADDRESS_B);
 			next = rte_rdtsc() + cycles(0.02);
 		}
 		a_hears |= discard(&t->a) > 0;

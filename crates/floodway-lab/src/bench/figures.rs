@@ -21,6 +21,9 @@ const CHANNEL_BESIDE_NATIVE: f64 = 1.5;
 /// Least accepted ratio to the same program as one process.
 const TWO_PROCESSES_BESIDE_ONE: f64 = 0.98;
 
+/// Greatest accepted ratio to the same program with all features.
+const WITHOUT_FEATURES: f64 = 1.05;
+
 /// Greatest accepted ratio of the time of an exchange of single frames to that of the same program without sleep.
 const PING_BESIDE_POLLING: f64 = 1.1;
 
@@ -102,6 +105,7 @@ fn accepted(case: &Case, peer: PeerKind, metric: &Metric) -> [Option<f64>; 2] {
         }
         (PeerKind::OvsDpdk, "switch CPU") => [None, case.accepted_cpu()],
         (_, name) if name != headline(case).name => [None; 2],
+        (PeerKind::AllFeatures, _) => [None, Some(WITHOUT_FEATURES)],
         (PeerKind::SingleProcess, _) => [Some(TWO_PROCESSES_BESIDE_ONE), None],
         (PeerKind::Testpmd, _) => [Some(case.accepted_ratio_to_testpmd()), None],
         (PeerKind::OvsDpdk, _) => [case.accepted_ratio_to_ovs(), None],

@@ -86,7 +86,7 @@ pub struct Args {
     /// Cases (64, 1500, 9000, tso, bursts), or attacks with --isolation, to measure; all when absent.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Other switches to measure; all when absent, but for `single-process`: Floodway without its second process.
+    /// Other switches to measure; all when absent, but for `single-process` (Floodway without its second process) and `all-features` (with all that guards a port).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub peers: Vec<PeerKind>,
     /// Leave Floodway out: baselines of the other switches.
@@ -204,6 +204,7 @@ fn switches(args: &Args) -> Vec<PeerKind> {
         PeerKind::Floodway,
         PeerKind::SingleProcess,
         PeerKind::AlwaysPolling,
+        PeerKind::AllFeatures,
         PeerKind::Testpmd,
         PeerKind::OvsDpdk,
         PeerKind::Bridge,
@@ -211,7 +212,7 @@ fn switches(args: &Args) -> Vec<PeerKind> {
     all.into_iter()
         .filter(|kind| match kind {
             PeerKind::Floodway => !args.without_floodway,
-            PeerKind::SingleProcess => args.peers.contains(kind),
+            PeerKind::SingleProcess | PeerKind::AllFeatures => args.peers.contains(kind),
             other => args.peers.is_empty() || args.peers.contains(other),
         })
         .collect()

@@ -1,5 +1,6 @@
 //! The switch under test, as an operator would run it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use crate::bench::case::Profile;
 use crate::switch_process;
 
 const NAME: &str = "floodway";
+const CONTROL: &str = "control.sock";
 /// Never sleeps between bursts: the others poll without end, too.
 const POLL_US: u64 = 1_000_000;
 
@@ -34,6 +36,28 @@ struct Port<'a> {
     socket: &'a Path,
     mode: &'static str,
     mtu: u32,
+    #[serde(flatten)]
+    guards: Option<Guards>,
+}
+
+/// All that guards a port, with limits that nothing reaches, and TCP offload.
+#[derive(Serialize)]
+struct Guards {
+    mac: &'static str,
+    ips: [&'static str; 1],
+    limit: BTreeMap<&'static str, u32>,
+    offload: BTreeMap<&'static str, bool>,
+}
+
+impl Guards {
+    /// Of a client with these addresses, which are `vhgen`'s.
+    fn new(mac: &'static str, ip: &'static str) -> Self {
+        let rates = ["tx_rate_kbit", "rx_rate_kbit"].map(|key| (key, 1_000_000_000));
+        let packets = ["tx_pps", "rx_pps"].map(|key| (key, u32::MAX));
+        let limit = rates.into_iter().chain(packets).collect();
+        let offload = ["transmit", "receive"].map(|key| (key, true)).into();
+        Self { mac, ips: [ip], limit, offload }
+    }
 }
 
 pub fn missing() -> Option<String> {
@@ -50,13 +74,24 @@ pub fn start_polling(setup: &Setup) -> Result<Switch> {
     start_planned(setup, &plan(setup, Some(POLL_US))?)
 }
 
+/// Starts it with all that guards a port.
+pub fn start_guarded(setup: &Setup) -> Result<Switch> {
+    let control = setup.dir.join(CONTROL);
+    let mut config = config(setup, &control, Some(POLL_US));
+    let [a, b] = &mut config.port;
+    a.guards = Some(Guards::new("52:54:00:be:00:0a", "198.18.0.1"));
+    b.guards = Some(Guards::new("52:54:00:be:00:0b", "198.18.0.2"));
+    let config = toml::to_string(&config)?;
+    start_planned(setup, &Plan { ports: Vec::new(), config, namespace: None })
+}
+
 /// Starts it as one process.
 pub fn start_single(setup: &Setup) -> Result<Switch> {
     start_with(setup, &plan(setup, Some(POLL_US))?, &["--single-process"])
 }
 
 fn plan(setup: &Setup, poll_us: Option<u64>) -> Result<Plan> {
-    let control = setup.dir.join("control.sock");
+    let control = setup.dir.join(CONTROL);
     let config = toml::to_string(&config(setup, &control, poll_us))?;
     Ok(Plan { ports: Vec::new(), config, namespace: None })
 }
@@ -82,7 +117,10 @@ fn start_with(setup: &Setup, plan: &Plan, options: &[&str]) -> Result<Switch> {
 }
 
 fn config<'a>(setup: &'a Setup, control: &'a Path, poll_us: Option<u64>) -> Config<'a> {
-    let port = |name, socket| Port { name, socket, mode: "client", mtu: setup.profile.mtu() };
+    let port = |name, socket| {
+        let mtu = setup.profile.mtu();
+        Port { name, socket, mode: "client", mtu, guards: None }
+    };
     Config {
         control,
         worker: [Worker { core: setup.core, poll_us }],

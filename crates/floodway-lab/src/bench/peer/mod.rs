@@ -37,6 +37,8 @@ pub enum PeerKind {
     SingleProcess,
     /// The same program without sleep between bursts.
     AlwaysPolling,
+    /// The same program with all that guards a port, and TCP offload: what they cost.
+    AllFeatures,
     /// DPDK's testpmd in io mode: from port to port, without looking at frames.
     Testpmd,
     /// Open vSwitch on DPDK with the NORMAL action: a learning switch.
@@ -53,6 +55,7 @@ impl fmt::Display for PeerKind {
             Self::Floodway => "floodway",
             Self::SingleProcess => "single-process",
             Self::AlwaysPolling => "always-polling",
+            Self::AllFeatures => "all-features",
             Self::Testpmd => "testpmd",
             Self::OvsDpdk => "ovs-dpdk",
             Self::Bridge => "bridge",
@@ -64,10 +67,12 @@ impl PeerKind {
     /// Why it cannot be measured here, if so.
     pub fn missing(self) -> Option<String> {
         match self {
-            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling => floodway::missing(),
             Self::Testpmd => testpmd::missing(),
             Self::OvsDpdk => ovs::missing(),
             Self::Bridge => bridge::missing(),
+            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::AllFeatures => {
+                floodway::missing()
+            }
         }
     }
 
@@ -83,7 +88,10 @@ impl PeerKind {
 
     /// It is of this project: it has to work.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Floodway | Self::SingleProcess | Self::AlwaysPolling)
+        matches!(
+            self,
+            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::AllFeatures
+        )
     }
 
     /// Its processes take turns on the switch's core, so that each waits although nobody else has the core.
@@ -96,7 +104,7 @@ impl PeerKind {
         match self {
             Self::Testpmd => testpmd::MEMORY_MIB.into(),
             Self::OvsDpdk => ovs::MEMORY_MIB.into(),
-            Self::Floodway | Self::SingleProcess | Self::AlwaysPolling | Self::Bridge => 0,
+            _ => 0,
         }
     }
 
@@ -109,6 +117,7 @@ impl PeerKind {
             Self::Floodway => floodway::start(setup),
             Self::SingleProcess => floodway::start_single(setup),
             Self::AlwaysPolling => floodway::start_polling(setup),
+            Self::AllFeatures => floodway::start_guarded(setup),
             Self::Testpmd => testpmd::start(setup),
             Self::OvsDpdk => ovs::start(setup),
             Self::Bridge => bridge::start(setup),
