@@ -17,7 +17,7 @@ use floodway_lab::guest_image::GuestImage;
 use floodway_lab::kernel::Series;
 use floodway_lab::vm::{Config, Nic, Vm};
 use floodway_lab::{cleanup, process};
-use floodway_wire::notice::{self, MAX_FRAME_LEN};
+use floodway_wire::notice::{self, GuestNonce, MAX_FRAME_LEN};
 use floodway_wire::{FiveTuple, MacAddr, Notice};
 use serde_json::Value;
 
@@ -114,8 +114,8 @@ impl Guest {
         let answers = PacketSocket::open(self.interface_index());
         wait_until("the nonce", || {
             self.send(Notice::Heartbeat { epoch: 1, lifetime: LIFETIME });
-            let said = answers.recv().and_then(|said| notice::parse_guest_nonce(&said).ok());
-            self.nonce.store(said.unwrap_or(0), Ordering::Relaxed);
+            let said = answers.recv().and_then(|said| GuestNonce::parse(&said).ok());
+            self.nonce.store(said.map_or(0, |said| said.nonce), Ordering::Relaxed);
             said.is_some()
         });
     }

@@ -9,7 +9,8 @@ use floodway_core::l2::{MacTables, NetworkId, Origin, PortId, SourcePolicy, Spoo
 use floodway_core::offload::{Adoption, Resumption};
 use floodway_core::time::Instant;
 
-use floodway_wire::{MacAddr, ethernet, notice};
+use floodway_wire::notice::GuestNonce;
+use floodway_wire::{MacAddr, ethernet};
 
 use super::carried::{Carried, NO_NETWORK};
 use super::front_end::FrontEnd;
@@ -297,7 +298,7 @@ impl Port {
     /// Takes a frame of the type of notices that came from the guest: its nonce, or a forgery, which changes nothing.
     #[cold]
     pub fn hear_notice(&self, prefix: &[u8]) {
-        if let Ok(nonce) = notice::parse_guest_nonce(prefix) {
+        if let Ok(GuestNonce { nonce, .. }) = GuestNonce::parse(prefix) {
             self.nonce.store(nonce, Ordering::Relaxed);
         }
     }

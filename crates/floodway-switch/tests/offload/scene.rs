@@ -18,7 +18,7 @@ use floodway_switch::testing::frames::mac;
 use floodway_switch::testing::{Frontend, Guest, GuestConfig, as_driver_sends};
 use floodway_switch::uplink::{Receiver, Sender, tap};
 use floodway_switch::vhost::features;
-use floodway_wire::notice::{self, ETHERTYPE, Notice};
+use floodway_wire::notice::{self, ETHERTYPE, GuestNonce, Notice};
 use floodway_wire::vnet::VnetHdr;
 
 use crate::netns;
@@ -139,7 +139,7 @@ pub fn config_with(dir: &Path, offload: OffloadConfig, device: &str) -> Config {
 /// What the guest's module answers to a notice that it cannot believe.
 fn guest_nonce() -> Vec<u8> {
     let mut frame = [0; notice::MAX_FRAME_LEN];
-    notice::write_guest_nonce(mac(1), NONCE, &mut frame);
+    GuestNonce { nonce: NONCE, reads_names: false }.write_frame(mac(1), &mut frame);
     frame.to_vec()
 }
 
