@@ -41,7 +41,7 @@ use siphasher::sip::SipHasher24;
 use crate::bytes::put16;
 use crate::flow::FiveTuple;
 use crate::notice;
-use crate::parse::{Meta, Network};
+use crate::parse::{Meta, Network, TcpMeta};
 use crate::sum::{ChecksumState, Sum, update, update_u16};
 use crate::tcp::options::{KIND_END, KIND_EXPERIMENT};
 use crate::tcp::{Flags, MAX_HEADER_LEN, MIN_HEADER_LEN, Options};
@@ -62,6 +62,14 @@ pub struct Beginning {
     pub ack: u32,
     /// Sequence number right behind the SYN.
     pub next: u32,
+}
+
+impl Beginning {
+    /// Those of a SYN-ACK with these fields.
+    #[must_use]
+    pub const fn of(syn_ack: &TcpMeta) -> Self {
+        Self { ack: syn_ack.acknowledgment, next: syn_ack.sequence.wrapping_add(1) }
+    }
 }
 
 impl FlowName {
